@@ -28,7 +28,7 @@ from ipexctl.model.text import complete_commands
 from ipexctl.show import sinks
 from ipexctl.show.debug_log import NAME, DebugLog
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.record import Record, make_private, prune_records
+from ipexctl.show.record import Record, make_private_directory, prune_records
 
 _log = logging.getLogger(__name__)
 
@@ -54,12 +54,12 @@ class OutputOptions:
     detachable: bool = False  # a key of the live view may detach from the run
 
 
-def state_directory() -> Path:
+def get_state_directory() -> Path:
     """The directory of the user's saved runs, labs and the shared debug.log."""
     return user_state_path("ipexctl", appauthor=False)
 
 
-def cache_directory() -> Path:
+def get_cache_directory() -> Path:
     """The directory of wheels and locks, which can be downloaded again."""
     return user_cache_path("ipexctl", appauthor=False)
 
@@ -73,24 +73,24 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     def run(console: Console, log: DebugLog) -> Exit:
         ask = partial(ask_passphrase, interrupts=console.interrupts) if options.ask_pass else None
         links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new_host_keys, ask=ask)
-        context = Context(links, state_directory(), cache_directory(), options.forks, interrupts=console.interrupts)
-        context = replace(context, declare_secrets=log.masker.declare)
+        context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
+        context = replace(context, interrupts=console.interrupts, declare_secrets=log.masker.add_secrets)
         try:
-            with console.interrupts.raising():
+            with console.interrupts.raise_on_signal():
                 if acting:
-                    make_private(context.cache)
+                    make_private_directory(context.cache)
                 workflow = make_workflow(context)
                 first = next(workflow)
             # A live screen leaves no lines to the log.
             shown = replace(options, output="plain") if log.shown and options.output == "auto" else options
-            return Delivery(shown, console, log, context.state if acting else None).deliver(first, workflow)
+            return Delivery(shown, console, log, context.state if acting else None).deliver_events(first, workflow)
         except Interrupted:
             console.err.write("interrupted: nothing was done\n")
             raise
         finally:
             links.close()
 
-    return _run_logged(run)
+    return _run_with_debug_log(run)
 
 
 def replay_run(word: str, options: OutputOptions) -> Exit:
@@ -99,10 +99,10 @@ def replay_run(word: str, options: OutputOptions) -> Exit:
     def replay(console: Console, log: DebugLog) -> Exit:
         from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
-        directory = find_saved_run(state_directory() / "runs", word)
+        directory = find_saved_run(get_state_directory() / "runs", word)
         folding = Folding(read_known_errors)
-        screen = make_screen(options, console)
-        with console.interrupts.raising():
+        screen = make_screen_sink(options, console)
+        with console.interrupts.raise_on_signal():
             for stamped in read_saved_run(directory):
                 folding.handle_event(stamped)
                 screen.handle_event(stamped)
@@ -110,7 +110,7 @@ def replay_run(word: str, options: OutputOptions) -> Exit:
         screen.close(replace(report, saved=str(directory)))
         return report.exit
 
-    return _run_logged(replay)
+    return _run_with_debug_log(replay)
 
 
 def end_with_internal_error(error: Exception) -> Exit:
@@ -119,7 +119,7 @@ def end_with_internal_error(error: Exception) -> Exit:
     def fail(console: Console, log: DebugLog) -> Exit:
         raise error
 
-    return _run_logged(fail)
+    return _run_with_debug_log(fail)
 
 
 class Console:
@@ -130,7 +130,7 @@ class Console:
         self.interrupts = Interrupts()
 
 
-def _run_logged(run: Callable[[Console, DebugLog], Exit]) -> Exit:
+def _run_with_debug_log(run: Callable[[Console, DebugLog], Exit]) -> Exit:
     """The exit code of ``run``, or of what ended it, which is printed. The traceback of a fault goes to the log."""
     console = Console()
     console.interrupts.install()
@@ -139,13 +139,13 @@ def _run_logged(run: Callable[[Console, DebugLog], Exit]) -> Exit:
         console.err.write(text)
         console.err.flush()
 
-    with DebugLog(state_directory() / NAME, write=write, environ=os.environ) as log:
+    with DebugLog(get_state_directory() / NAME, write=write, environ=os.environ) as log:
         try:
             return run(console, log)
         except Interrupted as interrupted:
             return interrupted.exit
         except Exception as error:
-            described = describe_error(error, log)
+            described = describe_exception(error, log)
             sinks.print_refusal(described, console.err)
             return described.exit
         finally:
@@ -153,17 +153,17 @@ def _run_logged(run: Callable[[Console, DebugLog], Exit]) -> Exit:
             console.err.flush()
 
 
-def describe_error(error: Exception, log: DebugLog, verb: str = "ipexctl") -> UsageError:
+def describe_exception(error: Exception, log: DebugLog, verb: str = "ipexctl") -> UsageError:
     """What to print of an exception that ended a command. The traceback of a fault of ours goes to the log."""
     if isinstance(error, LinkError):
         failure = error.failure
         error = UsageError(f"{failure.host}: {failure.what}", hint=failure.hint, exit=failure.kind.exit)
     if isinstance(error, UsageError):
-        hide = log.masker.text
+        hide = log.masker.mask_text
         error.sentence, error.reasons = hide(error.sentence), tuple(map(hide, error.reasons))
         error.hint = error.hint and hide(error.hint)
         return error
-    return log.internal_error(error, verb)
+    return log.log_internal_error(error, verb)
 
 
 class Delivery:
@@ -173,48 +173,48 @@ class Delivery:
         self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
         self._verb = "ipexctl"
         self._folding = Folding(read_known_errors)
-        self._screen = make_screen(options, console)
+        self._screen = make_screen_sink(options, console)
         self._record: Record | None = None
         self._sinks: list[sinks.Sink] = [self._folding, self._screen]
         self._broken: list[sinks.Sink] = []  # sinks that raised: they get no more events
 
-    def deliver(self, first: Event, workflow: Workflow) -> Exit:
+    def deliver_events(self, first: Event, workflow: Workflow) -> Exit:
         """Takes all events, closes the sinks, prints what ended the workflow before its end; the exit code.
 
         Signals, and what a sink raises, are thrown into the workflow, so that it ends its work in an orderly way."""
         self._verb = getattr(first, "verb", "run")
         if self._state is not None:
             self._open_record(self._state / "runs")
-        failure: Exception | Interrupted | None = self._take(first)
+        failure: Exception | Interrupted | None = self._send_to_sinks(first)
         thrown = failure
         while True:
             try:
-                thrown = thrown or (self._interrupts.pop_pending() if self._interrupts.pending else None)
-                with self._interrupts.raising():
+                thrown = thrown or (self._interrupts.pop_pending() if self._interrupts.has_pending_signal else None)
+                with self._interrupts.raise_on_signal():
                     event = workflow.throw(thrown) if thrown else next(workflow)
             except StopIteration:
                 break
             except (Exception, Interrupted) as error:
                 failure = error if failure is None or isinstance(error, UnwatchedRunError) else failure
                 break
-            thrown = self._take(event)
+            thrown = self._send_to_sinks(event)
             failure = failure or thrown
-        return self._close(failure)
+        return self._close_sinks(failure)
 
     def _open_record(self, runs: Path) -> None:
         def warn(text: str) -> None:
             self._screen.handle_event(Stamped(time.time(), Message(text, "warning")))
 
         self._record = Record(runs, self._verb, time.time(), trouble=warn)
-        self._log.keep_in(self._record.directory)
+        self._log.set_directory(self._record.directory)
         prune_records(runs, KEPT, spare=[self._record.directory])
         self._sinks.insert(1, self._record)  # before the screen, which may be slow
 
-    def _take(self, event: Event) -> Exception | None:
+    def _send_to_sinks(self, event: Event) -> Exception | None:
         """Gives the event to all sinks; what one of them raised."""
         failure, now = None, time.time()
         log_event(event)
-        masked = [Stamped(now, each) for each in self._log.masker.events(event)]
+        masked = [Stamped(now, each) for each in self._log.masker.mask_event(event)]
         exact = [Stamped(now, event)] if isinstance(event, events.Output) else masked
         for sink in tuple(self._sinks):
             try:
@@ -226,16 +226,16 @@ class Delivery:
                 failure = failure or error
         return failure
 
-    def _close(self, failure: Exception | Interrupted | None) -> Exit:
+    def _close_sinks(self, failure: Exception | Interrupted | None) -> Exit:
         report: CommandReport | None = None
         try:
-            report = self._folding.report(lost=self._record.lost() if self._record else None)
+            report = self._folding.report(lost=self._record.count_lost_output() if self._record else None)
         except Exception as error:
             failure = failure or error
-        described = describe_error(failure, self._log, self._verb) if isinstance(failure, Exception) else None
+        described = describe_exception(failure, self._log, self._verb) if isinstance(failure, Exception) else None
         if described and described.hint:
             described.hint = complete_commands(described.hint, self._folding.place)
-        exit = _choose_exit(report, failure, described)
+        exit = _choose_exit_code(report, failure, described)
         closing = replace(
             report or CommandReport(self._verb, "", exit, False, (), 0.0, 0.0, False, (), (), (), (), None, None),
             exit=exit,
@@ -247,7 +247,7 @@ class Delivery:
             try:
                 sink.close(closing)
             except Exception as error:
-                described = described or describe_error(error, self._log, self._verb)
+                described = described or describe_exception(error, self._log, self._verb)
                 exit = choose_exit([exit, Exit.INTERNAL])
         if described:
             sinks.print_refusal(described, self._err)
@@ -256,7 +256,7 @@ class Delivery:
         return exit
 
 
-def _choose_exit(
+def _choose_exit_code(
     report: CommandReport | None, failure: Exception | Interrupted | None, described: UsageError | None
 ) -> Exit:
     """The exit code of what ended a workflow before its end, or that of the report."""
@@ -289,7 +289,7 @@ def _describe_interruption(report: CommandReport) -> str:
     return f"interrupted{progress}; type the same command again to go on\n"
 
 
-def make_screen(options: OutputOptions, console: Console) -> sinks.Sink:
+def make_screen_sink(options: OutputOptions, console: Console) -> sinks.Sink:
     """The sink that prints: live on a terminal, plain elsewhere, JSON if asked for."""
     out, err = console.out, console.err
     if options.bare:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ipexctl.decide.reports import Folding
-from ipexctl.loop import state_directory
+from ipexctl.loop import get_state_directory
 from ipexctl.model import events as e
 from ipexctl.model.answers import is_dry
 from ipexctl.model.events import Stamped
@@ -60,14 +60,14 @@ def picture(
         if at is not None and stamped.at - first > at:
             break
         board.handle_event(stamped)
-        failures.note(stamped.event, stamped.at)
+        failures.add_event(stamped.event, stamped.at)
         if isinstance(stamped.event, e.Answer):
             dry = is_dry(stamped.event.value)
             for item in screens.format_answer(stamped.event.value) if at is None else ():
                 console.print(item)
     if at is not None:
         console.print(view.frame(width, height, max(board.at, (first or 0.0) + at)))
-    for line in typeset.failures(failures.pop_due()) if at is None else ():
+    for line in typeset.format_failures(failures.pop_failures()) if at is None else ():
         console.print(line)
     for item in screens.format_ending(report, dry=dry) if at is None and report else ():
         console.print(item)
@@ -88,4 +88,4 @@ def draw_saved_run(directory: Path, *, width: int = 100, height: int = 24, at: f
 if __name__ == "__main__":
     run, *seconds = sys.argv[1:]
     moment = float(seconds[0]) if seconds else None
-    sys.stdout.write(draw_saved_run(find_saved_run(state_directory() / "runs", run), at=moment))
+    sys.stdout.write(draw_saved_run(find_saved_run(get_state_directory() / "runs", run), at=moment))

@@ -10,12 +10,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from ipexctl.act.private_files import write_private
+from ipexctl.act.private_files import write_private_file
 
 _TAG = "py3-none-any"
 
 
-def find_bundled(kind: Literal["playbooks", "examples"], name: str) -> Path:
+def find_bundled_file(kind: Literal["playbooks", "examples"], name: str) -> Path:
     """A ready-made playbook or example. Raises FileNotFoundError if this ipexctl came without it."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "share" / kind, package.parent / kind):
@@ -24,7 +24,7 @@ def find_bundled(kind: Literal["playbooks", "examples"], name: str) -> Path:
     raise FileNotFoundError(name)
 
 
-def build_impi_torch(cache: Path) -> Path:
+def pack_impi_torch(cache: Path) -> Path:
     """The wheel of impi_torch below ``cache``, packed from its sources: the same bytes for the same sources, so that
     a lock made by one controller holds on another. Raises FileNotFoundError if this ipexctl came without them."""
     package = Path(__file__).resolve().parent.parent
@@ -35,7 +35,7 @@ def build_impi_torch(cache: Path) -> Path:
     name, data = _pack_wheel({path.name: path.read_bytes() for path in sorted(source.glob("*.py"))})
     place = cache / "own" / hashlib.sha256(data).hexdigest()[:16] / name
     if not place.is_file() or place.read_bytes() != data:
-        write_private(place, data)
+        write_private_file(place, data)
     return place
 
 
@@ -53,7 +53,7 @@ def _pack_wheel(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: ipexctl\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode(),
         f"{info}/entry_points.txt": b"[torch.backends]\nimpi_torch = impi_torch:register\n",
     }
-    record = [f"{path},sha256={_hash_for_record(text)},{len(text)}" for path, text in contents.items()]
+    record = [f"{path},sha256={_format_record_hash(text)},{len(text)}" for path, text in contents.items()]
     contents[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as wheel:
@@ -64,6 +64,6 @@ def _pack_wheel(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
     return f"impi_torch-{version}-{_TAG}.whl", out.getvalue()
 
 
-def _hash_for_record(data: bytes) -> str:
+def _format_record_hash(data: bytes) -> str:
     """As a wheel's RECORD wants it."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -50,7 +50,7 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
         raise UsageError(f"{shown} {data}")
     if len(data) > limit:
         raise UsageError(f"{shown} is larger than {limit >> 20} MiB")
-    return Input(full, _decode(data, shown), _warn_about_mode(full, mode, shown), mode)
+    return Input(full, _decode_utf8(data, shown), _warn_about_mode(full, mode, shown), mode)
 
 
 def read_env_file(path: str) -> str:
@@ -92,23 +92,23 @@ def _read_limited(path: Path, limit: int) -> tuple[bytes | str, int]:
     Looks before it opens, since opening a device can have effects; then looks again at what was really opened, which
     O_NONBLOCK keeps from waiting for a writer."""
     status = path.stat()
-    if why := _describe_non_file(status.st_mode):
+    if why := _explain_irregular_file(status.st_mode):
         return why, status.st_mode
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if why := _describe_non_file(status.st_mode):
+        if why := _explain_irregular_file(status.st_mode):
             return why, status.st_mode
         return file.read(limit + 1), status.st_mode
 
 
-def _describe_non_file(mode: int) -> str | None:
+def _explain_irregular_file(mode: int) -> str | None:
     if stat.S_ISREG(mode):
         return None
     return "is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
 
 
-def _decode(data: bytes, shown: str) -> str:
+def _decode_utf8(data: bytes, shown: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

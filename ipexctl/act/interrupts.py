@@ -14,7 +14,7 @@ class Interrupts:
     """SIGINT, SIGTERM and SIGHUP arrive here and nowhere else.
 
     While a verb works, a signal raises `Interrupted` in it. While a sink takes an event, or a verb is in
-    `deferring`, signals wait to be taken."""
+    `defer_signals`, signals wait to be taken."""
 
     def __init__(self) -> None:
         self.detach = threading.Event()  # somebody asked to let go of the run that is watched
@@ -28,9 +28,9 @@ class Interrupts:
         """Takes over the process's signals; a SIGHUP that is ignored (nohup) stays ignored."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self.arrive)
+                signal.signal(number, self.handle_signal)
 
-    def arrive(self, number: int, _frame: FrameType | None = None) -> None:
+    def handle_signal(self, number: int, _frame: FrameType | None = None) -> None:
         """Takes a signal: raises it where that is allowed, else keeps it for those who wait for it."""
         self.arrived = True
         if time.monotonic() < self._held_until:
@@ -45,12 +45,12 @@ class Interrupts:
         return Interrupted(self._waiting.pop(0)) if self._waiting else None
 
     @property
-    def pending(self) -> bool:
+    def has_pending_signal(self) -> bool:
         """Whether a signal waits for a verb that is not deferring."""
         return bool(self._waiting) and not self._deferring
 
     @contextmanager
-    def raising(self) -> Iterator[None]:
+    def raise_on_signal(self) -> Iterator[None]:
         self._raising = True
         try:
             yield
@@ -58,7 +58,7 @@ class Interrupts:
             self._raising = False
 
     @contextmanager
-    def deferring(self) -> Iterator[None]:
+    def defer_signals(self) -> Iterator[None]:
         before, self._deferring = self._deferring, True
         try:
             yield
@@ -66,7 +66,7 @@ class Interrupts:
             self._deferring = before
 
     @contextmanager
-    def holding(self, seconds: float) -> Iterator[None]:
+    def ignore_signals(self, seconds: float) -> Iterator[None]:
         """For so long at most, signals count for nothing: what they ask for is being done. A storm of Ctrl-C is one."""
         self._held_until = time.monotonic() + seconds
         try:

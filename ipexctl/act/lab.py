@@ -24,7 +24,7 @@ from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
-from ipexctl.act.private_files import write_private
+from ipexctl.act.private_files import write_private_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
@@ -73,7 +73,7 @@ class LabError(Exception):
     """A server could not be started, or a login failed; the text is one line, subject first."""
 
 
-def find_tools() -> Tools:
+def find_openssh_tools() -> Tools:
     """Finds the programs of OpenSSH. Raises `UsageError` (exit 4) if one is missing."""
     path = f"{os.environ.get('PATH', '')}:{_SBIN}"
     programs = {name: shutil.which(name, path=path) for name in ("sshd", "ssh-keygen", "ssh")}
@@ -89,7 +89,7 @@ def find_tools() -> Tools:
 
 
 @contextmanager
-def lock_directory(directory: Path) -> Iterator[None]:
+def lock_lab_directory(directory: Path) -> Iterator[None]:
     """Creates the lab's directory if needed, and locks it. Raises `UsageError` if it is unsafe, or locked (exit 7)."""
     if unsafe := _UNSAFE.search(str(directory)):
         raise UsageError(f"a lab cannot be in {printable(str(directory))}: its path contains '{printable(unsafe[0])}'")
@@ -148,7 +148,7 @@ def load_lab(directory: Path) -> Lab | None:
 def save_lab(lab: Lab) -> None:
     """Replaces the lab's record, by which later commands find and clean it up."""
     record = {name: value for name, value in asdict(lab).items() if name != "directory"}
-    write_private(lab.path("lab.json"), json.dumps(record, indent=2).encode())
+    write_private_file(lab.path("lab.json"), json.dumps(record, indent=2).encode())
 
 
 def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
@@ -160,12 +160,12 @@ def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
     names = tuple(f"lab{number}" for number in range(count))
     lab = Lab(directory, names, user, secrets.token_hex(16), _read_boot_id())
     save_lab(lab)
-    write_private(lab.path("session"), _read_file("remote", "lab_session.sh").encode())
-    _make_key(tools, lab.path("id_ed25519"))
-    write_private(lab.path("authorized_keys"), lab.path("id_ed25519.pub").read_bytes())
+    write_private_file(lab.path("session"), _read_file("remote", "lab_session.sh").encode())
+    _generate_key_pair(tools, lab.path("id_ed25519"))
+    write_private_file(lab.path("authorized_keys"), lab.path("id_ed25519.pub").read_bytes())
     for name in names:
         lab.path(name, "home").mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_key(tools, lab.path(name, "host_key"))
+        _generate_key_pair(tools, lab.path(name, "host_key"))
     return lab
 
 
@@ -175,18 +175,18 @@ def start_server(lab: Lab, name: str, tools: Tools) -> Lab:
     for _ in range(3):  # another process may take the port before sshd does
         with socket.create_server((ADDRESS, 0)) as free:
             port = free.getsockname()[1]
-        write_private(config, format_sshd_config(lab, name, port, tools).encode())
-        _check_config(config, tools)
-        write_private(log, b"")
+        write_private_file(config, format_sshd_config(lab, name, port, tools).encode())
+        _check_sshd_config(config, tools)
+        write_private_file(log, b"")
         lab = _spawn_sshd(lab, name, port, [tools.sshd, "-D", "-f", str(config), "-E", str(log)])
-        if _sends_banner(lab.servers[-1]):
+        if _wait_for_banner(lab.servers[-1]):
             return lab
         output = log.read_text("utf-8", "replace")
         _signal_processes({lab.servers[-1].pid}, signal.SIGKILL)
         lab = replace(lab, servers=lab.servers[:-1])
         if "Address already in use" not in output:
             break
-    raise LabError(f"sshd sends no banner: {_last_line(output)}")
+    raise LabError(f"sshd sends no banner: {_format_last_line(output)}")
 
 
 def write_client_files(lab: Lab) -> None:
@@ -195,18 +195,18 @@ def write_client_files(lab: Lab) -> None:
     known_hosts = "".join(f"[{ADDRESS}]:{port} {key}" for port, key in keys)
     texts = {"known_hosts": known_hosts, "hostfile": format_hostfile(lab), "ssh_config": format_ssh_config(lab)}
     for name, text in texts.items():
-        write_private(lab.path(name), text.encode())
+        write_private_file(lab.path(name), text.encode())
 
 
 def try_login(lab: Lab, name: str, tools: Tools) -> None:
     """Logs in to a host and checks the home directory. Raises `LabError`."""
     argv = [tools.ssh, "-F", str(lab.path("ssh_config")), "-oBatchMode=yes", "-oConnectTimeout=10", "-n", name]
     try:
-        done = _run([*argv, 'printf "%s\\n" "$HOME" "$PWD"'], timeout=30)
+        done = _run_program([*argv, 'printf "%s\\n" "$HOME" "$PWD"'], timeout=30)
     except subprocess.TimeoutExpired:
         raise LabError("login timed out after 30 s") from None
     if done.returncode:
-        raise LabError(f"login failed: {_last_line(done.stderr)}")
+        raise LabError(f"login failed: {_format_last_line(done.stderr)}")
     home = str(lab.path(name, "home"))
     if done.stdout.split("\n")[:1] != [home]:
         raise LabError(f"login ended in {printable(done.stdout.strip())}, not in {home}")
@@ -237,14 +237,14 @@ def format_ssh_config(lab: Lab) -> str:
     return "\n".join([*hosts, _read_file("data", "lab_ssh_config").format(lab=lab)])
 
 
-def is_alive(lab: Lab, server: Server) -> bool:
+def is_server_alive(lab: Lab, server: Server) -> bool:
     """Whether the server's sshd runs (not another process with the same id)."""
-    return lab.boot == _read_boot_id() and _start_time(server.pid) == server.started
+    return lab.boot == _read_boot_id() and _read_start_time(server.pid) == server.started
 
 
 def find_dead_hosts(lab: Lab) -> list[str]:
     """The names of the hosts whose server does not run."""
-    running = {server.name for server in lab.servers if is_alive(lab, server)}
+    running = {server.name for server in lab.servers if is_server_alive(lab, server)}
     return [name for name in lab.names if name not in running]
 
 
@@ -254,7 +254,7 @@ def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
     Processes of other users are never part of a lab."""
     home = {f"HOME={lab.path(server.name, 'home')}".encode()} if server else set()
     marks = home | {f"{ENV_TAG}={lab.tag}".encode()}
-    pids = {each.pid for each in ((server,) if server else lab.servers) if is_alive(lab, each)}
+    pids = {each.pid for each in ((server,) if server else lab.servers) if is_server_alive(lab, each)}
     parents: dict[int, int] = {}
     for pid in (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):
         with suppress(OSError):  # it has ended, or belongs to another user
@@ -286,19 +286,19 @@ def remove_lab(lab: Lab) -> tuple[int, ...]:
 
 def _end_processes(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
     """SIGTERM, SIGKILL after ``grace`` seconds. Servers end first, so that no session is added."""
-    servers = {server.pid for server in lab.servers if is_alive(lab, server)}
+    servers = {server.pid for server in lab.servers if is_server_alive(lab, server)}
     pids = find_processes(lab)
     if os.getpid() in pids:
         raise UsageError("this shell is a session of the lab", hint="exit, then ipexctl lab down")
     _signal_processes(servers, signal.SIGTERM)
     _signal_processes(pids - servers, signal.SIGTERM)
-    start_times = {pid: _start_time(pid) for pid in pids}
+    start_times = {pid: _read_start_time(pid) for pid in pids}
     begun = time.monotonic()
     while True:
         # A session's sshd is no descendant any more once the server has ended, hence `start_times`.
-        remaining = {pid for pid, start in start_times.items() if start is not None and _start_time(pid) == start}
+        remaining = {pid for pid, start in start_times.items() if start is not None and _read_start_time(pid) == start}
         remaining |= find_processes(lab)
-        start_times |= {pid: _start_time(pid) for pid in remaining - start_times.keys()}
+        start_times |= {pid: _read_start_time(pid) for pid in remaining - start_times.keys()}
         waited = time.monotonic() - begun
         if not remaining or waited > grace + 5.0:
             return tuple(sorted(remaining))
@@ -316,33 +316,33 @@ def _spawn_sshd(lab: Lab, name: str, port: int, sshd: list[str]) -> Lab:
         assert shell.stdin is not None
         assert shell.stdout is not None
         pid = int(shell.stdout.readline())
-        lab = replace(lab, servers=(*lab.servers, Server(name, port, pid, _start_time(pid) or 0)))
+        lab = replace(lab, servers=(*lab.servers, Server(name, port, pid, _read_start_time(pid) or 0)))
         save_lab(lab)
         shell.stdin.write("go\n")
     return lab
 
 
-def _check_config(path: Path, tools: Tools) -> None:
+def _check_sshd_config(path: Path, tools: Tools) -> None:
     """Checks a configuration with ``sshd -t``; as root also creates the directory that sshd's service would. Raises
     `LabError`."""
     for _ in range(2):
-        done = _run([tools.sshd, "-t", "-f", str(path)])
+        done = _run_program([tools.sshd, "-t", "-f", str(path)])
         if done.returncode == 0:
             return
         missing = re.search(r"Missing privilege separation directory: (/\S+)", done.stderr)
         if not missing or os.geteuid() != 0:
             break
         Path(missing[1]).mkdir(mode=0o755, parents=True, exist_ok=True)
-    raise LabError(f"sshd refuses its configuration: {_last_line(done.stderr)}")
+    raise LabError(f"sshd refuses its configuration: {_format_last_line(done.stderr)}")
 
 
-def _sends_banner(server: Server, patience: float = 10.0) -> bool:
+def _wait_for_banner(server: Server, patience: float = 10.0) -> bool:
     end = time.monotonic() + patience
-    while time.monotonic() < end and _start_time(server.pid) == server.started:
+    while time.monotonic() < end and _read_start_time(server.pid) == server.started:
         try:
             with socket.create_connection((ADDRESS, server.port), timeout=1.0) as probe:
                 if probe.recv(4) == b"SSH-":
-                    return _start_time(server.pid) == server.started
+                    return _read_start_time(server.pid) == server.started
         except OSError:
             pass
         time.sleep(0.02)
@@ -360,7 +360,7 @@ def _read_stat(pid: int) -> Sequence[str]:
     return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
 
 
-def _start_time(pid: int) -> int | None:
+def _read_start_time(pid: int) -> int | None:
     """The start time of a running process, in clock ticks since boot."""
     try:
         fields = _read_stat(pid)
@@ -373,19 +373,19 @@ def _read_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
-def _make_key(tools: Tools, path: Path) -> None:
+def _generate_key_pair(tools: Tools, path: Path) -> None:
     for file in (path, path.with_name(f"{path.name}.pub")):
         file.unlink(missing_ok=True)
-    done = _run([tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)])
+    done = _run_program([tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)])
     if done.returncode:
-        raise UsageError(f"ssh-keygen failed: {_last_line(done.stderr)}", exit=Exit.STEP)
+        raise UsageError(f"ssh-keygen failed: {_format_last_line(done.stderr)}", exit=Exit.STEP)
 
 
-def _run(argv: list[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+def _run_program(argv: list[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, timeout=timeout, text=True, errors="replace")
 
 
-def _last_line(text: str) -> str:
+def _format_last_line(text: str) -> str:
     """The last line of output, printable."""
     lines = [line for line in text.splitlines() if line.strip()]
     return printable(lines[-1].strip(), 200) if lines else "no output"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_private_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replaces a file by one rename, once its bytes are on the disk. No other process, here or on another host with the
     same home, uses the same temporary name."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise
 
 
-def leave_user_home(environ: MutableMapping[str, str], uid: int) -> str:
+def switch_to_root_home(environ: MutableMapping[str, str], uid: int) -> str:
     """Under sudo that keeps HOME, everything of ours is root's own, as ssh has it: nothing in the user's home becomes
     root's. Returns root's home, or nothing where it was in use already; changes ``environ``."""
     old, home = environ.get("HOME", ""), pwd.getpwuid(0).pw_dir

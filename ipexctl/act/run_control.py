@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
-from ipexctl.act.transfer.send import script_command, write_files
+from ipexctl.act.transfer.send import build_script_command, write_files
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
@@ -41,7 +41,7 @@ class RemoteRunDir(Record):
         env = {paths.RUN_ENV: run} if run else {}
         return Command((f"{self.directory}/{ROLE}", role, *words), env=env, timeout=timeout, cwd="/")
 
-    def build_agent(self, *words: str) -> bytes:
+    def wrap_agent(self, *words: str) -> bytes:
         """A program that is the agent with these words first."""
         agent = shlex.join((f"{self.directory}/{AGENT}", *words))
         return f'#!/bin/sh\np={shlex.quote(self.python)}; {_PYTHON} {agent} "$@"\n'.encode()
@@ -51,8 +51,8 @@ def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin
     """Creates the run's directory: specification (0600: ranks' environment), agent, shim, hooks, rank 0's ``stdin``.
 
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely."""
-    files = {SPEC: run_spec.encode_spec(spec), AGENT: agent.build_archive(), ROLE: site.build_agent()}
-    files |= {SHIM: site.build_agent(Role.SHIM, site.directory)} | ({STDIN: stdin} if stdin and 0 in spec.ranks else {})
+    files = {SPEC: run_spec.encode_spec(spec), AGENT: agent.build_archive(), ROLE: site.wrap_agent()}
+    files |= {SHIM: site.wrap_agent(Role.SHIM, site.directory)} | ({STDIN: stdin} if stdin and 0 in spec.ranks else {})
     files |= {f"{HOOKS}/{name}": data for name, data in agent.read_hooks().items()}
     write_files(link, files, site.directory, modes={SHIM: 0o700, ROLE: 0o700})
 
@@ -61,7 +61,7 @@ def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
     """Starts the keeper on the head; its port. Raises `LinkError`."""
     done = link.run(site.build_command(Role.KEEPER, site.directory, run=run))
     problem = "the run's keeper did not start"
-    answer = _read_answer(link, done, problem, messages.KeeperListening, messages.AgentFailed)
+    answer = _parse_answer(link, done, problem, messages.KeeperListening, messages.AgentFailed)
     if isinstance(answer, messages.AgentFailed):
         raise LinkError(Failure(site.host.name, Kind.STEP, f"keeper: {answer.error}", code="keeper"))
     return answer.port
@@ -72,7 +72,7 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: in
     from there gets to the head, STEP when its keeper does not take part."""
     done = link.run(site.build_command(Role.GUARD, site.directory, address, str(port), run=run))
     refusals = (messages.HostBusy, messages.AgentFailed, messages.KeeperUnreachable)
-    answer = _read_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
+    answer = _parse_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(answer.started))
         what = f"busy with run {answer.run} of {answer.owner}, since {since}"
@@ -100,8 +100,8 @@ def find_leftover_processes(
     words = ("/bin/sh", "-c", f'p=$1; shift; {_PYTHON} "$@"', "sh", site.python, "-", role, run)
     done = link.run(Command(words, stdin=program, timeout=patience))
     if not done.ok:
-        raise LinkError(Failure(site.host.name, Kind.RESIDUE, f"cannot look for processes: {done.last_words(1)}"))
-    answer = _read_answer(link, done, "cannot look for processes", messages.ProcessesLeft)
+        raise LinkError(Failure(site.host.name, Kind.RESIDUE, f"cannot look for processes: {done.get_tail(1)}"))
+    answer = _parse_answer(link, done, "cannot look for processes", messages.ProcessesLeft)
     return tuple(process.pid for process in answer.processes)
 
 
@@ -111,23 +111,23 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
     Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that works is
     believed, and when none does, that is not taken for "no runs"."""
     none = KINDS.write(messages.RunListing()).decode()
-    done = link.run(replace(script_command("list_runs.sh", RUNS, ROLE, AGENT, Role.LIST, none), timeout=20.0))
-    return _read_answer(link, done, "its runs cannot be listed", messages.RunListing)
+    done = link.run(replace(build_script_command("list_runs.sh", RUNS, ROLE, AGENT, Role.LIST, none), timeout=20.0))
+    return _parse_answer(link, done, "its runs cannot be listed", messages.RunListing)
 
 
 def read_run_description(link: Link, directory: str) -> messages.RunDescription:
     """What a watcher must know of the run in this directory of its head. Raises `LinkError`."""
     done = link.run(Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0))
-    return _read_answer(link, done, "the run cannot be read", messages.RunDescription)
+    return _parse_answer(link, done, "the run cannot be read", messages.RunDescription)
 
 
 def remove_run_dir(link: Link, site: RemoteRunDir) -> None:
     """Takes the run's directory away (only one that holds a run's specification or agent, or what was to become them);
     a guard that writes its last word there meanwhile is waited for."""
-    link.run(replace(script_command("remove_run.sh", site.directory, SPEC, ROLE, AGENT, PART), timeout=30.0))
+    link.run(replace(build_script_command("remove_run.sh", site.directory, SPEC, ROLE, AGENT, PART), timeout=30.0))
 
 
-def _read_answer(link: Link, done: Completed, problem: str, kind: type[T], *others: type[S]) -> T | S:
+def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *others: type[S]) -> T | S:
     """The agent's answer, its last line. Raises `LinkError`, which begins with ``problem``, for another than these."""
     answer = KINDS.read((done.out.strip().splitlines() or [b""])[-1])
     kinds: tuple[type[T] | type[S], ...] = (kind, *others)
@@ -135,7 +135,7 @@ def _read_answer(link: Link, done: Completed, problem: str, kind: type[T], *othe
         return answer
     why = f"unexpected response from the agent ({type(answer).__name__})"
     if isinstance(answer, Unreadable):
-        why = done.last_words(2) or f"status {done.status}"
+        why = done.get_tail(2) or f"status {done.status}"
     raise LinkError(Failure(link.host.name, Kind.STEP, f"{problem}: {why}", code="agent"))
 
 
@@ -165,7 +165,7 @@ class RunFollower:
         self._frames: queue.Queue[Frame] = queue.Queue(64)
         self._over = threading.Event()
         self._error: Exception | None = None  # a fault of ours in the thread
-        self._thread = threading.Thread(target=self._body, name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._run_reader_thread, name="watch", daemon=True)
         self._thread.start()
 
     def read_frame(self, timeout: float) -> Frame | None:
@@ -187,17 +187,17 @@ class RunFollower:
         while self._thread.is_alive():
             self.read_frame(0.05)
 
-    def _body(self) -> None:
+    def _run_reader_thread(self) -> None:
         try:
-            self._read()
+            self._read_with_reconnects()
         except Exception as error:  # raised again in the thread that takes the frames
             self._error = error
 
-    def _read(self) -> None:
+    def _read_with_reconnects(self) -> None:
         since, pause, lost = 0.0, 0.5, False
         while not self._over.is_set():
             try:
-                for frame in self._connect():
+                for frame in self._stream_frames():
                     if lost:
                         self._frames.put(Frame(BACK))
                     lost, pause = False, 0.5
@@ -217,19 +217,19 @@ class RunFollower:
             self._over.wait(pause)
             pause = min(pause * 2, 10.0)
 
-    def _connect(self) -> Iterator[Frame]:
+    def _stream_frames(self) -> Iterator[Frame]:
         words = [str(offset) for offset in self.offsets]
         link = self._context.links.open(self._site.host)
         command = self._site.build_command(Role.WATCH, self._site.directory, *words, *self._once, timeout=0)
         with link.stream(command) as channel:
             # Of its own, so that a screen that stands still does not look like a controller that is gone.
-            threading.Thread(target=_keep_alive, args=(channel, self._timings.beat), name="beat", daemon=True).start()
+            threading.Thread(target=_send_beats, args=(channel, self._timings.beat), name="beat", daemon=True).start()
             held = b""
-            for data in self._heard(channel):
+            for data in self._read_channel(channel):
                 held += data
                 while True:
                     try:
-                        frame, held = frames.unpack(held)
+                        frame, held = frames.unpack_frame(held)
                     except DamagedError as error:
                         what = f"unexpected response from the watcher on the head ({error})"
                         raise LinkError(Failure(self._site.host.name, Kind.STEP, what, code="malformed")) from None
@@ -242,7 +242,7 @@ class RunFollower:
                         self._offsets[frame.kind] = frame.offset + len(frame.data)
                     yield Frame(frame.kind, frame.data)
 
-    def _heard(self, channel: Channel) -> Iterator[bytes]:
+    def _read_channel(self, channel: Channel) -> Iterator[bytes]:
         """What the watcher on the head says, until `close`. Raises `LinkError` when it says nothing for too
         long: its host or its disk hangs, while sshd may still answer for them."""
         silent = 0.0  # not by the clock: a controller that slept has not waited
@@ -256,7 +256,7 @@ class RunFollower:
                 raise LinkError(Failure(self._site.host.name, Kind.UNREACHABLE, what, code="lost"))
 
 
-def _keep_alive(channel: Channel, pause: float) -> None:
+def _send_beats(channel: Channel, pause: float) -> None:
     """Tells the watcher on the head, until the channel ends, that somebody listens: it has no other way to know."""
     try:
         while True:

@@ -33,12 +33,12 @@ class SessionProgramError(RuntimeError):
     """A session program of ours has a fault: its exception; the cause holds the traceback of the host."""
 
 
-def load_program(name: str) -> str:
+def load_session_program(name: str) -> str:
     """A session program ("install", "netcheck", "bench") as one text, with the modules it imports."""
     return agent.build_program(f"remote.session.{name}", "remote.session.loop", "remote.agent.procs")
 
 
-def load_script(name: str) -> str:
+def load_session_file(name: str) -> str:
     """A file of ``remote/session`` as text."""
     return files("ipexctl.remote.session").joinpath(name).read_text("utf-8")
 
@@ -53,7 +53,7 @@ class Session(AbstractContextManager["Session"]):
         self._errors = bytearray()  # the end of its standard error, for the message when it dies
         self._timer: StallTimer | None = None  # of the last answer that was awaited
         self._closed = False
-        self._messages = self._read()
+        self._messages = self._read_messages()
 
     @classmethod
     def start(cls, link: Link, python: str, program: str, *, silence: float = _SILENCE) -> "Session":
@@ -65,7 +65,7 @@ class Session(AbstractContextManager["Session"]):
         try:
             with suppress(OSError):  # it has ended already: its standard error says why
                 channel.write(text)
-            with session._awaiting():
+            with session._limit_silence():
                 message = next(session._messages, None)
             if not isinstance(message, messages.Ready):
                 raise session._explain_end()
@@ -86,14 +86,14 @@ class Session(AbstractContextManager["Session"]):
             self._channel.write(messages.encode_request(do, arguments))
         except (ValueError, OSError):
             raise self._explain_end() from None
-        with self._awaiting():
+        with self._limit_silence():
             for message in self._messages:
                 if isinstance(message, messages.Progress) and progress:
                     progress(message.done, message.total)
                 elif isinstance(message, (messages.Done, messages.Failed, Unreadable)):
                     took, outcome = time.monotonic() - begun, type(message).__name__.lower()
                     _log.info("%s: request %s: %s after %.3f s", self._host, do, outcome, took)
-                    return _read_answer(message, do, kind)
+                    return _decode_answer(message, do, kind)
         raise self._explain_end()
 
     def close(self) -> None:
@@ -118,11 +118,11 @@ class Session(AbstractContextManager["Session"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self) -> Iterator[messages.Message | Unreadable]:
+    def _read_messages(self) -> Iterator[messages.Message | Unreadable]:
         incomplete = b""
         for stream, data in self._channel:
             if self._timer:
-                self._timer.moved(self._silence)
+                self._timer.reset(self._silence)
             if stream == "err":
                 self._errors += data
                 del self._errors[:-4096]
@@ -142,13 +142,13 @@ class Session(AbstractContextManager["Session"]):
         return LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="lost"))
 
     @contextmanager
-    def _awaiting(self) -> Iterator[None]:
+    def _limit_silence(self) -> Iterator[None]:
         """While it is entered, silence ends the session."""
         with StallTimer(self._channel.close, self._silence) as self._timer:
             yield
 
 
-def _read_answer(message: messages.Done | messages.Failed | Unreadable, do: str, kind: type[T]) -> T:
+def _decode_answer(message: messages.Done | messages.Failed | Unreadable, do: str, kind: type[T]) -> T:
     if isinstance(message, messages.Failed) and message.code == messages.INTERNAL:
         trace = RuntimeError(f"on the host:\n{message.details.get('traceback', '')}")
         raise SessionProgramError(f"{do}: {message.what}") from trace

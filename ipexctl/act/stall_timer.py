@@ -9,23 +9,23 @@ PATIENCE = 60.0  # seconds a host may take to answer, or a transfer may rest
 
 
 class StallTimer(AbstractContextManager["StallTimer"]):
-    """Calls ``stop`` once when nothing has ``moved`` for too long; ``stalled`` tells so afterwards."""
+    """Calls ``stop`` once when it was not ``reset`` for too long; ``stalled`` tells so afterwards."""
 
     def __init__(self, stop: Callable[[], None], patience: float = PATIENCE) -> None:
         self._stop = stop
         self._until = time.monotonic() + patience
         self._over = threading.Event()
         self.stalled = False
-        threading.Thread(target=self._body, name="stall timer", daemon=True).start()
+        threading.Thread(target=self._run_timer_thread, name="stall timer", daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
 
-    def moved(self, patience: float = PATIENCE) -> None:
+    def reset(self, patience: float = PATIENCE) -> None:
         """It goes on; the next sign of life is due in ``patience`` seconds."""
         self._until = time.monotonic() + patience
 
-    def _body(self) -> None:
+    def _run_timer_thread(self) -> None:
         while not self._over.wait(max(0.05, min(1.0, self._until - time.monotonic()))):
             if time.monotonic() > self._until:
                 self.stalled = True

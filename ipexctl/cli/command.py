@@ -37,13 +37,13 @@ class HostSelection:
         self.hostfile, self.hosts, self.limit = hostfile, hosts, limit
         self.warnings: list[str] = []  # printed when the command begins
 
-    def inventory(self) -> Inventory:
+    def read_inventory(self) -> Inventory:
         """The selected hosts. Raises `UsageError`."""
-        from ipexctl.loop import state_directory
+        from ipexctl.loop import get_state_directory
         from ipexctl.verbs.common.select import select_hosts
 
         named = {"hostfile": self.hostfile, "hosts": self.hosts, "limit": self.limit}
-        inventory = select_hosts(**named, environ=os.environ, cwd=Path.cwd(), runs=state_directory() / "runs")
+        inventory = select_hosts(**named, environ=os.environ, cwd=Path.cwd(), runs=get_state_directory() / "runs")
         self.warnings = [*inventory.warnings]
         return inventory
 
@@ -70,7 +70,7 @@ class Option(NamedTuple):
         text, mark = (self.help[:-2], "; ") if self.help.endswith(").") else (self.help[:-1], " (")
         return f"{text}{mark}default: {value})."
 
-    def parameter(self) -> Parameter:
+    def build_parameter(self) -> Parameter:
         """The parameter of which Typer makes this option."""
         from ipexctl.cli import completion
 
@@ -104,7 +104,7 @@ def _set_verbosity(context: typer.Context, count: int) -> None:
 VERBOSITY: dict[str, Any] = {"count": True, "expose_value": False, "callback": _set_verbosity, "metavar": None}
 
 
-def _print_schema(asked: bool) -> None:
+def _print_playbook_schema(asked: bool) -> None:
     if asked:
         import json
 
@@ -114,7 +114,7 @@ def _print_schema(asked: bool) -> None:
         raise typer.Exit
 
 
-_SPECIAL = {"verbose": VERBOSITY, "schema_": {"callback": _print_schema, "is_eager": True, "metavar": None}}
+_SPECIAL = {"verbose": VERBOSITY, "schema_": {"callback": _print_playbook_schema, "is_eager": True, "metavar": None}}
 
 
 @cache
@@ -244,13 +244,13 @@ def command(
             flags = SimpleNamespace(**values | (preset or {}))
             acts = acting(flags) if callable(acting) else acting
             acts = acts and not any(getattr(flags, name, None) for name in _DRY)
-            _perform(function, ctx, vars(flags), output(flags) if output else {}, acting=acts)
+            _perform_command(function, ctx, vars(flags), output(flags) if output else {}, acting=acts)
 
         def build() -> Any:
             options: dict[str, Option] = {}
             for option in (option for name in (*own, "OutputFlags") for option in read_options(find_model(name))):
                 options.setdefault(option.name, option)  # a command's own --output wins
-            parameters = [option.parameter() for name, option in options.items() if name != without]
+            parameters = [option.build_parameter() for name, option in options.items() if name != without]
             context = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
             invoke.__signature__ = Signature([context, *parameters])  # type: ignore[attr-defined]
             invoke.__annotations__ = {each.name: each.annotation for each in (context, *parameters)}
@@ -284,7 +284,7 @@ def find_model(name: str) -> Any:
     return getattr(tasks, name, None) or getattr(options, name)
 
 
-def _perform(
+def _perform_command(
     function: Callable[..., Any], ctx: typer.Context, values: dict[str, Any], overrides: dict[str, Any], *, acting: bool
 ) -> None:
     """Performs the workflow of a command, and warnings about its hosts; ends the program with the exit code."""

@@ -73,7 +73,7 @@ def _read_playbook_steps() -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _list_saved_runs() -> list[Path]:
-    from ipexctl.loop import state_directory
+    from ipexctl.loop import get_state_directory
     from ipexctl.show.record import list_saved_runs
 
-    return list_saved_runs(state_directory() / "runs")[::-1]
+    return list_saved_runs(get_state_directory() / "runs")[::-1]

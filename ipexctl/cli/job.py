@@ -51,10 +51,10 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
         other = sorted({name for name, value in task if value != type(task).model_fields[name].default} - {"venv"})
         if other:
             raise UsageError(f"--{other[0].replace('_', '-')} does not fit --verify")
-        return verify(Verify(venv=task.venv), hosts.inventory(), context)
+        return verify(Verify(venv=task.venv), hosts.read_inventory(), context)
     task = task.model_copy(update={"recorded": (*task.recorded, *flags.files)})
     hostless = task.explain is not None or task.recorded
-    inventory = Inventory(()) if hostless else hosts.inventory()
+    inventory = Inventory(()) if hostless else hosts.read_inventory()
     return doctor(task, inventory, context, ask=_confirm if _can_ask(task) else None, environ=os.environ, alone=True)
 
 
@@ -63,7 +63,7 @@ def verify(context: Context, hosts: HostSelection, task: Verify) -> Workflow:
     """Check on every host that its environment is as install made it."""
     from ipexctl.verbs.doctor.verify import verify
 
-    return verify(task, hosts.inventory(), context)
+    return verify(task, hosts.read_inventory(), context)
 
 
 @command(
@@ -77,7 +77,7 @@ def install(context: Context, hosts: HostSelection, task: Install, flags: DryRun
     from ipexctl.verbs.install.install import install
 
     task = task.model_copy(update={"check": task.check or flags.dry_run})
-    return install(task, hosts.inventory(), context, environ=os.environ)
+    return install(task, hosts.read_inventory(), context, environ=os.environ)
 
 
 @command(app, "sync", acting=True, examples=("--dry-run", "src --workdir /data/src --exclude '*.pt' --delete"))
@@ -85,10 +85,10 @@ def sync(context: Context, hosts: HostSelection, task: Sync, flags: DryRunFlags)
     """Copy a directory to all hosts: changed files only."""
     from ipexctl.verbs.files.sync import sync
 
-    return sync(task, hosts.inventory(), context, dry=flags.dry_run)
+    return sync(task, hosts.read_inventory(), context, dry=flags.dry_run)
 
 
-def _expand_launch_line(words: list[str]) -> list[str]:
+def _expand_mpirun_line(words: list[str]) -> list[str]:
     """``--from-mpirun LINE`` as the options and the script that it means; options given beside it win."""
     if "--from-mpirun" not in words[:-1]:
         return words
@@ -103,14 +103,14 @@ def _expand_launch_line(words: list[str]) -> list[str]:
     return [*options, *words[:at], *words[at + 2 :], *script]
 
 
-@command(app, "plan", acting=True, hidden=True, script=True, preset={"dry_run": True}, expand=_expand_launch_line)
+@command(app, "plan", acting=True, hidden=True, script=True, preset={"dry_run": True}, expand=_expand_mpirun_line)
 @command(
     app,
     "run",
     acting=True,
     script=True,
     output=lambda flags: {"detachable": not (flags.dry_run or flags.emit)},
-    expand=_expand_launch_line,
+    expand=_expand_mpirun_line,
     examples=(
         "train.py --epochs 3",
         "--dry-run --ppn 2 --backend ccl train.py",
@@ -122,7 +122,7 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
     from ipexctl.decide.launch.emit import check_form
     from ipexctl.verbs.run.run import run
 
-    inventory = hosts.inventory()
+    inventory = hosts.read_inventory()
     if flags.emit:
         check_form(task, flags.emit)
     hosts.warnings += _find_misplaced_options(ctx, task.args)
@@ -142,4 +142,4 @@ def hosts_(context: Context, hosts: HostSelection, flags: HostsFlags) -> Workflo
     """Print the hosts as they were read: a linter and a converter. Contacts nobody."""
     from ipexctl.verbs.hosts import hosts as show_hosts
 
-    return show_hosts(hosts.inventory(), dialect=flags.as_ or "ipexctl")  # type: ignore[return-value]
+    return show_hosts(hosts.read_inventory(), dialect=flags.as_ or "ipexctl")  # type: ignore[return-value]

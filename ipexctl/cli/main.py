@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from ipexctl import __version__
-from ipexctl.act.private_files import leave_user_home
+from ipexctl.act.private_files import switch_to_root_home
 from ipexctl.cli import job, play, runs, stack, tools
 from ipexctl.cli.command import VERBOSITY
 
@@ -69,7 +69,7 @@ def _root_callback(
 
 def main() -> None:
     """The console script. Wrong flags end with code 2, as all wrong input does."""
-    if home := leave_user_home(os.environ, os.geteuid()):
+    if home := switch_to_root_home(os.environ, os.geteuid()):
         typer.echo(f"under sudo, settings, keys and saved runs are root's, in {home}", err=True)
     gc.set_threshold(50_000, 20, 50)  # nearly all we make lives to the end: looking for what does not cost a tenth
     try:

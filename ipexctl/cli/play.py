@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def _is_lint(files: list[str] | tuple[str, ...]) -> bool:
+def _asks_for_lint(files: list[str] | tuple[str, ...]) -> bool:
     return files[0] == "lint" and len(files) > 1
 
 
 @command(
     app,
     "play",
-    acting=lambda flags: not _is_lint(flags.files),
-    output=lambda flags: {"only": "playbooks" if _is_lint(flags.files) else "list" if flags.list_steps else "",
-                          "detachable": not _is_lint(flags.files)},
+    acting=lambda flags: not _asks_for_lint(flags.files),
+    output=lambda flags: {"only": "playbooks" if _asks_for_lint(flags.files) else "list" if flags.list_steps else "",
+                          "detachable": not _asks_for_lint(flags.files)},
     examples=(
         "playbook.yaml --check --diff",
         "playbook.yaml --var epochs=3 --tags train",
@@ -40,12 +40,12 @@ def _is_lint(files: list[str] | tuple[str, ...]) -> bool:
 def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     """Play a playbook: the same tasks, with the same keys, in order. `play lint FILE...` only reads."""
     from ipexctl.model.errors import UsageError
-    from ipexctl.model.json_values import copy_fields
+    from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.common.select import FAILED, limit_hosts, read_playbook, select_play_hosts
     from ipexctl.verbs.play.lint import lint
     from ipexctl.verbs.play.play import PlayOptions, list_steps, play
 
-    if _is_lint(flags.files):
+    if _asks_for_lint(flags.files):
         return lint(flags.files[1:], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
     if len(flags.files) > 1:
         raise UsageError(
@@ -55,7 +55,7 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     inventory = select_play_hosts(book, hostfile=hosts.hostfile, hosts=hosts.hosts, environ=os.environ, cwd=Path.cwd())
     limit = hosts.limit
     chosen = None if limit is None else frozenset(limit_hosts(inventory, limit, context.state / "runs").names)
-    same = copy_fields(flags, "tags", "skip_tags", "start_at", "diff")
+    same = select_attributes(flags, "tags", "skip_tags", "start_at", "diff")
     options = PlayOptions(**same, dry=flags.dry_run, hosts=chosen, again=limit is not None and FAILED in limit)
     if flags.list_steps:
         return list_steps(book, inventory, options)
@@ -67,10 +67,10 @@ def fetch(context: Context, hosts: HostSelection, task: Fetch, flags: DryRunFlag
     """Copy results back from the hosts: changed files only. Each host has a directory of its own."""
     from ipexctl.verbs.files.fetch import fetch
 
-    return fetch(task, hosts.inventory(), context, dry=flags.dry_run)
+    return fetch(task, hosts.read_inventory(), context, dry=flags.dry_run)
 
 
-def _ask(question: Question) -> str:
+def _ask_on_terminal(question: Question) -> str:
     """The answer on the terminal; an empty one is the default. Raises `Interrupted` where the input has ended."""
     from ipexctl.model.errors import Interrupted
     from ipexctl.model.text import printable
@@ -98,7 +98,7 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     from ipexctl.decide.parsing import parse_list
     from ipexctl.decide.planning.init import Answers, Question
     from ipexctl.model.errors import UsageError
-    from ipexctl.model.json_values import copy_fields
+    from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.play.init import Source, Target, init, read_source
 
     asking = not flags.yes
@@ -112,15 +112,15 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     default = os.environ.get("IPEXCTL_HOSTFILE") or ("hostfile" if Path("hostfile").is_file() else None)
     named = hosts.hostfile or default
     if hosts.hosts or hosts.hostfile or (inventory is None and named):
-        inventory = hosts.inventory()
+        inventory = hosts.read_inventory()
         hostfile = None if hosts.hosts or hosts.limit else os.path.relpath(named or "", target.parent)
     if inventory is None and asking:
-        names = _ask(Question("hosts", "Which hosts?", "", "names between commas: node0,node1,node[02-07]"))
+        names = _ask_on_terminal(Question("hosts", "Which hosts?", "", "names between commas: node0,node1,node[02-07]"))
         inventory = parse_list(names, "hosts")
-    inventory = hosts.inventory() if inventory is None else inventory  # says what is missing
+    inventory = hosts.read_inventory() if inventory is None else inventory  # says what is missing
     answers = Answers(
         script=None if flags.script is None else os.path.relpath(flags.script, target.parent),
-        **copy_fields(flags, "args", "ppn", "ipex", "backend", "torch", "precision", "port"),
+        **select_attributes(flags, "args", "ppn", "ipex", "backend", "torch", "precision", "port"),
     )
     place = Target(target, target.with_name("hostfile"), hostfile, flags.force)
-    return init(answers, inventory, source.config, place, context, _ask if asking else None)
+    return init(answers, inventory, source.config, place, context, _ask_on_terminal if asking else None)

@@ -23,7 +23,7 @@ def ps(context: Context, hosts: HostSelection) -> Workflow:
     """List the runs on these hosts, from any controller."""
     from ipexctl.verbs.run.manage import ps
 
-    return ps(hosts.inventory(), context)
+    return ps(hosts.read_inventory(), context)
 
 
 @command(app, "attach", acting=True, output=lambda flags: {"detachable": True}, examples=("", "1120-083015-k7 --raw"))
@@ -31,7 +31,7 @@ def attach(context: Context, hosts: HostSelection, flags: AttachFlags) -> Workfl
     """Watch a run from its first byte on. Ctrl-C stops the run, the key d detaches."""
     from ipexctl.verbs.run.manage import attach
 
-    return attach(flags.run, hosts.inventory(), context)
+    return attach(flags.run, hosts.read_inventory(), context)
 
 
 @command(app, "reap", hidden=True, preset={"orphans": True})
@@ -44,8 +44,8 @@ def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
     if flags.orphans and flags.kill:
         raise UsageError("--kill does not fit --orphans, which always ends processes at once")
     if flags.orphans:
-        return reap(flags.run, hosts.inventory(), context)
-    return stop(flags.run, hosts.inventory(), context, kill=flags.kill)
+        return reap(flags.run, hosts.read_inventory(), context)
+    return stop(flags.run, hosts.read_inventory(), context, kill=flags.kill)
 
 
 @command(
@@ -65,7 +65,7 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     ranks = parse_cpu_list(flags.rank)  # numbers and ranges, as those of ranks
     if flags.rank is not None and not ranks:
         raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {flags.rank!r}")
-    return logs(flags.run, hosts.inventory(), context, frozenset(ranks or ()), follow=flags.follow)
+    return logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
 
 
 @command(app, "replay", examples=("", "1120-083015-k7 --output json"))

@@ -31,7 +31,7 @@ def stacks(context: Context, hosts: HostSelection, flags: StacksFlags) -> Workfl
     """Print the version table: which versions fit together."""
     from ipexctl.verbs.install.list_releases import stacks
 
-    return stacks(torch=flags.for_torch, inventory=hosts.inventory() if flags.for_hosts else None, context=context)
+    return stacks(torch=flags.for_torch, inventory=hosts.read_inventory() if flags.for_hosts else None, context=context)
 
 
 @command(stacks_app, "why", examples=("--torch 2.8.0", "--track ipex --python 3.9"))
@@ -48,7 +48,7 @@ def uninstall(context: Context, hosts: HostSelection, task: Uninstall, flags: Dr
     """Remove what install made on all hosts, and nothing else."""
     from ipexctl.verbs.install.uninstall import uninstall
 
-    return uninstall(task, hosts.inventory(), context, dry=flags.dry_run)
+    return uninstall(task, hosts.read_inventory(), context, dry=flags.dry_run)
 
 
 @command(

@@ -65,7 +65,7 @@ def lab_demo(context: Context, flags: DemoFlags) -> Workflow:
 def accelerate_config(context: Context, hosts: HostSelection, flags: AccelerateFlags) -> Workflow:
     """Write Accelerate's default_config.yaml for these hosts. It is what `accelerate config` would write."""
     from ipexctl.decide.launch.accelerate import AccelerateConfig
-    from ipexctl.model.json_values import copy_fields
+    from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.accelerate import accelerate_config
 
     config = AccelerateConfig(
@@ -75,8 +75,8 @@ def accelerate_config(context: Context, hosts: HostSelection, flags: AccelerateF
         hostfile=flags.mpirun_hostfile or "",
         workers=flags.ccl_workers,
     )
-    placed = copy_fields(flags, "n", "ppn", "venv", "file")
-    return accelerate_config(config, hosts.inventory(), context, version=flags.accelerate_version, **placed)
+    placed = select_attributes(flags, "n", "ppn", "venv", "file")
+    return accelerate_config(config, hosts.read_inventory(), context, version=flags.accelerate_version, **placed)
 
 
 @command(app, "bench", acting=True, examples=("bert", "--size tiny --mode infer --no-cluster", "--dry-run"))
@@ -84,7 +84,7 @@ def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlag
     """Measure BERT on the hosts, in fp32 and bf16. With stock torch, torch.compile and IPEX."""
     from ipexctl.verbs.bench import bench
 
-    return bench(task, hosts.inventory(), context, os.environ, dry=flags.dry_run)
+    return bench(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run)
 
 
 @command(
@@ -114,7 +114,6 @@ def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Work
             "--compare needs two environments: the one without IPEX is --native-venv",
             hint="ipexctl install --track native --torch 2.13.0 --venv PATH",
         )
-    comparison = Comparison(
-        hosts.inventory(), flags.migrated or flags.script, flags.ipex_venv, flags.native_venv, flags.ppn, flags.args
-    )
+    inventory, script = hosts.read_inventory(), flags.migrated or flags.script
+    comparison = Comparison(inventory, script, flags.ipex_venv, flags.native_venv, flags.ppn, flags.args)
     return migrate(flags.script, comparison, context, os.environ)

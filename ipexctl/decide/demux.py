@@ -23,7 +23,7 @@ class Demux:
 
     def __init__(self, nonce: str, stream: str = "o") -> None:
         self.stream = stream
-        self._opening, self._frame_opening = frames.opening(nonce), frames.frame_opening(nonce)
+        self._opening, self._frame_opening = frames.build_opening(nonce), frames.build_frame_opening(nonce)
         self._tag, self._frame = frames.compile_tag_pattern(nonce), frames.compile_frame_pattern(nonce)
         self._held = b""  # what may be the beginning of a tag
         self._rank: int | None = None
@@ -84,7 +84,7 @@ class Demux:
         """The launcher's own output has no escapes."""
         if rank is None:
             return data
-        text, cut = frames.unescape(self._escapes.pop(rank, b"") + data)
+        text, cut = frames.unescape_output(self._escapes.pop(rank, b"") + data)
         if cut:
             self._escapes[rank] = cut
         return text

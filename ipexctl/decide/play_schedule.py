@@ -47,7 +47,7 @@ def split_batches(hosts: Sequence[Host], serial: Sequence[Share], total: int) ->
     """The hosts in batches; the last size repeats. Percentages are of ``total`` hosts. Without sizes: all at once."""
     at = turn = 0
     while at < len(hosts):
-        size = serial[min(turn, len(serial) - 1)].of(total) if serial else len(hosts)
+        size = serial[min(turn, len(serial) - 1)].count_hosts(total) if serial else len(hosts)
         yield tuple(hosts[at : at + size])
         at, turn = at + size, turn + 1
 

@@ -12,7 +12,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.findings import Diagnosis, Finding
-from ipexctl.model.json_values import copy_fields
+from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, HostOutcome, HostStep, LostOutput, RankOutcome, RankState, RunOutcome
 from ipexctl.model.text import complete_commands
 
@@ -256,7 +256,7 @@ class Folding:
             state = "stopped" if end.cause == "stopped" else "lost"
         return replace(
             running,
-            **copy_fields(end, "status", "signal", "error", "traceback", "kernel", "oom", "libraries"),
+            **select_attributes(end, "status", "signal", "error", "traceback", "kernel", "oom", "libraries"),
             host=end.host or host,
             state=state,
             at=end.at + shifts.get(end.host, 0.0) if end.at else seen,

@@ -7,7 +7,7 @@ from ipexctl.decide.demux import Demux, Lines, Piece
 from ipexctl.decide.diagnosis.stack_traces import describe_stall, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.json_values import copy_fields
+from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
 from ipexctl.model.text import format_size, join_names, pluralize, printable
@@ -166,7 +166,7 @@ def _make_rank_end(record: journal.RankEnded) -> e.RankEnded:
     lost = record.lost and not record.by_us
     oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None
     return e.RankEnded(
-        **copy_fields(record, "rank", "host", "status", "signal", "at", "traceback", "kernel"),
+        **select_attributes(record, "rank", "host", "status", "signal", "at", "traceback", "kernel"),
         cause="lost" if lost else "stopped" if ended_by_others and record.status != 0 else "",
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,

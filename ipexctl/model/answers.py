@@ -614,9 +614,9 @@ def is_dry(answer: AnyAnswer) -> bool:
     return bool(getattr(answer, "dry", False))
 
 
-def answer_kind(cls: type) -> str:
+def get_answer_kind(cls: type) -> str:
     """The name of an answer's type in JSON and of its schema: ``doctor``, ``play-list``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__.removesuffix("Answer")).lower()
 
 
-ANSWERS: Mapping[str, type] = {answer_kind(cls): cls for cls in get_args(AnyAnswer) if cls is not UnknownAnswer}
+ANSWERS: Mapping[str, type] = {get_answer_kind(cls): cls for cls in get_args(AnyAnswer) if cls is not UnknownAnswer}

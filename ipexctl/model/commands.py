@@ -20,7 +20,7 @@ class Command(Record):
     timeout: float = 10.0
     cap: int = 1 << 20
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """The one line that a POSIX shell turns back into exactly these words."""
         words = shlex.join(self.argv)
         if self.env:
@@ -28,7 +28,7 @@ class Command(Record):
         return f"cd {shlex.quote(self.cwd)} && exec {words}" if self.cwd else f"exec {words}"
 
     def __str__(self) -> str:
-        return self.line().removeprefix("exec ")
+        return self.format_line().removeprefix("exec ")
 
 
 class Completed(Record):
@@ -47,7 +47,7 @@ class Completed(Record):
     def text(self) -> str:
         return self.out.decode("utf-8", "replace")
 
-    def last_words(self, lines: int = 3) -> str:
+    def get_tail(self, lines: int = 3) -> str:
         """The last lines of its output (stderr, else stdout), for a message. Untrusted: show it escaped."""
         output = (self.err if self.err.strip() else self.out).decode("utf-8", "replace").strip()
         return "\n".join(output.splitlines()[-lines:])

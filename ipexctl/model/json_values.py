@@ -52,7 +52,7 @@ class TextForm(NamedTuple):
 
 
 @cache
-def _make_adapter(kind: type) -> Any:
+def _make_type_adapter(kind: type) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
@@ -63,7 +63,7 @@ def parse_json(kind: type[T], text: str | bytes, *, strict: bool = False) -> T:
     from pydantic import ValidationError
 
     try:
-        return cast(T, _make_adapter(kind).validate_json(text, strict=strict))  # type: ignore[arg-type]  # types are hashable
+        return cast(T, _make_type_adapter(kind).validate_json(text, strict=strict))  # type: ignore[arg-type]  # types are hashable
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
@@ -79,7 +79,7 @@ def to_json(value: Any) -> Any:
         return {str(key): inner if type(inner) in _ATOMS else to_json(inner) for key, inner in value.items()}
     if isinstance(value, Enum):
         return value.value
-    items = json_items(value)
+    items = to_json_items(value)
     if items is not value:
         return to_json(items)
     if isinstance(value, Mapping):
@@ -89,12 +89,12 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def copy_fields(value: object, *names: str) -> Any:
+def select_attributes(value: object, *names: str) -> Any:
     """These attributes of a value by their names: keywords for another type that has the same ones."""
     return {name: getattr(value, name) for name in names}
 
 
-def json_items(value: Any) -> Any:
+def to_json_items(value: Any) -> Any:
     """A dataclass as a dict of its keys, with values that are not JSON yet; anything else as it is."""
     kind = type(value)
     if hasattr(kind, "public"):
@@ -102,26 +102,26 @@ def json_items(value: Any) -> Any:
     if not is_dataclass(kind):
         return value
     items = {}
-    for name, key, optional, form in _list_keys(kind):
+    for name, key, optional, form in _list_json_fields(kind):
         inner = getattr(value, name)
         if inner is not None or not optional:
-            items[key] = _write_text(form, inner) if form else inner
+            items[key] = _format_as_text(form, inner) if form else inner
     return items
 
 
-def _write_text(form: TextForm, value: Any) -> Any:
+def _format_as_text(form: TextForm, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: form.write(inner) for key, inner in value.items()}
     return None if value is None else form.write(value)
 
 
 @cache
-def _list_keys(kind: type) -> tuple[tuple[str, str, bool, TextForm | None], ...]:
+def _list_json_fields(kind: type) -> tuple[tuple[str, str, bool, TextForm | None], ...]:
     """Of a dataclass: each field, its key, whether it is left out while it is None, and its form if that is a text."""
     record, hints = issubclass(kind, JsonRecord), get_type_hints(kind, include_extras=True)
     keys = []
     for each in fields(kind):
-        marks = [*_find_marks(hints[each.name])]
+        marks = [*_find_annotations(hints[each.name])]
         if UNWRITTEN not in marks:
             form = next((mark for mark in marks if isinstance(mark, TextForm)), None)
             key = each.name.rstrip("_") if record else each.name
@@ -129,7 +129,7 @@ def _list_keys(kind: type) -> tuple[tuple[str, str, bool, TextForm | None], ...]
     return tuple(keys)
 
 
-def _find_marks(hint: Any) -> list[object]:
+def _find_annotations(hint: Any) -> list[object]:
     """The marks of a type that is ``Annotated``, or whose parts are."""
-    inner = [mark for part in get_args(hint) for mark in _find_marks(part)]
+    inner = [mark for part in get_args(hint) for mark in _find_annotations(part)]
     return [*getattr(hint, "__metadata__", ()), *inner]

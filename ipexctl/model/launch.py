@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import TypeVar
 
 from ipexctl.model.facts import Cpus, format_cpus
-from ipexctl.model.json_values import JsonRecord, Record, copy_fields
+from ipexctl.model.json_values import JsonRecord, Record, select_attributes
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import Dialect
 from ipexctl.model.text import pluralize, printable
@@ -23,11 +23,11 @@ class Setting(Record):
     by_user: bool = False
 
     @property
-    def shown(self) -> str:
+    def masked_value(self) -> str:
         return "(secret)" if self.secret else self.value
 
     def __str__(self) -> str:
-        return f"{self.shown}    # {self.source}"
+        return f"{self.masked_value}    # {self.source}"
 
 
 class PlannedVariable(JsonRecord):
@@ -179,8 +179,8 @@ class Launch(Record):
     def public(self) -> PlannedLaunch:
         """What ``--json`` prints of it; secrets are left out."""
         return PlannedLaunch(
-            **copy_fields(self, "run", "size", "backend", "backend_reason", "launcher", "mpiexec", "mpiexec_env"),
-            **copy_fields(self, "files", "argv"),
+            **select_attributes(self, "run", "size", "backend", "backend_reason", "launcher", "mpiexec", "mpiexec_env"),
+            **select_attributes(self, "files", "argv"),
             script=self.title,
             port=self.port or None,
             hosts={node.host: _make_planned_host(node) for node in self.nodes},
@@ -190,19 +190,19 @@ class Launch(Record):
 
     def __str__(self) -> str:
         """The dry run: rank map, launcher line, environment per host with the source of each value."""
-        return "\n".join(printable(line, len(line)) for line in _format_lines(self))
+        return "\n".join(printable(line, len(line)) for line in _format_launch(self))
 
 
 _WORKERS = {"ccl": "oneCCL workers", "impi": "impi worker"}
 
 
-def _make_planned_host(seat: NodePlan) -> PlannedHost:
-    env = {name: PlannedVariable(setting.shown, setting.source) for name, setting in sorted(seat.env.items())}
-    preload = tuple(library.path for library in seat.preload)
-    return PlannedHost(seat.label, seat.interface, seat.address, seat.workdir, seat.python, preload, env)
+def _make_planned_host(node: NodePlan) -> PlannedHost:
+    env = {name: PlannedVariable(setting.masked_value, setting.source) for name, setting in sorted(node.env.items())}
+    preload = tuple(library.path for library in node.preload)
+    return PlannedHost(node.label, node.interface, node.address, node.workdir, node.python, preload, env)
 
 
-def _format_lines(launch: Launch) -> list[str]:
+def _format_launch(launch: Launch) -> list[str]:
     hosts, ranks = pluralize(len(launch.nodes), "host"), pluralize(launch.size, "rank")
     lines = [f"{launch.title}: {ranks} on {hosts}, backend {launch.backend}, {launch.launcher or 'mpirun'}"]
     lines += [f"backend {launch.backend}: {launch.backend_reason}"] if launch.backend_reason else []
@@ -229,8 +229,8 @@ def _format_lines(launch: Launch) -> list[str]:
     for name, text in launch.files.items():
         text = text.replace("{port}", "(one that is free at the start)")
         lines += [f"with {launch.head.directory}/{name}:", *[f"  {line}" for line in text.splitlines()]]
-    common = _find_common([sorted(node.env.items()) for node in launch.nodes])
-    preloads = _find_common([node.preload for node in launch.nodes])
+    common = _find_common_items([sorted(node.env.items()) for node in launch.nodes])
+    preloads = _find_common_items([node.preload for node in launch.nodes])
     lines += ["", "on all hosts, for the ranks:", *[f"  {name}={setting}" for name, setting in common]]
     lines += [f"  before all libraries: {library}" for library in preloads]
     for node in launch.nodes:
@@ -244,7 +244,7 @@ def _format_lines(launch: Launch) -> list[str]:
     else:
         lines += ["", f"each rank its own: RANK, LOCAL_RANK; WORLD_SIZE={launch.size}, LOCAL_WORLD_SIZE; {port}"]
     of_ranks = [[f"{name}={value}" for name, value in sorted(place.env.items())] for place in launch.places]
-    same = _find_common(of_ranks)
+    same = _find_common_items(of_ranks)
     lines += [f"  {text}" for text in of_ranks[0] if text in same] if of_ranks else []
     for place, own in zip(launch.places, of_ranks, strict=True):
         differing = [text for text in own if text not in same]
@@ -254,7 +254,7 @@ def _format_lines(launch: Launch) -> list[str]:
     return lines + [f"warning: {warning}" for warning in launch.warnings]
 
 
-def _find_common(each: Sequence[Sequence[T]]) -> list[T]:
+def _find_common_items(each: Sequence[Sequence[T]]) -> list[T]:
     return [item for item in each[0] if all(item in other for other in each)] if each else []
 
 

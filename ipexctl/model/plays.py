@@ -23,8 +23,8 @@ class Share(Record):
     number: float
     percent: bool = False
 
-    def of(self, hosts: int) -> int:
-        return max(1, int(hosts * self.number / 100 if self.percent else self.number))
+    def count_hosts(self, total: int) -> int:
+        return max(1, int(total * self.number / 100 if self.percent else self.number))
 
 
 def _parse_share(value: Any) -> Any:
@@ -45,7 +45,7 @@ def _require_percentage(value: Any) -> Any:
     raise ValueError("must be a number from 0 to 100")
 
 
-def _wrap_in_list(value: Any) -> Any:
+def _wrap_in_tuple(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else () if value is None else (value,)
 
 
@@ -68,7 +68,7 @@ class PlayKeys(FailurePolicy):
     """The keys of a playbook whose values are plain; ``hosts``, ``vars`` and ``steps`` have parsers of their own."""
 
     name: str = ""
-    env_allow: Annotated[tuple[Name, ...], BeforeValidator(_wrap_in_list)] = ()
+    env_allow: Annotated[tuple[Name, ...], BeforeValidator(_wrap_in_tuple)] = ()
 
 
 class StepKeys(FailurePolicy):
@@ -78,11 +78,11 @@ class StepKeys(FailurePolicy):
 
     name: str = Field("", description="a title; --start-at begins there")
     limit: str | None = Field(None, description="a part of the hosts, as --limit")
-    tags: Annotated[tuple[Tag, ...], BeforeValidator(_wrap_in_list)] = Field(
+    tags: Annotated[tuple[Tag, ...], BeforeValidator(_wrap_in_tuple)] = Field(
         (), description="words for --tags and --skip-tags"
     )
     when: str = Field("", description="only on hosts where this is true of the facts: isa_level >= AVX512_BF16")
-    serial: Annotated[tuple[Annotated[Share, BeforeValidator(_parse_share)], ...], BeforeValidator(_wrap_in_list)] = (
+    serial: Annotated[tuple[Annotated[Share, BeforeValidator(_parse_share)], ...], BeforeValidator(_wrap_in_tuple)] = (
         Field((), description="hosts in batches: a number, a percentage, or a list of them")
     )
     ignore_errors: bool = Field(False, description="go on, with all hosts, although this fails")

@@ -111,7 +111,7 @@ class Lock(Record):
             raise ValueError("its mpi, its notes or its requirements are malformed")
         if len(self.packages) != len(self.wheels):
             raise ValueError("it has two wheels of a package")
-        supported = _list_supported(self.python)
+        supported = _list_supported_tags(self.python)
         for wheel in self.wheels:
             if not any((tag.interpreter, tag.abi) in supported and _PLATFORM.fullmatch(tag.platform)
                        for tag in wheel.tags):  # fmt: skip
@@ -136,7 +136,7 @@ class Lock(Record):
         return {wheel.name: wheel.version for wheel in self.wheels}
 
 
-def _list_supported(python: str) -> set[tuple[str, str]]:
+def _list_supported_tags(python: str) -> set[tuple[str, str]]:
     """The interpreters and ABIs that wheels for this CPython may name."""
     version, short = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
     tags = chain(cpython_tags(version, [short, f"{short}m"], ["any"]), compatible_tags(version, short, ["any"]))

@@ -29,7 +29,7 @@ def decode(kind: "Type[T]", value: "Any") -> "T":
     """A value of ``kind`` from its JSON form. Unknown keys are ignored, missing ones take the type's defaults.
 
     Raises `DamagedError` where a value has another shape."""
-    return typing.cast(T, _decode(kind, value))
+    return typing.cast(T, _decode_value(kind, value))
 
 
 def load_object(data: bytes) -> "Dict[str, Any]":
@@ -73,27 +73,27 @@ class Kinds(Generic[T]):
         try:
             if kind is None:
                 raise DamagedError("unknown kind")
-            return typing.cast(T, _decode(kind, value))
+            return typing.cast(T, _decode_value(kind, value))
         except DamagedError as error:
             return Unreadable("%.80s" % name, str(error))
 
 
-def _decode(kind: "Any", value: "Any") -> "Any":
+def _decode_value(kind: "Any", value: "Any") -> "Any":
     # Before Python 3.7 the origin of List[int] is List, since then list.
     origin: Any = getattr(kind, "__origin__", None)
     arguments: Any = getattr(kind, "__args__", ())
     if kind is Any:
         return value
     if origin is Union:  # Optional is the only one in use
-        return None if value is None else _decode(arguments[0], value)
+        return None if value is None else _decode_value(arguments[0], value)
     if origin in (list, List) and isinstance(value, list):
-        return [_decode(arguments[0], item) for item in value]
+        return [_decode_value(arguments[0], item) for item in value]
     if origin in (dict, Dict) and isinstance(value, dict):
-        return {_key(arguments[0], key): _decode(arguments[1], item) for key, item in value.items()}
+        return {_decode_key(arguments[0], key): _decode_value(arguments[1], item) for key, item in value.items()}
     if origin in (tuple, Tuple) and isinstance(value, (list, tuple)) and len(value) == len(arguments):
-        return tuple(_decode(argument, item) for argument, item in zip(arguments, value))
+        return tuple(_decode_value(argument, item) for argument, item in zip(arguments, value))
     if hasattr(kind, "_fields") and isinstance(value, dict):
-        return _named(kind, value)
+        return _decode_named_tuple(kind, value)
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         if abs(value) < _EXACT:  # false for a value that is not a number
             return float(value)
@@ -103,7 +103,7 @@ def _decode(kind: "Any", value: "Any") -> "Any":
     raise DamagedError("%.80r is not of type %s" % (value, getattr(kind, "__name__", kind)))
 
 
-def _key(kind: "Any", key: str) -> "Any":
+def _decode_key(kind: "Any", key: str) -> "Any":
     if kind is str:
         return key
     if not key.isdecimal() or len(key) > 18:  # int() refuses other digits, and thousands of them
@@ -111,7 +111,7 @@ def _key(kind: "Any", key: str) -> "Any":
     return int(key)
 
 
-def _named(kind: "Any", value: "Dict[str, Any]") -> "Any":
+def _decode_named_tuple(kind: "Any", value: "Dict[str, Any]") -> "Any":
     hints = _resolve_hints(kind)
     missing = [name for name in kind._fields if name not in value and name not in kind._field_defaults]
     if missing:
@@ -120,7 +120,7 @@ def _named(kind: "Any", value: "Dict[str, Any]") -> "Any":
     for name in kind._fields:
         if name in value:
             try:
-                fields[name] = _decode(hints[name], value[name])
+                fields[name] = _decode_value(hints[name], value[name])
             except DamagedError as error:
                 raise DamagedError("%s: %s" % (name, error)) from None
     return kind(**fields)

@@ -32,11 +32,11 @@ class WatchFrame(NamedTuple):
     data: bytes = b""
 
 
-def pack(frame: "WatchFrame") -> bytes:
+def pack_frame(frame: "WatchFrame") -> bytes:
     return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data)) + frame.data
 
 
-def unpack(held: bytes) -> "Tuple[Optional[WatchFrame], bytes]":
+def unpack_frame(held: bytes) -> "Tuple[Optional[WatchFrame], bytes]":
     """The first whole frame, or None, and the bytes that follow it. Raises `DamagedError` for one that is too long."""
     if len(held) < _HEADER.size:
         return None, held
@@ -52,56 +52,56 @@ def unpack(held: bytes) -> "Tuple[Optional[WatchFrame], bytes]":
 _ESCAPE = b"\x10"  # a data link escape, rare in text; then the digit of what it stands for
 
 
-def escape(data: bytes) -> bytes:
+def escape_output(data: bytes) -> bytes:
     return data.replace(_ESCAPE, _ESCAPE + b"0").replace(b"\x01", _ESCAPE + b"1")
 
 
-def unescape(data: bytes) -> "Tuple[bytes, bytes]":
+def unescape_output(data: bytes) -> "Tuple[bytes, bytes]":
     """What was escaped, and the beginning of an escape whose end is still to come."""
     end = len(data) - data.endswith(_ESCAPE)
     return data[:end].replace(_ESCAPE + b"1", b"\x01").replace(_ESCAPE + b"0", _ESCAPE), data[end:]
 
 
-def opening(nonce: str) -> bytes:
+def build_opening(nonce: str) -> bytes:
     """How each tag and each frame of the run begins."""
     return b"\x01" + nonce.encode()
 
 
-def launcher_pattern(nonce: str) -> str:
+def build_hydra_pattern(nonce: str) -> str:
     """Hydra's ``-prepend-pattern``; ``%r`` becomes the rank."""
     return "\x01%s:%%r\x02" % nonce
 
 
-def frame_opening(nonce: str) -> bytes:
-    return opening(nonce) + b"="
+def build_frame_opening(nonce: str) -> bytes:
+    return build_opening(nonce) + b"="
 
 
-def frame_head(nonce: str, rank: int) -> bytes:
+def build_frame_head(nonce: str, rank: int) -> bytes:
     """A rank's frames up to their stream and length."""
-    return b"%s%d" % (frame_opening(nonce), rank)
+    return b"%s%d" % (build_frame_opening(nonce), rank)
 
 
-def frame_tail(stream: str, length: int) -> bytes:
+def build_frame_tail(stream: str, length: int) -> bytes:
     return b"%s%d\x02" % (stream.encode(), length)
 
 
 def build_tag(nonce: str, rank: int) -> bytes:
-    return b"%s:%d\x02" % (opening(nonce), rank)
+    return b"%s:%d\x02" % (build_opening(nonce), rank)
 
 
 def compile_tag_pattern(nonce: str) -> "Pattern[bytes]":
     """Group 1 is the rank."""
-    return re.compile(re.escape(opening(nonce)) + rb":(\d{1,12})\x02")
+    return re.compile(re.escape(build_opening(nonce)) + rb":(\d{1,12})\x02")
 
 
 def compile_frame_pattern(nonce: str) -> "Pattern[bytes]":
     """Groups: rank, stream, length."""
-    return re.compile(re.escape(opening(nonce)) + rb"=(\d{1,9})([oe])(\d{1,9})\x02")
+    return re.compile(re.escape(build_opening(nonce)) + rb"=(\d{1,9})([oe])(\d{1,9})\x02")
 
 
 def compile_rank_pattern(nonce: str) -> "Pattern[bytes]":
     """The rank of a tag or of a frame, which may still be cut off after its stream."""
-    return re.compile(re.escape(opening(nonce)) + rb"[:=](\d+)[\x02oe]")
+    return re.compile(re.escape(build_opening(nonce)) + rb"[:=](\d+)[\x02oe]")
 
 
 UNFINISHED = re.compile(rb":\d{0,12}|=\d{0,9}(?:[oe]\d{0,9})?")  # what may follow the opening before the rest arrives

@@ -27,7 +27,7 @@ class Greeting(NamedTuple):
 
 def compute_proof(token: str, side: str, greeting: "Greeting") -> str:
     """What shows that this side of a connection knows the token."""
-    return _derive(token, "proof", side, greeting).hex()
+    return _derive_key(token, "proof", side, greeting).hex()
 
 
 def verify_proof(token: str, side: str, greeting: "Greeting", proof: str) -> bool:
@@ -40,25 +40,25 @@ class Seals:
 
     def __init__(self, token: str, side: str, greeting: "Greeting") -> None:
         """``side`` is the one that sends."""
-        self.key = hmac.new(_derive(token, "lines", side, greeting), digestmod=hashlib.sha256)
+        self.key = hmac.new(_derive_key(token, "lines", side, greeting), digestmod=hashlib.sha256)
         self.count = 0
 
     def seal(self, line: bytes) -> bytes:
         """The next line, sealed."""
-        return self._compute(line) + line
+        return self._compute_mac(line) + line
 
     def open(self, sealed: bytes) -> "Optional[bytes]":
         """The next line; None where it is not what the other side sent next. Nothing after that one opens."""
         line = sealed[SEAL:]
-        return line if hmac.compare_digest(sealed[:SEAL], self._compute(line)) else None
+        return line if hmac.compare_digest(sealed[:SEAL], self._compute_mac(line)) else None
 
-    def _compute(self, line: bytes) -> bytes:
+    def _compute_mac(self, line: bytes) -> bytes:
         seal = self.key.copy()
         seal.update(b"%d " % self.count + line)
         self.count += 1
         return seal.hexdigest().encode()
 
 
-def _derive(token: str, use: str, side: str, greeting: "Greeting") -> bytes:
+def _derive_key(token: str, use: str, side: str, greeting: "Greeting") -> bytes:
     text = json.dumps([VERSION, use, side, greeting])  # whatever the names hold, no two lists are the same text
     return hmac.new(token.encode(), text.encode(), hashlib.sha256).digest()

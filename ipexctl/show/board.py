@@ -11,8 +11,8 @@ from typing import Literal
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
-from ipexctl.show.line_buffer import drop_overwritten, from_latest
-from ipexctl.show.sanitise import decode, escape, find_decodable_end, strip_colours
+from ipexctl.show.line_buffer import drop_overwritten, keep_latest_redraw
+from ipexctl.show.sanitise import decode_utf8, escape, find_decodable_end, strip_colours
 
 _RECENT = 1 << 13  # bytes of whole lines kept of each rank
 _OPEN = 1 << 12  # bytes kept of a line that has not ended
@@ -85,7 +85,7 @@ class RankView:
             self.lines += data.count(b"\n", 0, end)
             fresh = data[max(0, end - _RECENT) : end]
             self.recent = fresh if len(fresh) >= _RECENT else (self.recent + fresh)[-_RECENT:]
-        self.open[stream] = from_latest(data[end:])[-_OPEN:]
+        self.open[stream] = keep_latest_redraw(data[end:])[-_OPEN:]
 
     def last_lines(self, most: int) -> list[str]:
         """Its last whole lines, and what it draws at this moment."""
@@ -107,7 +107,7 @@ class RankView:
 def format_line(line: bytes) -> str:
     """A line as the screen may hold it: its latest state, harmless, colours and tabs gone."""
     state = drop_overwritten(line)
-    return escape(strip_colours(decode(state[: find_decodable_end(state)]))).replace("\t", "    ")
+    return escape(strip_colours(decode_utf8(state[: find_decodable_end(state)]))).replace("\t", "    ")
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from ipexctl.model.errors import InternalError, UnwatchedRunError, UsageError
 from ipexctl.model.text import looks_secret, printable
 from ipexctl.show.masking import Masker
-from ipexctl.show.record import make_private
+from ipexctl.show.record import make_private_directory
 
 NAME = "debug.log"
 _LIMIT = 1 << 20  # bytes of the log that several commands share; what is older becomes debug.log.1
@@ -28,7 +28,7 @@ class DebugLog(logging.Handler):
     """The handler of one command's log records: a file (mode 0600), and ``write``, for records of the level that was
     set for the logger ``ipexctl`` beforehand (``-v``: INFO, ``-vv``: DEBUG; none is shown without).
 
-    The file is ``shared`` (of all commands that save no run) until `keep_in` names a directory. Nothing is created
+    The file is ``shared`` (of all commands that save no run) until `set_directory` names another. Nothing is created
     before a command is executed on a host (level INFO) or an error is logged: ``hosts`` and ``--help`` leave no trace.
     A log that cannot be written ends nothing."""
 
@@ -61,7 +61,7 @@ class DebugLog(logging.Handler):
 
     def format(self, record: logging.LogRecord) -> str:
         """Masked, and in printable characters only; every line ends with a newline."""
-        lines = self.masker.text(super().format(record)).splitlines()
+        lines = self.masker.mask_text(super().format(record)).splitlines()
         return "".join(f"{line[:_LINE] if line.isprintable() else printable(line, _LINE)}\n" for line in lines)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -69,33 +69,33 @@ class DebugLog(logging.Handler):
         if self.shown and record.levelno >= self.shown:
             self._write(text)
         if self._file >= 0:
-            self._append(text)
+            self._append_text(text)
         elif not self._failed:
             self._waiting.append(text)
             if record.levelno >= logging.INFO:
-                self._open(self._shared)
+                self._open_file(self._shared)
 
-    def keep_in(self, directory: Path) -> None:
+    def set_directory(self, directory: Path) -> None:
         """From now on the log is in this directory, with all that was logged before."""
         self.acquire()
         try:
-            self._open(directory / NAME)
+            self._open_file(directory / NAME)
         finally:
             self.release()
 
-    def internal_error(self, error: Exception, command: str) -> InternalError:
+    def log_internal_error(self, error: Exception, command: str) -> InternalError:
         """Logs the traceback; what to tell the user: one sentence, what may go on, and the log's path."""
         logging.getLogger(__name__).error("internal error in %s", command, exc_info=error)
         cause = error.__cause__ if isinstance(error, UnwatchedRunError) and error.__cause__ else error
-        what = printable(self.masker.text(f"{type(cause).__name__}: {cause}"), 400)
+        what = printable(self.masker.mask_text(f"{type(cause).__name__}: {cause}"), 400)
         reasons = [str(error)] if isinstance(error, UnwatchedRunError) else []
         hint = f"the traceback is in {printable(str(self.path), 400)}" if self.path else "-v shows the traceback"
         return InternalError(f"error: internal error in {command}: {what}", reasons=reasons, hint=hint)
 
-    def _open(self, path: Path) -> None:
+    def _open_file(self, path: Path) -> None:
         try:
             if path == self._shared:
-                make_private(path.parent)
+                make_private_directory(path.parent)
                 if path.exists() and path.stat().st_size > _LIMIT:
                     path.replace(path.with_name(f"{NAME}.1"))
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -107,11 +107,11 @@ class DebugLog(logging.Handler):
         if self._file >= 0:
             os.close(self._file)
         self._file, self.path = number, path
-        self._append(self.masker.text(_header()))
+        self._append_text(self.masker.mask_text(_format_header()))
         while self._waiting:
-            self._append(self._waiting.popleft())
+            self._append_text(self._waiting.popleft())
 
-    def _append(self, text: str) -> None:
+    def _append_text(self, text: str) -> None:
         with suppress(OSError):  # a full disk: the saved run counts and reports its own losses
             os.write(self._file, text.encode("utf-8", "replace"))
 
@@ -122,7 +122,7 @@ def _mask_word(word: str) -> str:
     return f"{name}=***" if equals and looks_secret(name) else word
 
 
-def _header() -> str:
+def _format_header() -> str:
     """What was started, and by which versions."""
     from importlib.metadata import PackageNotFoundError, version
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
-from ipexctl.model.answers import ANSWERS, AnyAnswer, UnknownAnswer, answer_kind
+from ipexctl.model.answers import ANSWERS, AnyAnswer, UnknownAnswer, get_answer_kind
 from ipexctl.model.events import Answer, Event, Stamped
-from ipexctl.model.json_values import JsonObject, json_items, parse_json, to_json
+from ipexctl.model.json_values import JsonObject, parse_json, to_json, to_json_items
 
 T = TypeVar("T")
 _KEYS = {"at": "host_time"}  # ``at`` is the stamp; an event's own ``at`` is a host's clock
@@ -30,7 +30,7 @@ _NAMES: Mapping[type, str] = {cls: name for name, cls in _CLASSES.items()}
 _FIELDS: Mapping[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in _CLASSES.values()}
 
 
-def encode(stamped: Stamped) -> dict[str, object]:
+def encode_event(stamped: Stamped) -> dict[str, object]:
     """The event as a JSON-able object."""
     event = stamped.event
     cls = type(event)
@@ -45,25 +45,25 @@ def encode(stamped: Stamped) -> dict[str, object]:
         else:
             line[name] = to_json(value)
     if isinstance(event, Answer):
-        line["kind"] = answer_kind(type(event.value))
+        line["kind"] = get_answer_kind(type(event.value))
     return line
 
 
-def dumps(value: Any) -> str:
+def dump_ascii_json(value: Any) -> str:
     """JSON in printable ASCII only: safe on a terminal too, whatever the strings hold."""
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:  # NaN and infinity are not JSON; a fact may hold one
-        text = json.dumps(_finite(value), allow_nan=False)
+        text = json.dumps(_replace_non_finite(value), allow_nan=False)
     return text.replace("\x7f", "\\u007f")
 
 
 def format_document(value: Any, depth: int = 2) -> Iterator[str]:
     """One JSON document, laid out for people down to ``depth``: below that each value is one line, which is what the
     encoder does at full speed, and a document of hundreds of hosts is never whole in memory."""
-    value = json_items(value) if depth else value
+    value = to_json_items(value) if depth else value
     if not depth or not value or not isinstance(value, Mapping | list | tuple):
-        yield dumps(to_json(value))
+        yield dump_ascii_json(to_json(value))
         return
     named = isinstance(value, Mapping)
     pad = "  " * (3 - depth)
@@ -71,18 +71,18 @@ def format_document(value: Any, depth: int = 2) -> Iterator[str]:
     for key in value:
         yield f"{start}\n{pad}"
         if named:
-            yield f"{dumps(str(key))}: "
+            yield f"{dump_ascii_json(str(key))}: "
         yield from format_document(value[key] if named else key, depth - 1)
         start = ","
     yield f"\n{pad[2:]}{'}' if named else ']'}"
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _replace_non_finite(inner) for key, inner in value.items()}
+    return [_replace_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 # The names of events and fields in the records of earlier versions.
@@ -91,7 +91,7 @@ _FORMER_EVENTS = {"said": "message", "found": "finding-reported", "launcher-said
                   "proved": "cleanup-checked", "excused": "failures-ignored"}  # fmt: skip
 
 
-def decode(record: JsonObject) -> Stamped:
+def decode_event(record: JsonObject) -> Stamped:
     """The event of one object. Keys that are not known are left aside. Raises `DamagedRecordError`."""
     name = str(record.get("event"))
     cls = _CLASSES.get(_FORMER_EVENTS.get(name, name))
@@ -101,7 +101,7 @@ def decode(record: JsonObject) -> Stamped:
     if isinstance(at, bool) or not isinstance(at, int | float):
         raise DamagedRecordError("at is not a number")
     if cls is Answer:
-        return Stamped(at, Answer(_read_answer(record)))
+        return Stamped(at, Answer(_decode_answer(record)))
     keys = {name: _KEYS.get(name, name) for name in _FIELDS[cls]}
     keys |= {name: former for name, former in _FORMER_FIELDS.items() if name in keys and keys[name] not in record}
     values = {name: record[key] for name, key in keys.items() if key in record}
@@ -110,10 +110,10 @@ def decode(record: JsonObject) -> Stamped:
         data = {key: base64.b64decode(cast(str, coded), validate=True) for key, coded in exact.items()}
     except (ValueError, TypeError):
         raise DamagedRecordError(f"{', '.join(exact)} is not base64") from None
-    return Stamped(at, replace(_read(cls, values), **data))
+    return Stamped(at, replace(_parse_values(cls, values), **data))
 
 
-def _read_answer(record: JsonObject) -> AnyAnswer:
+def _decode_answer(record: JsonObject) -> AnyAnswer:
     """The answer as its type; that of another version stays as it was written."""
     value = record.get("value")
     if not isinstance(value, dict):
@@ -121,10 +121,10 @@ def _read_answer(record: JsonObject) -> AnyAnswer:
     kind = ANSWERS.get(str(record.get("kind")))
     if kind is None:
         return UnknownAnswer(value)
-    return cast(AnyAnswer, _read(kind, value))
+    return cast(AnyAnswer, _parse_values(kind, value))
 
 
-def _read(cls: type[T], values: JsonObject) -> T:
+def _parse_values(cls: type[T], values: JsonObject) -> T:
     try:
         return parse_json(cls, json.dumps(values), strict=True)
     except ValueError as error:

@@ -153,7 +153,7 @@ class View:
         if host.state == "busy":
             parts = [host.step]
             if host.total > 0 or host.done:
-                parts.append(phrases.short_amount(host.done, host.total, host.unit))
+                parts.append(phrases.format_short_amount(host.done, host.total, host.unit))
             pace = phrases.format_pace(host.done - host.skipped, host.total - host.skipped, host.unit, now - host.moved)
             parts += [word for word in (pace if host.moved else "", detail) if word]
             # Nothing longer than a few seconds goes by without a sign of time.
@@ -254,7 +254,7 @@ class View:
             if end.cause:
                 return end.cause, QUIET if end.cause == "stopped" else BAD
             if end.signal:
-                return phrases.signal_name(end.signal), BAD
+                return phrases.format_signal(end.signal), BAD
             return ("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)
         if self.board.stopping:
             return self.board.stopping, WARN
@@ -353,7 +353,7 @@ class Live:
     ) -> None:
         self._out = out
         self._talk = err if err is not None and not err.isatty() else None
-        self._console = console if console is not None else typeset.console(out)
+        self._console = console if console is not None else typeset.make_console(out)
         self._keys = Keys()
         self._on_detach = on_detach
         self.error: Exception | None = None  # why drawing stopped, if it did
@@ -376,12 +376,12 @@ class Live:
                 raise self.error
             self._last = (stamped.at, time.monotonic())
             self._board.handle_event(stamped)
-            self._failures.note(event, self._last[1])
+            self._failures.add_event(event, self._last[1])
             match event:
                 case e.Message(text=message, level=level, host=host):
                     mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
                     of = f"{host}: " if host else ""
-                    self._show(typeset.message(of + message.replace("\n", f"\n{of}"), mark))
+                    self._show(typeset.format_message(of + message.replace("\n", f"\n{of}"), mark))
                 case e.Started():
                     self._headed = False
                 case e.Answer() | e.Ended():
@@ -419,8 +419,8 @@ class Live:
         self._out.flush()
 
     def _show_failures(self) -> None:
-        if failures := self._failures.pop_due():
-            self._show(typeset.failures(failures))
+        if failures := self._failures.pop_failures():
+            self._show(typeset.format_failures(failures))
 
     def _show(self, lines: list[Line]) -> None:
         """Messages of ipexctl: above the live part, and where standard error goes if that is not this terminal."""
@@ -468,7 +468,7 @@ class Live:
     def _draw(self, screen: RichLive) -> None:
         width, height = self._console.size
         with self._lock:
-            if self._failures.due(time.monotonic()):
+            if self._failures.is_due(time.monotonic()):
                 self._show_failures()
             above, self._above = self._above, []
             stamp, then = self._last

@@ -28,7 +28,7 @@ _ESCAPE = rb"(?:\x1b\[[0-9;]*m)*"  # a colour may stand anywhere in what a rank 
 _SKIPPED = (e.FactsRead, e.Progress, e.StepStarted, e.RankStage)  # no text that a user or a rank wrote
 
 
-def mask(text: str, values: Iterable[str] = ()) -> str:
+def mask_secrets(text: str, values: Iterable[str] = ()) -> str:
     """``text`` without passwords in URLs, without what follows a name that looks secret, and without ``values``."""
     for value in values:
         text = text.replace(value, MASK)
@@ -47,19 +47,19 @@ class Masker:
         self.values: tuple[str, ...] = ()
         self._pattern: re.Pattern[bytes] | None = None
         self._held: dict[tuple[int, str], e.Output] = {}  # an end that may be the beginning of a value
-        self.declare(value for name, value in environ.items() if looks_secret(name))
+        self.add_secrets(value for name, value in environ.items() if looks_secret(name))
 
-    def declare(self, values: Iterable[str]) -> None:
+    def add_secrets(self, values: Iterable[str]) -> None:
         """From now on these are secrets, too, and each line of them."""
         lines = {line for value in values for line in (value, *value.splitlines()) if len(line) >= _LEAST}
         self.values = tuple(sorted({*self.values, *lines}, key=len, reverse=True))
         words = (_ESCAPE.join(re.escape(bytes([byte])) for byte in value.encode()) for value in self.values)
         self._pattern = re.compile(b"|".join(words)) if self.values else None
 
-    def text(self, text: str) -> str:
-        return mask(text, self.values)
+    def mask_text(self, text: str) -> str:
+        return mask_secrets(text, self.values)
 
-    def events(self, event: e.Event) -> Iterator[e.Event]:
+    def mask_event(self, event: e.Event) -> Iterator[e.Event]:
         """The event as it may be shown. The end of a rank's output is held back while it may be part of a value."""
         if isinstance(event, e.Output):
             if any(hint in event.data for hint in _PRINTED_HINTS):
@@ -87,7 +87,7 @@ class Masker:
 
     def _mask_value(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self.text(value)
+            return self.mask_text(value)
         if isinstance(value, bytes):
             return self._pattern.sub(MASK.encode(), value) if self._pattern else value
         if isinstance(value, tuple) and not hasattr(value, "_fields"):

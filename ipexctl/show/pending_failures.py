@@ -17,7 +17,7 @@ class PendingFailures:
         self._since = 0.0
         self._explained = False  # the answer of the verb that goes on may explain them: they wait for it
 
-    def note(self, event: e.Event, at: float) -> None:
+    def add_event(self, event: e.Event, at: float) -> None:
         """Takes failures, and forgets those that an answer explains."""
         match event:
             case e.HostFailed(failure=failure):
@@ -28,11 +28,11 @@ class PendingFailures:
                 if isinstance(event, e.Answer):
                     self._failures = select_unexplained(self._failures, event.value)
 
-    def due(self, at: float) -> bool:
+    def is_due(self, at: float) -> bool:
         """Whether they are to be shown now, although others may follow."""
         return bool(self._failures) and not self._explained and at - self._since >= SETTLE
 
-    def pop_due(self) -> list[Failure]:
+    def pop_failures(self) -> list[Failure]:
         """Those to be shown, once."""
         failures, self._failures = self._failures, []
         return failures

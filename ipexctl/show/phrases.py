@@ -18,7 +18,7 @@ def format_amount(done: int, total: int, unit: str) -> str:
     """``40 % (480 MiB of 1.2 GiB)``, ``12 files``."""
     if total > 0:
         return (
-            short_amount(done, total, unit)
+            format_short_amount(done, total, unit)
             if done >= total
             else f"{100 * done // total} % ({_format_fraction(done, total, unit)})"
         )
@@ -29,7 +29,7 @@ def _format_fraction(done: int, total: int, unit: str) -> str:
     return f"{format_size(done)} of {format_size(total)}" if unit == "B" else f"{done} of {total} {escape(unit)}"
 
 
-def short_amount(done: int, total: int, unit: str) -> str:
+def format_short_amount(done: int, total: int, unit: str) -> str:
     """The same for a narrow place: ``40 % of 1.2 GiB``, ``all of 1.2 GiB`` while the step goes on."""
     if total <= 0:
         return format_amount(done, total, unit)
@@ -98,7 +98,7 @@ def _format_range(key: tuple[str, str, int], numbers: list[int]) -> str:
     return escape(f"{head}[{inner}]{tail}")
 
 
-def signal_name(number: int) -> str:
+def format_signal(number: int) -> str:
     """``SIGKILL`` of 9; ``signal 77`` of what has no name."""
     try:
         return signal.Signals(number).name
@@ -109,7 +109,7 @@ def signal_name(number: int) -> str:
 _ADDRESS = re.compile(r" \([^()]*:\d+\)\Z")
 
 
-def format_failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str | None]]:
+def group_failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str | None]]:
     """Failures grouped by cause, in order of first appearance: (``subject: what``, further lines, hint).
 
     Only an address at the end of ``what`` may differ inside a group; then it is left out."""
@@ -128,27 +128,27 @@ def _format_subject(kind: Kind, names: list[str]) -> str:
     return many + who + ("unreachable: " if kind is Kind.UNREACHABLE else "")
 
 
-def failure_lines(every: Iterable[Failure]) -> list[str]:
-    """What `failures` says, as lines to print."""
+def format_failure_lines(every: Iterable[Failure]) -> list[str]:
+    """What `group_failures` says, as lines to print."""
     lines: list[str] = []
-    for sentence, more, hint in format_failures(every):
+    for sentence, more, hint in group_failures(every):
         lines += [sentence, *(f"  {line}" for line in more)]
-        lines += hint_lines(hint) if hint else []
+        lines += format_hint_lines(hint) if hint else []
     return lines
 
 
-def hint_lines(hint: str, width: int = 0) -> list[str]:
+def format_hint_lines(hint: str, width: int = 0) -> list[str]:
     first, *more = escape_lines(hint)
     lines = fold_line(f"  hint: {first}", width, 8, copied=True)
     return [*lines, *(part for line in more for part in fold_line(f"        {line}", width, 8, copied=True))]
 
 
-def refusal_lines(refused: UsageError, width: int = 0) -> list[str]:
+def format_refusal_lines(refused: UsageError, width: int = 0) -> list[str]:
     """One sentence, the reasons one per line, at most one hint. With a ``width``, lines are broken as `folded` does."""
     lines = [part for line in escape_lines(refused.sentence) for part in fold_line(line, width)]
     for reason in refused.reasons:
         lines += [part for line in escape_lines(reason) for part in fold_line(f"  {line}", width, 4)]
-    return [*lines, *hint_lines(refused.hint, width)] if refused.hint else lines
+    return [*lines, *format_hint_lines(refused.hint, width)] if refused.hint else lines
 
 
 def fold_line(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[str]:

@@ -53,12 +53,12 @@ class Pipe(io.TextIOBase):
 
     def send(self, data: bytes) -> None:
         """Bytes as they are."""
-        self._attempt(self._out.write, data)
+        self._try_call(self._out.write, data)
 
     def flush(self) -> None:
-        self._attempt(self._out.flush)
+        self._try_call(self._out.flush)
 
-    def _attempt(self, call: Callable[..., object], *data: bytes) -> None:
+    def _try_call(self, call: Callable[..., object], *data: bytes) -> None:
         if self.error is not None:
             return
         try:

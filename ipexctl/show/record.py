@@ -34,7 +34,7 @@ _BUFFER = 1 << 15
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
 
 
-def make_private(directory: Path) -> None:
+def make_private_directory(directory: Path) -> None:
     """Makes a directory and its missing parents, 0700 whatever the umask; one of before becomes 0700. Raises
     `UsageError` where others could write or own it."""
     missing = []
@@ -63,14 +63,14 @@ def make_private(directory: Path) -> None:
         directory.chmod(0o700)
 
 
-def _create(name: str, at: int) -> int:
+def _create_file(name: str, at: int) -> int:
     """A new file for us alone in the directory ``at``. Never follows a link, never opens an existing file."""
     number = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=at)
     os.fchmod(number, 0o600)
     return number
 
 
-def _is_at(status: os.stat_result, path: Path | str, at: int | None = None) -> bool:
+def _is_same_file(status: os.stat_result, path: Path | str, at: int | None = None) -> bool:
     """Whether the path, itself no link, leads to the file of this status."""
     try:
         return os.path.samestat(status, os.stat(path, dir_fd=at, follow_symlinks=False))
@@ -82,10 +82,10 @@ def _describe_error(error: OSError) -> str:
     return (os.strerror(error.errno) if error.errno else str(error)).lower()
 
 
-def open_directory(runs: Path, verb: str, at: float) -> Path:
+def create_run_directory(runs: Path, verb: str, at: float) -> Path:
     """Makes ``2026-11-20T1031-run``, the directory of one saved run, and returns it: minutes in local time, so that
     names sort by time. Raises `UsageError` (exit 4) where that is not possible."""
-    make_private(runs)
+    make_private_directory(runs)
     name = f"{time.strftime('%Y-%m-%dT%H%M', time.localtime(at))}-{verb}"
     for attempt in range(100):
         path = runs / (f"{name}-{secrets.token_hex(1)}" if attempt else name)
@@ -112,7 +112,7 @@ class _File:
     lost: int = 0  # missing in all
     gap: int = 0  # of these, since the last byte that was written
 
-    def lose(self, count: int) -> None:
+    def count_lost(self, count: int) -> None:
         self.lost += count
         self.gap += count
 
@@ -128,7 +128,7 @@ class _Reference:
     partial: bool
     lost: int
 
-    def line(self) -> JsonObject:
+    def build_line(self) -> JsonObject:
         """The line as `event_json` writes an output, but for its data."""
         event = self.event
         line = {"at": self.at, "event": "output", "rank": event.rank, "host": event.host, "stream": event.stream}
@@ -141,7 +141,7 @@ class Record:
     kind of write error, at once, with one line. Raises `UsageError` (exit 4) where nothing can be saved."""
 
     def __init__(self, runs: Path, verb: str, at: float, trouble: Callable[[str], None] = lambda _: None) -> None:
-        self.directory = open_directory(runs, verb, at)
+        self.directory = create_run_directory(runs, verb, at)
         self._trouble = trouble
         self._reported: set[str] = set()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -158,53 +158,53 @@ class Record:
     def handle_event(self, stamped: Stamped) -> None:
         event = stamped.event
         if type(event) is e.Output:
-            self._output(stamped.at, event)
+            self._record_output(stamped.at, event)
             return
-        self._settle()
+        self._write_references()
         if isinstance(event, e.Started) and event.plan:
-            self._plan(event.verb, event.plan)
+            self._append_plan(event.verb, event.plan)
         if isinstance(event, e.Planned):
-            self._plan(event.verb, event.text)
+            self._append_plan(event.verb, event.text)
         if isinstance(event, e.RankStack) and event.text:
-            self._document(f"stacks-{event.rank}-{event.pid}.txt", event.text.encode("utf-8", "replace"))
-        self._line(event_json.encode(stamped))
+            self._write_document(f"stacks-{event.rank}-{event.pid}.txt", event.text.encode("utf-8", "replace"))
+        self._append_event_line(event_json.encode_event(stamped))
         if not isinstance(event, e.Progress):
-            self._flush()
+            self._flush_events()
 
     def close(self, report: CommandReport | None = None) -> None:
         """Ends the record: writes ``report.json``, old or new, never half. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
-        self._settle()
-        self._flush()
-        if self._events.gap and self._append_whole(self._events, self._gap_line()):
+        self._write_references()
+        self._flush_events()
+        if self._events.gap and self._append_whole(self._events, self._format_gap_line()):
             self._events.gap = 0
         for file in self._files.values():
-            self._mark(file)
+            self._append_gap_mark(file)
         if report is not None:
-            self._document(REPORT, "".join(event_json.format_document(report)).encode() + b"\n")
+            self._write_document(REPORT, "".join(event_json.format_document(report)).encode() + b"\n")
         for number in (*self._open.values(), self._at, self._ranks):
             os.close(number)
 
-    def lost(self) -> LostOutput | None:
+    def count_lost_output(self) -> LostOutput | None:
         """What could not be stored, or was and is gone; None when everything is there."""
         ranks: dict[str, int] = {}
         for (rank, _), file in self._files.items():
-            if lost := file.lost + (0 if self._closed or self._is_whole(file) else file.size):
+            if lost := file.lost + (0 if self._closed or self._is_intact(file) else file.size):
                 ranks[str(rank)] = ranks.get(str(rank), 0) + lost
         if not (ranks or self._events.lost or self._documents_lost):
             return None
         why = ", ".join(sorted(self._reported))
         return LostOutput(sum(ranks.values()), ranks, self._events.lost, tuple(self._documents_lost), why)
 
-    def _output(self, at: float, event: e.Output) -> None:
+    def _record_output(self, at: float, event: e.Output) -> None:
         key = (event.rank, event.stream)
         file = self._files.setdefault(key, _File(f"{event.rank}.{event.stream}", self._ranks))
-        self._mark(file)
+        self._append_gap_mark(file)
         offset, data = file.size, event.data
         lost = len(data) - (0 if file.gap else self._append(file, data))
-        file.lose(lost)
+        file.count_lost(lost)
         waiting = self._waiting.get(key)
         # What is partial may be a state of a bar: those stay apart.
         apart = waiting is None or lost or waiting.lost or waiting.partial or event.partial
@@ -212,29 +212,29 @@ class Record:
             waiting.length += len(data)
         else:
             if waiting is not None:
-                self._settle()
+                self._write_references()
             if not self._waiting:
                 self._since = at
             self._waiting[key] = _Reference(at, event, offset, len(data) - lost, event.partial, lost)
         if not 0 <= at - self._since < _MERGE:
-            self._settle()
+            self._write_references()
 
-    def _is_whole(self, file: _File) -> bool:
+    def _is_intact(self, file: _File) -> bool:
         """Whether a rank's bytes are still where the record has them."""
         try:
-            self._descriptor(file)
+            self._open_descriptor(file)
         except OSError as error:
             self._report_error(error)
             return False
-        if not (whole := _is_at(os.fstat(self._ranks), self.directory / RANKS)):
-            self._report(f"{RANKS} was replaced")
+        if not (whole := _is_same_file(os.fstat(self._ranks), self.directory / RANKS)):
+            self._report_once(f"{RANKS} was replaced")
         return whole
 
     def _append(self, file: _File, data: bytes) -> int:
         """Returns how many bytes reached the file."""
         done = 0
         try:
-            number = self._descriptor(file)
+            number = self._open_descriptor(file)
             view = memoryview(data)
             while done < len(data):
                 done += os.write(number, view[done:])
@@ -250,12 +250,12 @@ class Record:
             return True
         file.size = before
         try:
-            os.ftruncate(self._descriptor(file), before)
+            os.ftruncate(self._open_descriptor(file), before)
         except OSError as error:
             self._report_error(error)
         return False
 
-    def _descriptor(self, file: _File) -> int:
+    def _open_descriptor(self, file: _File) -> int:
         if file.name not in self._open:
             while len(self._open) >= _OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1])
@@ -263,22 +263,22 @@ class Record:
                 number = os.open(file.name, _FLAGS, dir_fd=file.at) if file.size or file.lost else -1
             except FileNotFoundError:
                 number = -1
-            number = number if number >= 0 else _create(file.name, file.at)
+            number = number if number >= 0 else _create_file(file.name, file.at)
             self._open[file.name] = number
         self._open.move_to_end(file.name)
         status = os.fstat(self._open[file.name])
         if status.st_size < file.size:  # somebody truncated it, or removed it while it was not open
-            file.lose(file.size - status.st_size)
+            file.count_lost(file.size - status.st_size)
             file.size = status.st_size
-            self._report(f"{file.name} was truncated")
-        if not _is_at(status, file.name, file.at):
-            self._restore(file)
+            self._report_once(f"{file.name} was truncated")
+        if not _is_same_file(status, file.name, file.at):
+            self._restore_file(file)
         return self._open[file.name]
 
-    def _restore(self, file: _File) -> None:
+    def _restore_file(self, file: _File) -> None:
         """Writes a file that was removed or replaced again; its descriptor still has the bytes."""
         name = f".{file.name}.{secrets.token_hex(4)}"
-        number = _create(name, file.at)
+        number = _create_file(name, file.at)
         try:
             with open(self._open[file.name], "rb", closefd=False) as old, open(number, "wb", closefd=False) as new:
                 old.seek(0)
@@ -290,51 +290,51 @@ class Record:
             raise
         os.close(self._open[file.name])
         self._open[file.name] = number
-        self._report(f"{file.name} was removed or replaced; it is written again")
+        self._report_once(f"{file.name} was removed or replaced; it is written again")
 
-    def _mark(self, file: _File) -> None:
+    def _append_gap_mark(self, file: _File) -> None:
         """A line in a rank's file where bytes are missing."""
         if file.gap:
             mark = MARK + f"{file.gap} bytes are missing here: they could not be stored]\n".encode()
             file.gap = 0 if self._append_whole(file, mark) else file.gap
 
-    def _settle(self) -> None:
+    def _write_references(self) -> None:
         """References that waited for their continuation are written."""
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for reference in waiting.values():
-                self._line(reference.line())
+                self._append_event_line(reference.build_line())
 
-    def _line(self, line: JsonObject) -> None:
-        self._buffer += event_json.dumps(line).encode() + b"\n"
+    def _append_event_line(self, line: JsonObject) -> None:
+        self._buffer += event_json.dump_ascii_json(line).encode() + b"\n"
         if len(self._buffer) >= _BUFFER:
-            self._flush()
+            self._flush_events()
 
-    def _flush(self) -> None:
+    def _flush_events(self) -> None:
         """Whole lines only: what did not fit is counted."""
         if not self._buffer:
             return
         data, self._buffer = bytes(self._buffer), bytearray()
-        if self._append_whole(self._events, self._gap_line() + data):
+        if self._append_whole(self._events, self._format_gap_line() + data):
             self._events.gap = 0
         else:
-            self._events.lose(data.count(b"\n"))
+            self._events.count_lost(data.count(b"\n"))
 
-    def _gap_line(self) -> bytes:
+    def _format_gap_line(self) -> bytes:
         gap = self._events.gap
-        return event_json.dumps({"event": "gap", "lines": gap}).encode() + b"\n" if gap else b""
+        return event_json.dump_ascii_json({"event": "gap", "lines": gap}).encode() + b"\n" if gap else b""
 
-    def _plan(self, verb: str, text: str) -> None:
+    def _append_plan(self, verb: str, text: str) -> None:
         """A playbook has several plans: each after the first comes under its verb's name."""
         heading = f"\n# {verb}\n" if self._plans.size else ""
         text = f"{heading}{text}" if text.endswith("\n") else f"{heading}{text}\n"
         if not self._append_whole(self._plans, text.encode("utf-8", "surrogateescape")):
             self._documents_lost.append(PLAN)
 
-    def _document(self, name: str, data: bytes) -> None:
+    def _write_document(self, name: str, data: bytes) -> None:
         new = f".{name}.{secrets.token_hex(4)}"
         try:
-            with os.fdopen(_create(new, self._at), "wb") as file:
+            with os.fdopen(_create_file(new, self._at), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -347,9 +347,9 @@ class Record:
 
     def _report_error(self, error: OSError) -> None:
         more = ": free some space, missing bytes are counted" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        self._report(_describe_error(error), f"cannot be written{{}}: {{}}{more}")
+        self._report_once(_describe_error(error), f"cannot be written{{}}: {{}}{more}")
 
-    def _report(self, why: str, text: str = "was changed by another program{}: {}") -> None:
+    def _report_once(self, why: str, text: str = "was changed by another program{}: {}") -> None:
         if why not in self._reported:
             self._reported.add(why)
             self._trouble("the run's record " + text.format(f" in {escape(str(self.directory))}", why))

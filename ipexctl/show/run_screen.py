@@ -90,7 +90,7 @@ def describe_rank_end(rank: RankOutcome) -> str:
     if rank.oom and rank.signal:
         return f"was killed ({rank.oom})"
     if number := rank.signal:
-        name = phrases.signal_name(number)
+        name = phrases.format_signal(number)
         return f"was killed by {name} (signal {number})" if name != f"signal {number}" else f"was killed by {name}"
     return f"exited with code {rank.status}"
 

@@ -25,12 +25,12 @@ _SGR_CODE = r"(?:[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|[34][0-79]|9[0-
 _SGR = re.compile(rf"\x1b\[{_SGR_CODE}(?:;{_SGR_CODE})*m")
 
 
-def is_plain(data: bytes) -> bool:
+def is_printable_ascii(data: bytes) -> bool:
     """Whether these bytes are printable ASCII, tabs and newlines only. About 1 ns a byte."""
     return not data.translate(None, _PLAIN)
 
 
-def is_harmless(text: str) -> bool:
+def is_safe_to_print(text: str) -> bool:
     """Whether a text of several lines can be shown as it is."""
     return _UNSAFE_IN_LINES.search(text) is None
 
@@ -41,7 +41,7 @@ def strip_colours(text: str) -> str:
     return _SGR.sub("", text) if "\x1b[" in text else text
 
 
-def decode(data: bytes) -> str:
+def decode_utf8(data: bytes) -> str:
     """UTF-8; a replacement character for each really invalid byte or cut character."""
     return data.decode("utf-8", "replace")
 

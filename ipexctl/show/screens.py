@@ -30,7 +30,7 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
         case a.DoctorAnswer():
             return format_doctor(value)
         case a.ExplainAnswer():
-            return typeset.paragraphs(value.text)
+            return typeset.format_paragraphs(value.text)
         case a.InstallAnswer():
             return format_install(value)
         case a.CommandAnswer():
@@ -185,7 +185,7 @@ def format_play_steps(rows: Sequence[a.PlayedStep], *, dry: bool = False) -> lis
 def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
     alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
-    rows = group_pairs(((_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
+    rows = group_pairs(((_list_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
     table = grid(1 + len(_COUNTS), last="fold")
     blank = "" if all(host.good for host in hosts) else "  "
     for (counts, why, _), group in rows.items():
@@ -202,7 +202,7 @@ def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
 _COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
 
 
-def _counts(host: HostOutcome) -> tuple[int, ...]:
+def _list_counts(host: HostOutcome) -> tuple[int, ...]:
     return host.ok, host.changed, host.unreachable, host.failed, host.skipped
 
 

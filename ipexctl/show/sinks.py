@@ -8,15 +8,15 @@ from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer, is_dry
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.model.json_values import json_items, to_json
+from ipexctl.model.json_values import to_json, to_json_items
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import pluralize
 from ipexctl.show import event_json
 from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
-from ipexctl.show.phrases import failure_lines, format_amount, format_pace, format_phase, refusal_lines
+from ipexctl.show.phrases import format_amount, format_failure_lines, format_pace, format_phase, format_refusal_lines
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sanitise import decode, escape, escape_lines, is_harmless, is_plain, strip_colours
+from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print, strip_colours
 
 
 class Sink(Protocol):
@@ -29,7 +29,7 @@ class Sink(Protocol):
 
 def print_refusal(refused: UsageError, err: Pipe) -> None:
     """Prints why nothing was done; on a terminal, broken between words."""
-    err.write("".join(f"{line}\n" for line in refusal_lines(refused, err.columns())))
+    err.write("".join(f"{line}\n" for line in format_refusal_lines(refused, err.columns())))
     err.flush()
 
 
@@ -59,11 +59,11 @@ class Plain:
     def handle_event(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
         if type(event) is e.Output:
-            self._output(event, at)
+            self._show_output(event, at)
             return
-        if self._failures.due(at if isinstance(event, _PASSING) else math.inf):
+        if self._failures.is_due(at if isinstance(event, _PASSING) else math.inf):
             self._show_failures()
-        self._failures.note(event, at)
+        self._failures.add_event(event, at)
         match event:
             case e.Started(title=title):
                 if title:
@@ -89,18 +89,18 @@ class Plain:
             case e.Answer(value=value):
                 self._dry = is_dry(value)
                 self._show_failures()
-                self._result(lambda screens: screens.format_answer(value))
+                self._print_result(lambda screens: screens.format_answer(value))
             case e.RunStarted(run=run, head=head, ranks=ranks):
                 self._width = len(str(max(len(ranks) - 1, 0)))
                 self._prefixes.clear()
                 self._print(escape(f"run {run}: {pluralize(len(ranks), 'rank')}, started from {head}"))
             case e.LauncherOutput(data=data):
-                lines = escape_lines(strip_colours(decode(data.rstrip(b"\n"))))
+                lines = escape_lines(strip_colours(decode_utf8(data.rstrip(b"\n"))))
                 self._print(*("mpirun│" + line for line in lines))
             case e.RankEnded(rank=rank):
-                self._flush(rank)
+                self._flush_rank(rank)
             case e.RunEnded():
-                self._flush(None)
+                self._flush_rank(None)
             case _:  # plans, stages, facts, findings and cleanup checks are shown by the result
                 pass
 
@@ -108,33 +108,33 @@ class Plain:
         if self._closed:
             return
         self._closed = True
-        self._flush(None)
+        self._flush_rank(None)
         self._show_failures()
         if report:
-            self._result(lambda screens: screens.format_ending(report, dry=self._dry))
+            self._print_result(lambda screens: screens.format_ending(report, dry=self._dry))
             if report.saved:
                 self._print(f"saved in {escape(report.saved)}")
         self._out.flush()
         self._err.flush()
 
-    def _result(self, build: Callable[[Any], list[Any]]) -> None:
+    def _print_result(self, build: Callable[[Any], list[Any]]) -> None:
         if self._results:
             from ipexctl.show import screens, typeset
 
             self._err.flush()
-            typeset.print_items(typeset.console(self._out), self._out, build(screens))
+            typeset.print_items(typeset.make_console(self._out), self._out, build(screens))
 
-    def _output(self, event: e.Output, at: float) -> None:
+    def _show_output(self, event: e.Output, at: float) -> None:
         key, data = (event.rank, event.stream), event.data
-        prefix = self._prefix(event.rank, event.host)
+        prefix = self._get_prefix(event.rank, event.host)
         lines = self._lines.get(key)
         whole = not event.partial and data.endswith(b"\n") and not lines
         # Whole lines with nothing to escape are labelled at once, without one object a line.
-        if self._raw or (whole and is_plain(data)):
-            self._pass(key, prefix, data, event.partial)
+        if self._raw or (whole and is_printable_ascii(data)):
+            self._print_raw(key, prefix, data, event.partial)
             return
-        if whole and is_harmless(text := strip_colours(decode(data))):
-            self._show(key, prefix, text[:-1].split("\n"))
+        if whole and is_safe_to_print(text := strip_colours(decode_utf8(data))):
+            self._print_rank_lines(key, prefix, text[:-1].split("\n"))
             return
         lines = self._lines.setdefault(key, Lines())
         done = lines.feed(data)
@@ -147,14 +147,14 @@ class Plain:
         elif lines.redraws and at - self._shown_at.setdefault(key, at) >= self.BAR:
             self._shown_at[key] = at
             done = [lines.current]
-        self._show(key, prefix, done)
+        self._print_rank_lines(key, prefix, done)
 
-    def _show(self, key: tuple[int, str], prefix: str, lines: list[str]) -> None:
+    def _print_rank_lines(self, key: tuple[int, str], prefix: str, lines: list[str]) -> None:
         pipe = self._out if key[1] == "out" else self._err
         pipe.write("".join(f"{prefix}{line}\n" for line in lines))
         pipe.flush()
 
-    def _pass(self, key: tuple[int, str], prefix: str, data: bytes, partial: bool) -> None:
+    def _print_raw(self, key: tuple[int, str], prefix: str, data: bytes, partial: bool) -> None:
         """The rank's bytes as they are, labelled at the beginning of each line."""
         pipe, start = self._out if key[1] == "out" else self._err, prefix.encode()
         data = self._unfinished.pop(key, b"") + data
@@ -165,19 +165,19 @@ class Plain:
             pipe.send(start + data[:end].removesuffix(b"\n").replace(b"\n", b"\n" + start) + b"\n")
             pipe.flush()
 
-    def _prefix(self, rank: int, host: str) -> str:
+    def _get_prefix(self, rank: int, host: str) -> str:
         prefix = self._prefixes.get(rank)
         if prefix is None:
             prefix = f"{rank:>{self._width}}│" if self._label == "rank" else f"[{rank} {escape(host)}] "
             self._prefixes[rank] = prefix
         return prefix
 
-    def _flush(self, rank: int | None) -> None:
+    def _flush_rank(self, rank: int | None) -> None:
         """Shows the unfinished lines of one rank, whose last output may still be on its way, or of all."""
         for key in [key for key in (*self._lines, *self._unfinished) if rank in (None, key[0])]:
-            prefix, lines = self._prefix(key[0], ""), self._lines.setdefault(key, Lines())
-            self._show(key, prefix, lines.flush() if rank is None or lines.redraws else lines.release())
-            self._pass(key, prefix, b"", partial=False)
+            prefix, lines = self._get_prefix(key[0], ""), self._lines.setdefault(key, Lines())
+            self._print_rank_lines(key, prefix, lines.flush() if rank is None or lines.redraws else lines.release())
+            self._print_raw(key, prefix, b"", partial=False)
 
     def _print(self, *lines: str) -> None:
         self._out.flush()
@@ -185,8 +185,8 @@ class Plain:
         self._err.flush()
 
     def _show_failures(self) -> None:
-        if failures := self._failures.pop_due():
-            self._print(*failure_lines(failures))
+        if failures := self._failures.pop_failures():
+            self._print(*format_failure_lines(failures))
 
 
 _OF_RANKS = (e.RankStage, e.Stalled, e.StallCompared, e.RankStack)
@@ -205,12 +205,12 @@ class JsonLines:
         self._closed = False
 
     def handle_event(self, stamped: Stamped) -> None:
-        self._out.send(event_json.dumps(event_json.encode(stamped)).encode() + b"\n")
+        self._out.send(event_json.dump_ascii_json(event_json.encode_event(stamped)).encode() + b"\n")
         self._out.flush()
 
     def close(self, report: CommandReport | None = None) -> None:
         if not self._closed and report is not None:
-            self._out.send(event_json.dumps({"event": "report", **to_json(report)}).encode() + b"\n")
+            self._out.send(event_json.dump_ascii_json({"event": "report", **to_json(report)}).encode() + b"\n")
         self._closed = True
         self._out.flush()
 
@@ -255,9 +255,9 @@ class Answering(_Quiet):
         if self._closed:
             return
         self._closed = True
-        value: dict[str, object] = dict(json_items(self._answer)) if self._answer else {}
+        value: dict[str, object] = dict(to_json_items(self._answer)) if self._answer else {}
         if report is not None and "hosts" not in value:
-            value = {**json_items(report), **(json_items(report.run) if report.run else {}), **value}
+            value = {**to_json_items(report), **(to_json_items(report.run) if report.run else {}), **value}
         if value:
             for piece in event_json.format_document(value.get(self._only, value)):
                 self._out.send(piece.encode())

@@ -8,7 +8,7 @@ from rich.text import Text
 from ipexctl.model.json_values import JsonObject
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import escape, one_line
-from ipexctl.show.typeset import QUIET, Line, labelled, lines, text
+from ipexctl.show.typeset import QUIET, Line, labelled, split_harmless_lines, text
 
 
 def format_any_answer(value: JsonObject) -> list[RenderableType]:
@@ -26,7 +26,7 @@ def format_any_answer(value: JsonObject) -> list[RenderableType]:
     named = [
         labelled("" if index else name, line, room=room)
         for name, shown in single.items()
-        for index, line in enumerate(lines(shown))
+        for index, line in enumerate(split_harmless_lines(shown))
     ]
     return [*named, *items]
 
@@ -49,14 +49,14 @@ class Rows:
         *widths, last = (max(map(phrases.count_cells, column)) + 2 for column in columns)
         before = sum(widths)
         if before + last - 2 <= options.max_width or before <= options.max_width * 0.6:
-            yield from self._table(widths, before)
+            yield from self._format_table(widths, before)
             return
         room = max(map(phrases.count_cells, self._names))
         for index, row in enumerate(self._rows):
             yield from [Text("")] if index else []
             yield from (labelled(name, row[name], room=room + 1) for name in self._names if row.get(name))
 
-    def _table(self, widths: Sequence[int], before: int) -> Iterator[RenderableType]:
+    def _format_table(self, widths: Sequence[int], before: int) -> Iterator[RenderableType]:
         heading = {name: name for name in self._names}
         for style, row in [(QUIET, heading), *(("", row) for row in self._rows)]:
             *cells, last = (row.get(name, "") for name in self._names)

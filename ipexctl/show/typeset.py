@@ -59,18 +59,18 @@ def outcome(good: bool, *parts: Part) -> Line:
 
 def whole(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:
     """Lines as they are, for what is copied from the screen."""
-    return [Line(text(" " * indent, (line, style)), whole=True) for line in lines(words_)]
+    return [Line(text(" " * indent, (line, style)), whole=True) for line in split_harmless_lines(words_)]
 
 
 def sentences(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:
     """Lines broken between words."""
-    return [Line(text(" " * indent, (line, style)), indent) for line in lines(words_)]
+    return [Line(text(" " * indent, (line, style)), indent) for line in split_harmless_lines(words_)]
 
 
-def paragraphs(words_: str) -> list[RenderableType]:
+def format_paragraphs(words_: str) -> list[RenderableType]:
     """Prose whose lines were broken elsewhere: a blank line ends a paragraph, an indented line stays one."""
     joined: list[str] = []
-    for line in lines(words_):
+    for line in split_harmless_lines(words_):
         if joined and joined[-1] and line and not line.startswith(" "):
             joined[-1] += f" {line}"
         else:
@@ -81,27 +81,27 @@ def paragraphs(words_: str) -> list[RenderableType]:
 _READABLE = 100  # cells: longer lines of prose are hard to read
 
 
-def message(words_: str, *mark: Part) -> list[Line]:
+def format_message(words_: str, *mark: Part) -> list[Line]:
     """A message of ipexctl: a sentence, or several lines that are laid out already."""
     lines = escape_lines(words_)
     return [Line(text(*mark, line), 2, whole=len(lines) > 1) for line in lines]
 
 
-def failures(every: Iterable[Failure]) -> list[Line]:
+def format_failures(every: Iterable[Failure]) -> list[Line]:
     """Failures with the same cause are one."""
     lines: list[Line] = []
-    for sentence, more, hint in phrases.format_failures(every):
+    for sentence, more, hint in phrases.group_failures(every):
         lines.append(Line(text(("✗ ", BAD), sentence), 4))
         lines += [Line(text(f"  {line}"), 4) for line in more]
-        lines += [Line(text(line), 8, copied=True) for line in phrases.hint_lines(hint)] if hint else []
+        lines += [Line(text(line), 8, copied=True) for line in phrases.format_hint_lines(hint)] if hint else []
     return lines
 
 
-def lines(words_: str) -> list[str]:
+def split_harmless_lines(words_: str) -> list[str]:
     return escape_lines(words_.rstrip("\n"))
 
 
-def console(pipe: Pipe, width: int | None = None) -> Console:
+def make_console(pipe: Pipe, width: int | None = None) -> Console:
     """Rich without markup, emoji and highlighting. A pipe is taken as wide as it needs to be: nothing is wrapped."""
     return Console(
         file=pipe,  # type: ignore[arg-type]  # all that Rich asks of a file

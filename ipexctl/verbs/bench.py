@@ -4,7 +4,7 @@ alone and on all together. Each measurement is an ordinary run."""
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
-from ipexctl.act.bundled_files import find_bundled
+from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.decide import bench_report
@@ -81,7 +81,7 @@ def _make_run_task(task: Bench, engine: str, modes: tuple[str, ...], *, together
     """A run of one rank per host that train together, or of one instance per host; each uses all cores of its host."""
     words = ["--engine", engine, "--mode", ",".join(modes), "--size", task.size, "--batch", str(task.batch)]
     words += ["--steps", str(task.steps), "--warmup", str(_WARMUP_STEPS), *(["--compile"] if task.compile else [])]
-    script = str(find_bundled("examples", "bench/bert.py"))
+    script = str(find_bundled_file("examples", "bench/bert.py"))
     return Run(
         script=script,
         args=tuple(words),

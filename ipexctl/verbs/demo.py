@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
-from ipexctl.act.bundled_files import find_bundled
+from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, Message, Started
@@ -17,7 +17,7 @@ def demo(
     hosts: int, context: Context, environ: Mapping[str, str], *, keep: bool = False
 ) -> Generator[Event, None, None]:
     """Starts a lab, plays ``demo.yaml`` on it and stops the lab, also after a failure; ``keep`` leaves it up."""
-    book = read_playbook(str(find_bundled("playbooks", "demo.yaml")), environ=environ, cwd=Path.cwd())
+    book = read_playbook(str(find_bundled_file("playbooks", "demo.yaml")), environ=environ, cwd=Path.cwd())
     directory = context.state / "lab"
     yield Started("demo", "installation and training on servers of this machine", ())
     if (yield from run_nested(lab.up(hosts, directory))) is None:

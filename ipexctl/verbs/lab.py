@@ -19,9 +19,9 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
 
     A running lab with as many hosts is used as it is; the remains of a killed one are removed first. Raises
     `UsageError`: exit 4 without OpenSSH, 7 if a lab of another size is up there. Leaves no process when interrupted."""
-    tools = act.find_tools()
+    tools = act.find_openssh_tools()
     directory = directory.absolute()
-    with act.lock_directory(directory):
+    with act.lock_lab_directory(directory):
         old = act.load_lab(directory)
         is_up = old is not None and old.ready and not act.find_dead_hosts(old)
         if old and is_up and len(old.names) != hosts:
@@ -71,7 +71,7 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
 def down(directory: Path) -> Generator[Event, None, bool]:
     """Ends every process of the lab; True when none remains. Homes and the environment stay."""
     directory = directory.absolute()
-    with act.lock_directory(directory) if directory.exists() else nullcontext():
+    with act.lock_lab_directory(directory) if directory.exists() else nullcontext():
         lab = act.load_lab(directory)
         yield Started("lab down", f"lab in {directory}", lab.names if lab else ())
         if lab is None:
@@ -114,7 +114,7 @@ def _make_answer(lab: Lab) -> LabAnswer:
     hosts: list[LabHost] = []
     for server in lab.servers:
         home, count = str(lab.path(server.name, "home")), len(act.find_processes(lab, server))
-        hosts.append(LabHost(server.name, act.ADDRESS, server.port, act.is_alive(lab, server), count, home))
+        hosts.append(LabHost(server.name, act.ADDRESS, server.port, act.is_server_alive(lab, server), count, home))
     hostfile = str(lab.path("hostfile"))
     ssh = f"ssh -F {shlex.quote(str(lab.path('ssh_config')))} {lab.names[0]}"
     doctor = f"ipexctl doctor -f {shlex.quote(hostfile)}"

@@ -34,7 +34,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def executing(host: Host, command: Command) -> Completed:
     """The script of a fake host that does what it is told."""
     done = subprocess.run(
-        ["/bin/sh", "-c", os.fsencode(command.line())] if len(command.line()) < 100_000 else list(command.argv),
+        ["/bin/sh", "-c", os.fsencode(command.format_line())]
+        if len(command.format_line()) < 100_000
+        else list(command.argv),
         input=command.stdin,
         capture_output=True,
         cwd=Path.home(),

@@ -41,10 +41,10 @@ class Recorder(QuietTransport):
         self.calls: list[str] = []
         self.answered = threading.Event()
 
-    def before_banner(self, sock: socket.socket) -> None:
+    def prepare_banner_read(self, sock: socket.socket) -> None:
         self.calls.append("banner")
 
-    def keepalive_answered(self) -> None:
+    def handle_keepalive_reply(self) -> None:
         self.answered.set()
 
 

@@ -33,7 +33,9 @@ def keep(name: str, controller: Desk) -> None:
     events = [event for event in read_saved_run(controller.records[-1]) if not isinstance(event.event, e.FactsRead)]
     earlier = events[0].at - START
     (DATA / f"{name}.jsonl").write_text(
-        "".join(event_json.dumps(event_json.encode(_move(stamped, earlier))) + "\n" for stamped in events)
+        "".join(
+            event_json.dump_ascii_json(event_json.encode_event(_move(stamped, earlier))) + "\n" for stamped in events
+        )
     )
 
 

@@ -310,13 +310,13 @@ def run_log(data: bytes) -> bool:
 
 _WATCHED = st.lists(
     st.builds(frames.WatchFrame, st.sampled_from("joetz"), st.integers(0, 1 << 60), st.binary(max_size=9)), min_size=1
-).map(lambda pieces: b"".join(map(frames.pack, pieces)))
+).map(lambda pieces: b"".join(map(frames.pack_frame, pieces)))
 
 
 def watch_frames(data: bytes) -> bool:
     count = 0
     while True:
-        frame, data = frames.unpack(data)
+        frame, data = frames.unpack_frame(data)
         if frame is None:
             return count > 0
         count += 1

@@ -122,7 +122,7 @@ def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(sta
 def test_ctrl_c_ends_ranks_politely(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, RankStage)
-    attempt.context.interrupts.arrive(signal.SIGINT)
+    attempt.context.interrupts.handle_signal(signal.SIGINT)
     events += list(story)
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
     assert of(RunEnded, events)[0].reason == "stopped"
@@ -153,7 +153,7 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
     for event in story:
         events.append(event)
         if isinstance(event, Message) and "connection lost (" in event.text:
-            attempt.context.interrupts.arrive(signal.SIGINT)
+            attempt.context.interrupts.handle_signal(signal.SIGINT)
         if isinstance(event, Message) and "will be sent when it is back" in event.text:
             cable.pulled = False
     assert of(RunEnded, events)[0].reason == "stopped"
@@ -165,7 +165,7 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
 def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, RankStage)
-    attempt.context.interrupts.arrive(signal.SIGINT)
+    attempt.context.interrupts.handle_signal(signal.SIGINT)
     for event in story:
         events.append(event)
         if isinstance(event, StepStarted) and event.step == "sweep":
@@ -182,7 +182,7 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start: Start) -> None:
     attempt = start("stubborn", grace=0.3)
     story, events = until(attempt, Output)
-    attempt.context.interrupts.arrive(signal.SIGTERM)
+    attempt.context.interrupts.handle_signal(signal.SIGTERM)
     events += list(story)
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGKILL}
     assert any("needed SIGKILL" in said.text for said in of(Message, events))
@@ -192,8 +192,8 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(
 def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
     attempt = start("stubborn", grace=600.0)
     story, events = until(attempt, Output)
-    attempt.context.interrupts.arrive(signal.SIGINT)
-    attempt.context.interrupts.arrive(signal.SIGINT)
+    attempt.context.interrupts.handle_signal(signal.SIGINT)
+    attempt.context.interrupts.handle_signal(signal.SIGINT)
     events += list(story)
     assert left_behind(attempt, events) == []
 
@@ -298,7 +298,7 @@ def test_a_second_run_may_share_the_hosts_when_told_so(start: Start) -> None:
     story, events = until(first, RankStage)
     second = list(run_alone(start("say", share=True)))
     assert of(RunEnded, second)[0].reason == "done"
-    first.context.interrupts.arrive(signal.SIGINT)
+    first.context.interrupts.handle_signal(signal.SIGINT)
     events += list(story)
     assert of(RunEnded, events)[0].reason == "stopped"
     assert left_behind(first, events) == []

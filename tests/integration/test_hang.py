@@ -156,7 +156,7 @@ def test_a_known_error_is_told_with_the_command_that_helps(start: Start) -> None
     result = report(run_alone(start("import")))
     assert result.run.diagnosis.fix == "ipexctl install --with no_such_package"
     shown = io.BytesIO()
-    typeset.print_items(typeset.console(Pipe(shown), 80), Pipe(shown), screens.format_ending(result))
+    typeset.print_items(typeset.make_console(Pipe(shown), 80), Pipe(shown), screens.format_ending(result))
     assert b"ipexctl install --with no_such_package" in shown.getvalue()
 
 
@@ -198,7 +198,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     story, events = until(attempt, Output)
     frozen = child(attempt, 1)
     (freezer / "freezer.state").write_text("FROZEN")
-    attempt.context.interrupts.arrive(signal.SIGINT)
+    attempt.context.interrupts.handle_signal(signal.SIGINT)
     events += list(story)
     result = report(events)
     assert result.exit == Exit.RESIDUE

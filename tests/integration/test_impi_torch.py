@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.bundled_files import build_impi_torch
+from ipexctl.act.bundled_files import pack_impi_torch
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
@@ -36,7 +36,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("the CPU build of torch is not in a directory that PIP_FIND_LINKS names")
     path = tmp_path_factory.mktemp("impi")
     uv = Path(sys.executable).with_name("uv")
-    wheel = build_impi_torch(path / "cache")
+    wheel = pack_impi_torch(path / "cache")
     needs: tuple[str | Path, ...] = (
         f"torch=={TORCH}+cpu",
         "mpi4py>=4",

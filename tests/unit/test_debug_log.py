@@ -49,7 +49,7 @@ def test_the_log_begins_with_arguments_and_versions_without_secrets(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["ipexctl", "run", "-e", "DB_PASSWORD=a b,c", "-e", f"X={SECRET}", "x\x1b.py"])
     with open_log(tmp_path / "debug.log") as log:
-        log.keep_in(tmp_path)
+        log.set_directory(tmp_path)
     versions, argv = (tmp_path / "debug.log").read_text().splitlines()
     assert versions.startswith("ipexctl ")
     assert "paramiko" in versions
@@ -60,7 +60,7 @@ def test_what_was_logged_before_the_saved_run_existed_is_in_its_log(tmp_path: Pa
     (tmp_path / "run").mkdir()
     with open_log(tmp_path / "debug.log") as log:
         LOGGER.debug("first")
-        log.keep_in(tmp_path / "run")
+        log.set_directory(tmp_path / "run")
         LOGGER.debug("second")
         assert log.path == tmp_path / "run" / "debug.log"
     assert (tmp_path / "run" / "debug.log").read_text().count("\n") == 4

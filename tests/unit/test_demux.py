@@ -20,7 +20,7 @@ def as_hydra_writes(pieces: list[tuple[int, bytes]]) -> bytes:
     what the ranks' wrappers write."""
     out = []
     for rank, piece in pieces:
-        lines = frames.escape(piece).split(b"\n")
+        lines = frames.escape_output(piece).split(b"\n")
         whole = [line + b"\n" for line in lines[:-1]] + [lines[-1]]
         out += [tag(rank) + line for line in whole if line]
     return b"".join(out)

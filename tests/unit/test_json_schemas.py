@@ -12,7 +12,7 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.decide.parsing import parse_list, playbook
-from ipexctl.model.answers import AnyAnswer, UnknownAnswer, answer_kind
+from ipexctl.model.answers import AnyAnswer, UnknownAnswer, get_answer_kind
 from ipexctl.model.events import Answer, Event, Stamped
 from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import StackRequest
@@ -62,12 +62,12 @@ def schema_of(kind: str) -> dict[str, Any]:
 def test_real_answers_have_the_keys_of_their_schemas_and_come_back_equal(tmp_path: Path) -> None:
     kinds = set()
     for answer in real_answers(tmp_path):
-        kind = answer_kind(type(answer))
+        kind = get_answer_kind(type(answer))
         kinds.add(kind)
         value, schema = to_json(answer), schema_of(kind)
         assert {*schema["required"]} <= value.keys() <= schema["properties"].keys(), kind
-        line = event_json.dumps(event_json.encode(Stamped(1.0, Answer(answer))))
-        assert event_json.decode(json.loads(line)).event == Answer(answer)
+        line = event_json.dump_ascii_json(event_json.encode_event(Stamped(1.0, Answer(answer))))
+        assert event_json.decode_event(json.loads(line)).event == Answer(answer)
     assert kinds >= {"hosts", "stacks", "stacks-why", "explain", "lint", "play-list", "doctor", "install"}
 
 

@@ -56,28 +56,28 @@ def test_strict_modes_are_left_to_sshd_where_its_rule_fits(tmp_path: Path) -> No
 
 def test_a_directory_that_others_can_change_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(UsageError, match="others may change") as refused, act.lock_directory(tmp_path / "lab"):
+    with pytest.raises(UsageError, match="others may change") as refused, act.lock_lab_directory(tmp_path / "lab"):
         pass
     assert refused.value.exit == Exit.STEP
     tmp_path.chmod(0o1777)  # as /tmp: nobody else can move or replace what is ours
-    with act.lock_directory(tmp_path / "lab"):
+    with act.lock_lab_directory(tmp_path / "lab"):
         assert stat.S_IMODE((tmp_path / "lab").stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("name", ['a"b', "a%b", "a\\b", "a\nb", "ä"])
 def test_a_path_that_sshd_would_misread_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="its path contains") as refused, act.lock_directory(tmp_path / name):
+    with pytest.raises(UsageError, match="its path contains") as refused, act.lock_lab_directory(tmp_path / name):
         pass
     assert "\n" not in refused.value.sentence
     assert not (tmp_path / name).exists()
 
 
 def test_only_one_ipexctl_works_on_a_lab(tmp_path: Path) -> None:
-    with act.lock_directory(tmp_path / "lab"):
-        with pytest.raises(UsageError, match="another ipexctl") as refused, act.lock_directory(tmp_path / "lab"):
+    with act.lock_lab_directory(tmp_path / "lab"):
+        with pytest.raises(UsageError, match="another ipexctl") as refused, act.lock_lab_directory(tmp_path / "lab"):
             pass
         assert refused.value.exit == Exit.BUSY
-    with act.lock_directory(tmp_path / "lab"):
+    with act.lock_lab_directory(tmp_path / "lab"):
         pass
 
 
@@ -86,7 +86,7 @@ def test_a_process_of_the_same_number_is_not_the_server(tmp_path: Path) -> None:
     own = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     for started, boot, expected in ((own, here, True), (own + 1, here, False), (own, "other", False)):
         server = Server("lab0", 1, os.getpid(), started)
-        assert act.is_alive(Lab(tmp_path, ("lab0",), "ann", "c0ffee", boot, (server,)), server) is expected
+        assert act.is_server_alive(Lab(tmp_path, ("lab0",), "ann", "c0ffee", boot, (server,)), server) is expected
 
 
 def test_a_record_that_cannot_be_read_is_an_error_and_a_missing_one_is_no_lab(tmp_path: Path) -> None:

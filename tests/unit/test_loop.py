@@ -38,8 +38,8 @@ def test_a_command_that_is_broken_off_says_how_to_go_on_where_something_can(
     acting: bool,
     said: str,
 ) -> None:
-    monkeypatch.setattr(loop, "state_directory", lambda: tmp_path)
-    monkeypatch.setattr(loop, "cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path)
+    monkeypatch.setattr(loop, "get_cache_directory", lambda: tmp_path)
 
     def story(_: object) -> Generator[Event, None, Any]:
         yield Started("sync", "", ("node0", "node1"))
@@ -58,8 +58,8 @@ Workflow = Generator[Event, None, Any]
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(loop, "state_directory", lambda: tmp_path / "state")
-    monkeypatch.setattr(loop, "cache_directory", lambda: tmp_path / "cache")
+    monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path / "state")
+    monkeypatch.setattr(loop, "get_cache_directory", lambda: tmp_path / "cache")
     return tmp_path / "state"
 
 

@@ -60,7 +60,7 @@ def test_every_example_is_read_into_its_task(path: str, line: str) -> None:
 @pytest.fixture
 def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     """A working directory with what the examples name; nobody listens where its hosts are."""
-    monkeypatch.setattr(loop, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path / "state")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("IPEXCTL_HOSTFILE", raising=False)
     Path("hostfile").write_text("".join(f"node{n} address=127.0.0.1 port=1\n" for n in range(2)))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ipexctl import loop
-from ipexctl.act.bundled_files import build_impi_torch
+from ipexctl.act.bundled_files import pack_impi_torch
 from ipexctl.act.packages.resolve import save_lock
-from ipexctl.act.private_files import leave_user_home, write_private
+from ipexctl.act.private_files import switch_to_root_home, write_private_file
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, Started
 from ipexctl.model.facts import Facts
@@ -38,8 +38,8 @@ def workflow(_: object) -> Generator[Event, None, None]:
 
 
 def run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Exit:
-    monkeypatch.setattr(loop, "state_directory", lambda: cache.with_name("state"))
-    monkeypatch.setattr(loop, "cache_directory", lambda: cache)
+    monkeypatch.setattr(loop, "get_state_directory", lambda: cache.with_name("state"))
+    monkeypatch.setattr(loop, "get_cache_directory", lambda: cache)
     return loop.run_command(workflow, loop.OutputOptions(output="plain"), acting=True)
 
 
@@ -50,7 +50,7 @@ def test_the_cache_is_for_nobody_else_and_so_are_locks_and_wheels(
     cache = tmp_path / "home/.cache/ipexctl"
     assert run(cache, monkeypatch) is Exit.OK
     save_lock(cache, Lock((), "3.11", "inputs"))
-    build_impi_torch(cache)
+    pack_impi_torch(cache)
     assert modes(cache)["ipexctl"] == 0o700
     assert {mode for name, mode in modes(cache).items() if name.endswith((".json", ".whl"))} == {0o600}
 
@@ -70,13 +70,13 @@ def test_a_cache_of_before_becomes_private_and_one_that_others_can_write_is_refu
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
-    write_private(tmp_path / "file", b"old")
+    write_private_file(tmp_path / "file", b"old")
     (tmp_path / "directory").mkdir()
     (tmp_path / "directory/kept").touch()
     with pytest.raises(OSError, match="directory"):
-        write_private(tmp_path / "directory", b"new")
+        write_private_file(tmp_path / "directory", b"new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file"]
-    write_private(tmp_path / "file", b"new", 0o700)
+    write_private_file(tmp_path / "file", b"new", 0o700)
     assert (tmp_path / "file").read_bytes() == b"new"
     assert modes(tmp_path)["file"] == 0o700
 
@@ -86,12 +86,12 @@ def test_under_sudo_nothing_is_kept_in_the_home_of_the_user(tmp_path: Path) -> N
         os.chown(tmp_path, 12345, 12345)
     kept = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": "/var/cache/us"}
     environ = {**kept, "SUDO_UID": "12345"}
-    root = leave_user_home(environ, 0)
+    root = switch_to_root_home(environ, 0)
     assert root == environ["HOME"] != str(tmp_path)
     assert environ.keys() == {"HOME", "XDG_CACHE_HOME", "SUDO_UID"}
-    assert leave_user_home(environ, 0) == "", "it is root's own already"
+    assert switch_to_root_home(environ, 0) == "", "it is root's own already"
     for others, uid in ((kept, 0), ({**kept, "SUDO_UID": "12345"}, 12345)):  # no sudo; sudo -u
-        assert (leave_user_home(others, uid), others["HOME"]) == ("", str(tmp_path))
+        assert (switch_to_root_home(others, uid), others["HOME"]) == ("", str(tmp_path))
 
 
 def test_ranks_that_sudo_makes_root_are_told_once_in_the_plan() -> None:

@@ -111,18 +111,18 @@ def test_requests_and_refusals_of_a_session_keep_what_they_say() -> None:
 
 def test_a_frame_of_the_longest_kind_is_read_and_a_longer_one_is_damaged() -> None:
     longest = WatchFrame(frames.OUT, 0, bytes(codec.LONGEST))
-    assert frames.unpack(frames.pack(longest)) == (longest, b"")
+    assert frames.unpack_frame(frames.pack_frame(longest)) == (longest, b"")
     with pytest.raises(codec.DamagedError):
-        frames.unpack(frames.pack(WatchFrame(frames.OUT, 0, bytes(codec.LONGEST + 1))))
+        frames.unpack_frame(frames.pack_frame(WatchFrame(frames.OUT, 0, bytes(codec.LONGEST + 1))))
 
 
 def test_what_is_escaped_holds_no_opening_and_comes_back_in_any_pieces() -> None:
     data = b"a\x01b\x10c\x100\x101\x10"
-    escaped = frames.escape(data)
+    escaped = frames.escape_output(data)
     assert b"\x01" not in escaped
     for cut in range(len(escaped) + 1):
-        first, rest = frames.unescape(escaped[:cut])
-        second, left = frames.unescape(rest + escaped[cut:])
+        first, rest = frames.unescape_output(escaped[:cut])
+        second, left = frames.unescape_output(rest + escaped[cut:])
         assert (first + second, left) == (data, b"")
 
 
@@ -132,13 +132,13 @@ def test_frames_are_cut_out_of_any_pieces() -> None:
         WatchFrame(frames.ALIVE),
         WatchFrame(frames.OUT, 1 << 40, b"x" * 100),
     ]
-    stream = b"".join(frames.pack(frame) for frame in sent)
+    stream = b"".join(frames.pack_frame(frame) for frame in sent)
     received, held = [], b""
     for at in range(0, len(stream), 7):
-        frame, held = frames.unpack(held + stream[at : at + 7])
+        frame, held = frames.unpack_frame(held + stream[at : at + 7])
         while frame is not None:
             received.append(frame)
-            frame, held = frames.unpack(held)
+            frame, held = frames.unpack_frame(held)
     assert (received, held) == (sent, b"")
 
 
@@ -221,9 +221,9 @@ def test_a_journal_without_a_line_end_takes_no_more_memory_than_a_record() -> No
 
 
 def test_a_frame_that_claims_more_than_a_frame_may_is_refused_before_it_has_come() -> None:
-    whole = frames.pack(WatchFrame(frames.OUT, 7, b"x"))
+    whole = frames.pack_frame(WatchFrame(frames.OUT, 7, b"x"))
     with pytest.raises(codec.DamagedError, match="a frame of 4294967295 bytes"):
-        frames.unpack(whole[:9] + b"\xff\xff\xff\xff" + whole[13:])
+        frames.unpack_frame(whole[:9] + b"\xff\xff\xff\xff" + whole[13:])
 
 
 odd_numbers = st.one_of(st.integers(-2, 3), st.integers())

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ipexctl.act.ssh.hostkeys import KnownHosts, known_host_name
+from ipexctl.act.ssh.hostkeys import KnownHosts, format_known_host_name
 from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.act.ssh.sshconfig import Hop, OpenSSHConfig, read_config
 from ipexctl.model.errors import UsageError
@@ -94,21 +94,21 @@ def ask_ipexctl(config: Path, question: Question) -> Answer | None:
     """The same of ours."""
     try:
         options = OpenSSHConfig(read_config(config, config.parent)).lookup(question.host, question.user, question.port)
-        known = [str(Path(name).expanduser()) for name in options.paths("userknownhostsfile")]
+        known = [str(Path(name).expanduser()) for name in options.get_paths("userknownhostsfile")]
         return {
             "host": options.host,
             "user": options.user,
-            "port": options.word("port", "22"),
-            "timeout": options.word("connecttimeout", "0"),
-            "jumps": ",".join(normal_hop(word) for word in options.words("proxyjump") if word != "none"),
-            "command": options.word("proxycommand") if options.proxy("proxycommand") else "",
-            "keys": list(options.words("identityfile")),
-            "certificates": list(options.words("certificatefile")),
+            "port": options.get_word("port", "22"),
+            "timeout": options.get_word("connecttimeout", "0"),
+            "jumps": ",".join(normal_hop(word) for word in options.get_words("proxyjump") if word != "none"),
+            "command": options.get_word("proxycommand") if options.get_proxy("proxycommand") else "",
+            "keys": list(options.get_words("identityfile")),
+            "certificates": list(options.get_words("certificatefile")),
             "known": " ".join(known or DEFAULT_KNOWN),
-            "global": " ".join(options.words("globalknownhostsfile") or DEFAULT_GLOBAL),
-            "alias": options.word("hostkeyalias"),
-            "only": options.word("identitiesonly", "no"),
-            "strict": options.word("stricthostkeychecking", "ask"),
+            "global": " ".join(options.get_words("globalknownhostsfile") or DEFAULT_GLOBAL),
+            "alias": options.get_word("hostkeyalias"),
+            "only": options.get_word("identitiesonly", "no"),
+            "strict": options.get_word("stricthostkeychecking", "ask"),
         }
     except UsageError:
         return None
@@ -450,7 +450,7 @@ def test_known_hosts_are_found_as_by_ssh_keygen(tmp_path: Path) -> None:
     ]
     found = 0
     for host, port in [*((name, 22) for name in names), *((name, 2200) for name in names), ("n1", 77), ("n6", 2222)]:
-        name = known_host_name(host, port)
+        name = format_known_host_name(host, port)
         output = subprocess.run(["ssh-keygen", "-F", name, "-f", path], capture_output=True, text=True).stdout
         real = {(int(line), marker) for line, marker in re.findall(r"found: line (\d+) (\w*)", output)}
         markers = {"@revoked": "REVOKED", "@cert-authority": "CA", "": ""}

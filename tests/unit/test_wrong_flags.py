@@ -90,7 +90,7 @@ def test_what_is_no_script_is_told_as_what_it_is(
 def test_an_option_behind_the_script_is_told_of_and_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: tuple[str, ...], said: str | None
 ) -> None:
-    monkeypatch.setattr(loop, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path / "state")
     monkeypatch.chdir(tmp_path)
     Path("s").mkdir()
     Path("s/quick.py").write_text("")

@@ -78,7 +78,7 @@ def measure_sizes(wheels: Sequence[Wheel], sources: Sources) -> tuple[Wheel, ...
             return wheel
         try:
             if wheel.local:
-                return replace(wheel, size=local_path(wheel).stat().st_size)
+                return replace(wheel, size=get_local_wheel_path(wheel).stat().st_size)
             with closing(http.get(wheel.url, method="HEAD")) as response:
                 size = int(response.headers.get("Content-Length") or 0) if response.status == 200 else 0
             return replace(wheel, size=size)
@@ -89,7 +89,7 @@ def measure_sizes(wheels: Sequence[Wheel], sources: Sources) -> tuple[Wheel, ...
         return tuple(pool.map(measure, wheels))
 
 
-def measure_rate(url: str, sources: Sources, seconds: float, most: int) -> float:
+def measure_download_rate(url: str, sources: Sources, seconds: float, most: int) -> float:
     """Bytes a second at which the controller downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
     begun, received = time.monotonic(), 0
     try:
@@ -104,14 +104,14 @@ def measure_rate(url: str, sources: Sources, seconds: float, most: int) -> float
     return received / max(time.monotonic() - begun, 1e-6)
 
 
-def local_path(wheel: Wheel) -> Path:
+def get_local_wheel_path(wheel: Wheel) -> Path:
     """The file of a wheel with a ``file:`` URL."""
     return Path(unquote(urlsplit(wheel.url).path))
 
 
-def cache_path(cache: Path, wheel: Wheel) -> Path:
+def locate_wheel(cache: Path, wheel: Wheel) -> Path:
     """Where the controller keeps the file; a local one stays where it is."""
-    return local_path(wheel) if wheel.local else cache / "wheels" / wheel.sha256 / wheel.filename
+    return get_local_wheel_path(wheel) if wheel.local else cache / "wheels" / wheel.sha256 / wheel.filename
 
 
 def download_wheels(
@@ -132,13 +132,13 @@ def download_wheels(
                 done[wheel.filename] = have
                 tell(sum(done.values()), total, wheel.filename)
 
-        return _Download(http, wheel, cache_path(cache, wheel), report, stop).run()
+        return _Download(http, wheel, locate_wheel(cache, wheel), report, stop).download()
 
     with ThreadPoolExecutor(4) as pool:
         problems = [problem for problem in pool.map(obtain, wheels) if problem]
     if problems:
         raise UsageError("some wheels could not be downloaded", reasons=problems, exit=Exit.STEP)
-    return {wheel.name: cache_path(cache, wheel) for wheel in wheels}
+    return {wheel.name: locate_wheel(cache, wheel) for wheel in wheels}
 
 
 @dataclass(frozen=True)
@@ -151,29 +151,29 @@ class _Download:
     report: Callable[[int], None]
     stop: threading.Event
 
-    def run(self) -> str | None:
+    def download(self) -> str | None:
         """None, or the error of the last try. Two processes that want the same wheel download it once."""
         name = self.wheel.filename
         try:
-            if self._is_whole():
+            if self._has_right_hash():
                 return None
             if self.wheel.local:
                 return f"{name}: {'changed since it was locked' if self.path.exists() else 'no longer exists'}"
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_name(f".{name}.part")
-            with _hold_part(part, self.report, self.http.limits, self.stop):
+            with _hold_part_lock(part, self.report, self.http.limits, self.stop):
                 # Another process may just have finished it.
-                return None if self._is_whole() else self._try_often(part)
+                return None if self._has_right_hash() else self._download_with_retries(part)
         except OSError as error:
             return f"{name}: {error.strerror or error}"
 
-    def _is_whole(self) -> bool:
+    def _has_right_hash(self) -> bool:
         whole = self.path.is_file() and hash_file(self.path) == self.wheel.sha256
         if whole:
             self.report(self.path.stat().st_size)
         return whole
 
-    def _try_often(self, part: Path) -> str | None:
+    def _download_with_retries(self, part: Path) -> str | None:
         wheel, problem = self.wheel, ""
         for attempt in range(self.http.limits.tries):
             if attempt:
@@ -181,9 +181,9 @@ class _Download:
             if self.stop.is_set():
                 return f"{wheel.filename}: stopped"
             try:
-                problem = self._continue(part)
+                problem = self._resume_download(part)
             except urllib3.exceptions.HTTPError as error:
-                problem = _describe_error(error)
+                problem = _describe_http_error(error)
             if problem:
                 continue
             sha256, size = hash_file(part), part.stat().st_size
@@ -197,7 +197,7 @@ class _Download:
                 break
         return f"{wheel.filename} from {redact_url(wheel.url).partition(wheel.filename)[0]}: {problem}"
 
-    def _continue(self, part: Path) -> str:
+    def _resume_download(self, part: Path) -> str:
         """Appends what is missing to the part. Returns what went wrong, empty where it is complete."""
         start = part.stat().st_size
         with closing(self.http.get(self.wheel.url, start=start)) as response:
@@ -228,13 +228,13 @@ class _Download:
 
 
 @contextmanager
-def _hold_part(part: Path, report: Callable[[int], None], limits: Limits, stop: threading.Event) -> Iterator[None]:
+def _hold_part_lock(part: Path, report: Callable[[int], None], limits: Limits, stop: threading.Event) -> Iterator[None]:
     """Holds the lock of the unfinished file; while another ipexctl has it, waits and reports how many bytes it has.
 
     The kernel releases the lock of a killed process. Raises `OSError` when ``stop`` is set, and when the file has not
     grown for ``limits.stall`` seconds (its holder is frozen: it would have given up by itself)."""
     have, size, moved = 0, -1, time.monotonic()
-    while (handle := _lock_part(part)) is None:
+    while (handle := _try_lock_part(part)) is None:
         with suppress(FileNotFoundError):  # it was finished just now
             have = part.stat().st_size
         if have != size:
@@ -252,7 +252,7 @@ def _hold_part(part: Path, report: Callable[[int], None], limits: Limits, stop: 
         os.close(handle)
 
 
-def _lock_part(part: Path) -> int | None:
+def _try_lock_part(part: Path) -> int | None:
     """A descriptor that holds the lock on the file, created if missing; None while another process holds it."""
     handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
@@ -269,7 +269,7 @@ def _lock_part(part: Path) -> int | None:
     return None
 
 
-def _describe_error(error: Exception) -> str:
+def _describe_http_error(error: Exception) -> str:
     text = str(error)
     for word, reason in (
         ("timed out", "no answer in time"),

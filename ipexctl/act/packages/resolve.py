@@ -20,9 +20,9 @@ from urllib.parse import unquote, urlsplit
 from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.version import Version
 
-from ipexctl.act.packages.download import download_wheels, local_path
+from ipexctl.act.packages.download import download_wheels, get_local_wheel_path
 from ipexctl.act.packages.sources import Limits, Sources
-from ipexctl.act.private_files import write_private
+from ipexctl.act.private_files import write_private_file
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record, parse_json, to_json
@@ -67,14 +67,14 @@ def find_uv_for_hosts(
         wheel = download_wheels(wheels, cache, sources, threading.Event(), lambda *_: None)["uv"]
         with zipfile.ZipFile(wheel) as archive:
             name = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
-            write_private(path, archive.read(name), 0o700)
+            write_private_file(path, archive.read(name), 0o700)
     return Tool(str(path), tool.version, path.stat().st_size, hash_file(path))
 
 
 _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
 
-def manylinux_platform(glibc: str) -> str:
+def choose_manylinux_platform(glibc: str) -> str:
     """uv's name of the newest manylinux platform that hosts with this glibc ("2.36", empty: not known) support."""
     have = Version(glibc).release[:2] if glibc else (2, 28)
     return f"x86_64-manylinux_2_{next((minor for minor in _MANYLINUX if (2, minor) <= have), 17)}"
@@ -93,15 +93,15 @@ def resolve_wheels(
             held = (f"{{name = {json.dumps(n)}, version = {json.dumps(v)}}}" for n, v in sources.preferred.items())
             path.write_text(f'lock-version = "1.0"\ncreated-by = "ipexctl"\npackages = [{", ".join(held)}]\n')
             options += ["--output-file", str(path)]
-        pages = _write_pages(sources, Path(folder))
-        status, output, errors = _compile(tool, requirements, options, python, glibc, pages)
+        pages = _write_hash_pages(sources, Path(folder))
+        status, output, errors = _run_pip_compile(tool, requirements, options, python, glibc, pages)
     if status != 0:
         what = f"no progress for {sources.limits.stall:g} s" if status is None else ""
         raise _explain_uv_error(what, errors, sources)
     return parse_pylock(output)
 
 
-def _write_pages(sources: Sources, folder: Path) -> Sources:
+def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
     """The sources with a page of hashes for each local directory: to hash them, uv would unpack whole wheels."""
     links = list(sources.find_links)
     for number, link in enumerate(links):
@@ -117,10 +117,10 @@ def _write_pages(sources: Sources, folder: Path) -> Sources:
 
 def find_newest_version(tool: Tool, requirement: str, python: str, glibc: str, sources: Sources) -> str:
     """The newest version of a package that the sources have as a wheel for these hosts; empty for none."""
-    return _compile(tool, [requirement], ["--no-deps"], python, glibc, sources)[1].strip().partition("==")[2]
+    return _run_pip_compile(tool, [requirement], ["--no-deps"], python, glibc, sources)[1].strip().partition("==")[2]
 
 
-def _compile(
+def _run_pip_compile(
     tool: Tool, requirements: Sequence[str], options: Sequence[str], python: str, glibc: str, sources: Sources
 ) -> tuple[int | None, str, str]:
     """`uv pip compile` for hosts; the result of `_run_uv`."""
@@ -135,7 +135,7 @@ def _compile(
     argv = [tool.path, "-v", "pip", "compile", "-", "--no-header", "--no-annotate", *options]
     argv += ["--no-build", "--no-sources", "--python-version", python]
     argv += ["--no-index"] if sources.no_index else []
-    argv += ["--python-platform", manylinux_platform(glibc), "--python", sys.executable, "--no-python-downloads"]
+    argv += ["--python-platform", choose_manylinux_platform(glibc), "--python", sys.executable, "--no-python-downloads"]
     return _run_uv(argv, "\n".join(requirements) + "\n", env, limits)
 
 
@@ -149,7 +149,7 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
         try:
             moved, last = time.monotonic(), (0, 0)
             while child.poll() is None:
-                now = (os.fstat(log.fileno()).st_size, _cpu_seconds(child.pid))
+                now = (os.fstat(log.fileno()).st_size, _read_cpu_seconds(child.pid))
                 if now != last:
                     moved, last = time.monotonic(), now
                 if time.monotonic() - moved > limits.stall:
@@ -168,7 +168,7 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
         return child.returncode, out.read().decode("utf-8", "replace"), errors
 
 
-def _cpu_seconds(pid: int) -> int:
+def _read_cpu_seconds(pid: int) -> int:
     """Whole seconds of CPU a process has used; 0 where that is not known (no /proc)."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -182,14 +182,14 @@ def read_uv_errors(text: str) -> list[str]:
     return [line for raw in strip_credentials(text).splitlines() if (line := raw.strip(" ×├─▶╰│\t"))]
 
 
-def strip_prefix(line: str) -> str:
+def strip_error_prefix(line: str) -> str:
     """A line of uv's errors without the word that it begins with."""
     return line.removeprefix("error: ").removeprefix("cause: ")
 
 
 def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
     text = strip_credentials(errors)
-    lines = [strip_prefix(line) for line in read_uv_errors(text)]
+    lines = [strip_error_prefix(line) for line in read_uv_errors(text)]
     where = ", ".join(sources.list_names())
     closed = next((line for line in lines if "could not be queried" in line), "")
     network = re.search(r"Failed to fetch: `([^`]+)`|error sending request for url \(([^)]+)\)", text)
@@ -252,22 +252,22 @@ def _build_wheel(package: Package) -> Wheel:
 def load_lock(cache: Path, inputs: str) -> Lock | None:
     """The lock that was saved for these inputs; None without one, or if a local wheel of it is gone."""
     try:
-        lock = parse_json(Lock, _lock_path(cache, inputs).read_bytes())
+        lock = parse_json(Lock, _get_lock_path(cache, inputs).read_bytes())
     except (OSError, ValueError):
         return None
-    complete = all(local_path(wheel).is_file() for wheel in lock.wheels if wheel.local)
+    complete = all(get_local_wheel_path(wheel).is_file() for wheel in lock.wheels if wheel.local)
     return lock if lock.inputs == inputs and complete else None
 
 
 def forget_lock(cache: Path, lock: Lock) -> None:
     """Removes the saved lock, so that the next install resolves again."""
-    _lock_path(cache, lock.inputs).unlink(missing_ok=True)
+    _get_lock_path(cache, lock.inputs).unlink(missing_ok=True)
 
 
 def save_lock(cache: Path, lock: Lock) -> None:
     """Saves the lock under its inputs."""
-    write_private(_lock_path(cache, lock.inputs), json.dumps(to_json(lock), indent=1).encode())
+    write_private_file(_get_lock_path(cache, lock.inputs), json.dumps(to_json(lock), indent=1).encode())
 
 
-def _lock_path(cache: Path, inputs: str) -> Path:
+def _get_lock_path(cache: Path, inputs: str) -> Path:
     return cache / "locks" / f"{inputs}.json"

@@ -57,7 +57,7 @@ class Sources(Record):
             env.setdefault("SSL_CERT_FILE", self.certificate)
         return env
 
-    def find_confusion(self) -> str:
+    def find_dependency_confusion(self) -> str:
         """What the user should know where packages of one name may come from several indexes; empty otherwise."""
         strategy = self.environ.get("UV_INDEX_STRATEGY", "")
         if strategy in {"unsafe-best-match", "unsafe-first-match"}:
@@ -83,7 +83,7 @@ class Sources(Record):
             return ""
         return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and parts.hostname else ""
 
-    def with_login(self, url: str) -> str:
+    def add_login(self, url: str) -> str:
         """The URL with its user name and password, for a host that downloads it itself."""
         login = self.find_login(url)
         return url.replace("://", f"://{login}@", 1) if login and not urlsplit(url).username else url
@@ -114,7 +114,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
     return Sources(
         index=settings.get("index-url", "").strip() or None,
         extra=extra,
-        find_links=tuple(_absolute_path(link) for link in links),
+        find_links=tuple(_make_absolute(link) for link in links),
         no_index=settings.get("no-index", "").strip().lower() in {"1", "true", "yes", "on"},
         from_pip=bool(extra),
         certificate=settings.get("cert", "").strip() or None,
@@ -134,7 +134,7 @@ def find_pip_files(environ: Mapping[str, str]) -> list[Path]:
     return [*site, Path("/etc/pip.conf"), *user, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
 
 
-def _absolute_path(link: str) -> str:
+def _make_absolute(link: str) -> str:
     return link if "://" in link else str(Path(link).expanduser().absolute())
 
 

@@ -47,8 +47,8 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
     Only wheels are taken, each under its own name whatever directory it lay in, and only plain files. Raises
     `UsageError`: exit 2 for what is no archive of wheels, exit 4 where there is no room for it."""
     info = archive.stat()
-    place = cache / "houses" / _shorten(str(archive.absolute()))
-    house = place / _shorten(f"{info.st_size} {info.st_mtime_ns}")
+    place = cache / "houses" / _compute_short_hash(str(archive.absolute()))
+    house = place / _compute_short_hash(f"{info.st_size} {info.st_mtime_ns}")
     if house.is_dir():
         return house
     place.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *
             members = {member.name: member for member in old}
             for name, path in wheels.items():
                 members[name] = Member(name, path.stat().st_size, True, partial(FileIO, path))
-            with _open_writer(part) as add:
+            with _open_archive_writer(part) as add:
                 for name, member in sorted(members.items()):
                     with member.read() as file:
                         add(name, member.size, file)
@@ -140,7 +140,7 @@ def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *
 
 
 @contextmanager
-def _open_writer(archive: Path) -> Iterator[Callable[[str, int, IO[bytes]], None]]:
+def _open_archive_writer(archive: Path) -> Iterator[Callable[[str, int, IO[bytes]], None]]:
     if archive.name.endswith(".zip"):
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:  # wheels are packed already
 
@@ -167,7 +167,7 @@ def _open_writer(archive: Path) -> Iterator[Callable[[str, int, IO[bytes]], None
         yield into_tar
 
 
-def _shorten(text: str) -> str:
+def _compute_short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 

@@ -55,7 +55,7 @@ class CommandChannel(Channel):
         return True
 
     @abstractmethod
-    def ended(self) -> bool: ...
+    def has_ended(self) -> bool: ...
 
     def __iter__(self) -> Iterator[tuple[Stream, bytes]]:
         while (pieces := self.read(None)) is not None:
@@ -124,16 +124,16 @@ class CommandLink(Link, Generic[AnyChannel]):
         """Ends what `connect` has made."""
 
     @abstractmethod
-    def _start(self, command: Command, patience: float) -> AnyChannel:
+    def _start_command(self, command: Command, patience: float) -> AnyChannel:
         """Starts a command within ``patience`` seconds. Raises `LinkError`."""
 
     def run(self, command: Command) -> Completed:
         deadline = time.monotonic() + command.timeout
-        channel = self._start_checked(command, min(command.timeout, _OPENING), is_run=True)
+        channel = self._start_unless_closed(command, min(command.timeout, _OPENING), is_run=True)
         try:
-            completed = _collect(channel, command, deadline)
+            completed = _collect_output(channel, command, deadline)
         except _TimedOut:
-            alive = self._stop(channel, 0.0)
+            alive = self._stop_command(channel, 0.0)
             words = str(command)
             what = f"timed out after {command.timeout:g} s: {words if len(words) <= 60 else words[:59] + '…'}"
             kind = Kind.RESIDUE if alive else Kind.STEP
@@ -141,7 +141,7 @@ class CommandLink(Link, Generic[AnyChannel]):
             raise LinkError(failure) from None
         except BaseException as error:
             if not isinstance(error, LinkError):
-                self._stop(channel)
+                self._stop_command(channel)
             if self._closed:
                 raise self._make_lost_error() from None
             raise
@@ -154,38 +154,38 @@ class CommandLink(Link, Generic[AnyChannel]):
         return completed
 
     def stream(self, command: Command) -> AnyChannel:
-        channel = self._start_checked(command, _OPENING)
+        channel = self._start_unless_closed(command, _OPENING)
         if command.stdin:
             channel.write(command.stdin)
         return channel
 
-    def _stop(self, channel: AnyChannel, patience: float = _STOPPING) -> str:
+    def _stop_command(self, channel: AnyChannel, patience: float = _STOPPING) -> str:
         """Stops a command on its host; returns what may still run, or "". Its id may come for ``patience`` seconds."""
         deadline = time.monotonic() + patience
         with suppress(LinkError):
-            while not channel.pid and not channel.ended() and time.monotonic() < deadline:
+            while not channel.pid and not channel.has_ended() and time.monotonic() < deadline:
                 channel.read(0.1)
         if not channel.pid:
             return "" if channel.has_begun else "its login shell did not start the command"
         command = Command(("/bin/sh", "-c", make_stop_script(channel.pid)))
         try:
-            with self._start(command, _STOPPING) as killer:
-                alive = b"alive" in _collect(killer, command, time.monotonic() + _STOPPING).out
+            with self._start_command(command, _STOPPING) as killer:
+                alive = b"alive" in _collect_output(killer, command, time.monotonic() + _STOPPING).out
         except (LinkError, _TimedOut):
             alive = True
-        channel.ended()  # takes the status of a local one, so that no zombie is left
+        channel.has_ended()  # takes the status of a local one, so that no zombie is left
         return f"process {channel.pid} may still be running" if alive else ""
 
-    def _start_checked(self, command: Command, patience: float, *, is_run: bool = False) -> AnyChannel:
+    def _start_unless_closed(self, command: Command, patience: float, *, is_run: bool = False) -> AnyChannel:
         with self._lock:
             closed = self._closed
             self._starting += not closed
         if closed:
             raise self._make_lost_error()
         try:
-            channel = self._start(command, patience)
+            channel = self._start_command(command, patience)
             if self._closed:  # meanwhile
-                self._stop(channel)
+                self._stop_command(channel)
                 channel.close()
                 raise self._make_lost_error()
             if is_run:
@@ -205,7 +205,7 @@ class CommandLink(Link, Generic[AnyChannel]):
             self._lock.wait_for(lambda: not self._starting, _STOPPING)  # each stops its command, or leaves that to us
             running = list(self._running)
         for channel in running:
-            self._stop(channel)
+            self._stop_command(channel)
         self._disconnect()
 
     def _make_lost_error(self, what: str = "the connection was lost") -> LinkError:
@@ -220,7 +220,7 @@ class _TimedOut(Exception):
     """The command outlived its timeout; it still runs."""
 
 
-def _collect(channel: "CommandChannel", command: Command, deadline: float) -> Completed:
+def _collect_output(channel: "CommandChannel", command: Command, deadline: float) -> Completed:
     """Feeds the input, reads both outputs and waits for the end. Raises `_TimedOut` at ``deadline`` (monotonic)."""
     if len(command.stdin) <= _SMALL:
         _feed_input(channel, command.stdin)
@@ -233,13 +233,13 @@ def _collect(channel: "CommandChannel", command: Command, deadline: float) -> Co
         if left <= 0:
             raise _TimedOut
         pieces = channel.read(min(left, _QUIET))
-        if pieces is None or (not pieces and channel.ended()):
+        if pieces is None or (not pieces and channel.has_ended()):
             break
         for stream, data in pieces:
             room = command.cap - len(outputs[stream])
             truncated = truncated or len(data) > room
             outputs[stream] += data[:room]
-    while not channel.ended():  # it closed its outputs and lives on
+    while not channel.has_ended():  # it closed its outputs and lives on
         if time.monotonic() > deadline:
             raise _TimedOut
         time.sleep(0.01)

@@ -18,11 +18,11 @@ from typing import Any
 
 import paramiko
 
-from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, format_known_host, known_host_name
+from ipexctl.act.ssh.hostkeys import KnownHosts, compute_fingerprint, format_known_host_name, format_known_hosts_line
 from ipexctl.act.ssh.keys import Keys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings
 from ipexctl.act.ssh.tcp import open_tcp
-from ipexctl.act.ssh.transport import LOSSES, ConnectError, ShedError, Transport, abort
+from ipexctl.act.ssh.transport import LOSSES, ConnectError, ShedError, Transport, abort_connection
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
@@ -39,16 +39,16 @@ class _Attempt(Record):
     settings: Settings
     deadline: float  # on the monotonic clock
     limit: float  # seconds, for messages
-    opening: Callable[[Any], None]
+    on_socket: Callable[[Any], None]
     notes: list[str]  # for the user
 
     @property
-    def left(self) -> float:
+    def time_left(self) -> float:
         """Seconds until the deadline, and a moment at least."""
         return max(0.1, self.deadline - time.monotonic())
 
-    def late_error(self, what: str, code: str = "timeout") -> ConnectError:
-        return ConnectError(code, f"{what} {self.limit:g} s ({self.settings.at})")
+    def make_timeout_error(self, what: str, code: str = "timeout") -> ConnectError:
+        return ConnectError(code, f"{what} {self.limit:g} s ({self.settings.endpoint})")
 
 
 class Dialler:
@@ -66,15 +66,15 @@ class Dialler:
         self._proxies: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
-    def dial(self, host: Host, opening: Callable[[Any], None]) -> tuple[Transport, list[str]]:
+    def dial(self, host: Host, on_socket: Callable[[Any], None]) -> tuple[Transport, list[str]]:
         """An authenticated connection, and notes for the user. Raises `LinkError`.
 
-        ``opening`` gets each socket while it is being connected, so that it can be shut down from outside."""
+        ``on_socket`` gets each socket while it is being connected, so that it can be shut down from outside."""
         notes: list[str] = []
         try:
             settings = self._settings.find_settings(host)
             limit = min(self._timeout, settings.timeout or self._timeout)
-            attempt = _Attempt(settings, time.monotonic() + limit, limit, opening, notes)
+            attempt = _Attempt(settings, time.monotonic() + limit, limit, on_socket, notes)
             return self._connect(attempt), notes
         except ConnectError as error:
             failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint, error.code)
@@ -86,7 +86,7 @@ class Dialler:
             jumps, self._jumps = list(self._jumps.values()), {}
             proxies, self._proxies = self._proxies, []
         for jump in jumps:
-            jump.end()
+            jump.abort()
         for proxy in proxies:
             proxy.terminate()
             proxy.wait()
@@ -100,19 +100,19 @@ class Dialler:
                 if command:
                     sock: Any = self._start_proxy_command(command)
                 elif jump is None:
-                    sock = open_tcp(attempt.settings, attempt.deadline, attempt.limit, attempt.opening)
+                    sock = open_tcp(attempt.settings, attempt.deadline, attempt.limit, attempt.on_socket)
                 else:
-                    sock = _open_jump_channel(self._connect_jump(jump, attempt), jump.name, attempt)
+                    sock = _open_jump_channel(self._connect_jump_host(jump, attempt), jump.name, attempt)
                 return self._log_in(sock, attempt)
             except EOFError as error:
                 # A busy sshd closes connections at random before they begin (MaxStartups): try again, later.
                 pause, tries, closed = pause * 2 + random.random() * 0.2, tries + 1, error
                 if time.monotonic() + pause > attempt.deadline or pause > 3:
-                    raise _explain_shedding(error, tries, attempt) from None
+                    raise _explain_early_close(error, tries, attempt) from None
                 time.sleep(pause)
             except ConnectError as error:
                 if tries and error.code in ("banner", "timeout"):  # the last try had little time: it is no reason
-                    raise _explain_shedding(closed, tries, attempt) from None
+                    raise _explain_early_close(closed, tries, attempt) from None
                 raise
 
     def _start_proxy_command(self, command: str) -> socket.socket:
@@ -126,7 +126,7 @@ class Dialler:
             self._proxies.append(process)
         return local_end
 
-    def _connect_jump(self, settings: Settings, behind: _Attempt) -> Transport:
+    def _connect_jump_host(self, settings: Settings, behind: _Attempt) -> Transport:
         """The shared connection to a jump host; the first thread makes it, the others wait for it."""
         with self._lock:
             jump = self._jumps.get(settings)
@@ -136,7 +136,7 @@ class Dialler:
         if first:
             failure = ConnectError("jump", f"jump host {settings.name}: the connection was lost")
             try:
-                jump.set_result(self._connect(replace(behind, settings=settings, opening=jump.opening)))
+                jump.set_result(self._connect(replace(behind, settings=settings, on_socket=jump.set_socket)))
             except ConnectError as error:
                 named = error.code == "jump"  # a hop further on already says which one it is
                 what = error.what if named else f"jump host {settings.name}: {error.what}"
@@ -147,7 +147,7 @@ class Dialler:
                 if not jump.done():
                     jump.set_exception(failure)
         try:
-            return jump.result(behind.left)
+            return jump.result(behind.time_left)
         except FutureTimeoutError:
             raise ConnectError("jump", f"jump host {settings.name}: no answer within {behind.limit:g} s") from None
 
@@ -160,21 +160,21 @@ class Dialler:
                 self._known[settings.known_hosts] = KnownHosts(settings.known_hosts)
             known = self._known[settings.known_hosts]
         # A key that is known without the port is good for every port of a host.
-        name = settings.alias.lower() if settings.alias else known_host_name(settings.address, settings.port)
+        name = settings.alias.lower() if settings.alias else format_known_host_name(settings.address, settings.port)
         other_name = "" if settings.alias or settings.port == 22 else settings.address.lower()
         transport = Transport(sock)
-        attempt.opening(transport)
+        attempt.on_socket(transport)
         try:
             transport.deadline = attempt.deadline
             transport.set_algorithms(known.key_types(name) or known.key_types(other_name), settings.algorithms)
-            transport.banner_timeout = transport.handshake_timeout = attempt.left
+            transport.banner_timeout = transport.handshake_timeout = attempt.time_left
             ready = threading.Event()
             transport.start_client(event=ready)
-            ready.wait(attempt.left + _GRACE)
+            ready.wait(attempt.time_left + _GRACE)
             try:
                 key = transport.get_remote_server_key()
             except paramiko.SSHException:  # there is none yet, or the connection has ended
-                raise _explain_session_end(transport, attempt) from None
+                raise _explain_failed_key_exchange(transport, attempt) from None
             with self._lock:
                 accept_new = self._accept_new or settings.accept_new
                 attempt.notes.extend(_verify_host_key(key, known, name, other_name, accept_new=accept_new))
@@ -189,13 +189,13 @@ class Dialler:
         user = attempt.settings.user
         tried: list[str] = []
         unusable: list[UnusableKey] = []
-        for key in self._keys.keys_for(attempt.settings):
+        for key in self._keys.select_keys(attempt.settings):
             if isinstance(key, UnusableKey):
                 unusable.append(key)
                 continue
             if time.monotonic() >= attempt.deadline:
-                raise attempt.late_error("login took longer than")
-            transport.auth_timeout = attempt.left
+                raise attempt.make_timeout_error("login took longer than")
+            transport.auth_timeout = attempt.time_left
             tried.append(key.name)
             try:
                 further = transport.auth_publickey(user, key.key)
@@ -206,7 +206,7 @@ class Dialler:
                 if not transport.is_active():
                     break
                 if isinstance(error, paramiko.AuthenticationException) and time.monotonic() >= attempt.deadline:
-                    raise attempt.late_error("login took longer than") from None
+                    raise attempt.make_timeout_error("login took longer than") from None
                 continue
             if not further:
                 return
@@ -235,29 +235,29 @@ class _JumpConnection(Future[Transport]):
             return False
         return time.monotonic() > self.until if self.exception() else not self.result().is_active()
 
-    def opening(self, sock: Any) -> None:
+    def set_socket(self, sock: Any) -> None:
         self._socket = sock
 
-    def end(self) -> None:
-        abort(self._socket)
+    def abort(self) -> None:
+        abort_connection(self._socket)
 
 
 def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramiko.Channel:
     """A channel to the host through the jump host of that name."""
-    settings = attempt.settings
+    address = attempt.settings.address, attempt.settings.port
     try:
-        return jump.open_channel("direct-tcpip", (settings.address, settings.port), ("", 0), timeout=attempt.left)
+        return jump.open_channel("direct-tcpip", address, ("", 0), timeout=attempt.time_left)
     except paramiko.ChannelException as error:
         if error.code == 1:  # the same for all hosts behind it
             raise ConnectError("jump", f"jump host {name} forbids forwarding", "AllowTcpForwarding there") from None
         why = printable(str(error.text), 80).lower()
-        raise ConnectError("no-route", f"jump host {name} cannot reach {settings.at}: {why}") from None
+        raise ConnectError("no-route", f"jump host {name} cannot reach {attempt.settings.endpoint}: {why}") from None
     except LOSSES:
-        if jump.is_active() and attempt.left > 1.0:  # refused; Paramiko keeps one reason, and another thread has got it
+        if jump.is_active() and attempt.time_left > 1.0:  # refused; Paramiko keeps one reason, which another thread got
             time.sleep(0.1)
             return _open_jump_channel(jump, name, attempt)
         if jump.is_active():
-            raise attempt.late_error(f"no answer through jump host {name} within") from None
+            raise attempt.make_timeout_error(f"no answer through jump host {name} within") from None
         raise ConnectError("jump", f"jump host {name}: the connection was lost") from None
 
 
@@ -266,7 +266,7 @@ def _verify_host_key(
 ) -> list[str]:
     """Notes for the user. A new key is recorded if that is allowed. Raises `ConnectError` for one that is not known."""
     blob, kind = key.asbytes(), key.get_name()
-    shown_key = f"{kind} {fingerprint(blob)}"
+    shown_key = f"{kind} {compute_fingerprint(blob)}"
     verdict, entry = known.judge_key(name, blob, also=other_name)
     problems, known.problems = known.problems, []
     notes = [f"skipped a line of known hosts: {problem}" for problem in problems]
@@ -275,7 +275,7 @@ def _verify_host_key(
     if verdict == "revoked" and entry:
         raise ConnectError("host-key-revoked", f"host key {shown_key} is revoked ({entry.file}:{entry.line})")
     if verdict == "changed" and entry:
-        was = f"{entry.kind} {fingerprint(entry.blob)}"
+        was = f"{entry.kind} {compute_fingerprint(entry.blob)}"
         what = f"host key CHANGED: it is {shown_key}, known is {was} ({entry.file}:{entry.line})"
         hint = f"if it was really set up anew: ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}"
         raise ConnectError("host-key-changed", what, hint)
@@ -286,35 +286,36 @@ def _verify_host_key(
             raise ConnectError("host-key-unknown", f"{known.files[0]} cannot be written: {error.strerror}") from None
         return [*notes, f"new host key {shown_key} of {name} recorded in {path}"]
     why = "; certificates of hosts are not supported" if verdict == "certificate" else ""
-    line = shlex.quote(format_known_host(name, kind, blob))
+    line = shlex.quote(format_known_hosts_line(name, kind, blob))
     hint = f"if it is right: echo {line} >> {shlex.quote(str(known.files[0]))}"
     raise ConnectError("host-key-unknown", f"unknown host key {shown_key}{why}", hint)
 
 
-def _explain_shedding(error: EOFError, tries: int, attempt: _Attempt) -> ConnectError:
+def _explain_early_close(error: EOFError, tries: int, attempt: _Attempt) -> ConnectError:
     """Why a server closed each connection before it began: by a limit that it names, or without a word."""
     hint = "fewer at once (-j 4), or raise MaxStartups and PerSourcePenalties in its sshd_config"
+    endpoint = attempt.settings.endpoint
     if isinstance(error, ShedError):
-        what = f"refused by the server's {error.limit} {tries} times: it says '{error.words}' ({attempt.settings.at})"
+        what = f"refused by the server's {error.limit} {tries} times: it says '{error.words}' ({endpoint})"
         return ConnectError("shed", what, hint)
-    what = f"connection closed before a banner came, {tries} times ({attempt.settings.at})"
+    what = f"connection closed before a banner came, {tries} times ({endpoint})"
     return ConnectError("banner", what, f"if its sshd is busy: {hint}")
 
 
-def _explain_session_end(transport: Transport, attempt: _Attempt) -> Exception:
+def _explain_failed_key_exchange(transport: Transport, attempt: _Attempt) -> Exception:
     """Why there was no key exchange: a `ConnectError`, or an `EOFError` if the connection closed without a banner."""
     error, settings, greeted = transport.get_exception(), attempt.settings, bool(transport.remote_version)
     if isinstance(error, ConnectError):
-        return ConnectError(error.code, f"{error.what} ({settings.at})")
+        return ConnectError(error.code, f"{error.what} ({settings.endpoint})")
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return transport.explain_incompatible(error, settings.pattern)
     if isinstance(error, ShedError):
         return error
     if transport.is_active() or time.monotonic() > transport.deadline - _GRACE:
-        late = attempt.late_error
+        late = attempt.make_timeout_error
         return late("no key exchange within") if greeted else late("no SSH banner within", "banner")
     if greeted:
-        return ConnectError("lost", f"connection closed during the key exchange ({settings.at})")
+        return ConnectError("lost", f"connection closed during the key exchange ({settings.endpoint})")
     if settings.command:
         command = printable(settings.command, 60)
         return ConnectError("jump", f"the ProxyCommand ended without a connection ({command})")

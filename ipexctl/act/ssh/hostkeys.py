@@ -43,17 +43,17 @@ class Verdict(NamedTuple):
     entry: Entry | None = None
 
 
-def fingerprint(blob: bytes) -> str:
+def compute_fingerprint(blob: bytes) -> str:
     """The SHA-256 fingerprint of a public key, as OpenSSH prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def known_host_name(host: str, port: int) -> str:
+def format_known_host_name(host: str, port: int) -> str:
     """The name of a host in a known_hosts file."""
     return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
 
 
-def read_safely(path: Path) -> bytes:
+def read_trusted_file(path: Path) -> bytes:
     """Of a file that others can write nothing is believed, neither programs to start nor keys. Raises `UsageError`."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
@@ -83,7 +83,7 @@ class KnownHosts:
         for path in self.files:
             try:
                 endless = path.is_char_device() or path.is_fifo()  # /dev/null among them
-                lines = [] if endless else read_safely(path).split(b"\n")
+                lines = [] if endless else read_trusted_file(path).split(b"\n")
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
@@ -127,7 +127,7 @@ class KnownHosts:
         return ""
 
     def find_entries(self, name: str) -> list[Entry]:
-        """All lines for a host, by its name from `known_host_name`."""
+        """All lines for a host, by its name from `format_known_host_name`."""
         coded = name.encode()
         return [
             *self._plain.get(name, ()),
@@ -156,7 +156,7 @@ class KnownHosts:
     def record_key(self, name: str, kind: str, blob: bytes) -> Path:
         """Appends the key of an unknown host to the first file and returns its path. Raises `OSError`."""
         path = self.files[0]
-        line = format_known_host(name, kind, blob).encode() + b"\n"
+        line = format_known_hosts_line(name, kind, blob).encode() + b"\n"
         with self._lock:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -169,7 +169,7 @@ class KnownHosts:
         return path
 
 
-def format_known_host(name: str, kind: str, blob: bytes) -> str:
+def format_known_hosts_line(name: str, kind: str, blob: bytes) -> str:
     """The known_hosts line for a key."""
     return f"{name} {kind} {base64.b64encode(blob).decode()}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import paramiko
 from paramiko.agent import AgentKey
 
-from ipexctl.act.ssh.hostkeys import fingerprint
+from ipexctl.act.ssh.hostkeys import compute_fingerprint
 from ipexctl.act.ssh.paramiko_internals import SharedAgent
 from ipexctl.act.ssh.settings import Settings
 from ipexctl.model.json_values import Record
@@ -46,14 +46,14 @@ class Keys:
         self._agent_keys: list[Key] | None = None
         self._lock = threading.Lock()
 
-    def keys_for(self, settings: Settings) -> Iterator[Key | UnusableKey]:
+    def select_keys(self, settings: Settings) -> Iterator[Key | UnusableKey]:
         """The keys to offer to a host, in order: named files, the agent, default files."""
         offered: set[bytes] = set()
         count = 0
         for key in self._list_candidates(settings):
             if isinstance(key, UnusableKey):
                 yield key
-            elif (blob := _public_blob(key.key)) not in offered and count < _MOST:
+            elif (blob := _get_public_blob(key.key)) not in offered and count < _MOST:
                 offered.add(blob)
                 count += 1
                 yield key
@@ -70,12 +70,12 @@ class Keys:
     def _list_candidates(self, settings: Settings) -> Iterator[Key | UnusableKey]:
         for path in settings.keys:
             if path.lower() != "none":
-                yield from self._load_file(path, settings.certificates, requested=True)
+                yield from self._load_key(path, settings.certificates, requested=True)
         if not settings.only_these_keys:
             yield from self._load_agent_keys()
             if not settings.keys:
                 for path in _DEFAULT:
-                    yield from self._load_file(path, (), requested=False)
+                    yield from self._load_key(path, (), requested=False)
 
     def _load_agent_keys(self) -> list[Key]:
         with self._lock:
@@ -88,12 +88,12 @@ class Keys:
                     self._agent_keys = []  # an agent that does not answer is no agent
             return self._agent_keys
 
-    def _load_file(self, path: str, certificates: tuple[str, ...], *, requested: bool) -> Iterator[Key | UnusableKey]:
+    def _load_key(self, path: str, certificates: tuple[str, ...], *, requested: bool) -> Iterator[Key | UnusableKey]:
         """The key, after its certificates if there are any, or why it cannot be used."""
         agent = {bytes(key.key.asbytes()): key for key in self._load_agent_keys()}
         with self._lock:
             if path not in self._loaded:
-                self._loaded[path] = self._read_key(path, agent)
+                self._loaded[path] = self._read_key_file(path, agent)
             key = self._loaded[path]
         if isinstance(key, UnusableKey):
             if requested or key.code == "key-mode":
@@ -109,9 +109,9 @@ class Keys:
                 yield Key(f"{path} with certificate {certificate}", signed)
         yield key
 
-    def _read_key(self, path: str, agent: dict[bytes, Key]) -> Key | UnusableKey:
+    def _read_key_file(self, path: str, agent: dict[bytes, Key]) -> Key | UnusableKey:
         place = Path(path).expanduser()
-        blob = _read_public_blob(place)
+        blob = _read_public_key_blob(place)
         try:
             status = place.stat()
         except OSError as error:
@@ -137,7 +137,7 @@ class Keys:
                 return UnusableKey(f"key {path}: the passphrase is wrong")
         except (paramiko.SSHException, ValueError, OSError) as error:
             return UnusableKey(f"key {path} cannot be read: {error}")
-        return Key(f"{path} ({fingerprint(key.asbytes())})", key)
+        return Key(f"{path} ({compute_fingerprint(key.asbytes())})", key)
 
 
 def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
@@ -154,7 +154,7 @@ def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
     raise errors[0]
 
 
-def _read_public_blob(place: Path) -> bytes:
+def _read_public_key_blob(place: Path) -> bytes:
     """The public part beside a private key, b"" if there is none."""
     try:
         words = place.with_name(place.name + ".pub").read_text("ascii", "replace").split()
@@ -163,6 +163,6 @@ def _read_public_blob(place: Path) -> bytes:
         return b""
 
 
-def _public_blob(key: paramiko.PKey) -> bytes:
+def _get_public_blob(key: paramiko.PKey) -> bytes:
     blob = getattr(key, "public_blob", None)
     return bytes(blob.key_blob) if blob else bytes(key.asbytes())

@@ -10,8 +10,8 @@ import paramiko
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog, make_lost_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
-from ipexctl.act.ssh.quoting import OutputSplitter, new_nonce, shell_line, wrap_command
-from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort
+from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
+from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
@@ -67,9 +67,9 @@ class SSHChannel(CommandChannel):
         pieces: list[tuple[Stream, bytes]] = []
         with suppress(*LOSSES):  # no acknowledgement could be sent: the data is valid, the next read reports the loss
             if self._channel.recv_ready():
-                pieces.append(("out", self._splitters["out"].feed(self._channel.recv(_PIECE))))
+                pieces.append(("out", self._splitters["out"].extract_output(self._channel.recv(_PIECE))))
             if self._channel.recv_stderr_ready():
-                pieces.append(("err", self._splitters["err"].feed(self._channel.recv_stderr(_PIECE))))
+                pieces.append(("err", self._splitters["err"].extract_output(self._channel.recv_stderr(_PIECE))))
         return [(stream, data) for stream, data in pieces if data]
 
     def _check_end(self) -> None:
@@ -83,7 +83,7 @@ class SSHChannel(CommandChannel):
             what = "the login shell ended before it started a command" + (f": {output}" if output else "")
             raise LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="no-shell"))
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return bool(self._channel.status_event.is_set() or self._channel.closed)
 
     def write(self, data: bytes) -> None:
@@ -140,7 +140,7 @@ class SSHLink(CommandLink[SSHChannel]):
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""
         try:
-            transport, notes = self._dialler.dial(self._host, self._set_opening)
+            transport, notes = self._dialler.dial(self._host, self._remember_socket)
         except LinkError:
             if self._closed:
                 raise self._make_lost_error() from None
@@ -151,19 +151,19 @@ class SSHLink(CommandLink[SSHChannel]):
             transport.end()
             raise self._make_lost_error()
 
-    def _set_opening(self, opening: Any) -> None:
-        self._opening = opening
+    def _remember_socket(self, sock: Any) -> None:
+        self._opening = sock
         if self._closed:
-            abort(opening)
+            abort_connection(sock)
 
     def _disconnect(self) -> None:
-        abort(self._opening)
+        abort_connection(self._opening)
         if self._transport is not None:
             self._transport.end()
 
-    def _start(self, command: Command, patience: float) -> SSHChannel:
-        nonce = new_nonce()
-        shell = wrap_command(shell_line(command), nonce)
+    def _start_command(self, command: Command, patience: float) -> SSHChannel:
+        nonce = make_nonce()
+        shell = wrap_command(format_shell_line(command), nonce)
         transport = self._transport
         if transport is None:
             raise self._make_lost_error()

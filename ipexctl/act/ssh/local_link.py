@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog
-from ipexctl.act.ssh.quoting import fit_line, shell_line
+from ipexctl.act.ssh.quoting import fit_argument_limit, format_shell_line
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
@@ -59,7 +59,7 @@ class LocalChannel(CommandChannel):
                     self._open -= 1
             return pieces if pieces or self._open else None
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self._process.poll() is not None
 
     def write(self, data: bytes) -> None:
@@ -94,7 +94,7 @@ class LocalChannel(CommandChannel):
             if self._closed:
                 return
             self._closed = True
-        self._log.log_end(self.status() if self.ended() else None)
+        self._log.log_end(self.status() if self.has_ended() else None)
         self._wake.send(b"x")
         with self._reading, self._writing:
             self._selector.close()
@@ -110,8 +110,8 @@ class LocalLink(CommandLink[LocalChannel]):
         super().__init__(host)
         self._env = dict(env) if env is not None else {key: os.environ[key] for key in _KEPT if key in os.environ}
 
-    def _start(self, command: Command, patience: float) -> LocalChannel:
-        way = fit_line(shell_line(command))
+    def _start_command(self, command: Command, patience: float) -> LocalChannel:
+        way = fit_argument_limit(format_shell_line(command))
         log = CommandLog(self._host.name, command)
         line = ("/bin/sh", "-c", way.line)  # no shell of Python's: sh is a word like others, its line quoted by us
         home, pipe = self._env.get("HOME", "/"), subprocess.PIPE

@@ -69,7 +69,7 @@ class QuietTransport(paramiko.Transport):
     # The server's algorithms; in ``server_mac_algo_list`` and the like, their names.
     offered: Mapping[str, tuple[str, ...]] = {}
 
-    def list_implemented(self, name: str) -> Container[str]:
+    def list_implemented_algorithms(self, name: str) -> Container[str]:
         """The algorithms of a list of `SecurityOptions` that Paramiko has: it takes no others."""
         lists = {"kex": "_kex_info", "key_types": "_key_info", "ciphers": "_cipher_info", "digests": "_mac_info"}
         implemented: Container[str] = getattr(self, lists[name])
@@ -86,13 +86,13 @@ class QuietTransport(paramiko.Transport):
         super().__init__(wrapped, default_window_size=window)
         self._channel_handler_table = {**_CHANNEL_HANDLERS, MSG_CHANNEL_REQUEST: _handle_channel_request}
         for reply in (MSG_REQUEST_SUCCESS, MSG_REQUEST_FAILURE):
-            self._handler_table[reply] = lambda message: self.keepalive_answered()  # type: ignore[attr-defined]
+            self._handler_table[reply] = lambda message: self.handle_keepalive_reply()  # type: ignore[attr-defined]
         self.packetizer.start_handshake = lambda timeout: None  # type: ignore[method-assign]
 
-    def before_banner(self, sock: socket.socket) -> None:
+    def prepare_banner_read(self, sock: socket.socket) -> None:
         """Called with the plain socket before the host's banner is read; may raise."""
 
-    def keepalive_answered(self) -> None:
+    def handle_keepalive_reply(self) -> None:
         """Called for each reply to `send_keepalive`."""
 
     def call_when_idle(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -115,7 +115,7 @@ class QuietTransport(paramiko.Transport):
 
     def _check_banner(self) -> None:
         if isinstance(self.sock, BufferedSocket):
-            self.before_banner(self.sock.socket)
+            self.prepare_banner_read(self.sock.socket)
         super()._check_banner()  # type: ignore[misc]
 
     def _log(self, level: int, msg: object, *args: object) -> None:

@@ -22,9 +22,9 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?$^-]")
 _UNSAFE_IN_DOUBLE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?^-]")
 
 
-def shell_line(command: Command) -> bytes:
+def format_shell_line(command: Command) -> bytes:
     """The command as one line of sh. Raises `ValueError` for what no argument list can hold."""
-    line = os.fsencode(command.line())
+    line = os.fsencode(command.format_line())
     if b"\0" in line:
         raise ValueError(f"{command.argv[0]}: an argument has a NUL byte in it, which no program can be given")
     return line
@@ -37,12 +37,12 @@ class ShellCommand(Record):
     stdin: bytes = b""
 
 
-def fit_line(text: bytes) -> ShellCommand:
+def fit_argument_limit(text: bytes) -> ShellCommand:
     """A line of sh of any length."""
-    return ShellCommand(text) if len(text) < _LONGEST else _through_stdin(text)
+    return ShellCommand(text) if len(text) < _LONGEST else _pass_through_stdin(text)
 
 
-def _through_stdin(text: bytes) -> ShellCommand:
+def _pass_through_stdin(text: bytes) -> ShellCommand:
     """A line of sh that executes ``text`` from its stdin, and leaves what follows there to what ``text`` starts.
 
     In braces: of a text that did not arrive whole, sh executes nothing. dd with ``fullblock`` takes exactly these bytes
@@ -57,20 +57,20 @@ def _through_stdin(text: bytes) -> ShellCommand:
 def wrap_command(text: bytes, nonce: bytes) -> ShellCommand:
     """A line of sh through any login shell: prints nonce and process id, then runs ``text`` in the home directory."""
     greeting = b"printf '\\n%s %s\\n' " + nonce + b" $$"
-    command = fit_line(b'cd "${HOME:-/}" 2>/dev/null; ' + greeting + b"; " + greeting + b" >&2; " + text)
-    if len(_quote(command.line)) >= _LONGEST:
-        command = _through_stdin(command.line)
-    return ShellCommand(b"exec /bin/sh -c " + _quote(command.line), command.stdin)
+    command = fit_argument_limit(b'cd "${HOME:-/}" 2>/dev/null; ' + greeting + b"; " + greeting + b" >&2; " + text)
+    if len(_quote_for_any_shell(command.line)) >= _LONGEST:
+        command = _pass_through_stdin(command.line)
+    return ShellCommand(b"exec /bin/sh -c " + _quote_for_any_shell(command.line), command.stdin)
 
 
-def _quote(text: bytes) -> bytes:
+def _quote_for_any_shell(text: bytes) -> bytes:
     if not _UNSAFE.search(text):
         return b"'" + text + b"'"
     octal = _UNSAFE_IN_DOUBLE.sub(lambda match: b"\\0%03o" % match.group()[0], text)
     return b'\'eval "$(printf %b "' + octal + b'")"\''
 
 
-def new_nonce() -> bytes:
+def make_nonce() -> bytes:
     """Unguessable, so that noise cannot look like it."""
     return b"ipexctl-" + secrets.token_hex(8).encode()
 
@@ -84,7 +84,7 @@ class OutputSplitter:
     started: bool = False
     noise: bytearray = field(default_factory=bytearray)
 
-    def feed(self, data: bytes) -> bytes:
+    def extract_output(self, data: bytes) -> bytes:
         """The part of ``data`` that is the command's output."""
         if self.started:
             return data

@@ -38,7 +38,7 @@ class Settings(Record):
     jump: "Settings | None"  # the jump host before it, which may have one of its own
 
     @property
-    def at(self) -> str:
+    def endpoint(self) -> str:
         """The place for a message: ``10.1.0.3:22``."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
@@ -56,52 +56,52 @@ class SSHSettings:
 
     def find_settings(self, host: Host) -> "Settings":
         hop = Hop(host.name, host.address, host.user, host.port)
-        return self._resolve(hop, (), (), host.key, host.vars.get("known_hosts"))
+        return self._resolve_settings(hop, (), (), host.key, host.vars.get("known_hosts"))
 
-    def _resolve(
+    def _resolve_settings(
         self, host: Hop, jumps: tuple[Hop, ...], behind: tuple[Hop, ...], key: str | None, known_hosts: str | None
     ) -> "Settings":
         """``jumps`` were named for this hop and beat its own; ``behind`` are the hosts that are reached through it.
 
         A jump host that would be behind itself, by a ProxyJump for all hosts, is reached directly."""
         options = self._config.lookup(host.host, host.user, host.port)
-        user, port = _find_login(host.user, host.port, options.word("user"), options.word("port"))
+        user, port = _choose_login(host.user, host.port, options.get_word("user"), options.get_word("port"))
         try:
-            jumps = jumps or tuple(map(Hop.parse, options.proxy("proxyjump")))
+            jumps = jumps or tuple(map(Hop.parse, options.get_proxy("proxyjump")))
         except ValueError:
-            raise ConnectError("jump", f"its ProxyJump names no host: {printable(options.word('proxyjump'))}") from None
+            raise ConnectError("jump", f"ProxyJump names no host: {printable(options.get_word('proxyjump'))}") from None
         behind = (*behind, host)
         direct = not jumps or jumps[-1] in behind or len(behind) > _MOST_JUMPS
-        jump = None if direct else self._resolve(jumps[-1], jumps[:-1], behind, None, None)
+        jump = None if direct else self._resolve_settings(jumps[-1], jumps[:-1], behind, None, None)
         return Settings(
             name=host.text,
             pattern=host.host,
             address=options.host,
             user=user,
             port=port,
-            keys=(key,) if key else options.paths("identityfile"),
-            certificates=options.paths("certificatefile"),
-            only_these_keys=bool(key) or options.word("identitiesonly") == "yes",
-            alias=options.word("hostkeyalias") or None,
+            keys=(key,) if key else options.get_paths("identityfile"),
+            certificates=options.get_paths("certificatefile"),
+            only_these_keys=bool(key) or options.get_word("identitiesonly") == "yes",
+            alias=options.get_word("hostkeyalias") or None,
             known_hosts=self._list_known_hosts(options, known_hosts),
-            accept_new=options.word("stricthostkeychecking") == "accept-new",
-            timeout=float(options.word("connecttimeout", "0")) or None,
-            command=None if jumps else next(iter(options.proxy("proxycommand")), None),
-            algorithms=tuple((word, options.word(word)) for word in ALGORITHMS if options.word(word)),
+            accept_new=options.get_word("stricthostkeychecking") == "accept-new",
+            timeout=float(options.get_word("connecttimeout", "0")) or None,
+            command=None if jumps else next(iter(options.get_proxy("proxycommand")), None),
+            algorithms=tuple((word, options.get_word(word)) for word in ALGORITHMS if options.get_word(word)),
             jump=jump,
         )
 
     def _list_known_hosts(self, options: HostOptions, named: str | None) -> tuple[Path, ...]:
         """``named`` are those of the host itself."""
         given = named or self._known_hosts
-        own = (str(given),) if given else options.paths("userknownhostsfile") or _USER_KNOWN
+        own = (str(given),) if given else options.get_paths("userknownhostsfile") or _USER_KNOWN
         own = tuple("/dev/null" if name == "none" else name for name in own)
-        system = options.words("globalknownhostsfile") or _GLOBAL_KNOWN
+        system = options.get_words("globalknownhostsfile") or _GLOBAL_KNOWN
         return (*(Path(name).expanduser() for name in own), *(Path(name) for name in system if name != "none"))
 
 
 @lru_cache
-def _find_login(user: str | None, port: int | None, config_user: str, config_port: str) -> tuple[str, int]:
+def _choose_login(user: str | None, port: int | None, config_user: str, config_port: str) -> tuple[str, int]:
     """User and port by Fabric's precedence: what the user says, then ssh_config, then the local user and 22."""
     if (config_user or None, int(config_port or 0) or None) == (user, port):  # nothing to decide: Fabric is not needed
         return user or getpass.getuser(), port or 22

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ipexctl.act.ssh.hostkeys import matches_patterns, read_safely
+from ipexctl.act.ssh.hostkeys import matches_patterns, read_trusted_file
 from ipexctl.model.errors import ConnectError, UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
@@ -89,7 +89,7 @@ def read_config(path: Path, base: Path, scope: "_Scope | None" = None, depth: in
     if depth > _DEEP:
         raise UsageError(f"{path} is not read: Include lines are nested more than {_DEEP} deep")
     try:
-        data = read_safely(path)
+        data = read_trusted_file(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return []
     except OSError as error:
@@ -112,11 +112,11 @@ def read_config(path: Path, base: Path, scope: "_Scope | None" = None, depth: in
             elif keyword:
                 file.append(_Option(keyword, _parse_value(keyword, words), scope, place))
         except ValueError as error:
-            raise _refuse(place, str(error), line) from None
+            raise _make_config_error(place, str(error), line) from None
     return file
 
 
-def _refuse(place: str, why: str, text: str) -> UsageError:
+def _make_config_error(place: str, why: str, text: str) -> UsageError:
     return UsageError(f"the SSH configuration cannot be read: {place}: {printable(f'{why} in {text!r}', 120)}")
 
 
@@ -206,7 +206,7 @@ def _parse_value(keyword: str, words: list[str]) -> tuple[str, ...]:
     if keyword == "port":
         return (_parse_port(word),)
     if keyword == "connecttimeout":
-        return () if word == "none" else (_parse_seconds(word),)
+        return () if word == "none" else (_parse_duration(word),)
     if keyword == "canonicalizemaxdots":
         return (str(int(word)),)
     if keyword == "proxyjump":
@@ -231,7 +231,7 @@ def _parse_port(text: str) -> str:
     return str(number)
 
 
-def _parse_seconds(text: str) -> str:
+def _parse_duration(text: str) -> str:
     parts = re.findall(r"\+?(\d+)([smhdw]?)", text.lower())
     seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
     if not re.fullmatch(r"(?:\+?\d+[smhdw]?)+", text.lower()) or seconds >= 1 << 31:
@@ -259,69 +259,69 @@ class HostOptions:
         given = {"user": user, "port": str(port) if port else None}
         self._options = {name: [_Option(name, (word,), None, "")] for name, word in given.items() if word}
 
-    def words(self, name: str) -> tuple[str, ...]:
+    def get_words(self, name: str) -> tuple[str, ...]:
         """The words of an option; () where it is not set."""
         return tuple(word for option in self._options.get(name, ()) for word in option.words)
 
-    def word(self, name: str, default: str = "") -> str:
-        return next(iter(self.words(name)), default)
+    def get_word(self, name: str, default: str = "") -> str:
+        return next(iter(self.get_words(name)), default)
 
     @property
     def user(self) -> str:
-        return self.word("user", getpass.getuser())
+        return self.get_word("user", getpass.getuser())
 
     @property
     def host(self) -> str:
         """The name or address to connect to, as far as it is known."""
         options = self._options.get("hostname", ())
-        return next((_expand(option.words[0], {"h": self.original}, option.place) for option in options), self.target)
+        return next((_expand_tokens(each.words[0], {"h": self.original}, each.place) for each in options), self.target)
 
-    def paths(self, name: str) -> tuple[str, ...]:
+    def get_paths(self, name: str) -> tuple[str, ...]:
         """The words of an option that names files, their tokens and ``${VARIABLES}`` replaced. Raises `UsageError`."""
-        options, tokens = self._options.get(name, ()), self._tokens()
-        return tuple(_expand(word, tokens, option.place, os.environ) for option in options for word in option.words)
+        options, tokens = self._options.get(name, ()), self._build_tokens()
+        return tuple(_expand_tokens(word, tokens, each.place, os.environ) for each in options for word in each.words)
 
-    def proxy(self, name: str) -> tuple[str, ...]:
+    def get_proxy(self, name: str) -> tuple[str, ...]:
         """ProxyCommand or ProxyJump, their tokens replaced; () for "none". Raises `UsageError`."""
-        options, tokens = self._options.get(name, ()), self._tokens()
+        options, tokens = self._options.get(name, ()), self._build_tokens()
         tokens = {token: tokens[token] for token in "hknpr"}
-        words = (_expand(word, tokens, option.place) for option in options for word in option.words)
+        words = (_expand_tokens(word, tokens, option.place) for option in options for word in option.words)
         return tuple(word for word in words if word != "none")
 
-    def _tokens(self) -> Mapping[str, str]:
-        local, port, jump = socket.gethostname(), self.word("port", "22"), self.word("proxyjump").replace("none", "")
-        connection = f"{local}{self.host}{port}{self.user}{jump}"
+    def _build_tokens(self) -> Mapping[str, str]:
+        local, port = socket.gethostname(), self.get_word("port", "22")
+        jump = self.get_word("proxyjump").replace("none", "")
         return {
-            "C": hashlib.sha1(connection.encode(), usedforsecurity=False).hexdigest(),
+            "C": hashlib.sha1(f"{local}{self.host}{port}{self.user}{jump}".encode(), usedforsecurity=False).hexdigest(),
             "d": str(Path.home()), "i": str(os.getuid()), "u": getpass.getuser(),
             "h": self.host, "j": jump, "l": local, "L": local.partition(".")[0], "p": port, "r": self.user,
-            "k": self.word("hostkeyalias", self.original), "n": self.original,
+            "k": self.get_word("hostkeyalias", self.original), "n": self.original,
         }  # fmt: skip
 
-    def apply(self, file: File) -> None:
+    def apply_lines(self, file: File) -> None:
         """The lines of a file, one after the other."""
         holds: dict[_Scope | None, bool] = {None: True}
         for line in file:
             if isinstance(line, _Scope):
                 holds[line] = holds[line.outer] and all(self._matches(each, line.place) for each in line.criteria)
             elif holds[line.scope]:
-                self._set(line)
+                self._set_option(line)
 
-    def _set(self, option: _Option) -> None:
+    def _set_option(self, option: _Option) -> None:
         """The first value counts; identity and certificate files are tried one after the other."""
         options = self._options.setdefault(option.name, [])
         if option.name in _FILES:
             is_new = option.words not in (known.words for known in options)
         elif option.name == "proxyjump":
-            is_new = not options and not self.words("proxycommand")
+            is_new = not options and not self.get_words("proxycommand")
         elif option.name == "proxycommand":
-            is_new = not options and self.word("proxyjump", "none") == "none"
+            is_new = not options and self.get_word("proxyjump", "none") == "none"
         else:
             is_new = not options and bool(option.words)
         if is_new:
             options.append(option)
 
-    def fix_host(self, host: str) -> None:
+    def fix_host_name(self, host: str) -> None:
         """No later line has a say in it."""
         self.target = host
         self._options["hostname"] = [_Option("hostname", (host.replace("%", "%%"),), None, "")]
@@ -337,7 +337,7 @@ class HostOptions:
 
     def _exec_succeeds(self, command: str, place: str) -> bool:
         """Of a `Match exec`; one that takes longer than `_PATIENCE` has failed. It may not read our own input."""
-        line = _expand(command, self._tokens(), place)
+        line = _expand_tokens(command, self._build_tokens(), place)
         shell = os.environ.get("SHELL") or "/bin/sh"
         quiet = subprocess.DEVNULL
         try:
@@ -346,13 +346,13 @@ class HostOptions:
             return False
 
 
-def _expand(word: str, tokens: Mapping[str, str], place: str, variables: Mapping[str, str] | None = None) -> str:
+def _expand_tokens(word: str, tokens: Mapping[str, str], place: str, variables: Mapping[str, str] | None = None) -> str:
     """``word`` with ``%h`` and its like, and ``${NAME}`` if there are variables. Raises `UsageError`."""
 
     def replace(match: re.Match[str]) -> str:
         name, known = (match[2], variables or {}) if match[2] else (match[1], {"%": "%", **tokens})
         if name not in known:
-            raise _refuse(place, f"{match[0]} has no value", word)
+            raise _make_config_error(place, f"{match[0]} has no value", word)
         return known[name]
 
     return re.sub(r"%(.?)|\$\{(\w+)\}" if variables is not None else r"%(.?)()", replace, word)
@@ -371,29 +371,29 @@ class OpenSSHConfig:
         """The options of a host; a user and a port that were given beat the files. Raises `UsageError`, and
         `ConnectError` for a name that had to be made canonical and cannot be resolved."""
         options = HostOptions(hostname, user, port)
-        options.apply(self._file)
-        canonical = options.word("canonicalizehostname", "no") != "no"
-        options.fix_host(_canonicalize(options) if canonical else options.host.lower())
+        options.apply_lines(self._file)
+        canonical = options.get_word("canonicalizehostname", "no") != "no"
+        options.fix_host_name(_canonicalize_host_name(options) if canonical else options.host.lower())
         if canonical or self._has_final:
             options.final = True
-            options.apply(self._file)
+            options.apply_lines(self._file)
         return options
 
 
-def _canonicalize(options: "HostOptions") -> str:
+def _canonicalize_host_name(options: "HostOptions") -> str:
     """The full name of a host under one of the CanonicalDomains; its own name where there is none."""
     host = options.host.lower()
-    proxied = options.proxy("proxycommand") or options.proxy("proxyjump")
-    if proxied and options.word("canonicalizehostname") != "always":
+    proxied = options.get_proxy("proxycommand") or options.get_proxy("proxyjump")
+    if proxied and options.get_word("canonicalizehostname") != "always":
         return host
-    if host.count(".") > int(options.word("canonicalizemaxdots", "1")):
+    if host.count(".") > int(options.get_word("canonicalizemaxdots", "1")):
         return host
-    for domain in options.words("canonicaldomains"):
+    for domain in options.get_words("canonicaldomains"):
         try:
             socket.getaddrinfo(f"{host}.{domain}.", None)
         except (OSError, UnicodeError):
             continue
         return f"{host}.{domain}"
-    if options.word("canonicalizefallbacklocal") == "no":
+    if options.get_word("canonicalizefallbacklocal") == "no":
         raise ConnectError("dns", f"the name {host} cannot be resolved in any of its CanonicalDomains")
     return host

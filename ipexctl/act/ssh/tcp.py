@@ -12,25 +12,25 @@ from ipexctl.act.ssh.settings import Settings
 from ipexctl.act.ssh.transport import LOST_AFTER, ConnectError
 
 
-def open_tcp(settings: Settings, deadline: float, limit: float, opening: Callable[[Any], None]) -> socket.socket:
+def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Callable[[Any], None]) -> socket.socket:
     """A socket to the host; its addresses share the time. Raises `ConnectError`.
 
-    ``deadline`` is on the monotonic clock, ``limit`` (seconds) is named in messages, and ``opening`` gets each socket
+    ``deadline`` is on the monotonic clock, ``limit`` (seconds) is named in messages, and ``on_socket`` gets each socket
     before it connects."""
-    timeout = ConnectError("timeout", f"no answer within {limit:g} s ({settings.at})")
+    timeout = ConnectError("timeout", f"no answer within {limit:g} s ({settings.endpoint})")
     failure = timeout
-    addresses = _resolve(settings, deadline)
+    addresses = _resolve_addresses(settings, deadline)
     for number, (family, address) in enumerate(addresses):
         left = deadline - time.monotonic()
         if left <= 0:
             break
         sock = socket.socket(family, socket.SOCK_STREAM)
-        opening(sock)
+        on_socket(sock)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.settimeout(left / (len(addresses) - number))
             sock.connect(address)
-            _set_keepalive(sock)
+            _enable_keepalive(sock)
             return sock
         except TimeoutError:
             failure = timeout
@@ -42,13 +42,13 @@ def open_tcp(settings: Settings, deadline: float, limit: float, opening: Callabl
 
 def _make_connect_error(error: OSError, settings: Settings) -> ConnectError:
     if error.errno == errno.ECONNREFUSED:
-        return ConnectError("refused", f"connection refused ({settings.at})")
+        return ConnectError("refused", f"connection refused ({settings.endpoint})")
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES):
-        return ConnectError("no-route", f"{(error.strerror or 'no route to host').lower()} ({settings.at})")
-    return ConnectError("lost", f"{(error.strerror or str(error)).lower()} ({settings.at})")
+        return ConnectError("no-route", f"{(error.strerror or 'no route to host').lower()} ({settings.endpoint})")
+    return ConnectError("lost", f"{(error.strerror or str(error)).lower()} ({settings.endpoint})")
 
 
-def _set_keepalive(sock: socket.socket) -> None:
+def _enable_keepalive(sock: socket.socket) -> None:
     """The kernel, too, gives up on a host that does not acknowledge, also while data is being written."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     seconds = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5}
@@ -58,7 +58,7 @@ def _set_keepalive(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _resolve(settings: Settings, deadline: float) -> list[tuple[int, Any]]:
+def _resolve_addresses(settings: Settings, deadline: float) -> list[tuple[int, Any]]:
     """Addresses of a host. The resolver takes no deadline, so a late one is left behind in its thread."""
     numeric = settings.address.replace(".", "").isdigit() or ":" in settings.address
     answer: list[tuple[int, Any]] = []

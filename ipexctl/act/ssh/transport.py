@@ -80,7 +80,7 @@ class Transport(QuietTransport):
         for keyword, wish in wishes:
             name = _LISTS[keyword][0]
             current, listed = getattr(options, name), wish.lstrip("+-^").split(",")
-            named = [word for word in listed if word in self.list_implemented(name)]
+            named = [word for word in listed if word in self.list_implemented_algorithms(name)]
             chosen = {"+": [*current, *named], "^": [*named, *current]}.get(wish[0], named)
             chosen = [word for word in current if word not in listed] if wish[0] == "-" else chosen
             setattr(options, name, tuple(dict.fromkeys(chosen)) or current)
@@ -111,10 +111,10 @@ class Transport(QuietTransport):
     def get_exception(self) -> Exception | None:
         return self.connect_error or super().get_exception()
 
-    def keepalive_answered(self) -> None:
+    def handle_keepalive_reply(self) -> None:
         self._unanswered = 0
 
-    def before_banner(self, sock: socket.socket) -> None:
+    def prepare_banner_read(self, sock: socket.socket) -> None:
         _await_banner(sock, self.deadline)
 
     def _check_alive(self) -> None:
@@ -126,7 +126,7 @@ class Transport(QuietTransport):
         self.send_keepalive()
 
 
-def abort(sock: Any) -> None:
+def abort_connection(sock: Any) -> None:
     """Aborts a socket or transport, also while another thread waits for it."""
     if isinstance(sock, Transport):
         sock.end()

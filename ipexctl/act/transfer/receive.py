@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from ipexctl.act.stall_timer import PATIENCE, StallTimer
-from ipexctl.act.transfer.send import script_command
+from ipexctl.act.transfer.send import build_script_command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.model.text import printable
@@ -43,14 +43,14 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
     def __init__(self, into: Path, host: str) -> None:
         """Raises `UnsafePathError` if the directory is a symbolic link or cannot be created."""
         self.path = into / host
-        with _local_errors(str(self.path)):
+        with _convert_os_errors(str(self.path)):
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
             top = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                self._root = _enter_directory(top, host)
+                self._root = _open_subdirectory(top, host)
             finally:
                 os.close(top)
-            _remove_stale(self._root)
+            _remove_stale_staging(self._root)
             self._part = f"{PART}{_THIS_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
             os.mkdir(self._part, 0o700, dir_fd=self._root)
 
@@ -63,7 +63,7 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
         """Writes one file, moves it into place and returns its size. Raises `UnsafePathError`, and whatever ``chunks``
         raises; then no file has changed."""
         name = f"{self._part}/{secrets.token_hex(8)}"
-        with _local_errors(local):
+        with _convert_os_errors(local):
             number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._root)
         size = 0
         try:
@@ -71,7 +71,7 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
                 for chunk in chunks:
                     size += len(chunk)
                     remaining = memoryview(chunk)
-                    with _local_errors(local):
+                    with _convert_os_errors(local):
                         while remaining:
                             remaining = remaining[file.write(remaining) or 0 :]
             self._move_into_place(name, local, mtime, executable)
@@ -83,7 +83,7 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
     def adopt_file(self, name: str, local: str, *, mtime: int, executable: bool) -> int:
         """Moves the file ``name``, which rsync wrote into `staging`, into place and returns its size."""
         *above, leaf = name.split("/")
-        with _local_errors(local), _open_directory(self._root, [self._part, *above]) as at:
+        with _convert_os_errors(local), _open_nested_directory(self._root, [self._part, *above]) as at:
             status = os.stat(leaf, dir_fd=at, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             raise UnsafePathError(f"{printable(local, 200)} is not a regular file")
@@ -92,7 +92,7 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
 
     def _move_into_place(self, name: str, local: str, mtime: int, executable: bool) -> None:
         *above, leaf = local.split("/")
-        with _local_errors(local), _open_directory(self._root, above, make=True) as at:
+        with _convert_os_errors(local), _open_nested_directory(self._root, above, make=True) as at:
             os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
             os.utime(name, (mtime, mtime), dir_fd=self._root)
             os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
@@ -115,7 +115,7 @@ def stat_local_file(root: Path, local: str) -> tuple[int, int] | None:
     return (status.st_size, int(status.st_mtime)) if stat.S_ISREG(status.st_mode) else None
 
 
-def folds_case(into: Path) -> bool:
+def is_case_insensitive(into: Path) -> bool:
     """Whether the file system of ``into`` ignores the case of names."""
     at = into
     while not at.is_dir() and at != at.parent:
@@ -133,9 +133,9 @@ def folds_case(into: Path) -> bool:
 
 def list_files(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
     """Lists a host's files that match ``patterns``, for `decide.planning.fetch.parse_listing`. Raises `LinkError`."""
-    done = link.run(script_command("send_tree.sh", "list", directory, *patterns))
+    done = link.run(build_script_command("send_tree.sh", "list", directory, *patterns))
     if not done.ok or done.truncated:
-        what = "more files than can be listed" if done.truncated else printable(done.last_words(1), 200)
+        what = "more files than can be listed" if done.truncated else printable(done.get_tail(1), 200)
         raise LinkError(Failure(link.host.name, Kind.STEP, what or "the host's shell failed", code="refused-there"))
     return done.out
 
@@ -151,7 +151,7 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-def measure_space(into: Path) -> int:
+def measure_free_space(into: Path) -> int:
     """Bytes that are free where ``into`` is or will be."""
     return shutil.disk_usage(next(at for at in (into, *into.absolute().parents) if at.exists())).free
 
@@ -162,7 +162,7 @@ def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Itera
     stream ends. Raises `LinkError` if the connection is lost or the host sends what was not requested."""
     expected = {name.removeprefix("./").lstrip("/"): name for name in sizes}
     request = b"".join(os.fsencode(name) + b"\0" for name in sizes)
-    command = script_command("send_tree.sh", "pack", directory)
+    command = build_script_command("send_tree.sh", "pack", directory)
     with link.stream(command) as channel, StallTimer(channel.close) as watch:
         pipe = _Pipe(channel, watch)
         channel.write(request)
@@ -222,7 +222,7 @@ class _Pipe(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while not self._unread:
             stream, data = next(self._pieces, ("out", b""))
-            self._watch.moved()
+            self._watch.reset()
             if stream == "err":
                 self._err += data[: 4096 - len(self._err)]
             elif not data:
@@ -240,7 +240,7 @@ class _Pipe(io.RawIOBase):
         return f": {printable(lines[-1], 160)}" if lines else ""
 
 
-def _enter_directory(at: int, name: str, *, make: bool = True) -> int:
+def _open_subdirectory(at: int, name: str, *, make: bool = True) -> int:
     """Opens a directory in a directory, never through a symbolic link."""
     if make:
         with contextlib.suppress(FileExistsError):  # also from another host's thread, or another ipexctl
@@ -249,12 +249,12 @@ def _enter_directory(at: int, name: str, *, make: bool = True) -> int:
 
 
 @contextlib.contextmanager
-def _open_directory(root: int, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
+def _open_nested_directory(root: int, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
     """Opens a directory below ``root``, one by one."""
     at = os.dup(root)
     try:
         for name in names:
-            inner = _enter_directory(at, name, make=make)
+            inner = _open_subdirectory(at, name, make=make)
             os.close(at)
             at = inner
         yield at
@@ -262,7 +262,7 @@ def _open_directory(root: int, names: Sequence[str], *, make: bool = False) -> I
         os.close(at)
 
 
-def _remove_stale(root: int) -> None:
+def _remove_stale_staging(root: int) -> None:
     """Removes the private directories of this machine's fetches whose process has ended."""
     for name in os.listdir(root):
         host, _, pid = name.removeprefix(PART).rpartition("-")[0].rpartition("-")
@@ -284,7 +284,7 @@ _REASONS = {
 
 
 @contextlib.contextmanager
-def _local_errors(name: str) -> Iterator[None]:
+def _convert_os_errors(name: str) -> Iterator[None]:
     """Raises `UnsafePathError`, which names the local path, in place of `OSError`."""
     try:
         yield

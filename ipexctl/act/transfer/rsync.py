@@ -113,7 +113,7 @@ def _run_rsync(
             try:
                 while data := source.read(_PIECE):
                     channel.write(data)
-                    watch.moved()
+                    watch.reset()
                     sent(len(data))
                 channel.end_input()
             except (OSError, LinkError):
@@ -154,7 +154,7 @@ def _relay_to_local_rsync(
     `RsyncError` at more than ``most`` bytes."""
     err = bytearray()
     for stream, data in channel:
-        watch.moved()
+        watch.reset()
         if stream == "err":
             err += data[: 4096 - len(err)]
             continue

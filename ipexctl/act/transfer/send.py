@@ -41,7 +41,7 @@ def write_files(
     ``directory`` is absolute, or relative to the home directory, and is created 0700. A file gets its mode from
     ``modes``, else 0600, whatever the umask, and is replaced by rename. Raises `LinkError` for a directory that is
     a symbolic link, belongs to another user or can be written by others."""
-    archive = bytearray(tar_directory("tree"))
+    archive = bytearray(build_tar_directory("tree"))
     parents = {""}
     for name in sorted(files):
         if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
@@ -49,8 +49,8 @@ def write_files(
         for parent in reversed(Path(name).parents):
             if (path := "" if str(parent) == "." else str(parent)) not in parents:
                 parents.add(path)
-                archive += tar_directory(f"tree/{path}")
-        archive += tar_file(f"tree/{name}", files[name], (modes or {}).get(name, 0o600))
+                archive += build_tar_directory(f"tree/{path}")
+        archive += build_tar_file(f"tree/{name}", files[name], (modes or {}).get(name, 0o600))
     return install_tree(link, directory, [bytes(archive)], own=f"put-{secrets.token_hex(8)}")
 
 
@@ -65,23 +65,23 @@ def send_file(
     digest = sha256 or hash_file(source)
     size = source.stat().st_size
     for attempt in range(_TRIES):
-        whole, partial, free = _run(link, "have", directory or "/", name, digest).text.split()
+        whole, partial, free = _run_receive_script(link, "have", directory or "/", name, digest).text.split()
         if whole != "-":
             return False
         done = int(partial) if int(partial) <= size and not attempt else 0
         if int(free) * 1024 < size - done:
-            need = f"need {_mb(size - done)}, {_mb(int(free) * 1024)} free in {directory}"
-            raise _step_error(link, f"no space left: {need}", "no-space")
+            need = f"need {_format_megabytes(size - done)}, {_format_megabytes(int(free) * 1024)} free in {directory}"
+            raise _make_step_error(link, f"no space left: {need}", "no-space")
         progress = ProgressReporter(link.host.name, step, size, emit, done, detail=name)
         words = ("append", directory or "/", name, digest, str(done), f"{mode:o}")
         with source.open("rb") as file:
             file.seek(done)
             chunks = iter(lambda: file.read(_CHUNK), b"")
-            answer = _stream(link, words, progress.count_chunks(chunks))
+            answer = _stream_to_script(link, words, progress.count_chunks(chunks))
         progress.report(always=True)
         if answer != "partial":
             return True
-    raise _step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
+    raise _make_step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
 
 
 def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old: Sequence[str] = ()) -> str:
@@ -91,15 +91,15 @@ def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old:
     ``archive`` raises, the host's files are unchanged. A function is called with a private directory on the host
     (absolute), two levels below ``directory``. Files that rsync has written there are installed with those of the
     stream, if the stream contains their names (``merged``) and hashes (``sums``)."""
-    end = tar_file("whole", b"", 0o600) + bytes(1024)
+    end = build_tar_file("whole", b"", 0o600) + bytes(1024)
     if callable(archive):
-        return _stream(link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [end]))
-    return _stream(link, ("place", directory, PART + own, *old), chain(archive, [end]))
+        return _stream_to_script(link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [end]))
+    return _stream_to_script(link, ("place", directory, PART + own, *old), chain(archive, [end]))
 
 
 def list_tree(link: Link, directory: str) -> bytes:
     """Lists ``directory`` on the host, for `decide.planning.sync.parse_remote_tree`."""
-    return _run(link, "look", directory).out
+    return _run_receive_script(link, "look", directory).out
 
 
 def hash_file(path: Path) -> str:
@@ -116,23 +116,23 @@ def hash_stream(file: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def tar_file(name: str, data: bytes, mode: int) -> bytes:
+def build_tar_file(name: str, data: bytes, mode: int) -> bytes:
     """One file of a tar stream, header and contents."""
-    return tar_header(name, size=len(data), mode=mode) + data + bytes(-len(data) % 512)
+    return build_tar_header(name, size=len(data), mode=mode) + data + bytes(-len(data) % 512)
 
 
-def tar_header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int = 0, link: str | None = None) -> bytes:
+def build_tar_header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int = 0, link: str | None = None) -> bytes:
     """The header of a tar member: a file, or a symbolic link to ``link``."""
     kind = tarfile.REGTYPE if link is None else tarfile.SYMTYPE
-    return _format_header(name, size=size, mode=mode, mtime=mtime, type=kind, linkname=link or "")
+    return _encode_tar_header(name, size=size, mode=mode, mtime=mtime, type=kind, linkname=link or "")
 
 
-def tar_directory(name: str) -> bytes:
+def build_tar_directory(name: str) -> bytes:
     """A directory of a tar stream, 0700."""
-    return _format_header(name, type=tarfile.DIRTYPE, mode=0o700)
+    return _encode_tar_header(name, type=tarfile.DIRTYPE, mode=0o700)
 
 
-def _format_header(name: str, **values: object) -> bytes:
+def _encode_tar_header(name: str, **values: object) -> bytes:
     info = tarfile.TarInfo(name)
     for key, value in values.items():
         setattr(info, key, value)
@@ -154,9 +154,9 @@ class ProgressReporter:
     def count_chunks(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
             yield chunk
-            self.count(len(chunk))
+            self.add_bytes(len(chunk))
 
-    def count(self, size: int) -> None:
+    def add_bytes(self, size: int) -> None:
         self.done += size
         self.report()
 
@@ -167,32 +167,32 @@ class ProgressReporter:
             self.emit(Progress(self.host, self.step, min(self.done, self.total), self.total, "B", self.detail))
 
 
-def script_command(script: str, *words: str) -> Command:
+def build_script_command(script: str, *words: str) -> Command:
     """A command that runs a shell script of `remote` with these words."""
     text = resources.files("ipexctl.remote").joinpath(script).read_text("utf-8")
     return Command(("/bin/sh", "-c", text, f"ipexctl-{script}", *words), timeout=PATIENCE, cap=256 << 20)
 
 
-def _run(link: Link, *words: str) -> Completed:
-    completed = link.run(script_command("receive_tree.sh", *words))
+def _run_receive_script(link: Link, *words: str) -> Completed:
+    completed = link.run(build_script_command("receive_tree.sh", *words))
     if not completed.ok:
-        raise _remote_error(link, completed.status, completed.err)
+        raise _make_remote_error(link, completed.status, completed.err)
     return completed
 
 
-def _stream(link: Link, words: Sequence[str], pieces: Archive) -> str:
+def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive) -> str:
     """Writes the pieces to the host's script and returns its output. A function that makes them is called with the line
     that the script first prints, and may take any time."""
     output = {"out": bytearray(), "err": bytearray()}
     sent = 0
-    with link.stream(script_command("receive_tree.sh", *words)) as channel, StallTimer(channel.close) as watch:
+    with link.stream(build_script_command("receive_tree.sh", *words)) as channel, StallTimer(channel.close) as watch:
         greeting = _read_greeting(channel, output) if callable(pieces) else ""
         try:
             if greeting is not None:
-                watch.moved(math.inf)
-                for piece in _rechunk(pieces(greeting) if callable(pieces) else pieces):
+                watch.reset(math.inf)
+                for piece in _merge_small_chunks(pieces(greeting) if callable(pieces) else pieces):
                     channel.write(piece)
-                    watch.moved()
+                    watch.reset()
                     sent += len(piece)
             channel.end_input()
         except BrokenPipeError:
@@ -200,20 +200,20 @@ def _stream(link: Link, words: Sequence[str], pieces: Archive) -> str:
         except LinkError:
             raise
         except Exception:  # making the pieces failed: let the host clean up first
-            watch.moved()
+            watch.reset()
             channel.end_input()
             for _ in channel:
                 pass
             raise
         finally:
-            watch.moved(PATIENCE + sent / 50e6)  # the script may have to hash or sync the files
+            watch.reset(PATIENCE + sent / 50e6)  # the script may have to hash or sync the files
         for stream, data in channel:
             output[stream] += data[: 4096 - len(output[stream])]
         status = channel.status() if not watch.stalled else 1
     if watch.stalled:
-        raise _step_error(link, f"no progress for {PATIENCE:g} s after {_mb(sent)}", "stalled")
+        raise _make_step_error(link, f"no progress for {PATIENCE:g} s after {_format_megabytes(sent)}", "stalled")
     if status:
-        raise _remote_error(link, status, bytes(output["err"]))
+        raise _make_remote_error(link, status, bytes(output["err"]))
     return os.fsdecode(bytes(output["out"])).removesuffix("\n")
 
 
@@ -228,7 +228,7 @@ def _read_greeting(channel: Channel, output: dict[str, bytearray]) -> str | None
     return None
 
 
-def _rechunk(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _merge_small_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Joins small pieces into pieces of about `_CHUNK` bytes."""
     gathered = io.BytesIO()
     for piece in pieces:
@@ -243,16 +243,16 @@ def _rechunk(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield gathered.getvalue()
 
 
-def _remote_error(link: Link, status: int, err: bytes) -> LinkError:
+def _make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
     lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
     what = printable(lines[-1], 200) if lines else f"the host's shell ended with status {status}"
     full = "No space left" in what or "no space left" in what
-    return _step_error(link, what, "no-space" if full else "refused-there")
+    return _make_step_error(link, what, "no-space" if full else "refused-there")
 
 
-def _step_error(link: Link, what: str, code: str) -> LinkError:
+def _make_step_error(link: Link, what: str, code: str) -> LinkError:
     return LinkError(Failure(link.host.name, Kind.STEP, what, code=code))
 
 
-def _mb(size: int) -> str:
+def _format_megabytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

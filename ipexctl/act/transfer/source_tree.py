@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ipexctl.act.transfer.send import tar_directory, tar_file, tar_header
+from ipexctl.act.transfer.send import build_tar_directory, build_tar_file, build_tar_header
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 from ipexctl.model.trees import Entry, Tree
@@ -64,7 +64,7 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
                 if not os.access(item.path, os.R_OK):
                     reasons.append(f"{printable(path)}: permission denied")
                 executable = bool(status.st_mode & 0o111)
-                entries.append(Entry(path, "f", status.st_size, _stamp(status), executable))
+                entries.append(Entry(path, "f", status.st_size, _compute_change_stamp(status), executable))
             else:
                 skipped.append(path)
 
@@ -79,7 +79,7 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
     return Tree(root, f"{socket.gethostname()}:{top}", tuple(entries), tuple(skipped))
 
 
-def find_changed(tree: Tree, entries: Sequence[Entry]) -> list[str]:
+def find_changed_paths(tree: Tree, entries: Sequence[Entry]) -> list[str]:
     """The paths of the entries that have changed since they were read."""
     return [entry.path for entry in entries if not _is_unchanged(tree.root, entry)]
 
@@ -94,7 +94,7 @@ def _is_unchanged(root: Path, entry: Entry) -> bool:
         return False
     if entry.kind == "d":
         return stat.S_ISDIR(status.st_mode)
-    return stat.S_ISREG(status.st_mode) and _stamp(status) == entry.stamp
+    return stat.S_ISREG(status.st_mode) and _compute_change_stamp(status) == entry.stamp
 
 
 class Packer:
@@ -123,12 +123,12 @@ class Packer:
             else:
                 yield from self._read_padded(piece)
         if by_rsync:
-            yield tar_file("merged", _join_names([entry.path for entry in by_rsync]), 0o600)
-            yield tar_file("sums", b"".join(map(self._hash_file, by_rsync)), 0o600)
+            yield build_tar_file("merged", _format_xargs_input([entry.path for entry in by_rsync]), 0o600)
+            yield build_tar_file("sums", b"".join(map(self._hash_file, by_rsync)), 0o600)
         if to_delete:
-            yield tar_file("to_delete", _join_names(to_delete), 0o600)
-        yield tar_file("mark", manifest, 0o600)
-        if changed := find_changed(self._tree, (*entries, *by_rsync)):
+            yield build_tar_file("to_delete", _format_xargs_input(to_delete), 0o600)
+        yield build_tar_file("mark", manifest, 0o600)
+        if changed := find_changed_paths(self._tree, (*entries, *by_rsync)):
             raise SourceChangedError(changed)
 
     def _hash_file(self, entry: Entry) -> bytes:
@@ -143,17 +143,17 @@ class Packer:
 
     def _pack_entries(self, entries: Sequence[Entry]) -> Iterator[bytes | Entry]:
         """Pieces of the stream; an entry stands for a large file, which is read again for every host."""
-        gathered = bytearray(tar_directory("tree"))
+        gathered = bytearray(build_tar_directory("tree"))
         held = 0
         for entry in entries:
             name = f"tree/{entry.path}"
             if entry.kind == "d":
-                gathered += tar_directory(name)
+                gathered += build_tar_directory(name)
             elif entry.kind == "l":
-                gathered += tar_header(name, link=entry.target)
+                gathered += build_tar_header(name, link=entry.target)
             else:
                 mode = 0o700 if entry.executable else 0o600
-                gathered += tar_header(name, size=entry.size, mode=mode, mtime=entry.mtime)
+                gathered += build_tar_header(name, size=entry.size, mode=mode, mtime=entry.mtime)
                 if entry.size <= _SMALL and held + entry.size <= _CACHED:
                     held += entry.size
                     for chunk in self._read_padded(entry):
@@ -181,7 +181,7 @@ class Packer:
         except OSError:
             raise SourceChangedError([entry.path]) from None
         with os.fdopen(handle, "rb", buffering=0) as file:
-            if _stamp(os.fstat(file.fileno())) != entry.stamp:
+            if _compute_change_stamp(os.fstat(file.fileno())) != entry.stamp:
                 raise SourceChangedError([entry.path])
             while left and (chunk := file.read(min(_CHUNK, left))):
                 left -= len(chunk)
@@ -190,12 +190,12 @@ class Packer:
             raise SourceChangedError([entry.path])
 
 
-def _join_names(paths: Sequence[str]) -> bytes:
+def _format_xargs_input(paths: Sequence[str]) -> bytes:
     """Paths as input for ``xargs -0``; none looks like an option."""
     return b"".join(os.fsencode("./" + path) + b"\0" for path in paths)
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+def _compute_change_stamp(status: os.stat_result) -> tuple[int, int, int, int]:
     return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 

@@ -12,7 +12,7 @@ from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import Uarchs
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
-from ipexctl.model.json_values import copy_fields
+from ipexctl.model.json_values import select_attributes
 from ipexctl.model.notes import Note
 
 # Processors that only a hypervisor has: their family and model are those of some old one, and mean nothing.
@@ -63,7 +63,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         model_name=model_name,
         uarch=uarch.name if uarch else None,
         isa_level=level,
-        **copy_fields(topology, "sockets", "cores_per_socket", "threads_per_core", "physical_cores", "cores"),
+        **select_attributes(topology, "sockets", "cores_per_socket", "threads_per_core", "physical_cores", "cores"),
         logical_online=len(topology.online) if topology.online is not None else None,
         cpus_online=topology.online,
         cpus_offline=topology.offline,

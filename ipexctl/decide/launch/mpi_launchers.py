@@ -26,7 +26,7 @@ from ipexctl.model.launch import NodePlan
 from ipexctl.model.stack import Dialect, MpiLauncher
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
-from ipexctl.protocol.frames import launcher_pattern
+from ipexctl.protocol.frames import build_hydra_pattern
 
 RANK = ("/bin/sh", "-c", f'exec "${paths.PYTHON_ENV}" -E -s -S "${paths.AGENT_ENV}" {paths.Role.RANK}')
 
@@ -126,7 +126,7 @@ def build_mpiexec(
 ) -> tuple[str, ...]:
     """The words that start all ranks, in rank order: one segment a host, but for MPICH, which takes its hosts once and
     fills them in order. Proxies call back to ``interface``."""
-    tagged = ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", launcher_pattern(nonce)]
+    tagged = ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", build_hydra_pattern(nonce)]
     counts = [(node.label, str(len(node.ranks))) for node in nodes]
     if dialect == "mpich":
         words = [program, "-launcher", "ssh", "-launcher-exec", shim, "-rmk", "user", "-iface", interface, *tagged]

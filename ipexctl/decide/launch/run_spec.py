@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ipexctl.decide.launch import mpi_launchers
-from ipexctl.model.json_values import copy_fields
+from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
@@ -33,7 +33,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
     """Host → its specification. A specification holds only its host's environment; the head's also how to start mpirun.
     The user's timings replace those of ``timings``."""
     timings = timings._replace(
-        **copy_fields(task, "node_lease", "grace", "stall_warn", "straggler_warn"),
+        **select_attributes(task, "node_lease", "grace", "stall_warn", "straggler_warn"),
         lease=task.lease or 0.0,
         time_limit=task.time_limit or 0.0,
     )
@@ -57,9 +57,9 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
         env = {name: setting.value for name, setting in node.env.items()}
         result[node.host] = RunSpec(
             **identity._asdict(),
-            **copy_fields(launch, "run", "title", "size", "framed", "independent"),
-            **copy_fields(node, "host", "label", "workdir"),
-            **copy_fields(task, "share", "fail_fast"),
+            **select_attributes(launch, "run", "title", "size", "framed", "independent"),
+            **select_attributes(node, "host", "label", "workdir"),
+            **select_attributes(task, "share", "fail_fast"),
             # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".
             alone=launch.size == 1 and task.launcher == "accelerate",
             argv=[node.python, *launch.argv[1:]],

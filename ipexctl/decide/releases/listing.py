@@ -8,7 +8,7 @@ from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_p
 from ipexctl.model.answers import ListedRelease
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts
-from ipexctl.model.json_values import copy_fields
+from ipexctl.model.json_values import select_attributes
 from ipexctl.model.stack import StackRelease, StackRequest
 from ipexctl.model.text import join_names
 
@@ -41,7 +41,7 @@ def _list_release(
     names = ("ipex", "oneccl", "isa", "glibc", "glibcxx", "yanked")
     optional: Any = {name: getattr(release, name) or None for name in names}
     return ListedRelease(
-        **copy_fields(release, "torch", "pythons", "libraries", "unconfirmed", "notes", "source"),
+        **select_attributes(release, "torch", "pythons", "libraries", "unconfirmed", "notes", "source"),
         **optional,
         module=release.module if release.oneccl else None,
         track="ipex" if release.ipex else "native",

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import BinaryIO, Dict, List, Optional, Union
 
 from ipexctl.protocol import frames, journal, messages, paths
-from ipexctl.protocol.frames import WatchFrame, pack
+from ipexctl.protocol.frames import WatchFrame, pack_frame
 from ipexctl.protocol.messages import KINDS, Message
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
@@ -88,18 +88,18 @@ def watch(argv: "List[str]") -> int:
         for kind, tail in tails.items():
             piece = tail.read(PIECE)
             if piece:
-                sink.write(pack(WatchFrame(kind, tail.offset - len(piece), piece)))
+                sink.write(pack_frame(WatchFrame(kind, tail.offset - len(piece), piece)))
                 moved = True
         if moved:
             sink.flush()
             written, pause = time.monotonic(), 0.02
             continue
         if over:
-            sink.write(pack(WatchFrame(frames.END, 0, over)))
+            sink.write(pack_frame(WatchFrame(frames.END, 0, over)))
             sink.flush()
             return 0
         if time.monotonic() - written > spec.timings.idle:
-            sink.write(pack(WatchFrame(frames.ALIVE)))
+            sink.write(pack_frame(WatchFrame(frames.ALIVE)))
             sink.flush()
             written = time.monotonic()
         pause = min(pause * 1.5, 0.1)

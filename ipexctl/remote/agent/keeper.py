@@ -188,7 +188,7 @@ class Keeper:
             with suppress(OSError):  # over the user's pipe quota: the usual 64 KiB do
                 fcntl.fcntl(fd, _F_SETPIPE_SZ, DRAIN)
             base = os.path.join(self.directory, name)
-            self.sinks[fd] = spool.Spool(base, head.log_cap, frames.opening(self.spec.nonce))
+            self.sinks[fd] = spool.Spool(base, head.log_cap, frames.build_opening(self.spec.nonce))
             self.selector.register(fd, selectors.EVENT_READ, self.store_output)
         self.write_address([os.getpid(), self.launcher.pid])
         return keeper_state.LauncherStarted(self.launcher.pid, port)

@@ -69,7 +69,7 @@ class ProgressMonitor:
             return
         doubtful = [r for r, at in self.signs.items() if now - at > self.warn / 2 and now - self.idle.get(r, now) > 0]
         for rank in doubtful:
-            if frames.build_tag(self.nonce, rank) in looked or frames.frame_head(self.nonce, rank) in looked:
+            if frames.build_tag(self.nonce, rank) in looked or frames.build_frame_head(self.nonce, rank) in looked:
                 self.signs[rank] = now
 
     def poll(self, now: float) -> "List[Union[Stall, Straggling, Resumed]]":

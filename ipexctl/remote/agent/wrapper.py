@@ -23,7 +23,7 @@ from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any, Dict, Iterable, List
 
 from ipexctl.protocol import paths
-from ipexctl.protocol.frames import ERR, OUT, escape, frame_head, frame_tail
+from ipexctl.protocol.frames import ERR, OUT, build_frame_head, build_frame_tail, escape_output
 from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.messages import RankBegun
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
@@ -185,7 +185,7 @@ class Output:
         return child.wait()
 
     def write(self, stream: str, data: bytes) -> None:
-        self.write_all(1 if stream == OUT else 2, escape(data))
+        self.write_all(1 if stream == OUT else 2, escape_output(data))
 
     def write_all(self, fd: int, data: bytes) -> None:
         """Writes all of it, for as long as somebody reads."""
@@ -208,7 +208,7 @@ class FramedOutput(Output):
     def __init__(self, fd: int, nonce: str, rank: int, linger: float) -> None:
         super().__init__(linger)
         self.fd = fd
-        self.head = frame_head(nonce, rank)
+        self.head = build_frame_head(nonce, rank)
         self.room = FRAME - len(self.head) - 8
         self.pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
         self.poll = select.poll()
@@ -218,7 +218,7 @@ class FramedOutput(Output):
         for at in range(0, len(data), self.room):
             piece = data[at : at + self.room]
             self.wait_until_read()
-            self.write_all(self.fd, self.head + frame_tail(stream, len(piece)) + piece)
+            self.write_all(self.fd, self.head + build_frame_tail(stream, len(piece)) + piece)
 
     def wait_until_read(self) -> None:
         """Until everything before was read, or nobody is left to read it."""

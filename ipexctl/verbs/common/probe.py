@@ -52,7 +52,7 @@ def probe_hosts(
             link.close()
         bundle = parse_probe_answer(completed.out, nonce, limit=timeout)
         if not bundle.commands:
-            output = completed.last_words(1)
+            output = completed.get_tail(1)
             what = "the login shell did not run the probe" + (f": {printable(output)}" if output else "")
             return Failure(link.host.name, Kind.STEP, what, f"ssh {link.host.name} true", "no-probe")
         facts = parse_facts(bundle, uarchs)

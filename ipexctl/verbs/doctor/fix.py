@@ -70,7 +70,7 @@ def _run_fix(text: str, link: Link, emit: Emit) -> str | Failure:
     done = link.run(Command(("sh", "-c", text), timeout=30.0))
     if done.ok:
         return text
-    return Failure(link.host.name, Kind.STEP, f"could not be fixed: {done.last_words(1)}", code="fix")
+    return Failure(link.host.name, Kind.STEP, f"could not be fixed: {done.get_tail(1)}", code="fix")
 
 
 def _remove_orphans(inventory: Inventory, context: Context, ask: Ask) -> Generator[Event, None, list[AppliedFix]]:

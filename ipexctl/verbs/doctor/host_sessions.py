@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.sessions import RemoteError, Session, load_program
+from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Event
@@ -45,7 +45,7 @@ class HostSessions(AbstractContextManager["HostSessions"]):
             host = link.host.name
             try:
                 if host not in self.sessions:
-                    program = load_program(self.program)
+                    program = load_session_program(self.program)
                     self.sessions[host] = Session.start(link, self.pythons[host], program, silence=self.silence)
                 answers[host] = work(host, self.sessions[host])
             except (LinkError, RemoteError) as error:

@@ -5,7 +5,7 @@ from collections.abc import Generator, Mapping
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.sessions import load_script
+from ipexctl.act.sessions import load_session_file
 from ipexctl.decide.checks.software import needs_import_check
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.commands import Command
@@ -33,7 +33,7 @@ def try_imports(
     hosts = [host for host in inventory if host.name in envs]
     if not hosts:
         return {}
-    script = load_script("verify.py").encode()
+    script = load_session_file("verify.py").encode()
 
     def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
         env = envs[link.host.name]
@@ -45,7 +45,7 @@ def try_imports(
             return (f"import: {error.failure.what}",)
         answer = next((line for line in reversed(done.text.splitlines()) if line.startswith(_ANSWER)), None)
         if answer is None:
-            return (f"the import ended the process with status {done.status}: {done.last_words(1)}",)
+            return (f"the import ended the process with status {done.status}: {done.get_tail(1)}",)
         try:
             report = decode(ImportReport, load_object(answer.removeprefix(_ANSWER).encode()))
         except DamagedError:

@@ -44,7 +44,7 @@ def fetch(
         raise UsageError("fetch has invalid paths", reasons=invalid)
     local_rsync = find_local_rsync(task.transfer)
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
-    ignored, folds = compile_ignore(task.exclude), receive.folds_case(into)
+    ignored, folds = compile_ignore(task.exclude), receive.is_case_insensitive(into)
     what = f"{planning.format_names(task.paths)} of {pluralize(len(hosts), 'host')} into {printable(task.into, 200)}"
     yield Started("fetch", what, tuple(host.name for host in hosts))
 
@@ -70,7 +70,7 @@ def fetch(
     for pattern in missing:
         what = f"no host has {printable(pattern, 200)} in {printable(next(iter(listings.values())).path, 200)}"
         yield HostFailed(Failure("", Kind.STEP, what, "paths start at --workdir", "missing"))
-    need, free = sum(plan.size for plan in plans.values()), receive.measure_space(into)
+    need, free = sum(plan.size for plan in plans.values()), receive.measure_free_space(into)
     if need > free and not dry:
         what = f"no space left on this machine: need {format_bytes(need)}, {format_bytes(free)} free in {into}"
         full = {name: Failure(name, Kind.RECORD, what, code="no-space") for name, plan in plans.items() if plan.items}
@@ -167,7 +167,7 @@ def _fetch_by_rsync(
     below = [item for item in plan.by_rsync if not item.name.startswith("/")]
     if len(below) != len(plan.by_rsync):
         raise rsync.RsyncError("rsync is for files below the working directory")
-    rsync.receive_files(link, {item.local: item.size for item in below}, plan.path, results.staging, progress.count)
+    rsync.receive_files(link, {item.local: item.size for item in below}, plan.path, results.staging, progress.add_bytes)
     received = progress.done
     for item in below:
         try:

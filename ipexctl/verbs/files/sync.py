@@ -11,7 +11,7 @@ from ipexctl.act.transfer import rsync
 from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
 from ipexctl.act.transfer.send import ProgressReporter
-from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, find_changed, read_tree
+from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, find_changed_paths, read_tree
 from ipexctl.decide.planning import diff
 from ipexctl.decide.planning import sync as planning
 from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
@@ -117,9 +117,9 @@ def _send_trees(
             nonlocal saved
             rsynced = plan.by_rsync
             try:
-                rsync.send_files(link, tree.root, [entry.path for entry in rsynced], into, progress.count)
+                rsync.send_files(link, tree.root, [entry.path for entry in rsynced], into, progress.add_bytes)
             except rsync.RsyncError as why:
-                if changed := find_changed(tree, rsynced):
+                if changed := find_changed_paths(tree, rsynced):
                     raise SourceChangedError(changed) from None
                 if task.transfer == "rsync":
                     raise

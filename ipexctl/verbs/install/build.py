@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ipexctl import __version__
 from ipexctl.act.fanout import Emit
-from ipexctl.act.packages.download import cache_path, read_unpacked_size
+from ipexctl.act.packages.download import locate_wheel, read_unpacked_size
 from ipexctl.act.packages.resolve import Tool
-from ipexctl.act.sessions import load_script
+from ipexctl.act.sessions import load_session_file
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.planning.extend import read_package_name
 from ipexctl.decide.planning.install import Plan, estimate_unpacked, format_pylock
@@ -43,7 +43,7 @@ def download_missing_wheels(
             wheel
             for wheel in plan.steps[name].wheels
             if (plan.steps[name].wheels_from == "controller" or wheel.local)
-            and str(cache_path(job.context.cache, wheel)) not in states[name].visible
+            and str(locate_wheel(job.context.cache, wheel)) not in states[name].visible
         ]
         for name in builders
     }
@@ -102,11 +102,11 @@ def build_environments(
         step = plan.steps[name]
         known = [sizes.get(wheel.name, 0) for wheel in step.wheels]
         size = int(sum(known) * 1.02) + (16 << 20) if all(known) else estimate_unpacked(step.wheels)
-        urls = [replace(wheel, url=job.sources.with_login(wheel.url)) for wheel in step.wheels]
+        urls = [replace(wheel, url=job.sources.add_login(wheel.url)) for wheel in step.wheels]
         paths = {
             wheel.name: str(path)
             for wheel in step.wheels
-            if str(path := cache_path(job.context.cache, wheel)) in states[name].visible
+            if str(path := locate_wheel(job.context.cache, wheel)) in states[name].visible
             and (step.wheels_from == "controller" or wheel.local)
         }
         paths |= {package: f"{job.venv}.d/{WHEELS}/{path.name}" for package, path in wheels[name].items()}
@@ -142,7 +142,7 @@ def verify_environments(
     """Every host imports, in a fresh process, in the environment variables that a rank will have; of an environment
     that is another one with more packages only these."""
     yield from job.start_phase("check")
-    script = load_script("verify.py")
+    script = load_session_file("verify.py")
     row, modules = job.stack.release, ["mpi4py", "impi_torch"] if job.stack.backend == "impi" else []
     paths = list_layout_paths(job.stack)
     requested = set(map(read_package_name, job.lock.requested))

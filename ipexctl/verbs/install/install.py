@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.packages.download import cache_path, measure_rate
+from ipexctl.act.packages.download import locate_wheel, measure_download_rate
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
 from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
@@ -156,7 +156,7 @@ def _collect_facts(
         completed = link.run(Command((path, "-I", "-c", "import platform; print(platform.python_version())")))
         if completed.ok and completed.text.strip():
             return Python(path, completed.text.strip())
-        return Python(path, None, False, f"does not run ({completed.last_words(1) or f'status {completed.status}'})")
+        return Python(path, None, False, f"does not run ({completed.get_tail(1) or f'status {completed.status}'})")
 
     pythons = yield from run_on_hosts(context, [inventory[name] for name in named], "ask the interpreter", ask)
     for name, python in pythons.items():
@@ -240,7 +240,7 @@ def _add_shared_fs_hosts(groups: Sequence[Sequence[str]], names: Collection[str]
 
 def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflow[dict[str, Inspection]]:
     """The state of the environment on each host; starts the sessions."""
-    paths = [(wheel, cache_path(job.context.cache, wheel)) for wheel in job.lock.wheels if wheel.size]
+    paths = [(wheel, locate_wheel(job.context.cache, wheel)) for wheel in job.lock.wheels if wheel.size]
     files = [{"path": str(path), "size": wheel.size} for wheel, path in paths if path.is_file()]
     origins = list_download_origins(job.lock) if job.task.wheels_from == "auto" else []
 
@@ -280,11 +280,11 @@ def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, Inspection
         return rate
 
     uploads = yield from job.run([next(iter(rates))], "measure the sending", upload)
-    missing = sum(wheel.size for wheel in remote_wheels if not cache_path(job.context.cache, wheel).is_file())
+    missing = sum(wheel.size for wheel in remote_wheels if not locate_wheel(job.context.cache, wheel).is_file())
     down = 0.0
     if missing:
         down = yield from run_in_background(
-            "", lambda _: measure_rate(wheel.url, job.sources, _MOMENT, _SAMPLE), job.stop
+            "", lambda _: measure_download_rate(wheel.url, job.sources, _MOMENT, _SAMPLE), job.stop
         )
     return Rates(rates, next(iter(uploads.values()), 0.0), down, missing)
 

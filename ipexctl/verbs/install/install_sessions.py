@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.packages.resolve import read_uv_errors, strip_prefix
+from ipexctl.act.packages.resolve import read_uv_errors, strip_error_prefix
 from ipexctl.act.packages.sources import Sources
-from ipexctl.act.sessions import RemoteError, Session, load_program
+from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.decide.planning.install import group_hosts_by_tokens
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, PhaseStarted, StepOutcome
@@ -46,7 +46,7 @@ class InstallSessions:
 
     def open(self, link: Link, python: str) -> None:
         """Starts the session of a host under this interpreter. Raises `LinkError`."""
-        self.sessions[link.host.name] = Session.start(link, python, load_program("install"))
+        self.sessions[link.host.name] = Session.start(link, python, load_session_program("install"))
 
     def close(self) -> None:
         """Ends all sessions; those that hold a lock release it."""
@@ -184,7 +184,7 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
         elif lines:
             # uv names what failed in its first line and the cause in its last.
             ends = [*[line for line in lines if line.startswith("error: ")][:1], lines[-1]]
-            words = " / ".join(dict.fromkeys(map(strip_prefix, ends)))
+            words = " / ".join(dict.fromkeys(map(strip_error_prefix, ends)))
             what = f"{error.what}: {words[:400]}"
         hint = "ipexctl install --wheels-from controller" if error.code == "index" else None
     return Failure(host, kind, printable(what, 600), hint, error.code)

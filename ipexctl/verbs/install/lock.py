@@ -10,11 +10,11 @@ from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 
-from ipexctl.act.bundled_files import build_impi_torch
+from ipexctl.act.bundled_files import pack_impi_torch
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.act.packages import resolve as packages
-from ipexctl.act.packages.download import local_path, measure_sizes, probe_index
+from ipexctl.act.packages.download import get_local_wheel_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.planning.extend import pin_installed_release, read_package_name
@@ -66,7 +66,7 @@ class LockRequest(Record):
     def pins(self) -> tuple[str, ...]:
         """What the stack requires, with the wheels that come with ipexctl and those of its options."""
         # By its path, so that no index can offer something else of that name.
-        own = [f"{_IMPI} @ {build_impi_torch(self.context.cache).as_uri()}"] if self.stack.backend == "impi" else []
+        own = [f"{_IMPI} @ {pack_impi_torch(self.context.cache).as_uri()}"] if self.stack.backend == "impi" else []
         pins = pin_installed_release(self.stack.pins, self.base) if self.base else self.stack.pins
         return (*pins, *own, *(["intel-openmp"] if self.task.omp == "intel" else []))
 
@@ -85,7 +85,7 @@ class LockRequest(Record):
         question = {
             "pins": self.pins,
             "python": stack.python,
-            "platform": packages.manylinux_platform(stack.glibc),
+            "platform": packages.choose_manylinux_platform(stack.glibc),
             "with": task.with_,
             "requirements": [Path(name).read_text("utf-8", "replace") for name in task.requirements],
             "wheels": task.wheels and str(Path(task.wheels).absolute()),
@@ -166,7 +166,7 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
     links = [task.wheels or "", *task.find_links, *read_pip_settings(environ).find_links]
     places = [path.absolute().parent, *(Path(unquote(link.removeprefix("file://"))) for link in links if link)]
     folders = [place.resolve() for place in places]
-    files = [local_path(wheel).resolve() for wheel in lock.wheels if wheel.local and wheel.name != _IMPI]
+    files = [get_local_wheel_path(wheel).resolve() for wheel in lock.wheels if wheel.local and wheel.name != _IMPI]
     if outside := [file.name for file in files if not any(map(file.is_relative_to, folders))]:
         what, hint = f"{path} takes files of this machine from outside its directory", "name it: --find-links DIRECTORY"
         raise UsageError(what, reasons=outside[:5], hint=hint)
@@ -182,7 +182,7 @@ def adopt_lock(lock: Lock, stack: Stack, context: Context) -> Lock:
     local = next((wheel for wheel in lock.wheels if wheel.name == _IMPI and wheel.local), None)
     if local is None:
         return lock
-    path = build_impi_torch(context.cache)
+    path = pack_impi_torch(context.cache)
     if hash_file(path) != local.sha256:
         hint = "use the ipexctl that wrote the lock, or lock anew: leave out --locked"
         what = f"the lock holds another impi_torch {local.version} than this ipexctl brings"
@@ -249,7 +249,7 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
         reasons = [f"{name} is needed by other packages of the environment" for name in needed]
         raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
     wheels = measure_sizes(wheels, sources)
-    confusion = sources.find_confusion()
+    confusion = sources.find_dependency_confusion()
     notes = (confusion,) if confusion else ()
     lock = Lock(wheels, stack.python, inputs, notes, _format_mpi(stack), requested=request.requested)
     torch = lock.packages.get("torch")

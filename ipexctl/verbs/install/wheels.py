@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.download import cache_path
+from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels
 from ipexctl.act.transfer.send import hash_file
@@ -81,7 +81,7 @@ def wheels_fetch(
         return
     stop = threading.Event()
     sources = LockRequest(request, stacks[0], context, environ, limits).sources
-    files = {wheel.filename: cache_path(context.cache, wheel) for wheel in todo}
+    files = {wheel.filename: locate_wheel(context.cache, wheel) for wheel in todo}
     result = yield from fetch_wheels(todo, context.cache, sources, stop)
     if isinstance(result, Failure):
         yield Answer(replace(answer, fetched=()))

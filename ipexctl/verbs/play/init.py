@@ -9,7 +9,7 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input, read_script
 from ipexctl.act.packages.sources import Limits
-from ipexctl.act.private_files import write_private
+from ipexctl.act.private_files import write_private_file
 from ipexctl.data import read_data
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig
@@ -171,7 +171,7 @@ def _write_new_file(path: Path, text: str) -> None:
     """Writes a file by rename, mode 0644. Raises `UsageError`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_private(path, text.encode(), 0o644)
+        write_private_file(path, text.encode(), 0o644)
     except OSError as error:
         what = f"{printable(str(path), 300)} cannot be written: {(error.strerror or str(error)).lower()}"
         raise UsageError(what, exit=Exit.RECORD) from None

@@ -87,7 +87,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
                 if "offset" in line:
                     yield from ranks.read(line)
                 else:
-                    stamped = event_json.decode(line)
+                    stamped = event_json.decode_event(line)
                     at, ended = stamped.at, isinstance(stamped.event, e.Ended)
                     yield stamped
                 shown += 1
@@ -133,7 +133,7 @@ class _RankFiles:
 
     def read(self, line: JsonObject) -> Iterator[Stamped]:
         """The bytes of one reference, in pieces. Raises `DamagedRecordError`."""
-        stamped = event_json.decode({**line, "data": ""})
+        stamped = event_json.decode_event({**line, "data": ""})
         event = stamped.event
         if not isinstance(event, e.Output):
             raise event_json.DamagedRecordError("it refers to bytes and is not output")

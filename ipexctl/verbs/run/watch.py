@@ -73,8 +73,8 @@ class RunWatcher:
     def follow(self) -> Generator[Event, None, bool]:
         """Follows the run to its end; True when it goes on without us (detached, terminal closed, connection lost)."""
         log = RunLog(self.nonce, self.running)
-        interrupts = self.context.interrupts
-        with wrap_internal_errors(self.running.run), interrupts.deferring(), closing(self._read_frames()) as received:
+        signals = self.context.interrupts
+        with wrap_internal_errors(self.running.run), signals.defer_signals(), closing(self._read_frames()) as received:
             for frame in received:
                 if frame is not None and frame.kind == GAVE_UP:
                     run = self.running.run
@@ -88,7 +88,7 @@ class RunWatcher:
                 yield from self._handle_signal() if log.over is None else self._report_backlog(frame)
                 yield from self._send_pending_order()
                 hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
-                if hung_up or self.refusals > 1 or interrupts.detach.is_set() or (self.detach and log.launched):
+                if hung_up or self.refusals > 1 or signals.detach.is_set() or (self.detach and log.launched):
                     return True
         return False
 
@@ -214,7 +214,7 @@ class RunWatcher:
             pass  # of the same storm
         self.interrupted = self.interrupted or taken
         try:  # `CleanupChecked` names the hosts that do not answer
-            with self.context.interrupts.holding(_STORM):
+            with self.context.interrupts.ignore_signals(_STORM):
                 yield from run_nested(sweeping, lambda event: not isinstance(event, HostFailed))
         except Interrupted as interrupted:
             self.interrupted = interrupted

@@ -32,7 +32,7 @@ class Scripted(RunWatcher):
         for frame in self.script:
             if not isinstance(frame, Frame):
                 self.refused_at -= 0.0 if frame == "again" else 100.0
-                self.context.interrupts.arrive(signal.SIGINT)
+                self.context.interrupts.handle_signal(signal.SIGINT)
             else:
                 yield frame
 
@@ -81,8 +81,8 @@ def test_a_storm_of_ctrl_c_is_one(tmp_path: Path) -> None:
 
 def test_signals_count_for_nothing_while_what_they_ask_for_is_done() -> None:
     interrupts = Interrupts()
-    with interrupts.raising(), interrupts.holding(60.0):
-        interrupts.arrive(signal.SIGINT)
+    with interrupts.raise_on_signal(), interrupts.ignore_signals(60.0):
+        interrupts.handle_signal(signal.SIGINT)
     assert interrupts.pop_pending() is None
-    with interrupts.raising(), interrupts.holding(0.0), pytest.raises(Interrupted):
-        interrupts.arrive(signal.SIGINT)
+    with interrupts.raise_on_signal(), interrupts.ignore_signals(0.0), pytest.raises(Interrupted):
+        interrupts.handle_signal(signal.SIGINT)

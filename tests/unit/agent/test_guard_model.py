@@ -110,11 +110,11 @@ class PlayedGuard(Guard):
         self.table.proxies.add(pid)
         self.proxies.add(pid)
 
-    def launcher_processes(self) -> set[int]:
+    def list_launcher_processes(self) -> set[int]:
         return set(self.proxies)
 
     def find_rank_processes(self, spare: Iterable[int] = ()) -> list[Process]:
-        out = self.launcher_processes().union(spare)
+        out = self.list_launcher_processes().union(spare)
         return [process for process in self.table.living.values() if process.pid not in out]
 
     def kill_all(self, patience: float, spare: Iterable[int] = ()) -> list[Process]:

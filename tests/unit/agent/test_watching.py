@@ -54,7 +54,7 @@ def at(kept: Kept, agent_is: str = "") -> RemoteRunDir:
     site = RemoteRunDir(HERE, str(kept.directory), sys.executable)
     (kept.directory / AGENT).write_bytes(agent.build_archive())
     role = kept.directory / ROLE
-    role.write_bytes(f"#!/bin/sh\n{agent_is}\n".encode() if agent_is else site.build_agent())
+    role.write_bytes(f"#!/bin/sh\n{agent_is}\n".encode() if agent_is else site.wrap_agent())
     role.chmod(0o700)
     return site
 

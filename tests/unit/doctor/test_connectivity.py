@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.act.sessions import load_program
+from ipexctl.act.sessions import load_session_program
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.connectivity import (
     ConnectivityReport,
@@ -135,7 +135,9 @@ class Program:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", load_program("netcheck")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-I", "-c", load_session_program("netcheck")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert self.hear() == {"kind": "Ready"}
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from ipexctl.act.sessions import load_program
+from ipexctl.act.sessions import load_session_program
 from ipexctl.decide.checks.benchmarks import judge_speeds, merge_best_figures, pair_hosts_in_rounds
 from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck
 from ipexctl.show import hosts_screen
@@ -94,7 +94,7 @@ def test_in_no_round_does_a_host_talk_twice_and_each_has_two_partners(count: int
 
 
 def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
-    program = load_program("bench")
+    program = load_session_program("bench")
     argv = [sys.executable, "-I", "-S", "-c", program]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin

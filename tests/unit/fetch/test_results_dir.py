@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError, folds_case, stat_local_file
+from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError, is_case_insensitive, stat_local_file
 from ipexctl.protocol.paths import PART
 
 
@@ -118,5 +118,5 @@ def test_what_rsync_left_is_adopted_only_if_it_is_a_file_in_real_directories(tmp
 
 
 def test_whether_case_counts_is_tried_and_leaves_nothing(tmp_path: Path) -> None:
-    assert folds_case(tmp_path / "not/there/yet") is False  # of the file systems of Linux that tests run on
+    assert is_case_insensitive(tmp_path / "not/there/yet") is False  # of the file systems of Linux that tests run on
     assert [*tmp_path.iterdir()] == []

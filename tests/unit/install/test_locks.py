@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.download import cache_path
+from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.resolve import load_lock, parse_pylock, save_lock
 from ipexctl.decide.planning.install import format_pylock
 from ipexctl.model.errors import Exit, UsageError
@@ -217,7 +217,7 @@ def test_no_url_leads_out_of_the_cache(before: str, between: str, after: str) ->
             wheel = Wheel(**GOOD | {"url": url})
         except ValueError:
             continue
-        path = cache_path(cache, wheel)
+        path = locate_wheel(cache, wheel)
         assert path.parent == cache / "wheels" / wheel.sha256
         assert path.name == wheel.filename
         assert path.name.startswith("torch-2.8.0+cpu-")

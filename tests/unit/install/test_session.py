@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.sessions import RemoteError, Session, SessionProgramError, load_program
+from ipexctl.act.sessions import RemoteError, Session, SessionProgramError, load_session_program
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host, Inventory
@@ -29,7 +29,7 @@ from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Presen
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
 REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
-PROGRAM = load_program("install")
+PROGRAM = load_session_program("install")
 _NO_UV = {"version": "0", "path": "/none", "size": 1, "sha256": ""}
 HELLO = """
 import json, sys, time

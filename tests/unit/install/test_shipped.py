@@ -6,7 +6,7 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-from ipexctl.act.bundled_files import build_impi_torch
+from ipexctl.act.bundled_files import pack_impi_torch
 from ipexctl.model.toml import parse_toml
 
 PROJECT = Path(__file__).parents[3] / "impi_torch"
@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[3] / "impi_torch"
 
 def test_the_wheel_says_what_the_project_file_says(tmp_path: Path) -> None:
     project = parse_toml((PROJECT / "pyproject.toml").read_text())["project"]
-    with zipfile.ZipFile(build_impi_torch(tmp_path)) as wheel:
+    with zipfile.ZipFile(pack_impi_torch(tmp_path)) as wheel:
         info = next(name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
         said = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
         entries = wheel.read(f"{info}/entry_points.txt").decode()
@@ -29,13 +29,13 @@ def test_the_wheel_says_what_the_project_file_says(tmp_path: Path) -> None:
 
 
 def test_the_wheel_is_the_same_bytes_wherever_it_is_packed(tmp_path: Path) -> None:
-    one, two = build_impi_torch(tmp_path / "a"), build_impi_torch(tmp_path / "b")
+    one, two = pack_impi_torch(tmp_path / "a"), pack_impi_torch(tmp_path / "b")
     assert one.read_bytes() == two.read_bytes()
     assert one.relative_to(tmp_path / "a") == two.relative_to(tmp_path / "b")
 
 
 def test_a_wheel_that_somebody_changed_is_packed_anew(tmp_path: Path) -> None:
-    path = build_impi_torch(tmp_path)
+    path = pack_impi_torch(tmp_path)
     good = path.read_bytes()
     path.write_bytes(b"something else")
-    assert build_impi_torch(tmp_path).read_bytes() == good
+    assert pack_impi_torch(tmp_path).read_bytes() == good

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.packages.resolve import find_uv, manylinux_platform, parse_pylock, resolve_wheels
+from ipexctl.act.packages.resolve import choose_manylinux_platform, find_uv, parse_pylock, resolve_wheels
 from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings, redact_url
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import strip_credentials
@@ -55,7 +55,7 @@ def test_pip_can_be_told_to_read_no_file() -> None:
     ],
 )
 def test_wheels_are_chosen_for_the_oldest_glibc(glibc: str, name: str) -> None:
-    assert manylinux_platform(glibc) == f"x86_64-manylinux_{name}"
+    assert choose_manylinux_platform(glibc) == f"x86_64-manylinux_{name}"
 
 
 def test_uv_is_told_through_its_environment_never_by_arguments() -> None:
@@ -77,8 +77,8 @@ def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     assert sources.find_login("http://host.example/files/x.whl") == ""
     assert sources.find_login("https://host.example.evil/x.whl") == ""
     assert sources.find_login("https://other.example/x.whl") == "me:a%2Fb"
-    assert sources.with_login("https://host.example/x.whl") == "https://u:p%40ss@host.example/x.whl"
-    assert sources.with_login("https://nobody.example/x.whl") == "https://nobody.example/x.whl"
+    assert sources.add_login("https://host.example/x.whl") == "https://u:p%40ss@host.example/x.whl"
+    assert sources.add_login("https://nobody.example/x.whl") == "https://nobody.example/x.whl"
 
 
 def test_messages_have_no_passwords() -> None:
@@ -129,11 +129,11 @@ def test_a_name_comes_from_the_first_index_that_has_it_whatever_another_offers(t
     versions = {wheel.name: wheel.version for wheel in resolved}
     if strategy:
         assert versions["inhouse"] == "99.0"
-        assert "each index can replace" in sources.find_confusion()
+        assert "each index can replace" in sources.find_dependency_confusion()
     else:
         assert versions == {"inhouse": "1.0", "torch": "2.8.0"}
-        assert "extra-index-url" in sources.find_confusion()
-    assert Sources().find_confusion() == ""
+        assert "extra-index-url" in sources.find_dependency_confusion()
+    assert Sources().find_dependency_confusion() == ""
 
 
 def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_built(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from ipexctl.cli import app
-from ipexctl.cli.job import _expand_launch_line
+from ipexctl.cli.job import _expand_mpirun_line
 from ipexctl.data import read_data
 from ipexctl.decide.launch.launch_line import LaunchLine, LaunchTable
 from ipexctl.model.errors import UsageError
@@ -81,10 +81,10 @@ def test_what_is_not_known_is_refused(line: str, why: str) -> None:
 
 def test_options_beside_the_line_win_and_words_of_a_script_are_its_own() -> None:
     words = ["--dry-run", "--from-mpirun", "mpirun -n 4 python x.py --from-mpirun y", "-n", "2"]
-    assert _expand_launch_line(words) == ["-n", "4", "--dry-run", "-n", "2", "x.py", "--from-mpirun", "y"]
-    assert _expand_launch_line(["x.py", "--epochs", "3"]) == ["x.py", "--epochs", "3"]
+    assert _expand_mpirun_line(words) == ["-n", "4", "--dry-run", "-n", "2", "x.py", "--from-mpirun", "y"]
+    assert _expand_mpirun_line(["x.py", "--epochs", "3"]) == ["x.py", "--epochs", "3"]
     with pytest.raises(typer.BadParameter, match="closing quotation"):
-        _expand_launch_line(["--from-mpirun", "mpirun 'x"])
+        _expand_mpirun_line(["--from-mpirun", "mpirun 'x"])
 
 
 def test_the_command_says_what_is_wrong_with_a_line() -> None:

@@ -56,7 +56,7 @@ def recorded(name: str) -> Callable[[], Iterator[Stamped]]:
     def read() -> Iterator[Stamped]:
         with (DATA / f"{name}.jsonl").open() as lines:
             for line in lines:
-                yield event_json.decode(json.loads(line))
+                yield event_json.decode_event(json.loads(line))
 
     return read
 
@@ -127,7 +127,7 @@ def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "u
     Style._add.cache_clear()
     raw = Terminal(encoding)
     out, folding = Pipe(raw), Folding(read_known_errors)
-    console = typeset.console(out, width)
+    console = typeset.make_console(out, width)
     console._force_terminal, console._height, console._color_system = True, height, ColorSystem.STANDARD
     sink = _Still(out, console=console, on_detach=lambda: None)
     events, seen = _until(picture), 0.0

@@ -27,27 +27,27 @@ def test_the_streams_hold_every_kind_of_event() -> None:
 
 def test_every_event_comes_back_equal_through_json() -> None:
     for stamped in EVERY:
-        line = event_json.dumps(event_json.encode(stamped))
+        line = event_json.dump_ascii_json(event_json.encode_event(stamped))
         assert line.isascii()
         assert line.isprintable()
-        back = event_json.decode(json.loads(line))
-        assert event_json.encode(back) == event_json.encode(stamped)
+        back = event_json.decode_event(json.loads(line))
+        assert event_json.encode_event(back) == event_json.encode_event(stamped)
         assert type(back.event) is type(stamped.event)
         if not isinstance(stamped.event, e.Answer) or not isinstance(stamped.event.value, UnknownAnswer):
             assert back == stamped
 
 
 def test_bytes_that_are_not_utf8_are_text_and_base64() -> None:
-    line = event_json.encode(Stamped(1.0, e.Output(0, "h", "out", b"a\xff\n")))
+    line = event_json.encode_event(Stamped(1.0, e.Output(0, "h", "out", b"a\xff\n")))
     assert (line["data"], line["data_base64"]) == ("a\ufffd\n", "Yf8K")
-    assert "data_base64" not in event_json.encode(Stamped(1.0, e.Output(0, "h", "out", "é".encode())))
+    assert "data_base64" not in event_json.encode_event(Stamped(1.0, e.Output(0, "h", "out", "é".encode())))
 
 
 def test_numbers_that_json_does_not_know_become_null() -> None:
-    line = event_json.encode(
+    line = event_json.encode_event(
         Stamped(1.0, e.FactsRead("h", Facts(load=float("nan"), cgroup_cpus=float("inf"), clock=1.5)))
     )
-    facts = json.loads(event_json.dumps(line))["facts"]
+    facts = json.loads(event_json.dump_ascii_json(line))["facts"]
     assert (facts["load"], facts["cgroup_cpus"], facts["clock"]) == (None, None, 1.5)
 
 
@@ -61,12 +61,12 @@ def test_facts_that_have_forms_of_their_own_in_json_come_back() -> None:
         isa_refused={"AMX": Note("", "no XTILEDATA permission")},
         cores=(Core((0,), 0),),
     )
-    line = json.loads(event_json.dumps(event_json.encode(Stamped(1.0, e.FactsRead("h", facts)))))
+    line = json.loads(event_json.dump_ascii_json(event_json.encode_event(Stamped(1.0, e.FactsRead("h", facts)))))
     shown = line["facts"]
     assert (shown["cpus_online"], shown["hybrid"]["p_cpus"], shown["flags"]) == ("0-1,8", "0-1", "avx2 avx512f")
     assert shown["isa_refused"] == {"AMX": "no XTILEDATA permission"}
     assert "cores" not in shown
-    assert event_json.decode(line).event == e.FactsRead("h", replace(facts, cores=()))
+    assert event_json.decode_event(line).event == e.FactsRead("h", replace(facts, cores=()))
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_facts_that_have_forms_of_their_own_in_json_come_back() -> None:
 )
 def test_what_is_not_an_event_is_said_to_be_damaged(line: dict[str, object]) -> None:
     with pytest.raises(event_json.DamagedRecordError):
-        event_json.decode(line)
+        event_json.decode_event(line)

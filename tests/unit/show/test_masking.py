@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
-from ipexctl.show.masking import Masker, mask
+from ipexctl.show.masking import Masker, mask_secrets
 
 SECRET = "q7Zk-93mvPd1"
 
@@ -21,7 +21,7 @@ def output(data: bytes, partial: bool = True) -> e.Output:
 
 def shown(masker: Masker, *events: e.Event) -> bytes:
     end = e.RunEnded("r1", "done", "", 1.0)
-    passed = [each for event in (*events, end) for each in masker.events(event)]
+    passed = [each for event in (*events, end) for each in masker.mask_event(event)]
     assert passed[-1] == end
     return b"".join(event.data for event in passed if isinstance(event, e.Output))
 
@@ -42,32 +42,32 @@ def shown(masker: Masker, *events: e.Event) -> bytes:
     ],
 )
 def test_secrets_are_masked_by_what_stands_before_them_or_how_they_begin(text: str) -> None:
-    assert SECRET.replace("-", "") not in mask(text).replace("-", "")
-    assert "with blanks" not in mask(text)
+    assert SECRET.replace("-", "") not in mask_secrets(text).replace("-", "")
+    assert "with blanks" not in mask_secrets(text)
 
 
 def test_values_of_variables_whose_names_look_secret_are_masked_wherever_they_stand() -> None:
     masker = Masker({"WANDB_API_KEY": SECRET, "TOKENIZERS": "no", "PATH": "/usr/bin"})
-    assert masker.text(f"KeyError: '{SECRET}'") == "KeyError: '***'"
-    assert masker.text("no change of /usr/bin") == "no change of /usr/bin"
+    assert masker.mask_text(f"KeyError: '{SECRET}'") == "KeyError: '***'"
+    assert masker.mask_text("no change of /usr/bin") == "no change of /usr/bin"
 
 
 def test_what_was_declared_is_masked_in_every_text_of_an_event() -> None:
     masker = Masker({})
-    masker.declare([SECRET, "first line of a key\nsecond line of it"])
+    masker.add_secrets([SECRET, "first line of a key\nsecond line of it"])
     failure = Failure("a", Kind.STEP, f"it says {SECRET}", f"or {SECRET}")
-    (failed,) = masker.events(e.HostFailed(failure))
+    (failed,) = masker.mask_event(e.HostFailed(failure))
     assert failed == e.HostFailed(Failure("a", Kind.STEP, "it says ***", "or ***"))
-    (planned,) = masker.events(e.Planned("run", f"env A={SECRET}\nsecond line of it"))
+    (planned,) = masker.mask_event(e.Planned("run", f"env A={SECRET}\nsecond line of it"))
     assert planned == e.Planned("run", "env A=***\n***")
-    (said,) = masker.events(e.LauncherOutput("err", f"x{SECRET}y".encode()))
+    (said,) = masker.mask_event(e.LauncherOutput("err", f"x{SECRET}y".encode()))
     assert said == e.LauncherOutput("err", b"x***y")
 
 
 @given(st.lists(st.integers(1, len(SECRET) - 1), max_size=4), st.booleans())
 def test_a_secret_that_a_rank_prints_in_pieces_is_not_shown(cuts: list[int], ended: bool) -> None:
     masker = Masker({})
-    masker.declare([SECRET])
+    masker.add_secrets([SECRET])
     at = [0, *sorted(set(cuts)), len(SECRET)]
     pieces = [SECRET[start:end].encode() for start, end in itertools.pairwise(at)]
     pieces = [b"before " + pieces[0], *pieces[1:], b" after\n" if ended else b" after"]
@@ -76,7 +76,7 @@ def test_a_secret_that_a_rank_prints_in_pieces_is_not_shown(cuts: list[int], end
 
 def test_a_colour_inside_of_a_secret_does_not_show_it_and_what_only_begins_like_one_is_shown() -> None:
     masker = Masker({})
-    masker.declare([SECRET])
+    masker.add_secrets([SECRET])
     assert shown(masker, output(b"\x1b[31mq7Z\x1b[0mk-93m\x1b[1mvPd1!\n", False)) == b"\x1b[31m***!\n"
     assert shown(masker, output(b"q7Z"), output(b"k-94\n", False)) == b"q7Zk-94\n"
     assert shown(masker, output(b"ends with q7Z")) == b"ends with q7Z"
@@ -85,6 +85,6 @@ def test_a_colour_inside_of_a_secret_does_not_show_it_and_what_only_begins_like_
 def test_tokens_that_a_rank_prints_are_masked_also_where_their_values_are_not_known() -> None:
     """As attach and logs show them, from a machine that did not start the run."""
     printed = b"login hf_abcdefghijklmnopqrst at https://ada:pass@index/simple, tokens=2048, loss: 0.5\n"
-    (shown,) = Masker({}).events(e.Output(0, "node0", "out", printed, False))
+    (shown,) = Masker({}).mask_event(e.Output(0, "node0", "out", printed, False))
     assert isinstance(shown, e.Output)
     assert shown.data == b"login *** at https://***@index/simple, tokens=2048, loss: 0.5\n"

@@ -48,7 +48,7 @@ def test_sizes_and_times_are_short() -> None:
 def test_hosts_that_failed_the_same_way_are_one_line() -> None:
     dark = [Failure(f"node{n}", Kind.UNREACHABLE, f"no answer within 10 s (10.0.0.{n}:22)") for n in range(1, 4)]
     other = Failure("node7", Kind.STEP, "no space left", "--venv /scratch/env")
-    assert phrases.failure_lines([dark[0], other, *dark[1:]]) == [
+    assert phrases.format_failure_lines([dark[0], other, *dark[1:]]) == [
         "node[1-3]: unreachable: no answer within 10 s",
         "node7: no space left",
         "  hint: --venv /scratch/env",
@@ -57,17 +57,17 @@ def test_hosts_that_failed_the_same_way_are_one_line() -> None:
 
 def test_one_failed_host_keeps_its_address() -> None:
     failure = Failure("node2", Kind.UNREACHABLE, "connection refused (10.0.0.2:22)")
-    assert phrases.failure_lines([failure]) == ["node2: unreachable: connection refused (10.0.0.2:22)"]
+    assert phrases.format_failure_lines([failure]) == ["node2: unreachable: connection refused (10.0.0.2:22)"]
 
 
 def test_different_reasons_and_hints_are_never_joined() -> None:
     keys = [Failure(f"n{n}", Kind.UNREACHABLE, f"unknown host key SHA256:{n}", f"add {n}") for n in range(3)]
-    assert len(phrases.format_failures(keys)) == 3
+    assert len(phrases.group_failures(keys)) == 3
 
 
 def test_a_refusal_is_a_sentence_its_reasons_and_one_hint() -> None:
     refused = UsageError("hosts is not good", reasons=["hosts:3: bad \x1b[2J", "hosts:4: worse"], hint="ipexctl hosts")
-    assert phrases.refusal_lines(refused) == [
+    assert phrases.format_refusal_lines(refused) == [
         "hosts is not good",
         r"  hosts:3: bad \x1b[2J",
         "  hosts:4: worse",
@@ -104,10 +104,10 @@ def test_of_a_hint_sentences_are_broken_and_commands_are_not(hint: str, rows: li
 
 
 def test_signals_have_names_where_they_have_one() -> None:
-    assert (phrases.signal_name(9), phrases.signal_name(99)) == ("SIGKILL", "signal 99")
+    assert (phrases.format_signal(9), phrases.format_signal(99)) == ("SIGKILL", "signal 99")
 
 
 def test_what_is_done_but_goes_on_is_no_hundred_percent() -> None:
     assert phrases.format_amount(5, 10, "files") == "50 % (5 of 10 files)"
-    assert phrases.format_amount(10, 10, "files") == phrases.short_amount(10, 10, "files") == "all of 10 files"
+    assert phrases.format_amount(10, 10, "files") == phrases.format_short_amount(10, 10, "files") == "all of 10 files"
     assert [phrases.format_amount(n, 0, "files") for n in (1, 2)] == ["1 file", "2 files"]

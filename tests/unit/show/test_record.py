@@ -32,7 +32,7 @@ AT = streams.START
 
 
 def lost_of(made: Record) -> LostOutput:
-    lost = made.lost()
+    lost = made.count_lost_output()
     assert lost
     return lost
 
@@ -90,7 +90,7 @@ def test_a_record_holds_events_plan_report_and_the_ranks_bytes(runs: Path) -> No
     assert names == ["events.jsonl", "plan.txt", *ranks, "report.json"]
     assert (made.directory / "plan.txt").read_text() == "mpirun -n 8 …\n"
     assert json.loads((made.directory / "report.json").read_text())["exit"] == Exit.RANK
-    assert made.lost() is None
+    assert made.count_lost_output() is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["out", "err"]), st.binary(max_size=30)), max_size=20))
@@ -182,7 +182,7 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
     assert b"".join(event.data for event in shown if isinstance(event, e.Output)) == kept[:5000] + b"space again\n"
     said = [event.text for event in shown if isinstance(event, e.Message) and "bytes of rank 0" in event.text]
     assert sum(int(text.split()[0]) for text in said) == gap
-    assert fold([], lost=made.lost()).causes[-1] is Exit.RECORD
+    assert fold([], lost=made.count_lost_output()).causes[-1] is Exit.RECORD
 
 
 def remove(file: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_ranks_file_that_is_removed_or_replaced_is_written_again(
     made.handle_event(out(0, b"two\n", AT + 1))
     if moment == "at the end":
         change(made.directory / "ranks/0.out")
-    assert made.lost() is None
+    assert made.count_lost_output() is None
     made.close()
     assert (made.directory / "ranks/0.out").read_bytes() == b"one\ntwo\n"
     assert not (made.directory / "ranks/0.out").is_symlink()

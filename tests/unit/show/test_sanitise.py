@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.show.sanitise import (
-    decode,
+    decode_utf8,
     escape,
     escape_lines,
     find_decodable_end,
-    is_harmless,
-    is_plain,
+    is_printable_ascii,
+    is_safe_to_print,
     strip_colours,
 )
 
@@ -49,14 +49,14 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
 
 @given(ANY_TEXT | NASTY)
 def test_what_is_called_harmless_is_not_changed_line_by_line(text: str) -> None:
-    if is_harmless(text):
+    if is_safe_to_print(text):
         assert escape_lines(text) == text.split("\n")
 
 
 @given(st.binary())
 def test_bytes_called_plain_are_harmless_text(data: bytes) -> None:
-    if is_plain(data):
-        assert is_harmless(data.decode("ascii"))
+    if is_printable_ascii(data):
+        assert is_safe_to_print(data.decode("ascii"))
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")), st.data())
@@ -64,8 +64,8 @@ def test_a_character_cut_by_a_read_is_never_replaced(text: str, data: st.DataObj
     raw = text.encode()
     cut = data.draw(st.integers(0, len(raw)))
     end = find_decodable_end(raw[:cut])
-    assert "\ufffd" not in decode(raw[:end]).replace("\ufffd" if "\ufffd" in text else "", "")
-    assert decode(raw[:end]) + decode(raw[end:]) == text
+    assert "\ufffd" not in decode_utf8(raw[:end]).replace("\ufffd" if "\ufffd" in text else "", "")
+    assert decode_utf8(raw[:end]) + decode_utf8(raw[end:]) == text
     assert cut - end < 4
 
 

@@ -275,7 +275,7 @@ def test_what_is_copied_is_never_broken(width: int) -> None:
     text = drawn(screens.format_answer(streams.checked([], [finding])), width)
     assert LONG in text
     failure = Failure("b", Kind.UNREACHABLE, "unknown host key", fix)
-    assert LONG in drawn(typeset.failures([failure]), width)
+    assert LONG in drawn(typeset.format_failures([failure]), width)
 
 
 def test_a_table_that_does_not_fit_has_nothing_broken() -> None:

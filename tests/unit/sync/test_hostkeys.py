@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, format_known_host, known_host_name
+from ipexctl.act.ssh.hostkeys import KnownHosts, compute_fingerprint, format_known_host_name, format_known_hosts_line
 
 
 def blob(seed: str, kind: str = "ssh-ed25519") -> bytes:
@@ -71,12 +71,12 @@ def known(tmp_path: Path) -> KnownHosts:
 def test_plain_hashed_bracketed_and_wildcard_lines_are_found(
     known: KnownHosts, host: str, port: int, seed: str
 ) -> None:
-    assert known.judge_key(known_host_name(host, port), blob(seed)).state == "ok"
+    assert known.judge_key(format_known_host_name(host, port), blob(seed)).state == "ok"
 
 
 @pytest.mark.parametrize("host", ["bad.cluster", "node3", "cluster", "elsewhere", "node22"])
 def test_hosts_that_no_line_matches_are_unknown(known: KnownHosts, host: str) -> None:
-    assert known.judge_key(known_host_name(host, 22), blob("four")).state == "unknown"
+    assert known.judge_key(format_known_host_name(host, 22), blob("four")).state == "unknown"
 
 
 def test_a_revoked_key_is_refused_although_another_line_allows_it(known: KnownHosts) -> None:
@@ -147,6 +147,6 @@ def test_thousands_of_lines_are_read_and_searched_fast_enough_to_do_it_for_every
 
 
 def test_fingerprints_and_lines_are_written_as_openssh_writes_them() -> None:
-    assert fingerprint(blob("one")).startswith("SHA256:")
-    assert not fingerprint(blob("one")).endswith("=")
-    assert format_known_host("[h]:1", "ssh-ed25519", blob("one")) == line("[h]:1", "one")
+    assert compute_fingerprint(blob("one")).startswith("SHA256:")
+    assert not compute_fingerprint(blob("one")).endswith("=")
+    assert format_known_hosts_line("[h]:1", "ssh-ed25519", blob("one")) == line("[h]:1", "one")

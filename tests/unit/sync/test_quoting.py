@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.act.ssh.quoting import OutputSplitter, fit_line, make_stop_script, new_nonce, shell_line, wrap_command
+from ipexctl.act.ssh.quoting import (
+    OutputSplitter,
+    fit_argument_limit,
+    format_shell_line,
+    make_nonce,
+    make_stop_script,
+    wrap_command,
+)
 from ipexctl.model.commands import Command
 
 SHELLS = [
@@ -30,12 +37,12 @@ def through(
 ) -> tuple[bytes, OutputSplitter, int]:
     """What comes back from words that print their arguments, given to a login shell as sshd does."""
     command = Command(("printf", "%s\\0", *words))
-    nonce = new_nonce()
-    way = wrap_command(shell_line(command), nonce)
+    nonce = make_nonce()
+    way = wrap_command(format_shell_line(command), nonce)
     line = before.encode() + way.line
     done = subprocess.run([shell, "-c", line], input=way.stdin + stdin, capture_output=True, timeout=30)
     marked = OutputSplitter(nonce)
-    return marked.feed(done.stdout), marked, done.returncode
+    return marked.extract_output(done.stdout), marked, done.returncode
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -55,7 +62,7 @@ def test_a_word_of_a_hundred_kilobytes_comes_through_every_login_shell(shell: st
 
 
 def test_of_a_long_command_that_did_not_arrive_whole_nothing_is_executed(tmp_path: Path) -> None:
-    way = fit_line(b"touch early; : %s; touch late" % (b"x" * 150_000))
+    way = fit_argument_limit(b"touch early; : %s; touch late" % (b"x" * 150_000))
     for cut in (20, 100_000, len(way.stdin) - 1):
         done = subprocess.run(["sh", "-c", way.line], input=way.stdin[:cut], capture_output=True, cwd=tmp_path)
         assert done.returncode != 0
@@ -76,7 +83,7 @@ def test_a_command_of_any_length_has_its_own_input(tmp_path: Path, tools: str, w
         (tmp_path / "dd").unlink()
         (tmp_path / "dd").symlink_to("/bin/false")
     own = b"the command's own\n" * 10_000
-    for way in (fit_line(b": %s; cat" % word), wrap_command(b": %s; cat" % word, b"mark")):
+    for way in (fit_argument_limit(b": %s; cat" % word), wrap_command(b": %s; cat" % word, b"mark")):
         given, env = way.stdin + own, {"PATH": str(tmp_path)}
         done = subprocess.run([tmp_path / "sh", "-c", way.line], input=given, capture_output=True, env=env, timeout=30)
         assert done.stdout.rpartition(b"mark ")[2].lstrip(b"0123456789").lstrip(b"\n") == own, done.stderr
@@ -98,28 +105,28 @@ def test_any_words_come_through_sh(words: list[str]) -> None:
 
 
 def test_a_mark_that_arrives_in_pieces_is_found() -> None:
-    nonce = new_nonce()
+    nonce = make_nonce()
     data = b"noise\n" + b"\n" + nonce + b" 4711\n" + b"out"
     for cut in range(1, len(data)):
         marked = OutputSplitter(nonce)
-        assert marked.feed(data[:cut]) + marked.feed(data[cut:]) == b"out"
+        assert marked.extract_output(data[:cut]) + marked.extract_output(data[cut:]) == b"out"
         assert marked.pid == 4711
 
 
 def test_endless_noise_without_a_mark_does_not_fill_memory() -> None:
-    marked = OutputSplitter(new_nonce())
+    marked = OutputSplitter(make_nonce())
     for _ in range(40):
-        assert marked.feed(b"x" * 100_000) == b""
+        assert marked.extract_output(b"x" * 100_000) == b""
     assert len(marked.noise) < 2 << 20
 
 
 def test_a_nul_in_an_argument_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"train.*NUL"):
-        shell_line(Command(("train", "a\0b")))
+        format_shell_line(Command(("train", "a\0b")))
 
 
 def test_ending_stops_a_whole_process_group_that_ignores_the_polite_signal() -> None:
-    line = fit_line(b"trap '' TERM; sleep 300 & echo $$; sleep 300; sleep 300").line
+    line = fit_argument_limit(b"trap '' TERM; sleep 300 & echo $$; sleep 300; sleep 300").line
     process = subprocess.Popen(["/bin/sh", "-c", line], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
