@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,7 @@ from ipexctl.decide.launch.tuning import choose_preloads
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.errors import Exit, Kind, UsageError
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, PhaseStarted, Planned, Progress, StepEnded
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import to_json
@@ -1017,6 +1018,45 @@ def test_intels_openmp_comes_from_its_wheel_and_is_loaded_before_it_counts(bench
     chosen, warnings = choose_preloads(Run(script="x.py", allocator="default"), facts, "node0")
     assert [(one.name, one.path) for one in chosen] == [("iomp5", f"{bench.venv}/lib/libiomp5.so")]
     assert warnings == ()
+
+
+def test_every_step_has_its_number_and_a_host_that_waits_for_another_says_so(tmp_path: Path, index: Index) -> None:
+    both = Bench(tmp_path, ("node0", "node1"))  # one file system
+    played = both.play(index)
+    assert played.exit == Exit.OK, (played.refusal, played.failures())
+    phases = [event for event in played.events if isinstance(event, PhaseStarted)]
+    steps = ["lock", "send the wheels", "unpack", "check", "switch", "tidy"]
+    assert [phase.title for phase in phases[1:]] == steps
+    assert [(phase.number, phase.of) for phase in phases[1:]] == [(number, 7) for number in range(2, 8)]
+    assert (phases[0].number, phases[0].of) == (1, 0)  # how many there are is not known before the plan
+    waits = {
+        event.detail: event.host for event in played.events if isinstance(event, Progress) and "waits" in event.detail
+    }
+    ((whom, who),) = waits.items()
+    assert (who, whom) in {("node1", "waits for node0"), ("node0", "waits for node1")}
+    assert played.ended("install") == [whom.removeprefix("waits for ")]
+
+
+def test_the_check_starts_a_real_rank_so_an_mpi_that_only_tells_its_version_does_not_pass(
+    bench: Bench, index: Index
+) -> None:
+    assert bench.play(index, torch="2.8.0").exit == Exit.OK
+    before = bench.marker()
+    # As a mixture of two builds: `-V` works, and what it starts dies in MPI_Init.
+    broken = (
+        "#!/bin/sh\n[ $1 = -V ] && exec echo 'Intel(R) MPI Library, Version 2021.18'\necho MPI_Init failed\nexit 143\n"
+    )
+    (old,) = (built for built in index.wheels if built.project == "impi-rt")
+    library = wheels.LIBRARY.read_bytes()
+    data = {"bin/mpiexec.hydra": broken, "bin/mpirun": broken}
+    data |= {"lib/libmpi.so.12": library, "lib/libfabric.so.1": library}  # type: ignore[dict-item]
+    index.wheels.remove(old)
+    index.wheels.append(wheels.wheel("impi-rt", "2021.18.1", {}, data=data))
+    played = bench.play(index, remembered_lock=False)
+    assert played.exit == Exit.STEP, (played.refusal, played.failures())
+    (failure,) = played.failures()
+    assert re.search(r"one rank of .*/mpiexec\.hydra: OSError: status 143: MPI_Init failed", failure)
+    assert bench.marker() == before
 
 
 def test_an_openmp_that_does_not_load_is_no_environment_where_it_was_asked_for(bench: Bench, index: Index) -> None:

@@ -140,3 +140,13 @@ def test_pictures_fetch_nothing(file: Path) -> None:
     text = file.read_text("utf-8")
     assert "<svg" in text
     assert not re.search(r"@import|url\(['\"]?http|xlink:href|<script|<image", text)
+
+
+def test_the_page_of_the_bindings_begins_with_what_works_without_intels_index() -> None:
+    page = (ROOT / "docs/recipe-oneccl.md").read_text("utf-8")
+    first = next(blocks(ROOT / "docs/recipe-oneccl.md", "sh")).splitlines()
+    installs = [line for line in first if line.startswith("ipexctl install ")]
+    own = ("--find-links", "--extra-index-url", "--wheels")
+    assert [[flag for flag in own if flag in line] for line in installs] == [[flag] for flag in own] + [[]]
+    assert page.index("--find-links") < page.index("# Intel's index")
+    assert "the order of its imports" in page

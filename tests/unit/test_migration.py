@@ -157,6 +157,21 @@ def test_a_batch_file_is_one_launch_with_what_it_says_of_its_job() -> None:
     assert instead(batch, "job.sbatch") == {"srun": "ipexctl run --ppn 4 --hosts slurm -n 8 train.py --epochs 3"}
 
 
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("pip install torch==2.7.0 intel-extension-for-pytorch==2.7.0", "ipexctl install --track ipex "),
+        ("pip3 install -U 'intel_extension_for_pytorch'", "ipexctl install --track ipex "),
+        ("python -m pip install oneccl-bind-pt==2.7.0 -f https://wheels.example", "ipexctl install --backend ccl "),
+        ("sbatch -w n1,n2 --ntasks-per-node 2 --wrap 'python train.py'", "ipexctl run --hosts n1,n2 --ppn 2 train.py"),
+        ("sbatch job.sh", "ipexctl run (not translated: "),
+    ],
+)
+def test_a_line_of_pip_or_of_a_batch_system_becomes_a_command_of_ours(line: str, becomes: str) -> None:
+    (text,) = instead(line + "\n").values()
+    assert text.startswith(becomes)
+
+
 def test_what_the_rfc_called_it_and_what_accelerate_took_of_it() -> None:
     config = "ipex_config:\n  ipex_enabled: true\n  ipex_fusion_enabled: true\n"
     assert found(config, "default_config.yaml") == [(1, "ipex_config"), (2, "ipex_enabled"), (3, "ipex_fusion_enabled")]

@@ -314,6 +314,47 @@ def test_a_command_that_the_state_does_not_allow_is_refused(tmp_path: Path) -> N
     assert caught.value.code == "state"
 
 
+UV = """#!{python}
+import pathlib, sys, time
+if sys.argv[1] == "venv":
+    pathlib.Path(sys.argv[-1], "bin").mkdir(parents=True)
+else:
+    environment = pathlib.Path(sys.argv[sys.argv.index("--python") + 1]).parents[1]
+    for number in range(2):
+        environment.joinpath(str(number)).write_bytes(bytes({half}))
+        time.sleep(0.9)
+"""
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_unpacking_tells_the_bytes_of_the_wheels_whatever_else_is_written_to_the_disk(
+    tmp_path: Path, known: bool
+) -> None:
+    half, total = 4 << 20, (8 << 20) * known
+    uv, disk = tmp_path / "uv", tmp_path / "other"
+    uv.write_text(UV.format(python=sys.executable, half=half))
+    uv.chmod(0o755)
+    told: list[tuple[int, int]] = []
+
+    def note(done: int, of: int) -> None:
+        told.append((done, of))
+        disk.write_bytes(bytes(4 * half))  # of somebody else, meanwhile
+
+    numbers = {"unpacked": 1, "total": total, "stall": 60.0}
+    more: dict[str, Any] = {"origin": sys.executable, "removed": [], "uv": str(uv), "lock": "x", **numbers}
+    with start(PROGRAM) as session:
+        place: dict[str, Any] = {"venv": str(tmp_path / "env"), "id": "new"}
+        session.call("lock", Nothing, **place, owner={})
+        session.call("build", Nothing, **place, **more, keep=False, repair=False, progress=note)
+    done = [bytes_done for bytes_done, _ in told]
+    assert {of for _, of in told} == {total}
+    assert done == sorted(done)
+    # Each look is before or after one of the two files; what the interpreter writes of its own is some KiB.
+    assert all(bytes_done % half < 1 << 20 for bytes_done in done)
+    assert {1, 2} <= {bytes_done // half for bytes_done in done}
+    assert not known or done[-1] == total, "never more than there is"
+
+
 class Store:
     """The environments of one host, and an install there that has come to the switch."""
 

@@ -1,0 +1,38 @@
+"""The one rank that the check of an environment starts, with a real Intel MPI: a mixture of builds does not pass."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ipexctl.decide.releases.runtime import Runtime
+from tests.wheels import LIBRARY
+
+ROOT = Path(__file__).parents[2]
+ASK = "import sys; from ipexctl.remote.session.verify import query_mpi_version as ask; print(ask(*sys.argv[1:]))"
+
+
+def check(runtime: Runtime, *first: Path) -> subprocess.CompletedProcess[str]:
+    """What the check says of this MPI; the loader searches the directories ``first`` before its own."""
+    library_path = os.pathsep.join([*map(str, first), *runtime.library_path])
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": library_path}
+    argv = [sys.executable, "-c", ASK, runtime.mpiexec, runtime.dialect, "libmpi.so.12"]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_the_version_is_that_of_the_library_which_a_rank_has_loaded(runtime: Runtime) -> None:
+    done = check(runtime)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Intel(R) MPI Library 2021.18"), done.stdout
+
+
+def test_an_mpiexec_that_tells_its_version_but_cannot_start_a_rank_is_refused(runtime: Runtime, tmp_path: Path) -> None:
+    shutil.copy(LIBRARY, tmp_path / "libmpi.so.12")  # of something else
+    env = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join([str(tmp_path), *runtime.library_path])}
+    assert subprocess.run([runtime.mpiexec, "-V"], env=env, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+    done = check(runtime, tmp_path)
+    assert done.returncode != 0
+    assert "OSError: status 1: " in done.stderr
