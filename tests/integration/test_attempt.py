@@ -315,3 +315,26 @@ def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start: Start) -> No
     assert procs.find_marked(mark) == []
     end = Path(attempt.watcher.head.directory, "end.json").read_text()
     assert "watcher lost" in end
+
+
+def test_the_report_names_the_libraries_that_each_rank_has_loaded_and_two_of_a_kind_are_warned_of(
+    start: Start, tmp_path: Path
+) -> None:
+    paths = [tmp_path / where / "libmpi.so.12" for where in ("binding", "ipex")]
+    for path, version in zip(paths, (b"2021.13", b"2021.12"), strict=True):
+        path.parent.mkdir()
+        path.write_bytes(b"\x7fELF" + bytes(4096) + version + bytes(4096))
+    attempt = start(*map(str, paths), script="loads.py")
+    folding, messages = Folding(), []
+    for event in run_alone(attempt):
+        folding.handle_event(Stamped(time.time(), event))
+        messages += [event] if isinstance(event, Message) else []
+    run = folding.report().run
+    assert run is not None
+    found = [("MPI", str(path), version) for path, version in zip(paths, ("2021.13", "2021.12"), strict=True)]
+    for rank in run.ranks:
+        loaded = {(library.kind, library.path, library.version) for library in rank.libraries}
+        assert loaded >= {*found}, rank
+    warned = [str(message.text) for message in messages if "has loaded MPI twice" in message.text]
+    assert warned
+    assert all(str(path) in warned[0] for path in paths)
