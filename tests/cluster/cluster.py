@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -194,10 +194,10 @@ class Cluster(AbstractContextManager["Cluster"]):
             yield
 
     @contextmanager
-    def uplink(self) -> Iterator[Uplink]:
-        """An HTTP(S) proxy in the cluster through which package indexes can be reached: ``env=uplink.env`` for the
-        controller, ``uplink.url`` (http://10.77.0.1:PORT) for hosts."""
-        with Uplink.open(self._room.inside, "10.77.0.1") as uplink:
+    def uplink(self, refused: Collection[str] = ()) -> Iterator[Uplink]:
+        """An HTTP(S) proxy in the cluster through which package indexes can be reached, but those at the hosts
+        ``refused``: ``env=uplink.env`` for the controller, ``uplink.url`` (http://10.77.0.1:PORT) for hosts."""
+        with Uplink.open(self._room.inside, "10.77.0.1", refused) as uplink:
             yield uplink
 
     # on a host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -21,10 +21,13 @@ class Uplink:
 
     @staticmethod
     @contextmanager
-    def open(inside: Callable[[], AbstractContextManager[None]], address: str) -> Iterator[Uplink]:
+    def open(
+        inside: Callable[[], AbstractContextManager[None]], address: str, refused: Collection[str] = ()
+    ) -> Iterator[Uplink]:
+        """``refused`` are names of hosts to which it makes no connection."""
         with inside():
             listener = socket.create_server((address, 0))
-        threading.Thread(target=_serve, args=(listener,), daemon=True).start()  # in this machine's own network
+        threading.Thread(target=_serve, args=(listener, refused), daemon=True).start()  # in this machine's own network
         try:
             yield Uplink(f"http://{address}:{listener.getsockname()[1]}")
         finally:
@@ -33,16 +36,16 @@ class Uplink:
             listener.close()
 
 
-def _serve(listener: socket.socket) -> None:
+def _serve(listener: socket.socket, refused: Collection[str]) -> None:
     while True:
         try:
             client, _ = listener.accept()
         except OSError:
             return
-        threading.Thread(target=_one, args=(client,), daemon=True).start()
+        threading.Thread(target=_one, args=(client, refused), daemon=True).start()
 
 
-def _one(client: socket.socket) -> None:
+def _one(client: socket.socket, refused: Collection[str]) -> None:
     with client, suppress(OSError, ValueError):
         head = b""
         while b"\r\n\r\n" not in head and len(head) < 65536:
@@ -55,6 +58,9 @@ def _one(client: socket.socket) -> None:
             client.sendall(b"HTTP/1.1 405 Only CONNECT\r\n\r\n")
             return
         name, _, port = target.rpartition(":")
+        if name in refused:
+            client.sendall(b"HTTP/1.1 502 Cannot connect\r\n\r\n")
+            return
         try:
             far = socket.create_connection((name.strip("[]"), int(port)), timeout=30)
         except OSError:

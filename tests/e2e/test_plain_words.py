@@ -1,0 +1,63 @@
+"""`ipexctl install && ipexctl run --ppn 1 examples/train_ddp.py` on fresh hosts, with no flag and neither Intel's index
+nor PyTorch's in reach: the real wheels are those of the default index. About 7 GB a host, and the network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from ipexctl.verbs.common.probe import load_releases
+from tests.cluster import Cluster
+from tests.e2e.desk import ROOT, Desk, residue
+from tests.e2e.test_stacks import CACHE
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600)]
+
+OF_USER = ("UV_", "PIP_", "SSL_")
+NEVER = ("INDEX", "FIND_LINKS")  # of this machine: the user has named no source of wheels
+
+
+def prepare(cluster: Cluster, path: Path) -> Desk:
+    """A user who has the examples and has set nothing but certificates and time limits."""
+    desk = Desk(cluster, path / "desk")
+    shutil.copytree(ROOT / "examples", desk.path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    settings = {name: value for name, value in os.environ.items() if name.startswith(OF_USER)}
+    desk.env |= {name: value for name, value in settings.items() if not name.endswith(NEVER)}
+    desk.env["XDG_CACHE_HOME"] = CACHE  # wheels that were fetched once
+    return desk
+
+
+def test_install_and_run_without_a_flag_train_where_only_the_default_index_is_in_reach(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster("node0", "node1")
+    desk = prepare(cluster, tmp_path)
+    closed = {urlsplit(index.url).hostname or "" for index in load_releases().indexes.values()}
+    with cluster.uplink(refused=closed) as uplink:
+        told = desk("install", timeout=3000, **uplink.env)
+        assert told.code == 0, told
+        ran = desk("run", "--ppn", "1", "examples/train_ddp.py", timeout=900, **uplink.env)
+    said = " ".join((told.out + told.err).split())
+    # It says what it chose, what it passed over, and why.
+    assert re.search(r"oneccl [\d.]+: its index does not answer: \S+; taking torch [\d.]+", said), told
+    marker = json.loads(cluster.exec("node1", ["cat", "/root/.local/share/ipexctl/env/ipexctl.json"]).stdout)
+    stack = marker["stack"]
+    assert (stack.get("oneccl"), stack["backend"]) == (None, "impi")
+    assert f"taking torch {stack['torch']} + ipex {stack['ipex']}" in said
+    assert "the CPU build's index does not answer" in said
+    assert ran.code == 0, ran
+    assert "0 processes left on 2 hosts" in ran.out
+    for rank in range(2):
+        shown = desk.written(rank).decode()
+        assert f"rank {rank} of 2 on node{rank}: torch {stack['torch']}, ipex {stack['ipex']}" in shown
+        found = re.search(r"loss ([\d.]+) → ([\d.]+)", shown)
+        assert found, shown
+        assert float(found[2]) < float(found[1])
+    assert not residue(cluster)
