@@ -85,8 +85,8 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
     "fault",
     [
         ("ipexctl.decide.demux", "Demux.feed", "tick 3"),
-        ("ipexctl.show.sinks", "Plain.take", "tick 3"),
-        ("ipexctl.protocol.frames", "unpack", "tick 3"),
+        ("ipexctl.show.sinks", "Plain.handle_event", "tick 3"),
+        ("ipexctl.protocol.frames", "unpack_frame", "tick 3"),
     ],
     ids=["decision", "screen", "reader thread"],
 )
