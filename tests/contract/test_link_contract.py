@@ -233,18 +233,25 @@ def test_closing_a_stream_from_another_thread_ends_the_reading_at_once(real_link
     real_link.run(Command(("kill", mark.read_text().strip())))
 
 
-def test_closing_the_link_ends_a_run_in_another_thread_and_its_process(real_link: Link, tmp_path: Path) -> None:
-    mark = tmp_path / "pid"
+def run_in_thread(link: Link, command: Command) -> tuple[threading.Thread, list[LinkError]]:
+    """The thread that runs it, and the errors of that run as they come."""
     errors: list[LinkError] = []
 
     def body() -> None:
         try:
-            real_link.run(sh(f"echo $$ > {mark}.tmp && mv {mark}.tmp {mark}; sleep 1000; :", timeout=1000))
+            link.run(command)
         except LinkError as error:
             errors.append(error)
 
     thread = threading.Thread(target=body)
     thread.start()
+    return thread, errors
+
+
+def test_closing_the_link_ends_a_run_in_another_thread_and_its_process(real_link: Link, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    command = sh(f"echo $$ > {mark}.tmp && mv {mark}.tmp {mark}; sleep 1000; :", timeout=1000)
+    thread, errors = run_in_thread(real_link, command)
     wait_for(mark.exists)
     real_link.close()
     thread.join(60)
@@ -288,20 +295,11 @@ def test_closing_the_link_ends_a_run_whose_first_words_are_on_the_way(tmp_path: 
     """Its process id is in them. The login shell waits in a startup file until our side knows that it was started."""
     reads, go, mark = tmp_path / "reads", tmp_path / "go", tmp_path / "mark"
     waits = f"touch {reads}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n"
-    errors: list[LinkError] = []
     with sshd(tmp_path / "sshd", startup=waits) as server, relaying(server.port) as (port, through):
         known = tmp_path / "known_hosts"
         known.write_text(f"[127.0.0.1]:{port} {server.public()}\n")
         link = Links(known_hosts=known, config=None).open(server.host(port=port))
-
-        def body() -> None:
-            try:
-                link.run(sh(f"touch {mark}; sleep 60; :", timeout=1000))
-            except LinkError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=body)
-        thread.start()
+        thread, errors = run_in_thread(link, sh(f"touch {mark}; sleep 60; :", timeout=1000))
         wait_for(reads.exists)
         time.sleep(0.5)
         through.clear()

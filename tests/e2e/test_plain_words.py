@@ -17,6 +17,7 @@ from ipexctl.verbs.common.probe import load_releases
 from tests.cluster import Cluster
 from tests.e2e.desk import ROOT, Desk, residue
 from tests.e2e.test_stacks import CACHE
+from tests.e2e.trained import loss_fell
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600)]
 
@@ -57,7 +58,5 @@ def test_install_and_run_without_a_flag_train_where_only_the_default_index_is_in
     for rank in range(2):
         shown = desk.written(rank).decode()
         assert f"rank {rank} of 2 on node{rank}: torch {stack['torch']}, ipex {stack['ipex']}" in shown
-        found = re.search(r"loss ([\d.]+) → ([\d.]+)", shown)
-        assert found, shown
-        assert float(found[2]) < float(found[1])
+        assert loss_fell(shown), shown
     assert not residue(cluster)

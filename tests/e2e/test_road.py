@@ -11,6 +11,7 @@ from tests.cluster import Cluster
 from tests.e2e.conftest import INSTALL, TRAINERS, VENV, Installed
 from tests.e2e.desk import RANKS, ROOT, Desk, residue
 from tests.e2e.test_launch import files, renamed
+from tests.e2e.trained import loss_fell
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -55,9 +56,7 @@ def test_the_example_trains_on_three_hosts_and_the_loss_falls_on_every_rank(inst
     for rank in range(3):
         said = desk.written(rank).decode()
         assert f"rank {rank} of 3 on node{rank}: torch 2.8.0, ipex 2.8.0" in said
-        found = re.search(r"loss ([\d.]+) → ([\d.]+)", said)
-        assert found, said
-        assert float(found[2]) < 0.6 * float(found[1])
+        assert loss_fell(said, 0.6), said
     assert [row["state"] for row in desk.report()["run"]["ranks"]] == ["ok"] * 3
     assert not residue(installed.cluster)
 

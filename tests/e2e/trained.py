@@ -27,6 +27,12 @@ def learnt(text: str) -> bool:
     return bool(found) and float(found[-1]) > 0.7
 
 
+def loss_fell(text: str, share: float = 1.0) -> bool:
+    """Whether the example's last loss is below this share of its first."""
+    found = re.search(r"loss ([\d.]+) → ([\d.]+)", text)
+    return found is not None and float(found[2]) < share * float(found[1])
+
+
 def ranks_of(texts: list[str], hosts: int, ipex: bool = True) -> None:
     """Every rank is where it should be and has learnt over Gloo, with IPEX, or without it and in bf16."""
     each = len(texts) // hosts
