@@ -6,11 +6,11 @@ Text in, uses out: a Python script is parsed and never run. The facts are those 
 import ast
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ipexctl.decide.launch.launch_line import LaunchLine, LaunchTable
+from ipexctl.decide.launch.launch_line import find_launch_lines
 from ipexctl.decide.releases.framework_options import FrameworkOption
 from ipexctl.model.answers import ComparedRun, Comparison, ScriptUse
 from ipexctl.model.errors import UsageError
@@ -20,11 +20,7 @@ from ipexctl.model.toml import parse_toml
 
 Kind = Literal["api", "backend", "keyword", "package", "variable", "word", "option"]
 _MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "torch", "accelerate")
-_LAUNCH = re.compile(
-    r"^[ \t]*((?:\w+=\S+[ ]+)*(?:(?:mpirun|mpiexec[.\w]*|torchrun|ipexrun|srun|sbatch|accelerate[ ]launch)[ ]"
-    r"|python[\d.]*[ ]-m[ ](?:torch\.distributed|intel_extension_for_pytorch\.cpu)\.\w+)(?:[^\\\n]|\\\n)*)",
-    re.MULTILINE,
-)
+Converter = Callable[[str], tuple[list[str], list[str]]]
 _CCL = ("init_process_group", "new_group", "init_device_mesh")
 _WIDTH = 100  # characters of a source line that are shown
 
@@ -57,10 +53,10 @@ def list_rules_of_retired_options(options: Iterable[FrameworkOption]) -> tuple[M
     )
 
 
-def find_uses(text: str, file: str, known: Sequence[MigrationRule], table: LaunchTable) -> tuple[ScriptUse, ...]:
-    """All uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML are; of
-    launch lines ``table`` is known. Raises `UsageError` for Python that does not parse."""
-    hits = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known, table)
+def find_uses(text: str, file: str, known: Sequence[MigrationRule], convert: Converter) -> tuple[ScriptUse, ...]:
+    """All uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML are;
+    ``convert`` gives options and script of launch lines. Raises `UsageError` for Python that does not parse."""
+    hits = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known, convert)
     rules = {(line, name): rule for line, name, rule in hits}  # each name once a line
     shown = dict(enumerate((printable(line.strip(), _WIDTH) for line in text.splitlines()), 1))
     uses: list[ScriptUse] = []
@@ -195,7 +191,7 @@ def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Ite
             yield line, text, rule
 
 
-def _scan_lines(text: str, known: Sequence[MigrationRule], table: LaunchTable) -> Iterator[Hit]:
+def _scan_lines(text: str, known: Sequence[MigrationRule], convert: Converter) -> Iterator[Hit]:
     for number, whole in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", whole)
         tokens = re.findall(r"[\w./-]+", line)
@@ -210,16 +206,14 @@ def _scan_lines(text: str, known: Sequence[MigrationRule], table: LaunchTable) -
                     pattern = rf"\bpip3?[ ]install\b.*[ '\"]{rule.name.replace('_', '[-_]')}(?![\w-])"
                 if re.search(pattern, line):
                     yield number, rule.name, rule
-    yield from _find_launch_lines(text, known, table)
+    yield from _translate_launch_lines(text, known, convert)
 
 
-def _find_launch_lines(text: str, known: Sequence[MigrationRule], table: LaunchTable) -> Iterator[Hit]:
-    """Launch lines, and the ``ipexctl run`` that does the same; what a batch file says of its job is part of them."""
-    job = " ".join(["sbatch", *re.findall(r"^#SBATCH[ \t]+(.*)", text, re.MULTILINE)])
-    for match in _LAUNCH.finditer(text):
-        line, number = match[1].replace("\\\n", " "), text.count("\n", 0, match.start(1)) + 1
+def _translate_launch_lines(text: str, known: Sequence[MigrationRule], convert: Converter) -> Iterator[Hit]:
+    """Launch lines, and the ``ipexctl run`` that does the same."""
+    for number, line, whole in find_launch_lines(text):
         try:
-            options, script = LaunchLine(line if job == "sbatch" else f"{job} {line}", table).convert()
+            options, script = convert(whole)
             words = [f'"{word}"' if "$" in word else shlex.quote(word) for word in (*options, *script)]
             instead = " ".join(["ipexctl run", *words])
         except (UsageError, ValueError) as error:

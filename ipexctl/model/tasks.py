@@ -1,7 +1,6 @@
 """What can be asked: the one schema of command-line flags and playbook keys.
 
-A flag ``--wheels-from`` is the key ``wheels_from``: flags and their help are made from these fields. Unknown keys are
-refused."""
+A flag ``--wheels-from`` is the key ``wheels_from``: flags and help come from these fields. Unknown keys are refused."""
 
 from typing import Any, Literal
 

@@ -1,7 +1,6 @@
 """Secrets in what leaves ipexctl: one place through which screens, records, logs and errors pass.
 
-A rank's own file of a saved run (mode 0600) keeps the bytes that the rank wrote; what is shown and reported of them is
-masked."""
+A rank's own file of a saved run (mode 0600) keeps what the rank wrote; what is shown and reported of it is masked."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -16,12 +16,10 @@ _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)\Z", re.DOTALL)
 
 def format_amount(done: int, total: int, unit: str) -> str:
     """``40 % (480 MiB of 1.2 GiB)``, ``12 files``."""
+    if done < total:
+        return f"{100 * done // total} % ({_format_fraction(done, total, unit)})"
     if total > 0:
-        return (
-            format_short_amount(done, total, unit)
-            if done >= total
-            else f"{100 * done // total} % ({_format_fraction(done, total, unit)})"
-        )
+        return format_short_amount(done, total, unit)
     return format_size(done) if unit == "B" else f"{done} {escape(unit.removesuffix('s') if done == 1 else unit)}"
 
 

@@ -1,6 +1,7 @@
 """What people read at the end of a verb, as Rich renderables: which screen an answer has, and the small ones."""
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from rich.console import RenderableType
 
@@ -182,10 +183,14 @@ def format_play_steps(rows: Sequence[a.PlayedStep], *, dry: bool = False) -> lis
     return items
 
 
+_COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
+
+
 def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
     alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
-    rows = group_pairs(((_list_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
+    get_counts = attrgetter(*_COUNTS)
+    rows = group_pairs(((get_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
     table = grid(1 + len(_COUNTS), last="fold")
     blank = "" if all(host.good for host in hosts) else "  "
     for (counts, why, _), group in rows.items():
@@ -197,13 +202,6 @@ def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
         names = phrases.format_hosts(host.host for host in group)
         table.add_row(text((blank + names, STRONG) if good else (f"✗ {names}", BAD)), *cells, text(why))
     return [table]
-
-
-_COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
-
-
-def _list_counts(host: HostOutcome) -> tuple[int, ...]:
-    return host.ok, host.changed, host.unreachable, host.failed, host.skipped
 
 
 def _explain_host(host: HostOutcome) -> str:

@@ -1,7 +1,6 @@
 """Lines and sentences for a terminal, as Rich renderables. Every word from outside goes through `text`.
 
-Rich is imported here: import this module only when something is to be shown. 80 columns do; nothing depends on colour.
-"""
+Rich is imported here: import this module only to show something. 80 columns do; nothing depends on colour."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal

@@ -1,6 +1,8 @@
 """``ipexctl migrate``: lists a script's uses of IPEX and oneCCL with their replacements; compares both on one host."""
 
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
@@ -31,9 +33,11 @@ class Comparison(Record):
     args: Sequence[str]
 
 
-def convert_launch_line(line: str) -> tuple[list[str], list[str]]:
-    """The options of ``run`` and the words of the script. Raises `UsageError`, or `ValueError` for open quotes."""
-    return LaunchLine(line, LaunchTable(**parse_toml(read_data("launchers.toml")))).convert()
+def convert_launch_line(line: str, cwd: Path = Path()) -> tuple[list[str], list[str]]:
+    """The options of ``run`` and the words of the script; a batch file is looked up in ``cwd``. Raises `UsageError`, or
+    `ValueError` for open quotes."""
+    table = LaunchTable(**parse_toml(read_data("launchers.toml")))
+    return LaunchLine(line, table, lambda name: read_input(name, cwd=cwd).text).convert()
 
 
 def migrate(
@@ -43,7 +47,7 @@ def migrate(
     text = read_input(file).text
     changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))
     rules = (*migration.parse_rules(read_data("migrate.toml")), *changed_options)
-    hits = migration.find_uses(text, file, rules, LaunchTable(**parse_toml(read_data("launchers.toml"))))
+    hits = migration.find_uses(text, file, rules, partial(convert_launch_line, cwd=Path(file).parent))
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
     report = migration.format_report(hits, file)
     exit = Exit.OK

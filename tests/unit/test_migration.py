@@ -5,22 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from ipexctl.cli import app
 from ipexctl.data import read_data
 from ipexctl.decide import migration
-from ipexctl.decide.launch.launch_line import LaunchTable
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers import ComparedRun
 from ipexctl.model.errors import UsageError
-from ipexctl.model.toml import parse_toml
+from ipexctl.verbs.migrate import convert_launch_line
 
 ROOT = Path(__file__).parents[2]
 KNOWN = (
     *migration.parse_rules(read_data("migrate.toml")),
     *migration.list_rules_of_retired_options(parse_options(read_data("options.toml"))),
 )
-
-TABLE = LaunchTable(**parse_toml(read_data("launchers.toml")))
 
 SCRIPT = """\
 import os
@@ -42,7 +41,7 @@ print("ipex.optimize in a text, CCL and gloo are nothing", torch.optim, model.op
 
 
 def found(text: str, file: str = "train.py") -> list[tuple[int, str]]:
-    return [(use.line, use.name) for use in migration.find_uses(text, file, KNOWN, TABLE)]
+    return [(use.line, use.name) for use in migration.find_uses(text, file, KNOWN, convert_launch_line)]
 
 
 def test_every_use_in_python_is_found_under_its_whole_name() -> None:
@@ -66,7 +65,7 @@ def test_every_use_in_python_is_found_under_its_whole_name() -> None:
 
 
 def test_a_function_of_the_old_binding_is_found_and_dated() -> None:
-    (use, *_) = migration.find_uses("import torch_ccl\n", "old.py", KNOWN, TABLE)
+    (use, *_) = migration.find_uses("import torch_ccl\n", "old.py", KNOWN, convert_launch_line)
     assert migration.describe_removal(use) == "last in oneccl_bind_pt 1.11.0, so nothing from torch 1.12 on"
 
 
@@ -96,7 +95,7 @@ pip install torch==2.7.0 intel-extension-for-pytorch==2.7.0 'oneccl_bind_pt==2.7
 
 
 def test_the_answer_says_what_each_became_and_when_it_vanishes() -> None:
-    text = migration.format_report(migration.find_uses(SCRIPT, "train.py", KNOWN, TABLE), "train.py")
+    text = migration.format_report(migration.find_uses(SCRIPT, "train.py", KNOWN, convert_launch_line), "train.py")
     assert "train.py:9   model, optimizer = ipex.optimize(" in text
     assert "instead: remove it: torch.autocast" in text
     assert "use_ipex=True: does nothing from transformers 4.53.0 on, gone from transformers 4.57.0 on" in text
@@ -125,7 +124,7 @@ def test_every_word_has_a_source_and_an_answer() -> None:
 
 
 def instead(text: str, file: str = "go.sh") -> dict[str, str]:
-    return {use.name: use.instead for use in migration.find_uses(text, file, KNOWN, TABLE)}
+    return {use.name: use.instead for use in migration.find_uses(text, file, KNOWN, convert_launch_line)}
 
 
 def test_a_launch_line_becomes_the_run_that_does_the_same() -> None:
@@ -139,7 +138,7 @@ OMP_NUM_THREADS=23 mpirun -f hostfile -n 16 -ppn 4 \\
 ipexrun --ninstances 4 infer.py
 mpirun -n 2 ./a.out
 """
-    uses = migration.find_uses(shell, "go.sh", KNOWN, TABLE)
+    uses = migration.find_uses(shell, "go.sh", KNOWN, convert_launch_line)
     assert [(use.line, use.instead) for use in uses] == [
         (4, "ipexctl run --threads 23 -f hostfile -n 16 --ppn 4 --launcher accelerate examples/nlp_example.py"
             " --out \"$OUT\" 'two words'"),
@@ -164,12 +163,19 @@ def test_a_batch_file_is_one_launch_with_what_it_says_of_its_job() -> None:
         ("pip3 install -U 'intel_extension_for_pytorch'", "ipexctl install --track ipex "),
         ("python -m pip install oneccl-bind-pt==2.7.0 -f https://wheels.example", "ipexctl install --backend ccl "),
         ("sbatch -w n1,n2 --ntasks-per-node 2 --wrap 'python train.py'", "ipexctl run --hosts n1,n2 --ppn 2 train.py"),
-        ("sbatch job.sh", "ipexctl run (not translated: "),
+        ("sbatch none.sh", "ipexctl run (not translated: none.sh does not exist"),
     ],
 )
 def test_a_line_of_pip_or_of_a_batch_system_becomes_a_command_of_ours(line: str, becomes: str) -> None:
     (text,) = instead(line + "\n").values()
     assert text.startswith(becomes)
+
+
+def test_a_batch_file_is_read_beside_the_file_that_submits_it(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#SBATCH -N 2\nmpirun -ppn 4 python train.py\n")
+    (tmp_path / "go.sh").write_text("sbatch job.sh\n")
+    result = CliRunner().invoke(app, ["migrate", str(tmp_path / "go.sh")])
+    assert "instead: ipexctl run --hosts slurm --ppn 4 -n 8 train.py" in result.output, result.output
 
 
 def test_what_the_rfc_called_it_and_what_accelerate_took_of_it() -> None:
@@ -193,7 +199,7 @@ Other(use_ipex=True)
 
 def test_autocast_of_the_old_module_is_dated() -> None:
     script = "import torch\nfrom torch.cpu.amp import autocast\nwith torch.cpu.amp.autocast():\n    pass\n"
-    uses = migration.find_uses(script, "train.py", KNOWN, TABLE)
+    uses = migration.find_uses(script, "train.py", KNOWN, convert_launch_line)
     assert [(use.line, use.name) for use in uses] == [(2, "torch.cpu.amp.autocast"), (3, "torch.cpu.amp.autocast")]
     assert migration.describe_removal(uses[0]) == "deprecated from torch 2.4 on"
     assert uses[0].instead == 'torch.autocast("cpu", dtype=torch.bfloat16)'

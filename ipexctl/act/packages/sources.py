@@ -114,7 +114,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
     return Sources(
         index=settings.get("index-url", "").strip() or None,
         extra=extra,
-        find_links=tuple(_make_absolute(link) for link in links),
+        find_links=tuple(link if "://" in link else str(Path(link).expanduser().absolute()) for link in links),
         no_index=settings.get("no-index", "").strip().lower() in {"1", "true", "yes", "on"},
         from_pip=bool(extra),
         certificate=settings.get("cert", "").strip() or None,
@@ -132,10 +132,6 @@ def find_pip_files(environ: Mapping[str, str]) -> list[Path]:
     site = [Path(place) / "pip" / "pip.conf" for place in places if place]
     user = [home / ".pip" / "pip.conf", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
     return [*site, Path("/etc/pip.conf"), *user, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
-
-
-def _make_absolute(link: str) -> str:
-    return link if "://" in link else str(Path(link).expanduser().absolute())
 
 
 def redact_url(url: str) -> str:

@@ -1,7 +1,6 @@
 """Known host keys: an index of known_hosts files that reads every kind of line and trusts nothing it cannot read.
 
-Paramiko's own reader stops at markers, knows no patterns and is quadratic; this one skips a bad line with its number.
-"""
+Paramiko's reader stops at markers, knows no patterns and is quadratic; this one skips a bad line with its number."""
 
 import base64
 import fnmatch

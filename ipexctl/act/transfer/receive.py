@@ -1,8 +1,7 @@
 """Receives files from a host: completely or not at all, and never outside their directory.
 
 The host runs `remote/send_tree.sh`. Only names that were requested become local paths; local directories are opened one
-by one without following a symbolic link, and each file is written to a temporary name and renamed when it is complete.
-"""
+by one without following a symbolic link, and each file is written to a temporary name and renamed when complete."""
 
 import contextlib
 import errno

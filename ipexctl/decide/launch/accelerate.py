@@ -3,8 +3,7 @@
 Two ways lead to one process a rank, as in its guide: mpirun starts ``accelerate launch`` for each rank (`each`), or
 Accelerate starts mpirun itself, because its configuration has a ``mpirun_config`` (`itself`). In the second, mpirun is
 still made to ask our shim, so that hosts need no keys for each other, and still starts our wrapper for each rank.
-Which keys and flags a version knows is in ``data/options.toml``; the rest was read from the wheels of 0.19.0 to 1.15.0.
-"""
+Which keys and flags a version knows is in ``data/options.toml``; the rest is from the wheels of 0.19.0 to 1.15.0."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

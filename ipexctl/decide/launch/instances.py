@@ -1,8 +1,7 @@
 """Place instances: independent processes of one script, each on its own cores, usually for inference.
 
 They are started, watched and ended as ranks are, but there is no rendezvous: no RANK, no MASTER_ADDR. What the
-launchers of IPEX and torch (``ipexrun``, ``torch.backends.xeon.run_cpu``) offer for one host is here for all of them.
-"""
+launchers of IPEX and torch (``ipexrun``, ``torch.backends.xeon.run_cpu``) offer for one host is here for all."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -3,11 +3,17 @@ option becomes is in ``data/launchers.toml``; what is not there is refused, not 
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
+
+_LAUNCH = re.compile(
+    r"^[ \t]*((?:\w+=\S+[ ]+)*(?:(?:mpirun|mpiexec[.\w]*|torchrun|ipexrun|srun|sbatch|accelerate[ ]launch)[ ]"
+    r"|python[\d.]*[ ]-m[ ](?:torch\.distributed|intel_extension_for_pytorch\.cpu)\.\w+)(?:[^\\\n]|\\\n)*)",
+    re.MULTILINE,
+)
 
 
 class LaunchTable(Record):
@@ -18,25 +24,37 @@ class LaunchTable(Record):
     variables: Mapping[str, str]
 
 
+def find_launch_lines(text: str) -> Iterator[tuple[int, str, str]]:
+    """The launch lines of a shell file: line number, the line, and the line with what a batch file says of its job."""
+    job = " ".join(["sbatch", *re.findall(r"^#SBATCH[ \t]+(.*)", text, re.MULTILINE)])
+    for match in _LAUNCH.finditer(text):
+        line = match[1].replace("\\\n", " ")
+        yield text.count("\n", 0, match.start(1)) + 1, line, line if job == "sbatch" else f"{job} {line}"
+
+
 class LaunchLine:
     """A line that is being read: ``words`` are left of it, ``options`` is what it has become. Of an option given twice
-    the first counts. Raises `UsageError` for what it does not know, `ValueError` for open quotes."""
+    the first counts. ``read_file`` gives the text of a batch file by its name. Raises `UsageError` for what it does not
+    know, `ValueError` for open quotes."""
 
-    def __init__(self, text: str, table: LaunchTable) -> None:
-        self.words, self.table, self.options, self.nodes = shlex.split(text), table, list[tuple[str, ...]](), "1"
+    def __init__(self, text: str, table: LaunchTable, read_file: Callable[[str], str]) -> None:
+        self.words, self.table, self.options, self.nodes = shlex.split(text), table, list[tuple[str, ...]](), ""
+        self.read_file = read_file
 
     def convert(self) -> tuple[list[str], list[str]]:
         """The options of ``ipexctl run``, and the script with its arguments."""
-        script = ""
+        script, is_batch = "", False
         while self.words and not script:
             word = self.words.pop(0)
             name = re.sub(r"^python[\d.]*$", "python", word.rpartition("/")[2])
             if re.match(r"[A-Za-z_]\w*=", word):
                 self._convert_variable(word)
-            elif word.endswith(".py") or name not in self.table.programs:
-                script = word
+            elif name in self.table.programs:
+                script, is_batch = self._read_options(self.table.programs[name]), name == "sbatch"
+            elif is_batch and not word.endswith(".py"):
+                self._read_batch_file(word)
             else:
-                script = self._read_options(self.table.programs[name])
+                script = word
         if not script.endswith(".py") and ("--launcher", "module") not in self.options:
             what = f"the launch line starts no Python script that is known here: {printable(script or '(none)')}"
             raise UsageError(what, hint="give the line that starts Python; of a shell file: ipexctl migrate FILE")
@@ -69,13 +87,21 @@ class LaunchLine:
         self._add_option(*known.get("", "").split())
         return ""
 
+    def _read_batch_file(self, file: str) -> None:
+        """Takes what a batch file says of its job, and the line that it starts; options already taken win."""
+        lines = [line for _, own, line in find_launch_lines(self.read_file(file)) if not own.startswith("sbatch")]
+        if len(lines) != 1 or self.words:
+            what = "is given arguments" if self.words else f"has {pluralize(len(lines), 'launch line')}"
+            raise UsageError(f"the batch file {printable(file)} {what}", hint=f"ipexctl migrate {shlex.quote(file)}")
+        self.words = shlex.split(lines[0])
+
     def _convert_option(self, target: str, value: str) -> None:
         if target == "module":
             self.words.insert(0, value)
         elif target == "line":
             self.words = shlex.split(value)
         elif target == "nodes":
-            self.nodes = value.rpartition(":")[2]  # torchrun's least:most
+            self.nodes = self.nodes or value.rpartition(":")[2]  # torchrun's least:most
         elif target == "hosts":
             self._add_option("--hosts", re.sub(r":\d+(?=,|$)", "", value))
         elif target == "variable" or (target == "names" and "=" in value):

@@ -1,5 +1,4 @@
-"""``ipexctl doctor``: look at every host, say what is wrong, on which host, and how to fix it. Only ``--fix`` changes
-anything."""
+"""``ipexctl doctor``: look at every host, say what is wrong, and how to fix it. Only ``--fix`` changes anything."""
 
 import json
 import os

@@ -68,12 +68,7 @@ def distribute_artifacts(
                 offers[name] = f"http://{host}:{offer.port}", offer.token
             return (giver if not missing else "here"), total
 
-        yield from sessions.run(
-            turn,
-            _STEP,
-            send,
-            outcome=_describe_sent,
-        )
+        yield from sessions.run(turn, _STEP, send, outcome=_describe_sent)
         ready += [name for name in turn if name not in sessions.failed]
 
 

@@ -17,6 +17,13 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.toml import parse_toml
 
 TABLE = LaunchTable(**parse_toml(read_data("launchers.toml")))
+FILES = {
+    "job.sh": "#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=4\n#SBATCH -J name\nsource env.sh\n"
+    "X=1 srun python train.py \\\n    --epochs 3\n",
+    "two.sh": "srun python a.py\nsrun python b.py\n",
+    "none.sh": "#SBATCH -N 2\necho srun python a.py\n",
+    "own.sh": "sbatch own.sh\n",
+}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +57,8 @@ TABLE = LaunchTable(**parse_toml(read_data("launchers.toml")))
          "--instances 4 --cores-per-instance 2 infer.py"),
         # Slurm
         ("srun -N2 -n8 --mpi=pmi2 python train.py", "-n 8 --hosts slurm train.py"),
+        ("sbatch job.sh", "--hosts slurm --ppn 4 -e X=1 -n 8 train.py --epochs 3"),
+        ("sbatch --ntasks-per-node 2 -N 3 -J other job.sh", "--ppn 2 --hosts slurm -e X=1 -n 6 train.py --epochs 3"),
         ("sbatch -w n1,n2 --ntasks-per-node 2 --wrap 'python train.py --a \"b c\"'",
          "--hosts n1,n2 --ppn 2 train.py --a 'b c'"),
         ("accelerate launch --config_file c.yaml --mixed_precision bf16 --ipex train.py",
@@ -58,7 +67,7 @@ TABLE = LaunchTable(**parse_toml(read_data("launchers.toml")))
     ],
 )  # fmt: skip
 def test_a_line_becomes_these_words(line: str, words: str) -> None:
-    options, script = LaunchLine(line, TABLE).convert()
+    options, script = LaunchLine(line, TABLE, FILES.__getitem__).convert()
     assert shlex.join([*options, *script]) == words
 
 
@@ -68,14 +77,18 @@ def test_a_line_becomes_these_words(line: str, words: str) -> None:
         ("mpirun --frobnicate 3 python x.py", "mpirun's option --frobnicate is not known here"),
         ("mpirun -n", "mpirun's option -n lacks its value"),
         ("mpirun -n 2 ./a.out", "starts no Python script that is known here: ./a.out"),
-        ("sbatch job.sh", "starts no Python script that is known here: job.sh"),
+        ("sbatch two.sh", "the batch file two.sh has 2 launch lines"),
+        ("sbatch none.sh", "the batch file none.sh has 0 launch lines"),
+        ("sbatch own.sh", "the batch file own.sh has 0 launch lines"),
+        ("sbatch job.sh 3", "the batch file job.sh is given arguments"),
+        ("srun job.sh", "starts no Python script that is known here: job.sh"),
         ("mpirun -n 2", "starts no Python script that is known here: (none)"),
         ("mpirun -n 2 \x1b[31m", "starts no Python script that is known here: \\x1b[31m"),
     ],
 )
 def test_what_is_not_known_is_refused(line: str, why: str) -> None:
     with pytest.raises(UsageError) as refused:
-        LaunchLine(line, TABLE).convert()
+        LaunchLine(line, TABLE, FILES.__getitem__).convert()
     assert why in refused.value.sentence
 
 
