@@ -19,6 +19,10 @@ settings.register_profile("fuzz", settings(), deadline=None, suppress_health_che
 settings.register_profile("fixed", settings.get_profile("fuzz"), derandomize=True)
 settings.load_profile("fixed")
 
+# Started with & by a script, or by nohup, this process ignores Ctrl-C, and so would each command that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Where several workers share the tests, these begin first, in this order: they take the longest.
 FIRST = ("e2e/test_road.py", "e2e/", "faults/", "integration/", "contract/")
 

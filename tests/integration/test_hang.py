@@ -66,10 +66,11 @@ def child(attempt: Attempt, rank: int) -> int:
 def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start: Start) -> None:
     attempt = start("hang", "2", ppn=2, stall_warn=2.0, stall="kill")
     events = list(run_alone(attempt))
-    assert of(Stalled, events)[0].kind == "all"
+    # Where the ranks fall silent one after another, the first of them are told before, truly, as some.
+    assert of(Stalled, events)[-1].kind == "all"
     assert {stack.rank for stack in of(RankStack, events)} == {0, 1, 2, 3}
     assert all("stuck.py" in stack.text for stack in of(RankStack, events))
-    told = next(text for text in said(events) if "stacks are in the record" in text)
+    told = [text for text in said(events) if "stacks are in the record" in text][-1]
     assert "3 of 4 ranks wait in collective, rank 2 on b does not" in told
     assert re.search(r"  rank 2 +stuck\.py:\d+ read_data\n", told)
     assert of(RunEnded, events)[0].reason == "limit"
