@@ -1,0 +1,129 @@
+"""`install --with`, `--without` and `--upgrade` change the environment that is there, and nothing else of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipexctl.decide.planning import extend
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.facts import Facts, Installed, Python
+from ipexctl.model.stack import InstallMarker, StackMpi, StackRequest
+from ipexctl.model.tasks import Install
+from tests.markers import MARKER
+
+PACKAGES = {
+    "torch": "2.7.0+cpu",
+    "intel-extension-for-pytorch": "2.7.0",
+    "impi-torch": "1.0",
+    "impi-rt": "2021.18.1",
+    "tabulate": "0.9.0",
+    "numpy": "2.0.0",
+}
+ENV = replace(MARKER, packages=PACKAGES, requested=("tabulate", "numpy<3"))
+ANY = StackRequest()
+
+
+def hosts(*markers: InstallMarker | None, venv: str = ENV.venv) -> dict[str, Facts]:
+    installed = [Installed(venv, exists=True, marker=marker) for marker in markers]
+    return {f"node{index}": Facts(installed=each) for index, each in enumerate(installed)}
+
+
+def find(task: Install, *markers: InstallMarker | None, request: StackRequest = ANY) -> object:
+    return extend.find_environment(task, request, ENV.venv, hosts(*markers))
+
+
+def test_the_first_host_that_has_an_environment_gives_the_release() -> None:
+    release = StackRequest("ipex", "2.7.0", "2.7.0", None, "impi", "3.11")
+    assert find(Install(with_=("tqdm",)), None, ENV) == (ENV, release)
+    bound = replace(ENV, packages={**PACKAGES, "oneccl-bind-pt": "2.7.0+cpu"})
+    assert find(Install(upgrade=("tabulate",)), bound) == (bound, replace(release, oneccl="2.7.0", backend="ccl"))
+    plain = replace(ENV, packages={"torch": "2.9.1"})
+    native = StackRequest("native", "2.9.1", None, None, "gloo", "3.11")
+    assert find(Install(with_=("tqdm",)), plain) == (plain, native)
+
+
+@pytest.mark.parametrize(
+    ("request_", "kept"),
+    [
+        (StackRequest(torch="2.7"), True),
+        (StackRequest(torch="2.7.0+cpu", python="3.11", track="ipex", backend="impi"), True),
+        (StackRequest(torch=">=2.6,<2.8"), True),
+        (StackRequest(torch="2.8.0"), False),
+        (StackRequest(oneccl="2.7.0"), False),
+        (StackRequest(backend="ccl"), False),
+        (StackRequest(track="native"), False),
+        (StackRequest(python="3.12"), False),
+    ],
+)
+def test_another_release_is_a_new_environment(request_: StackRequest, kept: bool) -> None:
+    assert (find(Install(with_=("tqdm",)), ENV, request=request_) is not None) is kept
+
+
+def test_nothing_is_extended_without_a_package_or_an_environment() -> None:
+    assert find(Install(), ENV) is None
+    assert find(Install(with_=("tqdm",)), None) is None
+    elsewhere = hosts(ENV, venv="/home/u/other")
+    assert extend.find_environment(Install(with_=("tqdm",)), ANY, ENV.venv, elsewhere) is None
+    assert extend.find_environment(Install(with_=("tqdm",)), ANY, ENV.venv, {"node0": Facts()}) is None
+
+
+def test_what_is_not_there_or_is_the_release_is_neither_removed_nor_renewed() -> None:
+    with pytest.raises(UsageError) as refused:
+        find(Install(without=("Torch", "tqdm"), upgrade=("oneccl_bind_pt", "tabulate")), ENV)
+    assert refused.value.exit is Exit.STEP
+    assert refused.value.reasons == (
+        "--without torch: it is of the release, which --torch changes",
+        f"--without tqdm: it is not in {ENV.venv}",
+        "--upgrade oneccl-bind-pt: it is of the release, which --torch changes",
+    )
+    with pytest.raises(UsageError, match="cannot be changed in this way"):
+        find(Install(without=("tabulate",)), ENV, request=StackRequest(torch="2.8.0"))
+
+
+def test_an_mpi_of_the_hosts_stays_and_another_is_another_stack() -> None:
+    own = StackMpi("host", "4.1.4", "openmpi", "/usr/bin/mpirun")
+    marker = replace(ENV, packages={"torch": "2.9.1"}, stack=replace(ENV.stack, mpi=own))
+    for mpi in ("auto", "openmpi", "/usr/bin/mpirun"):
+        assert find(Install(with_=("tqdm",), mpi=mpi), marker) is not None, mpi
+    assert find(Install(with_=("tqdm",), mpi="mpich"), marker) is None
+    assert find(Install(with_=("tqdm",), mpi="wheel"), marker) is None
+    assert find(Install(with_=("tqdm",), mpi="wheel"), ENV) is not None
+    assert extend.keep_requirements(marker, Install(with_=("tqdm",))).mpi == "/usr/bin/mpirun"
+
+
+def test_the_reasons_name_what_was_asked_and_what_the_lock_has() -> None:
+    with pytest.raises(UsageError) as refused:
+        extend.build_release_request(PACKAGES, "3.11", "", StackRequest(torch="2.8.0", oneccl="2.7.0"), "openmpi")
+    assert refused.value.reasons == (
+        "torch 2.8.0 is asked for, the lock has 2.7.0",
+        "oneccl 2.7.0 is asked for, the lock has none",
+        "--mpi openmpi is asked for, the lock has the Intel MPI of the wheels",
+    )
+
+
+def test_earlier_requirements_stay_but_for_those_that_are_named_again() -> None:
+    task = extend.keep_requirements(ENV, Install(with_=("NumPy==2.1.0", "tqdm", "./own.whl")))
+    assert task.with_ == ("tabulate", "NumPy==2.1.0", "tqdm", "./own.whl")
+    assert (task.backend, task.mpi) == (ENV.stack.backend, "wheel")
+    assert extend.keep_requirements(ENV, Install(without=("tabulate",))).with_ == ("numpy<3",)
+
+
+def test_of_an_environment_that_does_not_say_what_was_asked_for_all_packages_stay() -> None:
+    task = extend.keep_requirements(replace(ENV, requested=None), Install(without=("numpy",)))
+    assert task.with_ == ("tabulate",)
+
+
+def test_hosts_with_the_environment_resolve_for_its_interpreter() -> None:
+    other = Python("/usr/bin/python3", "3.12.1")
+    facts = {name: replace(fact, pythons=(other,)) for name, fact in hosts(ENV, None, replace(ENV, id="x")).items()}
+    used = extend.use_env_python(ENV, facts)
+    assert [used[name].pythons[0].path for name in facts] == [f"{ENV.prefix}/bin/python", other.path, other.path]
+
+
+def test_pins_of_the_release_are_those_of_the_environment() -> None:
+    pins = ("torch==2.7.0", "intel_extension_for_pytorch==2.7.0", "numpy==1.26.0", "--hash")
+    assert extend.pin_installed_release(pins, ENV) == (
+        "torch==2.7.0+cpu", "intel-extension-for-pytorch==2.7.0", "numpy==1.26.0", "--hash"
+    )  # fmt: skip
