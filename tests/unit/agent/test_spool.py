@@ -62,6 +62,15 @@ def test_under_a_cap_the_oldest_go_and_the_offset_tells(tmp_path: Path) -> None:
     assert tail.offset - len(first) + len(first) + len(everything(tail)) == 60 * len(piece)
 
 
+def test_a_cap_is_used_to_its_last_byte(tmp_path: Path) -> None:
+    base, cap = str(tmp_path / "out.bin"), 8 * LEAST
+    spool = Spool(base, cap, OPENING)
+    assert spool.write(b"x" * cap) == 0
+    assert list_segments(base) == list(range(cap // spool.size))
+    assert spool.write(b"x") == 0
+    assert list_segments(base) == list(range(1, cap // spool.size + 1))
+
+
 FULL = """
 import resource, signal, sys
 from ipexctl.remote.agent.spool import Spool

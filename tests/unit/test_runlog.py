@@ -1,0 +1,186 @@
+"""What each record of the keeper's journal becomes for those who watch, and what is held back until the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.decide.runlog import RunLog
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.launch import Running
+from ipexctl.model.reports import LoadedLibrary, OutOfMemory
+from ipexctl.protocol import frames, journal
+
+NONCE = "n0nce"
+RUNNING = Running("r1", "node0", ("node0", "node1"), {"host-1": "node1"}, "mpirun -n 2 train.py", "train.py")
+
+
+def read(*records: journal.Record) -> list[e.Event]:
+    log = RunLog(NONCE, RUNNING)
+    return [event for record in records for event in log.read(frames.JOURNAL, journal.encode_record(record))]
+
+
+def describe(event: e.Event) -> tuple[str, ...]:
+    """Level, host, code and text of a message; kind, host, code, text and hint of a failure."""
+    match event:
+        case e.Message(text=text, level=level, host=host, code=code):
+            return str(level), host or "", code, text
+        case e.HostFailed(failure=Failure() as failure):
+            return failure.kind.name, failure.host, failure.code, failure.what, failure.hint or ""
+    raise AssertionError(event)
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (journal.RankNote(1, "node1", "goes on without tcmalloc"),
+         ("warning", "node1", "rank", "rank 1: goes on without tcmalloc")),
+        (journal.Resumed(), ("info", "", "resumed", "the stalled ranks make progress again")),
+        (journal.HostLost("node1", "no answer for 15 s"), ("LOST", "node1", "lost", "lost (no answer for 15 s)", "")),
+        (journal.HostLost("node1", "a line was changed", tampered=True),
+         ("LOST", "node1", "tampered", "lost (a line was changed)", "")),
+        (journal.Killed("node1", 1), ("warning", "node1", "killed", "1 process needed SIGKILL")),
+        (journal.Unstored("/run/r1", 1 << 21, 4096),
+         ("warning", "node0", "unstored", "no space left in /run/r1 (need 2.0 MiB, 4.0 KiB free): output is lost and"
+          " counted, the run goes on")),
+        (journal.Unstored(),
+         ("warning", "node0", "unstored", "no space left in the run's directory: output is lost and counted, the run"
+          " goes on")),
+        (journal.Strays("node1", ["tensorboard", "\x1b[2J"]),
+         ("warning", "node1", "strays", "ended what the script left running: tensorboard, \\x1b[2J")),
+        (journal.Leftovers("node1", [(7, "D"), (8, "D")]),
+         ("RESIDUE", "node1", "residue", "still running, SIGKILL has no effect: process 7 (state D), 8 (state D)",
+          "ipexctl stop --orphans r1 looks again, and ends what can be ended")),
+        (journal.MessageIgnored("node1", "Hello", "its seal is wrong"),
+         ("warning", "node1", "ignored", "a message of its guard was ignored: Hello, its seal is wrong")),
+    ],
+)  # fmt: skip
+def test_a_record_is_told_with_its_host_and_code(record: journal.Record, text: tuple[str, ...]) -> None:
+    [event] = read(record)
+    assert describe(event) == text
+
+
+@pytest.mark.parametrize(
+    "record",
+    [journal.KeeperStarted(1), journal.GuardJoined("node1"), journal.Killing(), journal.Killed("node1", 0),
+     journal.Stopping("stopped", "")],
+)  # fmt: skip
+def test_records_for_the_file_alone_are_not_told(record: journal.Record) -> None:
+    assert read(record) == []
+
+
+def test_the_run_and_its_ranks_begin() -> None:
+    log = RunLog(NONCE, RUNNING)
+    assert not log.launched
+    [started] = log.read(frames.JOURNAL, journal.encode_record(journal.Launched(5, 29500, 3.0)))
+    assert log.launched
+    assert started == e.RunStarted("r1", "node0", ("node0", "node1"), "mpirun -n 2 train.py", 3.0, "train.py")
+    assert read(journal.RankStarted(1, "node1", 9, 10, [0], 4.0)) == [e.RankStage(1, "node1", "start", 4.0)]
+    assert read(journal.RankStage(1, "node1", "import", 5.0)) == [e.RankStage(1, "node1", "import", 5.0)]
+
+
+def test_a_record_that_comes_in_pieces_is_read_when_it_is_whole() -> None:
+    log, line = RunLog(NONCE, RUNNING), journal.encode_record(journal.Resumed())
+    assert [event for byte in line[:-1] for event in log.read(frames.JOURNAL, bytes([byte]))] == []
+    assert len(list(log.read(frames.JOURNAL, line[-1:]))) == 1
+
+
+def test_a_stall_its_stacks_and_what_they_say_together() -> None:
+    stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"}, True)
+    text = 'Thread 1 (most recent call first):\n  File "train.py", line %d in %s\n'
+    stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text % (rank, "step" + "ab"[rank])) for rank in (0, 1)]
+    stalled, warning, *seen, compared, message = read(stall, *stacks, journal.InquiryEnded())
+    assert stalled == e.Stalled((0, 1), 300.0, "all", {"0": "S", "1": "S"}, True)
+    assert describe(warning)[2] == "stalled"
+    assert [(stack.rank, stack.host) for stack in seen if isinstance(stack, e.RankStack)] == [
+        (0, "node0"),
+        (1, "node1"),
+    ]
+    assert isinstance(compared, e.StallCompared)
+    assert describe(message)[3].endswith("stacks are in the record; ending the run")
+    some = journal.Stall([1], False, False, 300.0, {1: "S"})
+    *_, message = read(some, stacks[1], journal.InquiryEnded())
+    assert describe(message)[3].endswith("stacks are in the record; going on")
+    stragglers, _ = read(journal.Straggling([1], 1, 60.0, True))
+    assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True)
+
+
+@pytest.mark.parametrize(
+    ("record", "cause", "error"),
+    [
+        (journal.RankEnded(0, "node0", 0), "", ""),
+        (journal.RankEnded(0, "node0", 1, error="ValueError: x"), "", "ValueError: x"),
+        (journal.RankEnded(0, "node0", signal=15, stopped=True), "stopped", ""),
+        (journal.RankEnded(0, "node0", 1, stopped=True), "", ""),  # it ended by itself, though it had been asked to
+        (journal.RankEnded(0, "node0", 1, by_us=True), "stopped", ""),
+        (journal.RankEnded(0, "node0", 0, by_us=True), "", ""),
+        (journal.RankEnded(0, "node0", lost=True), "lost", ""),
+        (journal.RankEnded(0, "node0", lost=True, by_us=True), "stopped", ""),
+    ],
+)
+def test_a_rank_ends_by_itself_by_us_or_unseen(record: journal.RankEnded, cause: str, error: str) -> None:
+    [end] = read(record)
+    assert isinstance(end, e.RankEnded)
+    assert (end.cause, end.error, end.status, end.signal) == (cause, error, record.status, record.signal)
+
+
+def test_a_rank_that_the_kernel_killed_says_so_with_its_memory_and_libraries() -> None:
+    libraries = [("libmpi", "/opt/libmpi.so.12", "2021.18.1")]
+    memory = journal.Memory(1, 1 << 30, 1 << 30)
+    [end] = read(journal.RankEnded(1, "node1", signal=9, oom=memory, error="Killed", libraries=libraries))
+    assert isinstance(end, e.RankEnded)
+    assert end.oom == OutOfMemory(1 << 30, 1 << 30)
+    assert end.error == f"killed by the kernel: {end.oom}"
+    assert end.libraries == (LoadedLibrary("libmpi", "/opt/libmpi.so.12", "2021.18.1"),)
+
+
+def test_the_end_of_the_run_waits_for_those_who_ask_and_lost_output_is_a_failure() -> None:
+    log = RunLog(NONCE, RUNNING)
+    record = journal.RunEnd("r1", journal.Reason.DONE, "well", unstored=12, at=9.0)
+    [failed] = log.read(frames.JOURNAL, journal.encode_record(record))
+    text = "12 bytes of output were not stored: no space left for the run's directory"
+    assert describe(failed) == (Kind.RECORD.name, "node0", "unstored", text, "")
+    assert log.over == e.RunEnded("r1", "done", "well", 9.0)
+
+
+def test_the_first_unreadable_record_is_told_at_once_and_their_number_at_the_end() -> None:
+    log = RunLog(NONCE, RUNNING)
+    lines = b'{"what": "rank"}\n' + journal.encode_record(journal.RankStage(2, "node1", "import")) + b"\0\n"
+    [warning] = log.read(frames.JOURNAL, lines)
+    assert describe(warning)[:3] == ("warning", "node0", "journal")
+    [failed] = log.end()
+    assert describe(failed) == (
+        "RECORD", "node0", "journal", "3 records of the run's journal cannot be read", ""
+    )  # fmt: skip
+    assert list(log.end()) == []
+
+
+def test_output_of_a_rank_and_of_the_launcher_with_the_hosts_own_names() -> None:
+    log = RunLog(NONCE, RUNNING)
+    framed = frames.build_frame_head(NONCE, 1) + frames.build_frame_tail("o", 5) + b"loss\n"
+    assert list(log.read(frames.OUT, framed)) == [e.Output(1, "node1", "out", b"loss\n")]
+    assert list(log.read(frames.ERR, b"host-1: no route\n")) == [e.LauncherOutput("err", b"node1: no route\n")]
+
+
+def test_output_that_was_dropped_is_a_failure_and_reading_goes_on_behind_it() -> None:
+    log = RunLog(NONCE, RUNNING)
+    cut = frames.build_frame_head(NONCE, 1) + frames.build_frame_tail("o", 9) + b"half"
+    list(log.read(frames.OUT, cut))
+    [failed] = log.read(frames.get_missing_kind(frames.OUT), b"4096")
+    text = "4096 bytes of output were dropped before they were read"
+    hint = "raise --log-cap, or watch the run sooner: ipexctl attach"
+    assert describe(failed) == ("RECORD", "node0", "dropped", text, hint)
+    framed = frames.build_frame_head(NONCE, 0) + frames.build_frame_tail("o", 3) + b"on\n"
+    outputs = [event for event in log.read(frames.OUT, framed) if isinstance(event, e.Output)]
+    assert outputs[-1] == e.Output(0, "node0", "out", b"on\n")
+
+
+def test_a_line_without_an_end_is_told_when_it_rests_and_what_is_left_at_the_end() -> None:
+    log = RunLog(NONCE, RUNNING)
+    framed = frames.build_frame_head(NONCE, 0) + frames.build_frame_tail("o", 8) + b"epoch 1:"
+    assert list(log.read(frames.OUT, framed)) == []
+    calls = [list(log.release_lines()) for _ in range(3)]
+    assert [event for events in calls for event in events] == [e.Output(0, "node0", "out", b"epoch 1:", True)]
+    framed = frames.build_frame_head(NONCE, 0) + frames.build_frame_tail("o", 4) + b" 2 %"
+    list(log.read(frames.OUT, framed))
+    assert [event.data for event in log.end() if isinstance(event, e.Output)] == [b" 2 %"]
