@@ -79,6 +79,24 @@ def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
 
 
+def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is_left(
+    desk: Desk, hosts: Cluster
+) -> None:
+    assert desk(*RUN, "--detach", ACTOR, "wait").code == 0
+    [guard] = [each.outer for each in hosts.processes("node2") if "guard" in each.argv[:8]]
+    os.kill(guard, signal.SIGKILL)
+    attached = desk("attach")
+    assert attached.code == 6, attached  # the run did not end well
+    assert desk(*RUN, "--detach", ACTOR, "wait").code == 0
+    [guard] = [each.outer for each in hosts.processes("node2") if "guard" in each.argv[:8]]
+    os.kill(guard, signal.SIGKILL)
+    stopped = desk("stop")
+    assert stopped.code == 0, stopped  # all that was asked for is done
+    assert "[node2] warning: lost (its guard ended)" in stopped.out + stopped.err
+    assert "0 processes left on 3 hosts" in stopped.out
+    assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
+
+
 def test_two_watchers_at_once_see_the_same(desk: Desk, start: Start, hosts: Cluster, tmp_path: Path) -> None:
     going = start(*RUN, ACTOR, "count", "40", GATE)
     going.until("0│tick 5\n")

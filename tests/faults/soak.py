@@ -219,7 +219,7 @@ def main() -> int:
 
 
 def soak(soaking: Soak, minutes: float) -> list[str]:
-    end, rounds = time.monotonic() + 60.0 * minutes, 0
+    end, rounds, printed = time.monotonic() + 60.0 * minutes, 0, 0
     soaking.begin()
     try:
         while time.monotonic() < end and len(soaking.findings) < 20:
@@ -229,6 +229,8 @@ def soak(soaking: Soak, minutes: float) -> list[str]:
             soaking.sample()
             rounds += 1
             print(f"round {rounds}: {sum(soaking.counts.values())} acts, {len(soaking.findings)} findings", flush=True)
+            print("".join(f"{finding}\n" for finding in soaking.findings[printed:]), end="", flush=True)
+            printed = len(soaking.findings)
             if soaking.long.process.poll() is not None:
                 soaking.findings.append(f"the long run ended: {soaking.long.said}")
                 break

@@ -71,7 +71,6 @@ def test_records_for_the_file_alone_are_not_told(record: journal.Record) -> None
 
 def test_the_run_and_its_ranks_begin() -> None:
     log = RunLog(NONCE, RUNNING)
-    assert not log.launched
     [started] = log.read(frames.JOURNAL, journal.encode_record(journal.Launched(5, 29500, 3.0)))
     assert log.launched
     assert started == e.RunStarted("r1", "node0", ("node0", "node1"), "mpirun -n 2 train.py", 3.0, "train.py")

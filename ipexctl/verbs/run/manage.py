@@ -35,8 +35,7 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
 
 def _describe_run(run: DiscoveredRun) -> ListedRun:
     row, hosts, started, reason = run.row, tuple(run.row.hosts), _format_time(run.row.started), run.row.reason or None
-    head, ranks, watchers = run.head, run.row.size, run.row.watchers
-    return ListedRun(row.run, row.state, row.title, ranks, hosts, head, started, row.owner, watchers, reason)
+    return ListedRun(row.run, row.state, row.title, row.size, hosts, run.head, started, row.owner, row.watchers, reason)
 
 
 def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
@@ -61,7 +60,9 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
         else:  # sent again while the run is followed
             watcher.pending_order = order
     for event in watcher.follow():
-        if isinstance(event, Message | HostFailed):
+        if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST:  # the proof says what that means now
+            yield Message(event.failure.what, "warning", event.failure.host, event.failure.code)
+        elif isinstance(event, Message | HostFailed):
             yield event
     ended = watcher.run_ended
     if discovered.is_over:
@@ -72,8 +73,7 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
         proof = event if isinstance(event, CleanupChecked) else proof
         yield event
     if proof is not None:
-        reason = ended.reason if ended else ""
-        yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, reason))
+        yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, ended.reason if ended else ""))
     yield Ended("stop", watcher.exit)
 
 

@@ -83,7 +83,7 @@ def test_what_is_not_there_or_is_the_release_is_neither_removed_nor_renewed() ->
 
 
 def test_an_mpi_of_the_hosts_stays_and_another_is_another_stack() -> None:
-    own = StackMpi("host", "4.1.4", "openmpi", "/usr/bin/mpirun")
+    own = StackMpi("system", "4.1.4", "openmpi", "/usr/bin/mpirun")
     marker = replace(ENV, packages={"torch": "2.9.1"}, stack=replace(ENV.stack, mpi=own))
     for mpi in ("auto", "openmpi", "/usr/bin/mpirun"):
         assert find(Install(with_=("tqdm",), mpi=mpi), marker) is not None, mpi
