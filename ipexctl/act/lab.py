@@ -323,8 +323,7 @@ def _spawn_sshd(lab: Lab, name: str, port: int, sshd: list[str]) -> Lab:
 
 
 def _check_sshd_config(path: Path, tools: Tools) -> None:
-    """Checks a configuration with ``sshd -t``; as root also creates the directory that sshd's service would. Raises
-    `LabError`."""
+    """Checks a configuration with ``sshd -t``; as root makes the directory its service would. Raises `LabError`."""
     for _ in range(2):
         done = _run_program([tools.sshd, "-t", "-f", str(path)])
         if done.returncode == 0:

@@ -151,8 +151,7 @@ class Frame(Record):
 
 
 class RunFollower:
-    """Reads a run's files from the head, reconnecting without losing or doubling a byte; with ``once`` only what is
-    there now."""
+    """Reads a run's files from the head, reconnecting at the exact byte; with ``once`` only what is there now."""
 
     def __init__(
         self, context: Context, site: RemoteRunDir, *, once: bool = False, timings: Timings = Timings()

@@ -57,8 +57,7 @@ class IpexctlError(Exception):
 class UsageError(IpexctlError):
     """Input that is wrong or cannot be satisfied: one sentence, reasons one per line, at most one hint.
 
-    Raised before anything is contacted unless ``exit`` says otherwise. Callers that decide by the cause read ``code``.
-    """
+    Raised before anything is contacted unless ``exit`` says otherwise. Callers that decide by it read ``code``."""
 
     def __init__(
         self,

@@ -27,8 +27,7 @@ class Entry(Record):
 class Tree(Record):
     """``origin`` names the source across machines and runs: ``laptop:/home/ada/project``.
 
-    ``skipped`` are things that cannot be carried (sockets, pipes, devices). Entries are sorted by path, parents first.
-    """
+    ``skipped`` cannot be carried (sockets, pipes, devices). Entries are sorted by path, parents first."""
 
     root: Path
     origin: str

@@ -36,6 +36,7 @@ RUN_ENV = "IPEXCTL_RUN"
 NODE_ENV = "IPEXCTL_NODE"  # RUN:LABEL, one host's part of a run
 PYTHON_ENV = "IPEXCTL_PYTHON"  # for the launcher's proxies: how a rank's wrapper is started
 AGENT_ENV = "IPEXCTL_AGENT"
+GUARD_ENV = "IPEXCTL_GUARD"  # its process
 INSTANCE_ENV = "IPEXCTL_INSTANCE"
 INSTANCES_ENV = "IPEXCTL_INSTANCES"
 

@@ -338,8 +338,7 @@ class Live:
     thread, when the user asks to let go of a run; without it there is no such key. Our own talk also goes to ``err``
     where that is not a terminal.
 
-    What stays on the screen after the end (warnings, failures, answers, the run's card) is printed above the live part.
-    """
+    What stays after the end (warnings, failures, answers, the run's card) is printed above the live part."""
 
     RATE = 0.1  # seconds between frames
 

@@ -112,8 +112,7 @@ def _describe_check(check: a.ImportCheck) -> str:
 
 
 def format_transfers(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTransfer]) -> list[RenderableType]:
-    """What was sent or fetched, how much of it and where to; equal hosts share a line. Failures are shown by
-    themselves."""
+    """What was sent or fetched, how much and where to; equal hosts share a line. Failures are shown elsewhere."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for host, transfer in hosts.items():
         if not isinstance(transfer, a.FailedTransfer):
@@ -147,8 +146,7 @@ _NOTHING = "nothing there"
 
 
 def format_verify(value: a.VerifyAnswer) -> list[RenderableType]:
-    """Which stack each host has, by its name; hosts with the same one share a line. Failures are shown by
-    themselves."""
+    """Which stack each host has; hosts with the same one share a line. Failures are shown elsewhere."""
     groups: dict[tuple[str, bool], list[str]] = {}
     for host, verified in value.hosts.items():
         stack, failed = verified.stack and verified.stack.name, host in value.failed

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -147,16 +147,22 @@ def test_c3_a_question_that_hangs_costs_only_its_answer(controller: Desk, hosts:
             assert not [p.argv for p in hosts.processes(host) if "4711" in p.argv]
 
 
+# To the kernel a process has had the memory of the one that started it, until it became another program.
+MEASURE = """
+import os, resource, subprocess, sys
+code = subprocess.call(sys.argv[2:])
+open(sys.argv[1], "w").write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+sys.exit(code)
+"""
+
+
 def measured(desk: Desk, *words: str) -> tuple[Told, int]:
     """A command, and the most memory it had, in KiB."""
-    out, err = desk.path / "out", desk.path / "err"
-    with out.open("wb") as one, err.open("wb") as two:
-        process = subprocess.Popen(
-            desk.words(*words), env=desk.env, cwd=desk.path, stdin=subprocess.DEVNULL, stdout=one, stderr=two
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return Told(process.returncode, out.read_text("utf-8", "replace"), err.read_text()), usage.ru_maxrss
+    most = desk.path / "most"
+    line = [sys.executable, "-c", MEASURE, str(most), *desk.words(*words)]
+    done = subprocess.run(line, env=desk.env, cwd=desk.path, stdin=subprocess.DEVNULL, capture_output=True)
+    told = Told(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+    return told, int(most.read_text())
 
 
 @pytest.mark.fault("C4")

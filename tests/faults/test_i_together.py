@@ -116,10 +116,37 @@ def test_i3_locks_of_the_dead_are_taken_over(start: Start, new_controller: NewCo
     wait(lambda: is_empty(mpi), 60.0)
     other = new_controller("second")
     expect(other(*RUN, ACTOR, "say"), 0)
+    reap_old(other, mpi)
+
+
+def reap_old(controller: Desk, mpi: Cluster) -> None:
+    """A minute later nothing is left: the next run takes away what a power cut left of a removal, a clean-up the rest."""
     for host in mpi.names:
         for directory in mpi.path(host, "/root/.local/state/ipexctl/runs").glob("*-h*"):
             os.utime(directory, (time.time() - 300,) * 2)  # a younger one may be that of a run that just begins
-    expect(other("reap"), 0)
+    expect(controller(*RUN, ACTOR, "say"), 0)
+    expect(controller("stop", "--orphans"), 0)
+
+
+@pytest.mark.fault("I3")
+def test_i3_ranks_whose_guard_and_launcher_were_killed_end_by_themselves(
+    start: Start, new_controller: NewController, mpi: Cluster
+) -> None:
+    going = start(*RUN, "--node-lease", "5", ACTOR, "wait", **QUICK)
+    going.until("0│waiting", "1│waiting", "2│waiting")
+    going.signal(signal.SIGKILL)
+    going.process.wait()
+    parts = [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]
+    ranks = [process for process in parts if {"rank", "actor.py"} & set(process.argv)]
+    assert len(ranks) == 2, parts
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # none of them sees another's end, and takes the ranks along
+        for process in parts:
+            if process not in ranks:
+                os.kill(process.outer, number)
+    wait(lambda: not any("IPEXCTL_RUN" in process.environ for process in mpi.processes("node2")), 60.0)
+    wait(lambda: is_empty(mpi), 60.0)
+    expect(new_controller("second")("stop"), 0)
+    reap_old(new_controller("third"), mpi)
 
 
 @pytest.mark.fault("I3")

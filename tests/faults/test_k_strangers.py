@@ -134,7 +134,7 @@ def test_k10_a_password_in_a_proxy_command_that_fails(controller: Desk, mpi: Clu
 @pytest.mark.fault("K10")
 def test_k10_a_fault_of_ours(controller: Desk, mpi: Cluster, checks: Checks) -> None:
     checks.secret(PASSWORD)
-    words = [*mpi.controller, sys.executable, "-c", FAULTY, "ipexctl.show.sinks", "Plain.take", "tick 3"]
+    words = [*mpi.controller, sys.executable, "-c", FAULTY, "ipexctl.show.sinks", "Plain.handle_event", "tick 3"]
     env = {**controller.env, "HF_TOKEN": PASSWORD, "PYTHONPATH": str(ROOT)}
     words += [*RUN, "--pass-env", "HF_TOKEN", str(ACTOR), "count", "3000"]
     done = subprocess.run(

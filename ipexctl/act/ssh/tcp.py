@@ -15,8 +15,7 @@ from ipexctl.act.ssh.transport import LOST_AFTER, ConnectError
 def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Callable[[Any], None]) -> socket.socket:
     """A socket to the host; its addresses share the time. Raises `ConnectError`.
 
-    ``deadline`` is on the monotonic clock, ``limit`` (seconds) is named in messages, and ``on_socket`` gets each socket
-    before it connects."""
+    ``deadline`` is on the monotonic clock, ``limit`` (seconds) is for messages, ``on_socket`` gets each new socket."""
     timeout = ConnectError("timeout", f"no answer within {limit:g} s ({settings.endpoint})")
     failure = timeout
     addresses = _resolve_addresses(settings, deadline)

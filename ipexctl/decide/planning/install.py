@@ -144,8 +144,7 @@ def estimate_unpacked(wheels: Sequence[Wheel]) -> int:
 
 
 def _find_base_environment(lock: Lock, state: Inspection, markers: Mapping[str, InstallMarker]) -> InstallMarker | None:
-    """The active environment, if it is unchanged and has the torch of the new one: then most of it is the same, and is
-    linked."""
+    """The active environment, if it is unchanged and has the torch of the new one: most of its files are linked."""
     base, torch = markers.get(state.active or ""), [wheel.sha256 for wheel in lock.wheels if wheel.name == "torch"]
     if base is None or base.id == lock.id or base.python != lock.python or base.wheels.get("torch") not in torch:
         return None

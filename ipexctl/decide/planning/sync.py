@@ -228,8 +228,7 @@ def choose_rsync_files(
 ) -> SyncPlan:
     """The same with what goes by rsync: big files whose old version is there, where that saves enough.
 
-    ``local_rsync`` is whether this machine has rsync; a host that is this machine itself (``is_local``) saves nothing.
-    """
+    ``local_rsync``: this machine has rsync; a host that is this machine itself (``is_local``) saves nothing."""
     files = [entry for entry in plan.send if entry.kind == "f"]
     if mode == "tar" or not files:
         return plan

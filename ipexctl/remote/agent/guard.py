@@ -183,7 +183,8 @@ class Guard:
             if self.spec.nofile:
                 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            os.execve("/bin/sh", ["sh", "-c", "exec " + " ".join(words)], self.spec.proxy_env)
+            env = dict(self.spec.proxy_env, **{paths.GUARD_ENV: str(os.getppid())})
+            os.execve("/bin/sh", ["sh", "-c", "exec " + " ".join(words)], env)
         finally:
             os._exit(127)
 

@@ -82,9 +82,8 @@ def main(argv: "List[str]") -> int:
         child.send_signal(stopped[0])
     started = RankStarted(rank, spec.host, os.getpid(), child.pid, sorted(os.sched_getaffinity(0)), began)
     files.write_record(directory, files.START, started)
-    watch = threading.Timer(spec.timings.settle, _check_binding, (child.pid, place, env, notes))
-    watch.daemon = True
-    watch.start()
+    for work, args in ((_check_binding, (child.pid, spec, place, env, notes)), (_end_without_guard, (spec,))):
+        threading.Thread(target=work, args=args, daemon=True).start()
     status = output.relay_output(child)
     record = record._replace(signal=max(0, -status), stopped=bool(stopped), at=time.time())
     after = _read_memory_limits()
@@ -272,8 +271,18 @@ def _bind_to_cores(place: "RankSpec", notes: "Notes") -> None:
             notes.add("its memory is not bound to NUMA nodes %s: %s" % (_format_list(nodes), why))
 
 
-def _check_binding(pid: int, place: "RankSpec", environment: "Dict[str, str]", notes: "Notes") -> None:
+def _end_without_guard(spec: "RunSpec") -> None:
+    """Ends the run's part on this host, a node lease after its guard was killed: nobody else would."""
+    guard = procs.find_process(int(os.environ.get(paths.GUARD_ENV, os.getpid())))
+    while guard and procs.is_still_alive(guard):
+        time.sleep(1.0)
+    time.sleep(spec.timings.node_lease)
+    procs.kill_marked(procs.format_node_mark(spec.run, spec.label), 0)
+
+
+def _check_binding(pid: int, spec: "RunSpec", place: "RankSpec", environment: "Dict[str, str]", notes: "Notes") -> None:
     """Notes where the script's threads really may run, if that is elsewhere than planned, or too little."""
+    time.sleep(spec.timings.settle)
     planned = set(place.cpus)
     try:
         allowed = set().union(*(os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/%d/task" % pid)))

@@ -52,8 +52,7 @@ def run_in_background(step: str, work: Callable[[Tell], T], stop: threading.Even
 def fetch_wheels(
     wheels: Sequence[Wheel], cache: Path, sources: Sources, stop: threading.Event
 ) -> Generator[Event, None, dict[str, Path] | Failure]:
-    """Downloads wheels into the cache, as a step that the caller ends. Returns their paths by package, or the last
-    failure."""
+    """Downloads wheels into the cache, as a step that the caller ends. Returns them by package, or the last failure."""
     yield StepStarted("", FETCH)
     try:
         return (yield from run_in_background(FETCH, partial(download_wheels, wheels, cache, sources, stop), stop))

@@ -125,8 +125,7 @@ class InstallSessions:
 
 @dataclass
 class InstallJob(InstallSessions):
-    """The sessions of an install, its task and the choices made for it; ``stop`` ends the work of the controller's own
-    threads."""
+    """The sessions of an install, its task and the choices made for it; ``stop`` ends the controller's own threads."""
 
     task: Install
     sources: Sources

@@ -252,8 +252,7 @@ def _filter_by_facts(
 
 
 def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workflow:
-    """The workflow of the step's verb, with the same task as on the command line. Raises `ValueError` for a task that
-    is no step's."""
+    """The workflow of the step's verb, as on the command line. Raises `ValueError` for a task that is no step's."""
     from ipexctl.verbs.bench import bench
     from ipexctl.verbs.doctor.doctor import doctor
     from ipexctl.verbs.files.fetch import fetch
