@@ -120,7 +120,7 @@ def test_i3_locks_of_the_dead_are_taken_over(start: Start, new_controller: NewCo
 
 
 def reap_old(controller: Desk, mpi: Cluster) -> None:
-    """A minute later nothing is left: the next run takes away what a power cut left of a removal, a clean-up the rest."""
+    """A minute later: the next run takes away what a power cut left of a removal, a clean-up the rest."""
     for host in mpi.names:
         for directory in mpi.path(host, "/root/.local/state/ipexctl/runs").glob("*-h*"):
             os.utime(directory, (time.time() - 300,) * 2)  # a younger one may be that of a run that just begins
