@@ -45,7 +45,7 @@ def test_mpi_itself_works_between_hosts_over_tcp(desk: Desk, hosts: Cluster, mpi
 
 
 # Open MPI 4.1.4 hangs at times when nine ranks meet for the last time, with and without a range of ports: eight compute
-# in its barrier, with empty TCP queues, while one waits in MPI_Finalize (gdb and /proc/net/tcp; 7 of some 110 runs, most
+# in its barrier, with empty TCP queues, while one waits in MPI_Finalize (gdb, /proc/net/tcp; 7 of some 80 runs, most
 # with MPI_Barrier in place of the last sum). It is tried by name, and holds up no whole run of the tests.
 @pytest.mark.parametrize("engine", ["impi", "mpich", pytest.param("openmpi", marks=pytest.mark.beyond_core)])
 def test_what_listens_between_hosts_listens_in_the_range_of_ports(desk: Desk, hosts: Cluster, engine: str) -> None:
