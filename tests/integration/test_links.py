@@ -245,6 +245,19 @@ def test_bad_lines_of_known_hosts_are_told_and_do_not_disable_the_rest(server: S
     assert link.notes() == (f"skipped a line of known hosts: {known}:1: truncated line",)
 
 
+def test_bad_lines_of_known_hosts_are_a_reason_of_a_refusal_and_told_with_the_next_host(
+    server: Server, tmp_path: Path
+) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"localhost rubbish\n[127.0.0.1]:{server.port} {server.public()}\n")
+    links = Links(known_hosts=known, config=None)
+    skipped = f"skipped a line of known hosts: {known}:1: truncated line"
+    refused = failure(links, replace(server.host(), address="localhost"))
+    assert refused.code == "host-key-unknown"
+    assert refused.what.endswith(f"; {skipped}")
+    assert links.open(server.host()).notes() == (skipped,)
+
+
 def test_a_host_may_bring_known_hosts_of_its_own(server: Server, tmp_path: Path) -> None:
     links = Links(known_hosts=tmp_path / "none", config=None)
     host = server.host(vars={"known_hosts": str(server.known_hosts)})

@@ -268,10 +268,10 @@ def _verify_host_key(
     blob, kind = key.asbytes(), key.get_name()
     shown_key = f"{kind} {compute_fingerprint(blob)}"
     verdict, entry = known.judge_key(name, blob, also=other_name)
-    problems, known.problems = known.problems, []
-    notes = [f"skipped a line of known hosts: {problem}" for problem in problems]
+    skipped = [f"skipped a line of known hosts: {problem}" for problem in known.problems]
     if verdict == "ok":
-        return notes
+        known.problems = []  # told with this host; who is refused below leaves them to the next
+        return skipped
     if verdict == "revoked" and entry:
         raise ConnectError("host-key-revoked", f"host key {shown_key} is revoked ({entry.file}:{entry.line})")
     if verdict == "changed" and entry:
@@ -284,11 +284,12 @@ def _verify_host_key(
             path = known.record_key(name, kind, blob)
         except OSError as error:
             raise ConnectError("host-key-unknown", f"{known.files[0]} cannot be written: {error.strerror}") from None
-        return [*notes, f"new host key {shown_key} of {name} recorded in {path}"]
+        known.problems = []
+        return [*skipped, f"new host key {shown_key} of {name} recorded in {path}"]
     why = "; certificates of hosts are not supported" if verdict == "certificate" else ""
     line = shlex.quote(format_known_hosts_line(name, kind, blob))
     hint = f"if it is right: echo {line} >> {shlex.quote(str(known.files[0]))}"
-    raise ConnectError("host-key-unknown", f"unknown host key {shown_key}{why}", hint)
+    raise ConnectError("host-key-unknown", "; ".join([f"unknown host key {shown_key}{why}", *skipped]), hint)
 
 
 def _explain_early_close(error: EOFError, tries: int, attempt: _Attempt) -> ConnectError:
