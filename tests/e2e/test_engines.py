@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster
+from tests.cluster import Cluster, Process
 from tests.e2e.conftest import Installed
-from tests.e2e.desk import ACTOR, LIGHT, ROOT, Desk, Told, residue
+from tests.e2e.desk import ACTOR, LIGHT, ROOT, Desk, Told, residue, wait
 
 RUN = ("run", "--venv", LIGHT)
 SYSTEM = {"mpich": "mpiexec.mpich", "openmpi": "mpirun.openmpi"}
@@ -34,6 +34,21 @@ def test_the_same_script_runs_under_the_hosts_own_mpi(desk: Desk, hosts: Cluster
         assert f"rank {rank} of 6 argv ['two words', '$(touch pwned)', '']" in told.out
     assert "0 processes left on 3 hosts" in told.out
     assert not residue(hosts)
+
+
+def test_every_wrapper_knows_the_guard_after_which_it_looks(desk: Desk, hosts: Cluster, mpi: str) -> None:
+    assert desk(*RUN, "--mpi", mpi, "--detach", ACTOR, "wait").code == 0
+    wait(lambda: all(find_roles(hosts, host).keys() == {"guard", "rank"} for host in hosts.names), 30.0)
+    for host in hosts.names:
+        roles = find_roles(hosts, host)
+        assert roles["rank"].environ["IPEXCTL_GUARD"] == str(roles["guard"].pid)
+    assert desk("stop").code == 0
+
+
+def find_roles(hosts: Cluster, host: str) -> dict[str, Process]:
+    """The agent's guard and wrapper on a host, by their roles."""
+    roles = {role: process for process in hosts.processes(host) for role in ("guard", "rank") if role in process.argv}
+    return {role: process for role, process in roles.items() if "IPEXCTL_RUN" in process.environ}
 
 
 def test_mpi_itself_works_between_hosts_over_tcp(desk: Desk, hosts: Cluster, mpi: str) -> None:
