@@ -266,7 +266,12 @@ def require_login(path: str, client: str, handler: BaseHTTPRequestHandler) -> bo
 
 
 def reply(handler: BaseHTTPRequestHandler, status: int, data: bytes, kind: str = "text/html") -> None:
+    """An answer with a tag, as those of real indexes: who has it already keeps the one copy in its cache."""
+    tag = f'"{hashlib.sha256(data).hexdigest()}"'
+    if status == 200 and handler.headers.get("If-None-Match") == tag:
+        status, data = 304, b""
     handler.send_response(status)
+    handler.send_header("ETag", tag)
     handler.send_header("Content-Type", kind)
     handler.send_header("Content-Length", str(len(data)))
     handler.end_headers()
