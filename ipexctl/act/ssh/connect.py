@@ -270,7 +270,7 @@ def _verify_host_key(
     verdict, entry = known.judge_key(name, blob, also=other_name)
     skipped = [f"skipped a line of known hosts: {problem}" for problem in known.problems]
     if verdict == "ok":
-        known.problems = []  # told with this host; who is refused below leaves them to the next
+        known.problems = []  # reported with this host; a host that is refused below leaves them to the next
         return skipped
     if verdict == "revoked" and entry:
         raise ConnectError("host-key-revoked", f"host key {shown_key} is revoked ({entry.file}:{entry.line})")
