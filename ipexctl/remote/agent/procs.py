@@ -10,7 +10,6 @@ import ctypes
 import os
 import signal
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
@@ -48,6 +47,8 @@ def read_file(path: str) -> bytes:
 def read_age(path: str) -> float:
     """Seconds since a file was changed, by the clock of its file system, which may be a server's: by a file made beside
     it now, where one can be made. Raises OSError."""
+    import tempfile  # each start of the agent would pay for it
+
     now = time.time()
     with suppress(OSError), tempfile.TemporaryFile(dir=os.path.dirname(path)) as probe:
         now = os.fstat(probe.fileno()).st_mtime

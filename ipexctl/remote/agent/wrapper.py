@@ -7,7 +7,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import platform
 import resource
 import select
 import selectors
@@ -265,9 +264,9 @@ def _bind_to_cores(place: "RankSpec", notes: "Notes") -> None:
         for node in nodes:
             mask[node // 64] |= 1 << node % 64
         libc = ctypes.CDLL(None, use_errno=True)
-        number = _SET_MEMPOLICY.get(platform.machine())
+        number = _SET_MEMPOLICY.get(os.uname().machine)
         if number is None or libc.syscall(number, _MPOL_BIND, ctypes.byref(mask), 16 * 64 + 1):
-            why = os.strerror(ctypes.get_errno()) if number else "not known how on %s" % platform.machine()
+            why = os.strerror(ctypes.get_errno()) if number else "not known how on %s" % os.uname().machine
             notes.add("its memory is not bound to NUMA nodes %s: %s" % (_format_list(nodes), why))
 
 
