@@ -269,7 +269,8 @@ def _choose_exit_code(
     return report.exit if report else Exit.INTERNAL
 
 
-_NOT_LOGGED = (events.Answer, events.Output, events.Progress, events.RankStage, events.LauncherOutput)
+_NOT_LOGGED = (events.Answer, events.Output, events.Progress, events.RankStage, events.LauncherOutput,
+               events.HostSample, events.FiguresRead)  # fmt: skip
 _FACTS = ("model_name", "isa_level", "physical_cores", "mem_total_kb", "distribution", "kernel", "glibc", "interfaces",
           "pythons", "installed", "mpi", "unread")  # fmt: skip
 

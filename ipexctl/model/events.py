@@ -4,6 +4,7 @@ Events carry no time of their own: the loop stamps each as it passes it to the s
 is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock."""
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Literal
 
 from ipexctl.model.answers import AnyAnswer
@@ -162,6 +163,60 @@ class Output(Event):
     stream: Stream
     data: bytes
     partial: bool = False
+
+
+class RankSample(Record):
+    """What the processes of a rank use: ``cpu`` cores since the sample before, ``rss`` bytes of memory now, and context
+    switches since the sample before."""
+
+    rank: int
+    cpu: float
+    rss: int
+    switches: int = 0
+
+
+class HostSample(Event):
+    """What a host of the run does, every few seconds. ``at`` is in Unix seconds of that host's clock; ``seconds`` have
+    passed since the sample before, to which all counts refer. What a host does not let us read is None, 0 or left out.
+
+    ``cpu`` is in cores; ``memory``, of ``memory_total``, and ``swap`` are bytes in use, of the control group where that
+    limits the run; ``received`` and ``sent`` are bytes per interface that had traffic ("eth0"; "mlx5_0/1" is a port of
+    an RDMA device); ``read`` and ``written`` are bytes of the host's disks; ``mhz`` is the mean clock of its cores;
+    ``throttled`` counts the times a core or package slowed down for its heat; ``celsius`` is the hottest sensor of a
+    processor; ``joules`` the energy of all packages and their memory; ``pressure`` (PSI "cpu", "memory", "io") the
+    share of the time, 0 to 1, in which some task waited for it."""
+
+    host: str
+    at: float
+    seconds: float
+    cpu: float
+    cores: int
+    memory: int
+    memory_total: int
+    swap: int = 0
+    received: Mapping[str, int] = field(default_factory=dict)
+    sent: Mapping[str, int] = field(default_factory=dict)
+    read: int = 0
+    written: int = 0
+    switches: int = 0
+    mhz: float | None = None
+    throttled: int | None = None
+    celsius: float | None = None
+    joules: float | None = None
+    pressure: Mapping[str, float] = field(default_factory=dict)
+    ranks: tuple[RankSample, ...] = ()
+
+
+class FiguresRead(Event):
+    """New points of one figure that a script wrote into a file: ``source`` is the file below the working directory,
+    ``name`` the figure as it is called in it. ``rank`` is -1 where the file does not tell. A point is (step, value);
+    the value is None where it is not a finite number (a loss that became NaN)."""
+
+    host: str
+    rank: int
+    source: str
+    name: str
+    points: tuple[tuple[int, float | None], ...]
 
 
 class LauncherOutput(Event):
