@@ -53,6 +53,8 @@ class HostView:
     outcome: str = ""  # of the last step that ended; "" while one goes on
     ended: int = 0  # steps
     failure: Failure | None = None
+    cpu: float | None = None  # cores in use, as last sampled
+    memory: int | None = None  # bytes in use
 
     @property
     def state(self) -> Literal["failed", "busy", "done", "waiting"]:
@@ -75,6 +77,8 @@ class RankView:
     recent: bytes = b""
     open: dict[str, bytes] = field(default_factory=dict)
     ended: e.RankEnded | None = None
+    cpu: float | None = None  # cores in use, as last sampled
+    rss: int | None = None  # bytes
 
     def feed(self, stream: str, data: bytes, at: float) -> None:
         """Bytes as they come. Long ones are not copied whole."""
@@ -147,6 +151,12 @@ class Board:
         match event:
             case e.Output():
                 self._output(event, at)
+            case e.HostSample(host=host, cpu=cpu, memory=memory, ranks=samples):
+                view = self._host(host)
+                view.cpu, view.memory = cpu, memory
+                for sample in samples:
+                    rank_view = self._rank(sample.rank, host)
+                    rank_view.cpu, rank_view.rss = sample.cpu, sample.rss
             case e.Started(verb=verb, title=title, hosts=hosts):
                 self.verb, self.title = verb, title
                 self.started, self.ended = at, False

@@ -225,6 +225,15 @@ def test_memory_is_bounded_whatever_ranks_print() -> None:
     assert len(made.odd) <= 200
 
 
+def test_a_sample_of_a_host_is_known_of_the_host_and_of_its_ranks() -> None:
+    made = board(streams.stamp([e.RunStarted("r", "a", ("a", "a", "b"), "")]))
+    assert [(rank.cpu, rank.rss) for rank in made.ranks] == [(None, None)] * 3
+    ranks = (e.RankSample(0, 1.5, 10), e.RankSample(1, 0.0, 20))
+    made.handle_event(Stamped(made.at + 1, e.HostSample("a", 0.0, 5.0, 1.75, 4, 300, 1000, ranks=ranks)))
+    assert [(rank.cpu, rank.rss) for rank in made.ranks] == [(1.5, 10), (0.0, 20), (None, None)]
+    assert (made.hosts["a"].cpu, made.hosts["a"].memory) == (1.75, 300)
+
+
 def test_keys_choose_rank_and_filter_pause_and_let_go() -> None:
     view = View(board(streams.run(4), until=15.0))
     view.keys = view.can_detach = True
