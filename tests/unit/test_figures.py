@@ -102,8 +102,8 @@ def test_keys_are_of_a_fixed_set() -> None:
 @pytest.mark.parametrize(
     "piece",
     [
-        "step ", "1", "1,111", "loss=", "[[", "loss" + " " * 39, "1/1 [", "1/2 [00:00<", "it [", "a b ", "1e", ".", "-1.",
-        "epoch 0[", "::metric ", "tensor(",
+        "step ", "1", "1,111", "loss=", "[[", "loss" + " " * 39, "1/1 [", "1/2 [00:00<", "it [", "a b ", "1e", ".",
+        "-1.", "epoch 0[", "::metric ", "tensor(",
     ],
 )  # fmt: skip
 def test_hostile_lines_take_no_longer_than_their_length(piece: str) -> None:
