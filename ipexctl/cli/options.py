@@ -5,6 +5,7 @@ Read only when the options of a command are built (`cli.command`)."""
 
 from typing import Literal
 
+from ipexctl.model.answers import RunResult
 from ipexctl.model.tasks import RANKS, RANKS_PER_HOST, VENV, Backend, Fields, VersionFields, flag
 
 Screen = Literal["auto", "live", "plain", "json"]
@@ -146,6 +147,33 @@ class LogsFlags(RunIdFlags):
 
 class ReplayFlags(RawFlags):
     run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+
+
+class SavedRunFlags(Fields):
+    """Which saved runs."""
+
+    names: tuple[str, ...] = flag(
+        (), "Saved runs: last, ids, or paths (default: all).", argument=True, metavar="RUN...", completes="saved_runs"
+    )
+    verb: str | None = flag(None, "Runs of this command only, such as run or install.", "Selection", "NAME")
+    result: RunResult | None = flag(None, "Runs that ended like this only.", "Selection")
+    script: str | None = flag(None, "Runs with this in their script or title only.", "Selection", "TEXT")
+    since: str | None = flag(
+        None, "Runs started since: 2h, 3d, 10:31, 2026-11-20 or 2026-11-20T10:31.", "Selection", "TIME"
+    )
+
+
+class RunsFlags(SavedRunFlags):
+    prune: bool = flag(False, "Remove saved runs; only list them without --yes.", "Removal")
+    older_than: str | None = flag(None, "Remove runs that ended longer ago than this, such as 30d.", "Removal", "TIME")
+    larger_than: str | None = flag(None, "Remove runs larger than this, such as 500M.", "Removal", "SIZE")
+    max_size: str | None = flag(
+        None, "Remove the oldest runs until all together are no larger than this, such as 2G.", "Removal", "SIZE"
+    )
+    keep: int | None = flag(
+        None, "Never remove the newest N runs; without another rule, remove all others.", "Removal", ge=0
+    )
+    yes: bool = flag(False, "Remove them.", "Removal", names=("-y",))
 
 
 class LabFlags(Fields):

@@ -374,6 +374,63 @@ class ReapAnswer(Cleanup):
     removed: tuple[str, ...]
 
 
+# saved runs -------------------------------------------------------------------------------------------------------
+
+RunResult = Literal[
+    "ok", "failed", "lost", "stopped", "limit", "interrupted", "detached", "running", "unfinished"
+]  # of a saved run; "detached": it was left while it went on, "unfinished": its record has no end
+
+
+class SavedRun(JsonRecord):
+    """A saved run: ``name`` of its directory, ``id`` of the run on hosts if it was one, and the ``word`` by which other
+    commands find it. ``cause`` says why it did not end well. ``started`` and ``changed`` (when it was last written to)
+    in Unix seconds, ``seconds`` from start to end."""
+
+    name: str
+    word: str
+    verb: str
+    title: str
+    result: RunResult
+    cause: str
+    started: float
+    changed: float
+    seconds: float
+    ranks: int
+    hosts: int
+    bytes: int
+    directory: str
+    id: str | None = None
+    exit: int | None = None
+
+
+class RunsAnswer(JsonRecord):
+    """``runs``: saved runs, newest first; ``saved`` counts all in ``directory``."""
+
+    directory: str
+    saved: int
+    runs: tuple[SavedRun, ...]
+
+
+class SparedRun(JsonRecord):
+    """A saved run that may not be removed now, and why."""
+
+    name: str
+    why: str
+
+
+class PruneAnswer(JsonRecord):
+    """``runs --prune``: what was removed; in a dry run, what would be. ``bytes`` is the space of it."""
+
+    directory: str
+    removed: tuple[SavedRun, ...]
+    spared: tuple[SparedRun, ...]
+    bytes: int
+    dry: bool | None = None
+
+
+# play -------------------------------------------------------------------------------------------------------------
+
+
 class PlayedStep(JsonRecord):
     """A step of a play; ``exit`` None: it was not begun."""
 
@@ -606,7 +663,7 @@ AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswe
              | StacksAnswer | StacksWhyAnswer | SyncAnswer | FetchAnswer | RunAnswer | RunPlanAnswer | EmitAnswer
              | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
              | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
-             | UnknownAnswer)  # fmt: skip
+             | RunsAnswer | PruneAnswer | UnknownAnswer)  # fmt: skip
 
 
 def is_dry(answer: AnyAnswer) -> bool:

@@ -13,6 +13,7 @@ from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.hosts_screen import format_doctor
 from ipexctl.show.run_screen import format_cleanup_proof, format_run_card, format_runs
+from ipexctl.show.saved_runs_screen import format_pruned_runs, format_saved_runs
 from ipexctl.show.tables import format_any_answer
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, grid, labelled, outcome, text, whole
 
@@ -40,6 +41,10 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_verify(value)
         case a.PsAnswer():
             return format_runs(value)
+        case a.RunsAnswer():
+            return format_saved_runs(value)
+        case a.PruneAnswer():
+            return format_pruned_runs(value)
         case a.SyncAnswer() | a.FetchAnswer():
             return format_transfers(value.hosts)
         case a.RunAnswer():

@@ -18,6 +18,7 @@ from ipexctl.cli.command import find_model, make_model
 
 GROUPS = {"Options", "Hosts", "Placement", "Collectives", "Environment", "Limits", "Output", "Connection", "Versions"}
 GROUPS |= {"Packages", "Files", "Checks", "Fixes", "Instances", "Steps", "Playbook", "Comparison", "Measurement"}
+GROUPS |= {"Selection", "Removal", "Export", "Replay", "Notifications"}
 ALIASES = {"plan": "run --dry-run", "reap": "stop --orphans", "verify": "doctor --verify", "demo": "lab demo"}
 TOP: Any = typer.main.get_command(app)
 
