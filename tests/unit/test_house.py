@@ -31,7 +31,7 @@ BELOW = {
     "decide": {"decide", "model", "protocol"},
     "act": {"act", "model", "protocol"},
     "show": {"show", "model"},
-    "model": {"model"},
+    "model": {"model", "data"},
     "remote": {"remote", "protocol"},
     "protocol": {"protocol"},
     "data": set(),
