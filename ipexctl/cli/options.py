@@ -24,7 +24,7 @@ class HostFlags(Fields):
     )
     limit: str | None = flag(
         None,
-        "Hosts to use: names, groups, globs, ranges, !exclusions, @failed (default: all).",
+        "Hosts to use, by names, groups, globs, ranges, !exclusions or @failed (default: all).",
         "Hosts",
         "LIST",
         names=("-l",),
@@ -37,23 +37,30 @@ class OutputFlags(Fields):
 
     json_: bool = flag(False, "Print only the answer, as one JSON document.", "Output", alias="json")
     output: Screen = flag(
-        "auto", "Format: live (a terminal's default), plain, or json, one object per event.", "Output", names=("-o",)
+        "auto",
+        "Format: live (a terminal's default), plain, or json, one object per event.",
+        "Output",
+        names=("-o",),
+        advanced=True,
     )
     verbose: int = flag(
         0,
         "Print each command executed on a host to standard error; -vv: all of debug.log (default: warnings).",
         "Output",
         names=("-v",),
+        advanced=True,
     )
 
 
 class ConnectionFlags(Fields):
     """How to connect."""
 
-    accept_new_host_keys: bool = flag(False, "Record the keys of hosts that are not in known_hosts.", "Connection")
-    connect_timeout: float = flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1)
-    forks: int = flag(32, "Hosts to work on at once.", "Connection", ge=1)
-    ask_pass: bool = flag(False, "Ask for the passphrase of an identity file.", "Connection")
+    accept_new_host_keys: bool = flag(
+        False, "Record the keys of hosts that are not in known_hosts.", "Connection", advanced=True
+    )
+    connect_timeout: float = flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1, advanced=True)
+    forks: int = flag(32, "Hosts to work on at once.", "Connection", ge=1, advanced=True)
+    ask_pass: bool = flag(False, "Ask for the passphrase of an identity file.", "Connection", advanced=True)
 
 
 class DryRunFlags(Fields):
@@ -65,22 +72,29 @@ class DryRunFlags(Fields):
 class DoctorFlags(Fields):
     files: tuple[str, ...] = flag((), "More saved probes, after --recorded.", argument=True)
     verify: bool = flag(
-        False, "Check only that each environment is still what install made; takes under a second.", "Checks"
+        False, "Check only that environments are still what install made; takes under a second.", "Checks"
     )
 
 
 class RawFlags(Fields):
     """Of commands that print the output of ranks."""
 
-    raw: bool = flag(False, "Print the ranks' bytes unescaped, in plain output.", "Output")
+    raw: bool = flag(False, "Print the ranks' bytes unescaped, in plain output.", "Output", advanced=True)
 
 
 class RunFlags(RawFlags, DryRunFlags):
-    emit: Emit | None = flag(None, "Print the launch for another program; start nothing.")
-    from_mpirun: str | None = flag(
-        None, "Launch line to take options and script from: mpirun, torchrun, ipexrun, sbatch, srun.", metavar="LINE"
+    emit: Emit | None = flag(
+        None,
+        "Print the launch for another program, start nothing: sh, sbatch, torchrun, accelerate, ansible, pytorchjob.",
+        metavar="PROGRAM",
     )
-    label_hosts: bool = flag(False, "Print [rank host] before each line, in plain output.", "Output")
+    from_mpirun: str | None = flag(
+        None,
+        "Launch line to take options and script from: mpirun, torchrun, ipexrun, sbatch, srun.",
+        metavar="LINE",
+        advanced=True,
+    )
+    label_hosts: bool = flag(False, "Print [rank host] before each line, in plain output.", "Output", advanced=True)
 
 
 class HostsFlags(Fields):
@@ -97,7 +111,7 @@ class PlayFlags(Fields):
     var: dict[str, str] = flag({}, "Variable of the playbook; repeatable.", "Steps", "NAME=VALUE")
     diff: bool = flag(False, "Show how text files differ that sync copies.")
     list_steps: bool = flag(False, "List the steps; contact no host.")
-    schema_: bool = flag(False, "Print a JSON schema of playbooks for editors.", alias="schema")
+    schema_: bool = flag(False, "Print a JSON schema of playbooks for editors.", alias="schema", advanced=True)
     dry_run: bool = flag(False, "Print what each step would change; change nothing.", names=("--check",))
 
 
@@ -111,9 +125,11 @@ class InitFlags(Fields):
     backend: Backend | None = flag(None, "Collectives backend (default: asked for).", "Playbook")
     ipex: bool | None = flag(None, "Use IPEX, or stock torch (default: asked for).", "Playbook")
     torch: str | None = flag(None, "Version of torch: 2.7.0, 2.7, '>=2.6,<2.8' or latest.", "Playbook", "VERSION")
-    precision: Literal["bf16", "no"] | None = flag(None, "Mixed precision (default: asked for).", "Playbook")
+    precision: Literal["bf16", "no"] | None = flag(
+        None, "Mixed precision (default: asked for).", "Playbook", advanced=True
+    )
     port: int | None = flag(
-        None, "Rendezvous port on node0 (default: a free one).", "Playbook", "PORT", ge=1024, le=65535
+        None, "Rendezvous port on node0 (default: a free one).", "Playbook", "PORT", ge=1024, le=65535, advanced=True
     )
     playbook: str = flag("playbook.yaml", "Playbook to write.", metavar="PATH")
     yes: bool = flag(False, "Ask nothing and use what the hosts report.", names=("-y",))
@@ -134,7 +150,7 @@ class AttachFlags(RawFlags, RunIdFlags):
 
 class StopFlags(RunIdFlags):
     kill: bool = flag(False, "Send SIGKILL at once.")
-    orphans: bool = flag(False, "End the processes that ended runs left behind and remove their files on the hosts.")
+    orphans: bool = flag(False, "End processes that ended runs left behind; remove their files on the hosts.")
 
 
 class LogsFlags(RunIdFlags):
@@ -142,7 +158,9 @@ class LogsFlags(RunIdFlags):
         None, "Ranks to print, such as 3,5-7; one rank alone is printed byte for byte (default: all).", "Output", "LIST"
     )
     follow: bool = flag(False, "Follow the output to the end of the run.", "Output", names=("-F",))
-    output: Screen = flag("plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",))
+    output: Screen = flag(
+        "plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",), advanced=True
+    )
 
 
 class ReplayFlags(RawFlags):
@@ -210,8 +228,10 @@ class AccelerateFlags(Fields):
     precision: Literal["no", "fp16", "bf16"] = flag("bf16", "Mixed precision.")
     no_ipex: bool = flag(False, "Use stock torch also where IPEX is installed.")
     port: int = flag(29500, "Rendezvous port on node0.", metavar="PORT", ge=1024, le=65535)
-    mpirun_hostfile: str | None = flag(None, "Let Accelerate start mpirun with this hostfile on node0.", metavar="PATH")
-    ccl_workers: int = flag(1, "oneCCL worker threads per rank, with mpirun.", ge=1)
+    mpirun_hostfile: str | None = flag(
+        None, "Let Accelerate start mpirun with this hostfile on node0.", metavar="PATH", advanced=True
+    )
+    ccl_workers: int = flag(1, "oneCCL worker threads per rank, with mpirun.", ge=1, advanced=True)
     accelerate_version: str | None = flag(
         None, "Version of Accelerate to write for; contact no host (default: the installed one).", metavar="VERSION"
     )
