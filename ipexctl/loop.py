@@ -19,6 +19,7 @@ from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
+from ipexctl.decide.parsing.amounts import parse_clock
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
@@ -93,19 +94,28 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     return _run_with_debug_log(run)
 
 
-def replay_run(word: str, options: OutputOptions) -> Exit:
-    """Shows a saved run in this output mode; the exit code is that of the run."""
+def replay_run(word: str, options: OutputOptions, speed: float | None = None, start: str | None = None) -> Exit:
+    """Shows a saved run in this output mode; the exit code is that of the run. With a ``speed`` it is shown so many
+    times as fast as it went; up to ``start``, as ``00:12:30``, at once."""
 
     def replay(console: Console, log: DebugLog) -> Exit:
-        from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+        from ipexctl.verbs.run.replay import find_saved_run, pace_events, read_saved_run
 
+        skip = parse_clock("--at", start) if start is not None else 0.0
         directory = find_saved_run(get_state_directory() / "runs", word)
         folding = Folding(read_known_errors)
-        screen = make_screen_sink(options, console)
-        with console.interrupts.raise_on_signal():
-            for stamped in read_saved_run(directory):
-                folding.handle_event(stamped)
-                screen.handle_event(stamped)
+        screen = make_screen_sink(options, console, speed=speed or 1.0)
+        saved = read_saved_run(directory)
+        try:
+            with console.interrupts.raise_on_signal():
+                if speed or start is not None:
+                    saved = pace_events(saved, speed or 1.0, skip, is_paused=lambda: getattr(screen, "paused", False))
+                for stamped in saved:
+                    folding.handle_event(stamped)
+                    screen.handle_event(stamped)
+        except Interrupted:
+            screen.close()
+            raise
         report = folding.report()
         screen.close(replace(report, saved=str(directory)))
         return report.exit
@@ -290,7 +300,7 @@ def _describe_interruption(report: CommandReport) -> str:
     return f"interrupted{progress}; type the same command again to go on\n"
 
 
-def make_screen_sink(options: OutputOptions, console: Console) -> sinks.Sink:
+def make_screen_sink(options: OutputOptions, console: Console, speed: float = 1.0) -> sinks.Sink:
     """The sink that prints: live on a terminal, plain elsewhere, JSON if asked for."""
     out, err = console.out, console.err
     if options.bare:
@@ -302,7 +312,7 @@ def make_screen_sink(options: OutputOptions, console: Console) -> sinks.Sink:
     if options.output == "live" or (options.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
         from ipexctl.show.live import Live
 
-        return Live(out, err, on_detach=console.interrupts.detach.set if options.detachable else None)
+        return Live(out, err, on_detach=console.interrupts.detach.set if options.detachable else None, speed=speed)
     return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
 
 

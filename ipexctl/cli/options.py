@@ -165,6 +165,16 @@ class LogsFlags(RunIdFlags):
 
 class ReplayFlags(RawFlags):
     run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+    speed: float | None = flag(
+        None,
+        "Show it so many times as fast as it went, such as 1 or 10 (default: all at once).",
+        "Replay",
+        "N",
+        ge=0.01,
+    )
+    at: str | None = flag(
+        None, "Show all up to this time of the run at once, such as 00:12:30, then go on as it went.", "Replay", "TIME"
+    )
 
 
 class SavedRunFlags(Fields):

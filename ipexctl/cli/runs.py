@@ -68,9 +68,9 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     return logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
 
 
-@command(app, "replay", examples=("", "1120-083015-k7 --output json"))
+@command(app, "replay", examples=("", "1120-083015-k7 --output json", "last --speed 10 --at 00:12:30"))
 def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
     """Show a saved run again, in any output mode."""
     from ipexctl.loop import replay_run
 
-    return replay_run(flags.run, output)
+    return replay_run(flags.run, output, flags.speed, flags.at)

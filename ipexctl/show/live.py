@@ -349,12 +349,14 @@ class Live:
         *,
         on_detach: Callable[[], None] | None = None,
         console: Console | None = None,
+        speed: float = 1.0,
     ) -> None:
         self._out = out
         self._talk = err if err is not None and not err.isatty() else None
         self._console = console if console is not None else typeset.make_console(out)
         self._keys = Keys()
         self._on_detach = on_detach
+        self._speed = speed  # of the stamps' clock, against ours: a replay may be faster
         self.error: Exception | None = None  # why drawing stopped, if it did
         self._board = Board()
         self._dry = False
@@ -398,6 +400,11 @@ class Live:
                 signal.signal(signal.SIGTSTP, self._suspend)
             self._thread = threading.Thread(target=self._draw_all, name="screen", daemon=True)
             self._thread.start()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the user holds the view."""
+        return self._view.paused
 
     def close(self, report: CommandReport | None = None) -> None:
         """Erases the live part and prints what stays. The terminal is as it was before."""
@@ -474,7 +481,11 @@ class Live:
             # While paused, after one frame that says so, nothing is drawn: what is selected stays selected.
             still = self._view.paused and self._still and not above and not self._view.asking
             self._still = self._view.paused
-            frame = None if still else self._view.frame(width, max(height - 1, 4), stamp + time.monotonic() - then)
+            frame = (
+                None
+                if still
+                else self._view.frame(width, max(height - 1, 4), stamp + (time.monotonic() - then) * self._speed)
+            )
         # Writing may wait for the terminal: the lock is not held here.
         for item in above:
             self._console.print(item, crop=False)

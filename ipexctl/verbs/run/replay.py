@@ -4,7 +4,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ipexctl.model import events as e
@@ -98,6 +99,35 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     yield from ranks.read_unreferenced(at)
     if not ended:
         yield _make_warning(at, "the record ends here, without the command's own end")
+
+
+def pace_events(
+    events: Iterable[Stamped],
+    speed: float,
+    skip: float = 0.0,
+    *,
+    is_paused: Callable[[], bool] = lambda: False,
+    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Stamped]:
+    """The events as slow as they came, ``speed`` times as fast; those of the first ``skip`` seconds at once. While
+    ``is_paused``, none comes."""
+    first: float | None = None
+    begun, moving = clock(), False  # by the clock: when the last event that is shown at once was shown
+    for stamped in events:
+        first = stamped.at if first is None else first
+        ahead = stamped.at - first - skip
+        moving = moving or ahead > 0
+        if not moving:
+            begun = clock()
+        while ahead > 0 and ((paused := is_paused()) or begun + ahead / speed > clock()):
+            before = clock()
+            sleep(_GLANCE if paused else min(begun + ahead / speed - before, _GLANCE))
+            begun += clock() - before if paused else 0.0
+        yield stamped
+
+
+_GLANCE = 0.1  # seconds between two looks at whether the view is paused
 
 
 def _make_warning(at: float, text: str) -> Stamped:

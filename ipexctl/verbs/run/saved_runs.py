@@ -123,7 +123,10 @@ def describe_cause(report: CommandReport) -> str:
     elif failure:
         cause = f"{failure.host}: {failure.what}" if failure.host else failure.what
     else:
-        cause = report.refused or ""
+        errors = [
+            f"{each.code} {', '.join(each.hosts)} {each.title}" for each in report.findings if each.level == "error"
+        ]
+        cause = report.refused or next(iter(errors), "")
     return printable(" ".join(cause.split()), _LONGEST)
 
 

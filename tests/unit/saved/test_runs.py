@@ -86,6 +86,14 @@ def test_saved_runs_are_listed_with_how_they_ended_and_why(runs: Path) -> None:
     )
 
 
+def test_a_doctor_that_found_errors_names_the_first(runs: Path) -> None:
+    stream = [each for each in streams.doctor(4) if not isinstance(each.event, e.HostFailed)]
+    save(runs, stream, "doctor")
+    [run] = answer_of(list_runs(runs, (), RunFilter())).runs
+    assert (run.result, run.hosts) == ("failed", 4)
+    assert run.cause.startswith("CPU002 xeon04 lowers the cluster")
+
+
 def test_a_run_that_others_share_the_id_of_is_named_by_its_directory(runs: Path) -> None:
     first, second = (save(runs, list(streams.run(1, steps=2)), verb) for verb in ("run", "attach"))
     value = answer_of(list_runs(runs, (), RunFilter()))
