@@ -561,9 +561,14 @@ class LabAnswer(JsonRecord):
     processes_left: int | None = None
 
 
+BENCH_MODES: Mapping[str, str] = {"train": "training", "infer": "inference"}
+
+
 class BenchResult(JsonRecord):
     """One form of the model. Samples per second: ``hosts`` each alone (all at the same time), ``cluster`` all together;
-    None where it was not measured, and ``why``."""
+    None where it was not measured, and ``why``. ``spread`` is how far apart the middle half of a host's steps is, as a
+    share of their median; ``repetitions`` the steps that the least measured host has. ``refused`` is why these figures
+    are no result: too few steps, or hosts further apart than their processors can be."""
 
     mode: str
     engine: str
@@ -572,6 +577,9 @@ class BenchResult(JsonRecord):
     hosts: Mapping[str, float]
     cluster: float | None
     why: str | None
+    spread: Mapping[str, float] = field(default_factory=dict)
+    repetitions: int = 0
+    refused: str | None = None
 
     @property
     def name(self) -> str:
@@ -581,12 +589,12 @@ class BenchResult(JsonRecord):
 
     @property
     def host(self) -> float | None:
-        """The rate of the median host."""
-        return median(self.hosts.values()) if self.hosts else None
+        """The rate of the median host; None without a result."""
+        return median(self.hosts.values()) if self.hosts and not self.refused else None
 
 
 class BenchAnswer(JsonRecord):
-    """``bench``: ``text`` is the table for people."""
+    """``bench``: ``text`` is the table for people, ``title`` what was measured on which stack."""
 
     model: str
     size: str
@@ -594,6 +602,7 @@ class BenchAnswer(JsonRecord):
     rows: tuple[BenchResult, ...]
     notes: tuple[str, ...]
     text: str
+    title: str = ""
 
 
 class AccelerateAnswer(JsonRecord):

@@ -396,7 +396,7 @@ class Bench(Task):
     size: Literal["tiny", "small", "base"] = flag("small", "Model size; base is bert-base-uncased.", "Measurement")
     mode: Literal["both", "train", "infer"] = flag("both", "Workload: training, inference, or both.", "Measurement")
     batch: int = flag(8, "Samples per step on each host.", "Measurement", ge=1)
-    steps: int = flag(10, "Steps to measure; the median counts.", "Measurement", ge=1)
+    steps: int = flag(10, "Steps to measure, at least 5; the median counts.", "Measurement", ge=5)
     compile: bool = flag(
         True,
         "Measure torch.compile, which needs a C++ compiler on the hosts, or not (default: measure).",

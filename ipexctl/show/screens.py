@@ -1,16 +1,16 @@
 """What people read at the end of a verb, as Rich renderables: which screen an answer has, and the small ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 
 from ipexctl.model import answers as a
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.model.text import format_size, pluralize
-from ipexctl.show import phrases, typeset
+from ipexctl.show import bench_table, phrases, typeset
 from ipexctl.show.hosts_screen import format_doctor
 from ipexctl.show.run_screen import format_cleanup_proof, format_run_card, format_runs
 from ipexctl.show.saved_runs_screen import format_pruned_runs, format_saved_runs
@@ -56,6 +56,8 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof("", value)]
         case a.StacksAnswer() | a.StacksWhyAnswer() | a.EmitAnswer() | a.HostsAnswer():
             return whole(value.text)
+        case a.BenchAnswer() if value.title:
+            return [_BenchTable(value)]
         case a.BenchAnswer() | a.MigrateAnswer():
             return whole(value.text)
         case a.AccelerateAnswer() if value.text is not None:
@@ -66,9 +68,23 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_any_answer(to_json(value))
 
 
+class _BenchTable:
+    """The table of ``bench`` in the width of the screen."""
+
+    def __init__(self, answer: a.BenchAnswer) -> None:
+        self._answer = answer
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows, title, notes = self._answer.rows, self._answer.title, self._answer.notes
+        lines = bench_table.format_rows(rows, title, notes, min(options.max_width, bench_table.WIDTH))
+        yield from (Line(text(line), 2) for line in lines)
+
+
 def format_ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
     """The screen of a report: the run's card, the recap, what is not stored. Failures are shown before."""
-    items: list[RenderableType] = format_run_card(report.run) if report.run else []
+    # Of a bench, what its runs measured is the answer; only a run that went wrong has something to add.
+    measured = report.verb == "bench" and report.run is not None and report.run.reason == "done"
+    items: list[RenderableType] = format_run_card(report.run) if report.run and not measured else []
     if report.hosts and not dry and report.verb in ("play", "demo"):
         items += ["", *format_recap(report.hosts)] if items else format_recap(report.hosts)
     return [*items, *(format_lost_output(report.lost) if report.lost else [])]
