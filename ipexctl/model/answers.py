@@ -330,7 +330,9 @@ class EmitAnswer(JsonRecord):
 
 
 class ListedRun(JsonRecord):
-    """A run that its head keeps: ``started`` in local time, ``ranks`` counts them."""
+    """A run that its head keeps: ``started`` in local time, ``ranks`` counts them. ``elapsed`` is its seconds so far,
+    or in all; ``command`` the script and its arguments. ``step`` and ``pace`` (iterations a second) are what rank 0
+    printed last; None: unknown."""
 
     run: str
     state: str
@@ -342,6 +344,10 @@ class ListedRun(JsonRecord):
     owner: str
     watchers: int
     reason: str | None
+    elapsed: float | None = None
+    step: int | None = None
+    pace: float | None = None
+    command: str = ""
 
 
 class OrphanDirectory(JsonRecord):

@@ -104,4 +104,13 @@ def compile_rank_pattern(nonce: str) -> "Pattern[bytes]":
     return re.compile(re.escape(build_opening(nonce)) + rb"[:=](\d+)[\x02oe]")
 
 
+def select_rank_output(data: bytes, nonce: str, rank: int) -> bytes:
+    """What of a piece of an output is of one rank; it may begin and end anywhere. Time is linear in the bytes."""
+    opening = re.escape(build_opening(nonce))
+    parts = re.split(opening + rb"(?::(\d{1,12})|=(\d{1,9})[oe]\d{1,9})\x02", data)
+    tags = zip(parts[1::3], parts[2::3], parts[3::3])
+    text, _ = unescape_output(b"".join(text for tag, frame, text in tags if int(tag or frame) == rank))
+    return text
+
+
 UNFINISHED = re.compile(rb":\d{0,12}|=\d{0,9}(?:[oe]\d{0,9})?")  # what may follow the opening before the rest arrives

@@ -64,7 +64,9 @@ class HostBusy(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """A run kept on its head. ``state``: starting, running, stopping, ended, or gone (its keeper died)."""
+    """A run kept on its head. ``state``: starting, running, stopping, ended, or gone (its keeper died). ``seconds`` on
+    the head's clock since it was created, of one that ended until then, 0 where that is not known; ``command`` is the
+    script and its arguments, ``output`` the end of what rank 0 wrote."""
 
     run: str
     title: str
@@ -76,6 +78,9 @@ class RunRow(NamedTuple):
     directory: str
     watchers: int = 0
     reason: str = ""
+    seconds: float = 0.0
+    command: "List[str]" = []
+    output: str = ""
 
 
 # The directory of a run of which nothing lives on this host.

@@ -148,10 +148,12 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
 
 
 class _Runs:
-    """A line per run. What matters least gives way on a narrow screen; id and state are never broken."""
+    """A line per run. What matters least gives way on a narrow screen; id and state are never broken. What no run has
+    is no column."""
 
-    LEAST = ("watchers", "owner", "head", "ranks", "title", "hosts", "started")  # the first gives way first
-    TITLE = 20  # its last words may be missing
+    # The first gives way first; the time of the start at once where how long ago that was is known.
+    LEAST = ("watchers", "head", "ranks", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
+    LAST, ROOMS = "command", (40, 12)  # its last words may be missing; its least cells, at first and in the end
 
     def __init__(self, rows: Sequence[ListedRun]) -> None:
         self._rows = [self._shown(row) for row in rows]
@@ -160,28 +162,41 @@ class _Runs:
     def _shown(row: ListedRun) -> dict[str, str]:
         state = f"{row.state} ({row.reason})" if row.reason else row.state
         hosts, few = (phrases.format_hosts(row.hosts, most=most) for most in (3, 1))
-        cells = {"run": row.run, "state": state, "ranks": row.ranks, "hosts": hosts, "started": row.started}
-        cells |= {"head": row.head, "owner": row.owner, "watchers": row.watchers, "title": row.title, "few": few}
+        elapsed = "" if row.elapsed is None else phrases.format_clock(row.elapsed)
+        pace = "" if row.pace is None else f"{row.pace:.2f}"
+        cells = {"run": row.run, "state": state, "elapsed": elapsed, "step": "" if row.step is None else row.step}
+        cells |= {"it/s": pace, "ranks": row.ranks, "hosts": hosts, "started": row.started, "owner": row.owner}
+        cells |= {"head": row.head, "watchers": row.watchers, "command": row.command or row.title, "few": few}
         return {name: one_line(cell) for name, cell in cells.items()}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows, names = self._rows, [name for name in self._rows[0] if name != "few"]
-        if self._room(rows, names) > options.max_width:  # the year, the seconds and hosts after the first are the first
-            rows = [row | {"started": row["started"][5:16], "hosts": row["few"]} for row in rows]
-        for name in self.LEAST:
-            if self._room(rows, names) > options.max_width:
+        rows = self._rows
+        names = [name for name in rows[0] if name != "few" and any(row[name] for row in rows)]
+        least = [*(["started"] if all(row["elapsed"] for row in rows) else []), *self.LEAST]
+        room, few = self.ROOMS
+        if self._measure(rows, names, room) > options.max_width:
+            # The year, the seconds, the desk and hosts after the first are the first to be left out.
+            short = {row["run"]: {"started": row["started"][5:16], "owner": row["owner"].split("@")[0]} for row in rows}
+            rows = [row | short[row["run"]] | {"hosts": row["few"]} for row in rows]
+        for name in least:
+            if name == "hosts" and self._measure(rows, names, room) > options.max_width:
+                room = few
+            if name in names and self._measure(rows, names, room) > options.max_width:
                 names.remove(name)
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
         for name in names:
             table.add_column(name, no_wrap=True)
-        left = options.max_width - self._room(rows, names) + self.TITLE
+        left = options.max_width - self._measure(rows, names, room) + room
         for row in rows:
             cells = [text((row[name], STRONG if name == "run" else "")) for name in names]
-            if names[-1] == "title":
-                cells[-1].truncate(max(left, self.TITLE), overflow="ellipsis")
+            if names[-1] == self.LAST:
+                cells[-1].truncate(max(left, room), overflow="ellipsis")
             table.add_row(*cells)
         yield table
 
-    def _room(self, rows: list[dict[str, str]], names: list[str]) -> int:
+    def _measure(self, rows: list[dict[str, str]], names: list[str], room: int) -> int:
+        """The cells of the table, where its last column has at most so many."""
         widths = {name: max(map(phrases.count_cells, (name, *(row[name] for row in rows)))) for name in names}
-        return sum((widths | {"title": self.TITLE} if "title" in names else widths).values()) + 2 * len(widths) - 2
+        if self.LAST in widths:
+            widths[self.LAST] = min(widths[self.LAST], room)
+        return sum(widths.values()) + 2 * len(widths) - 2

@@ -146,7 +146,9 @@ def list_runs(argv: "List[str]") -> int:
         state = {b"": "running", frames.ENDED: "ended"}.get(_check_if_run_over(directory), "gone")
         hosts = sorted(spec.head.hosts)
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
-        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory)
+        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=spec.argv[1:])
+        row = row._replace(output=_read_last_output(directory, spec.nonce))
+        created = os.path.getmtime(os.path.join(directory, paths.SPEC))  # on the clock of this host
         if state == "running":
             with suppress(OSError, ValueError):
                 status = _ask_keeper(directory, spec, messages.Inspect())
@@ -154,10 +156,27 @@ def list_runs(argv: "List[str]") -> int:
                     row = row._replace(watchers=status.watchers, state=_STATES.get(status.state, state))
         elif state == "ended":
             end = journal.KINDS.from_object(files.read_json(directory, paths.END))
-            row = row._replace(reason=end.reason if isinstance(end, journal.RunEnd) else "")
+            if isinstance(end, journal.RunEnd):
+                row = row._replace(reason=end.reason, seconds=max(end.at - created, 0.0))
+        if state == "running":
+            row = row._replace(seconds=max(time.time() - created, 0.0))
         runs.append(row)
     print(KINDS.write(messages.RunListing(runs, orphans)).decode())
     return 0
+
+
+_END_OF_OUTPUT = 1 << 16  # bytes of each output that are searched for rank 0's; all ranks share it
+_LAST_OUTPUT = 1 << 11  # bytes of rank 0's that are passed on
+
+
+def _read_last_output(directory: str, nonce: str) -> str:
+    """The end of rank 0's standard error, where bars are, and after it of its standard output."""
+    pieces = []
+    for name in (paths.ERR, paths.OUT):
+        end = spool.read_end(os.path.join(directory, name), _END_OF_OUTPUT)
+        piece = frames.select_rank_output(end, nonce, 0).replace(b"\r", b"\n")
+        pieces.append(piece if len(piece) <= _LAST_OUTPUT else piece[-_LAST_OUTPUT:].partition(b"\n")[2])
+    return b"\n".join(pieces).decode("utf-8", "replace")
 
 
 _STATES = {state.value: "stopping" for state in (State.STOPPING, State.KILLING, State.FINISHING)}

@@ -1,5 +1,6 @@
 """The commands for runs that were started: ``ps``, ``attach``, ``stop``, ``logs``, ``reap``."""
 
+import shlex
 import time
 from collections.abc import Collection, Generator
 from functools import partial
@@ -11,7 +12,9 @@ from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.model.answers import ListedRun, PsAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, Output, RunStarted, Started
+from ipexctl.model.figures import read_figures
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import join_names, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
@@ -34,8 +37,27 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
 
 
 def _describe_run(run: DiscoveredRun) -> ListedRun:
-    row, hosts, started, reason = run.row, tuple(run.row.hosts), _format_time(run.row.started), run.row.reason or None
-    return ListedRun(row.run, row.state, row.title, row.size, hosts, run.head, started, row.owner, row.watchers, reason)
+    row, figures = run.row, _read_last_figures(run.row.output)
+    return ListedRun(
+        **select_attributes(row, "run", "state", "title", "owner", "watchers"),
+        ranks=row.size,
+        hosts=tuple(row.hosts),
+        head=run.head,
+        started=_format_time(row.started),
+        reason=row.reason or None,
+        elapsed=row.seconds or None,
+        step=int(figures["step"]) if "step" in figures else None,
+        pace=figures.get("pace"),
+        command=shlex.join(row.command),
+    )
+
+
+def _read_last_figures(output: str) -> dict[str, float]:
+    """The figures of these lines; of those that several have, the last."""
+    figures: dict[str, float] = {}
+    for line in output.splitlines():
+        figures |= read_figures(line)
+    return figures
 
 
 def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:

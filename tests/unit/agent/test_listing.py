@@ -14,13 +14,15 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.model.answers import PsAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Message
+from ipexctl.model.events import Answer, Message
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
-from ipexctl.protocol import journal
+from ipexctl.protocol import frames, journal
 from ipexctl.protocol.messages import RunListing, StopRun
-from ipexctl.protocol.paths import ROLE, RUNS
+from ipexctl.protocol.paths import ERR, OUT, ROLE, RUNS
+from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.verbs.run import manage
 from tests.unit.agent.runs import SPEC, keeping
@@ -112,6 +114,44 @@ def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Conte
         list(manage.logs(None, inventory, context, frozenset({3})))
     with pytest.raises(UsageError, match="2 runs are kept"):
         list(manage.attach(None, inventory, context))
+
+
+def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
+    link: LocalLink, context: Context, tmp_path: Path
+) -> None:
+    site = ended(link, tmp_path, "0101-old", "python3")
+    directory = Path(site.directory)
+    created = (directory / SPEC_FILE).stat().st_mtime
+    end = journal.KINDS.to_object(journal.RunEnd("0101-old", "done", at=created + 754.0))
+    (directory / "end.json").write_text(json.dumps(end))
+    tags = [frames.build_tag(SPEC.nonce, rank) for rank in (0, 1)]
+    lines = [
+        b"%sstep %d loss 0.5 %.1f it/s\n" % (tags[rank], step, 2.5 - rank) for step in range(4000) for rank in (0, 1)
+    ]
+    (directory / f"{OUT}.000000").write_bytes(b"".join(lines))
+    (directory / f"{ERR}.000000").write_bytes(b"mpirun talks\n")
+    (row,) = run_control.list_runs_on_head(link).runs
+    assert round(row.seconds) == 754
+    assert row.command == SPEC.argv[1:]
+    assert len(row.output) < 3000
+    assert "1.5 it/s" not in row.output, "that is rank 1"
+    (answer,) = [event.value for event in manage.ps(Inventory((HERE,), "test"), context) if isinstance(event, Answer)]
+    assert isinstance(answer, PsAnswer)
+    (run,) = answer.runs
+    assert (run.step, run.pace, round(run.elapsed or 0)) == (3999, 2.5, 754)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 9, 13])
+@pytest.mark.parametrize("framed", [False, True])
+def test_one_ranks_output_is_selected_from_anywhere(cut: int, framed: bool) -> None:
+    def write(rank: int, data: bytes) -> bytes:
+        if framed:
+            return frames.build_frame_head("n0", rank) + frames.build_frame_tail("o", len(data)) + data
+        return frames.build_tag("n0", rank) + frames.escape_output(data)
+
+    data = write(1, b"first of 1\n") + write(0, b"a\x10b\n") + write(1, b"x\n") + write(10, b"y\n") + write(0, b"z")
+    assert frames.select_rank_output(data[cut:], "n0", 0) == b"a\x10b\nz"
+    assert frames.select_rank_output(data, "n0", 2) == b""
 
 
 def test_stop_of_a_run_that_ended_says_when(link: LocalLink, context: Context, tmp_path: Path) -> None:

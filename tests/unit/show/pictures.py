@@ -72,9 +72,9 @@ _PS = PsAnswer(
     unreachable=(),
     runs=(
         ListedRun("1121-221326-5c04", "running", "train.py", 4, ("node0", "node1"), "node0", "2026-11-21 22:13:26",
-                  "me", 1, None),
+                  "me@desk", 1, None, 754.0, 1210, 2.31, "train.py --epochs 3 --batch 32"),
         ListedRun("1121-204502-77ab", "ended", "finetune.py", 4, ("node0", "node1"), "node0", "2026-11-21 20:45:02",
-                  "ann", 0, "rank"),
+                  "ann@desk", 0, "rank", 4210.0, 880, None, "finetune.py --lr 3e-5 --data /data/corpus"),
     ),
     orphans=(),
 )  # fmt: skip

@@ -355,10 +355,19 @@ def test_a_run_that_is_kept_is_one_line_with_its_id_state_and_time(width: int) -
     lines = drawn(screens.format_answer(PsAnswer((RUN, ended), (), ("lab0",), ())), width).splitlines()
     assert len(lines) == 3
     assert all(len(line) <= width for line in lines)
-    for part in ("1120-233701-eda3", "running", "lab[0-1]", "11-20 23:37"):
+    for part in ("1120-233701-eda3", "running", "11-20 23:37", *(["lab[0-1]"] if width > 80 else [])):
         assert part in lines[1]
     assert "ended (stopped)" in lines[2]
     assert ("somebody@desk" in lines[1]) == (width > 100)
+
+
+@pytest.mark.parametrize(("width", "shown"), [(40, 3), (60, 6), (80, 7), (120, 8), (160, 8)])
+def test_how_far_a_run_is_who_began_it_and_how_come_before_where(width: int, shown: int) -> None:
+    run = replace(RUN, elapsed=754.2, step=1210, pace=2.314, command="train_ddp.py --epochs 3 --batch 32")
+    text = drawn(screens.format_answer(PsAnswer((run,), (), ("lab0",), ())), width)
+    parts = ["1120-233701-eda3", "running", "00:12:34", "1210", "2.31", "somebody", "train_ddp.py", "--batch 32"]
+    assert [part for part in parts if part in text] == parts[:shown]
+    assert ("somebody@desk" in text) == (width == 160)
 
 
 def test_no_runs_are_told_as_such() -> None:
