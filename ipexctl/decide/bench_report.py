@@ -77,9 +77,9 @@ def compute_peaks(facts: Mapping[str, Facts], table: PeakTable) -> dict[str, dic
     Hosts whose level or cores are not known are left out."""
     return {
         dtype: {
-            host: cores * levels[fact.isa_level]
+            host: cores * levels[level]
             for host, fact in facts.items()
-            if fact.isa_level in levels and (cores := len(find_usable_cores(fact).cpus))
+            if (level := fact.isa_level or "") in levels and (cores := len(find_usable_cores(fact).cpus))
         }
         for dtype, levels in (("fp32", table.fp32), ("bf16", table.bf16))
     }
