@@ -123,8 +123,8 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
     return _run_with_debug_log(replay)
 
 
-def end_with_internal_error(error: Exception) -> Exit:
-    """For what no command has caught: logs the traceback, prints the sentence."""
+def end_with_error(error: Exception) -> Exit:
+    """For what no command has caught: prints the sentence; of a fault of ipexctl, logs the traceback."""
 
     def fail(console: Console, log: DebugLog) -> Exit:
         raise error

@@ -17,9 +17,10 @@ from types import MappingProxyType, NoneType, SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from ipexctl.cli.help_page import LONG_HELP, HelpPage
+from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, WrongWords
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -194,7 +195,16 @@ class _Generated(HelpPage):
         following = [*args, "-"][1:]
         words = [self.alone.get(word, word) if next_.startswith("-") else word
                  for word, next_ in zip(args, following, strict=True)]  # fmt: skip
-        return super().parse_args(ctx, words)  # type: ignore[misc]
+        single = isinstance(self, TyperCommand)
+        ctx.allow_extra_args = ctx.allow_extra_args or single
+        try:
+            super().parse_args(ctx, words)  # type: ignore[misc]
+        except WrongWords as error:
+            error.ctx = error.ctx or ctx
+            raise
+        if single and ctx.args and not ctx.resilient_parsing:
+            raise NeedlessWords(ctx.args, ctx)
+        return ctx.args
 
 
 def command(
@@ -256,7 +266,7 @@ def command(
             settings["context_settings"] = {"allow_interspersed_args": False} if script else None
             app.command(name, cls=type("Command", (_Generated, TyperCommand), generated), **settings)(lambda: None)
         else:
-            app.callback(cls=type("Group", (_Generated, TyperGroup), generated), **settings)(lambda: None)
+            app.callback(cls=type("Group", (_Generated, CommandGroup), generated), **settings)(lambda: None)
         return function
 
     return register

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 _FIRST, _LAST = ("Options", "Hosts"), ("Output", "Connection")  # sections of the help; the others stand between
+_NARROW = 20  # columns that a text has at least
 _COLUMN = 32  # where the texts of a short help begin at the latest
 _EVERY = "ipexctl.help.every"  # in a context's ``meta``: advanced options are listed too
 
@@ -107,11 +108,14 @@ def _write_short_sections(sections: dict[str, list[tuple[str, str]]], formatter:
         formatter.write_heading(heading)
         formatter.indent()
         for names, text in records:
-            hang = formatter.current_indent + max(column, len(names) + 2)
-            room = max(formatter.width - hang, 20)
-            newline = "\n" + " " * hang
-            lines = wrap(shorten_help(text, room), room)
-            formatter.write(f"{'':{formatter.current_indent}}{f'{names}  ':{column}}{newline.join(lines)}\n")
+            indent = formatter.current_indent
+            hang = indent + max(column, len(names) + 2)
+            below = formatter.width - hang < _NARROW  # behind many choices
+            hang = indent + column if below else hang
+            room, newline = max(formatter.width - hang, _NARROW), "\n" + " " * hang
+            lines = [*([""] if below else []), *wrap(shorten_help(text, room), room)]
+            line = f"{'':{indent}}{f'{names}  ':{column}}"
+            formatter.write(f"{line.rstrip() if below else line}{newline.join(lines)}\n")
         formatter.dedent()
 
 

@@ -98,8 +98,8 @@ def _expand_mpirun_line(words: list[str]) -> list[str]:
     at = words.index("--from-mpirun")
     try:
         options, script = convert_launch_line(words[at + 1])
-    except (UsageError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--from-mpirun") from None
+    except ValueError as error:
+        raise UsageError(f"--from-mpirun: {error}") from None
     return [*options, *words[:at], *words[at + 2 :], *script]
 
 

@@ -2,33 +2,19 @@
 
 import gc
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from ipexctl import __version__
 from ipexctl.act.private_files import switch_to_root_home
 from ipexctl.cli import job, play, runs, saved, stack, tools
 from ipexctl.cli.command import VERBOSITY
-
-
-class Group(TyperGroup):
-    """Reports wrong values in the same words, whatever checks them."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            from ipexctl.model.schema_errors import describe_error
-
-            error.message = describe_error({"type": "", "loc": (), "msg": error.message, "input": None})
-            raise
-
+from ipexctl.cli.usage_errors import RootGroup
 
 app = typer.Typer(
     name="ipexctl",
-    cls=Group,
+    cls=RootGroup,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -75,6 +61,6 @@ def main() -> None:
     try:
         app(prog_name="ipexctl")
     except Exception as error:  # a fault of ours before the loop
-        from ipexctl.loop import end_with_internal_error
+        from ipexctl.loop import end_with_error
 
-        raise SystemExit(int(end_with_internal_error(error))) from None
+        raise SystemExit(int(end_with_error(error))) from None

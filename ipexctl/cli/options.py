@@ -102,7 +102,9 @@ class HostsFlags(Fields):
 
 
 class PlayFlags(Fields):
-    files: tuple[str, ...] = flag(..., "Playbook (YAML).", metavar="FILE | lint FILE...", argument=True)
+    files: tuple[str, ...] = flag(
+        ..., "Playbook (YAML).", metavar="FILE | lint FILE...", argument=True, example="playbook.yaml"
+    )
     tags: tuple[str, ...] = flag(
         (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",), completes="tags"
     )
@@ -223,7 +225,9 @@ class WhyFlags(VersionFields):
 
 
 class MigrateFlags(Fields):
-    script: str = flag(..., "Local script, shell file or configuration; it is only read.", argument=True)
+    script: str = flag(
+        ..., "Local script, shell file or configuration; it is only read.", argument=True, example="train.py"
+    )
     args: tuple[str, ...] = flag((), "Arguments of the script, with --compare.", argument=True)
     compare: bool = flag(False, "Run the script with and without IPEX on the first host.", "Comparison")
     migrated: str | None = flag(None, "Script without IPEX (default: the same script).", "Comparison", "PATH")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ipexctl.cli.command import HostSelection, command
+from ipexctl.cli.usage_errors import CommandGroup
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -17,10 +18,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 lab_app = typer.Typer(
-    name="lab", no_args_is_help=True, help="A small cluster on this machine: real SSH servers on loopback."
+    name="lab",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    help="A small cluster on this machine: real SSH servers on loopback.",
 )
 accelerate_app = typer.Typer(
-    name="accelerate", no_args_is_help=True, help="Hugging Face Accelerate: its configuration for these hosts."
+    name="accelerate",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    help="Hugging Face Accelerate: its configuration for these hosts.",
 )
 app.add_typer(lab_app)
 app.add_typer(accelerate_app)

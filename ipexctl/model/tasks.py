@@ -191,7 +191,9 @@ class Install(PackageFields, VersionFields, Task):
 class Wheels(PackageFields, VersionFields, Task):
     """Download the wheels of one release into a local directory, for hosts without internet access."""
 
-    directory: str = flag(..., "Local wheelhouse to write: a directory, .tar, .tar.gz or .zip.", argument=True)
+    directory: str = flag(
+        ..., "Local wheelhouse to write: a directory, .tar, .tar.gz or .zip.", argument=True, example="wheels"
+    )
     python: tuple[str, ...] = flag(
         (),
         "Python version of the hosts, such as 3.11; repeatable (default: the newest of the release).",
@@ -227,7 +229,7 @@ class Sync(TransferFields, Task):
 class Run(Task):
     """Start a script with mpirun on all hosts and show every rank's output."""
 
-    script: str = flag(..., "Local script to run.", argument=True)
+    script: str = flag(..., "Local script to run.", argument=True, example="train.py")
     args: tuple[str, ...] = flag((), "Arguments of the script; options of ipexctl stand before it.", argument=True)
     n: int | None = RANKS
     ppn: int | None = RANKS_PER_HOST
@@ -419,7 +421,9 @@ class Execute(Task):
 class Fetch(TransferFields, Task):
     """Copy results back from the hosts: changed files only, into a directory per host."""
 
-    paths: tuple[str, ...] = flag(..., "Files, directories and globs on the hosts.", argument=True, min_length=1)
+    paths: tuple[str, ...] = flag(
+        ..., "Files, directories and globs on the hosts.", argument=True, example="logs", min_length=1
+    )
     into: str = flag("fetched", "Local directory; each host's files go into DIRECTORY/HOST.", "Files", "DIRECTORY")
     from_: str = flag(
         "all",

@@ -90,7 +90,7 @@ class DebugLog(logging.Handler):
         what = printable(self.masker.mask_text(f"{type(cause).__name__}: {cause}"), 400)
         reasons = [str(error)] if isinstance(error, UnwatchedRunError) else []
         hint = f"the traceback is in {printable(str(self.path), 400)}" if self.path else "-v shows the traceback"
-        return InternalError(f"error: internal error in {command}: {what}", reasons=reasons, hint=hint)
+        return InternalError(f"internal error in {command}: {what}", reasons=reasons, hint=hint)
 
     def _open_file(self, path: Path) -> None:
         try:

@@ -143,7 +143,8 @@ def format_hint_lines(hint: str, width: int = 0) -> list[str]:
 
 def format_refusal_lines(refused: UsageError, width: int = 0) -> list[str]:
     """One sentence, the reasons one per line, at most one hint. With a ``width``, lines are broken as `folded` does."""
-    lines = [part for line in escape_lines(refused.sentence) for part in fold_line(line, width)]
+    first, *more = escape_lines(refused.sentence)
+    lines = [part for line in (f"error: {first}", *more) for part in fold_line(line, width, 2)]
     for reason in refused.reasons:
         lines += [part for line in escape_lines(reason) for part in fold_line(f"  {line}", width, 4)]
     return [*lines, *format_hint_lines(refused.hint, width)] if refused.hint else lines

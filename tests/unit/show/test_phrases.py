@@ -68,7 +68,7 @@ def test_different_reasons_and_hints_are_never_joined() -> None:
 def test_a_refusal_is_a_sentence_its_reasons_and_one_hint() -> None:
     refused = UsageError("hosts is not good", reasons=["hosts:3: bad \x1b[2J", "hosts:4: worse"], hint="ipexctl hosts")
     assert phrases.format_refusal_lines(refused) == [
-        "hosts is not good",
+        "error: hosts is not good",
         r"  hosts:3: bad \x1b[2J",
         "  hosts:4: worse",
         "  hint: ipexctl hosts",
