@@ -16,7 +16,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, Link, LinkError
-from ipexctl.protocol import frames, messages, paths, run_spec
+from ipexctl.protocol import frames, journal, messages, paths, run_spec
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, HOOKS, PART, ROLE, RUNS, SHIM, SPEC, STDIN, Role
@@ -88,6 +88,21 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: in
 def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | messages.KillRun) -> bool:
     """Gives the keeper an order; False when it is gone."""
     return link.run(site.build_command(Role.ORDER, site.directory, KINDS.write(order).decode())).ok
+
+
+def collect_stacks(
+    link: Link, site: RemoteRunDir, request: str, timings: Timings
+) -> tuple[tuple[journal.RankStack, ...], tuple[str, ...]]:
+    """Where the ranks of a run that goes on stand now, and the hosts that did not report it. ``request`` is a word that
+    nobody else asks with. Raises `LinkError`."""
+    timeout = 2 * timings.inquiry + 2 * timings.reply + timings.connect
+    done = link.run(site.build_command(Role.STACKS, site.directory, request, timeout=timeout))
+    records = [journal.KINDS.read(line) for line in done.out.splitlines()]
+    if done.ok and records and isinstance(records[-1], journal.InquiryEnded):
+        return tuple(one for one in records if isinstance(one, journal.RankStack)), tuple(records[-1].missing)
+    problem = "its ranks' stacks cannot be read"
+    answer = _parse_answer(link, done, problem, messages.AgentFailed)
+    raise LinkError(Failure(site.host.name, Kind.STEP, f"{problem}: {answer.error}", code="stacks"))
 
 
 def find_leftover_processes(

@@ -159,6 +159,9 @@ class LogsFlags(RunIdFlags):
     rank: str | None = flag(
         None, "Ranks to print, such as 3,5-7; one rank alone is printed byte for byte (default: all).", "Output", "LIST"
     )
+    stacks: bool = flag(
+        False, "Print where the ranks stand at this moment instead, as after a stall; the run goes on.", "Output"
+    )
     follow: bool = flag(False, "Follow the output to the end of the run.", "Output", names=("-F",))
     output: Screen = flag(
         "plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",), advanced=True

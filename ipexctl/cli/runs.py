@@ -53,18 +53,22 @@ def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
     "logs",
     without="json_",
     alone={"-f": "--follow"},
-    output=lambda flags: {"bare": bool(re.fullmatch(r"(\d+)([-,]\1)*", flags.rank or ""))},
-    examples=("--follow", "--rank 0 > rank0.log", "1120-083015-k7 --rank 3,5-7"),
+    output=lambda flags: {"bare": not flags.stacks and bool(re.fullmatch(r"(\d+)([-,]\1)*", flags.rank or ""))},
+    examples=("--follow", "--rank 0 > rank0.log", "1120-083015-k7 --stacks"),
 )
 def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     """Print what the ranks of a run wrote so far."""
     from ipexctl.decide.facts.numbers import parse_cpu_list
     from ipexctl.model.errors import UsageError
-    from ipexctl.verbs.run.manage import logs
+    from ipexctl.verbs.run.manage import logs, print_stacks
 
     ranks = parse_cpu_list(flags.rank)  # numbers and ranges, as those of ranks
     if flags.rank is not None and not ranks:
         raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {flags.rank!r}")
+    if flags.stacks and flags.follow:
+        raise UsageError("--follow does not fit --stacks, which shows one moment")
+    if flags.stacks:
+        return print_stacks(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()))
     return logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
 
 

@@ -31,6 +31,7 @@ class RunLog:
         self._journal = b""
         self._stacks: list[e.RankStack] = []
         self._stall: e.Stalled | None = None
+        self._requested = self._alarmed = False  # why the inquiry under way was begun
         self.launched = False
         self.over: e.RunEnded | None = None
         self.unreadable = 0  # records of the journal
@@ -113,13 +114,18 @@ class RunLog:
                 stack = e.RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
                 self._stacks.append(stack)
                 yield stack
+            case journal.StacksRequested():
+                self._requested, self._stacks = True, []
             case journal.InquiryEnded():
                 groups = group_stacks(self._stacks)
                 lines = format_comparison(groups, len({stack.rank for stack in self._stacks}))
-                yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines))
-                outlook = "going on" if self._stall is not None and not self._stall.ends else "ending the run"
-                yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
-                self._stacks = []
+                if self._alarmed or not self._requested:
+                    yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines))
+                    outlook = "going on" if self._stall is not None and not self._stall.ends else "ending the run"
+                    yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
+                else:
+                    yield e.Message("\n".join([*lines, "stacks are in the record, on request"]), code="stacks")
+                self._stacks, self._requested, self._alarmed = [], False, False
             case journal.RankEnded():
                 yield _make_rank_end(record)
             case journal.HostLost(host=host, why=why, tampered=tampered):
@@ -155,7 +161,8 @@ class RunLog:
                     yield e.Message(text, "warning", running.head, "journal")
 
     def _report_stall(self, stall: e.Stalled) -> Events:
-        self._stall, self._stacks = stall, []
+        self._stall, self._alarmed = stall, True
+        self._stacks = self._stacks if self._requested else []
         yield stall
         yield e.Message(describe_stall(stall, self._running.hosts), "warning", code="stalled")
 

@@ -367,6 +367,40 @@ class PsAnswer(JsonRecord):
     unreachable: tuple[str, ...]
 
 
+class StackPlace(JsonRecord):
+    """Ranks whose main threads are at the same place, ``where``. ``frames`` are the stack of the first of them, each
+    ``FILE:LINE FUNCTION``, innermost first."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    where: str
+    frames: tuple[str, ...]
+
+
+class ProcessStack(JsonRecord):
+    """A process of a rank: the kernel's words for its state and for what it waits in, and the stacks of its threads as
+    Python's faulthandler or py-spy writes them, empty if it did not answer."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    wchan: str
+    text: str
+
+
+class RankStacksAnswer(JsonRecord):
+    """``logs --stacks``: where the ranks of a run stand. ``odd`` ranks are elsewhere than those that wait for them,
+    where that is clear; ``summary`` are the lines that say it. Hosts in ``missing`` did not report in time."""
+
+    run: str
+    summary: tuple[str, ...]
+    odd: tuple[int, ...]
+    places: tuple[StackPlace, ...]
+    stacks: tuple[ProcessStack, ...]
+    missing: tuple[str, ...]
+
+
 class StopAnswer(Cleanup):
     """``stop``."""
 
@@ -678,7 +712,7 @@ AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswe
              | StacksAnswer | StacksWhyAnswer | SyncAnswer | FetchAnswer | RunAnswer | RunPlanAnswer | EmitAnswer
              | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
              | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
-             | RunsAnswer | PruneAnswer | UnknownAnswer)  # fmt: skip
+             | RunsAnswer | PruneAnswer | RankStacksAnswer | UnknownAnswer)  # fmt: skip
 
 
 def is_dry(answer: AnyAnswer) -> bool:

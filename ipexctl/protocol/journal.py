@@ -119,6 +119,13 @@ class Resumed(NamedTuple):
     at: float = 0.0
 
 
+class StacksRequested(NamedTuple):
+    """Somebody asked where the ranks stand: ``request`` is their word for it. Stacks follow, up to `InquiryEnded`."""
+
+    request: str
+    at: float = 0.0
+
+
 class InquiryEnded(NamedTuple):
     """All stacks that will come have come; ``missing`` hosts did not report."""
 
@@ -217,7 +224,7 @@ class Reason:
 
 Record = Union[
     KeeperStarted, GuardJoined, Launched, RankStarted, RankStage, RankNote, RankEnded, RankStack, Stall, Straggling,
-    Resumed, InquiryEnded, Stopping, Killing, Killed, HostLost, Unstored, Leftovers, Strays,
+    Resumed, StacksRequested, InquiryEnded, Stopping, Killing, Killed, HostLost, Unstored, Leftovers, Strays,
     MessageIgnored, RunEnd,
 ]  # fmt: skip
 

@@ -47,6 +47,8 @@ ShimEnd = NamedTuple("ShimEnd", [])  # the proxy has ended: so may its shim
 StopRun = NamedTuple("StopRun", [("why", str)])
 KillRun = NamedTuple("KillRun", [("why", str)])
 Inspect = NamedTuple("Inspect", [])
+# Where do the ranks stand now? Answered in the journal: `journal.StacksRequested`, stacks, `journal.InquiryEnded`.
+RequestStacks = NamedTuple("RequestStacks", [("request", str)])
 KeeperStatus = NamedTuple("KeeperStatus", [("state", str), ("watchers", int)])  # the value of a `keeper_state.State`
 # The agent to the controller.
 KeeperListening = NamedTuple("KeeperListening", [("port", int)])
@@ -110,8 +112,8 @@ RankRecord = Union[RankBegun, RankStarted, RankStage, RankNote, RankEnded]  # wh
 Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,
     RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankNote,
-    RankEnded, RankStack, ShimEnd, StopRun, KillRun, Inspect, KeeperStatus, KeeperListening, GuardReady, HostBusy,
-    AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered,
+    RankEnded, RankStack, ShimEnd, StopRun, KillRun, Inspect, RequestStacks, KeeperStatus, KeeperListening, GuardReady,
+    HostBusy, AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

@@ -54,5 +54,6 @@ class Role:
     ORDER = "tell"
     LIST = "list"
     SHOW = "show"
+    STACKS = "stacks"
     PROVE = "prove"
     REAP = "reap"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
-from ipexctl.model.answers import ListedRun, PsAnswer
+from ipexctl.model.answers import ListedRun, PsAnswer, RankStacksAnswer
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
@@ -130,6 +130,16 @@ def format_cleanup_proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
         items.append(text(f"0 processes left on {pluralize(len(cleanup.clean), 'host')}"))
     if cleanup.unchecked:
         items.append(Line(text(("! ", WARN), f"could not look: {phrases.format_hosts(cleanup.unchecked)}"), 2))
+    return items
+
+
+def format_stacks(value: RankStacksAnswer) -> list[RenderableType]:
+    """Where ranks stand: which are where, and of each place the stack of one rank, innermost first."""
+    items: list[RenderableType] = whole("\n".join(value.summary)) if value.summary else [text("no rank answered")]
+    for place in value.places:
+        if place.frames:
+            items += ["", text((phrases.format_ranks(place.ranks), STRONG), f" on {phrases.format_hosts(place.hosts)}")]
+            items += whole("\n".join(place.frames), 2)
     return items
 
 

@@ -12,7 +12,7 @@ from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import bench_table, phrases, typeset
 from ipexctl.show.hosts_screen import format_doctor
-from ipexctl.show.run_screen import format_cleanup_proof, format_run_card, format_runs
+from ipexctl.show.run_screen import format_cleanup_proof, format_run_card, format_runs, format_stacks
 from ipexctl.show.saved_runs_screen import format_pruned_runs, format_saved_runs
 from ipexctl.show.tables import format_any_answer
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, grid, labelled, outcome, text, whole
@@ -41,6 +41,8 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_verify(value)
         case a.PsAnswer():
             return format_runs(value)
+        case a.RankStacksAnswer():
+            return format_stacks(value)
         case a.RunsAnswer():
             return format_saved_runs(value)
         case a.PruneAnswer():

@@ -79,6 +79,24 @@ def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
 
 
+def test_stacks_of_all_ranks_on_request_while_the_run_goes_on(
+    desk: Desk, start: Start, hosts: Cluster, tmp_path: Path
+) -> None:
+    going = start(*RUN, ACTOR, "wait")
+    going.until("0│waiting", "1│waiting", "2│waiting")
+    other = Desk(hosts, tmp_path / "other")
+    told = other("logs", "--stacks")
+    assert told.code == 0, told
+    assert "all 3 ranks are at the same place" in told.out
+    assert "actor.py:" in told.out
+    assert other("logs", "--stacks", "--rank", "9").code == 2
+    assert [run["state"] for run in runs(other)] == ["running"]
+    going.until("stacks are in the record, on request")
+    assert other("stop").code == 0
+    assert going.end().code == 6
+    assert other("logs", "--stacks").code == 4
+
+
 def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is_left(
     desk: Desk, hosts: Cluster
 ) -> None:

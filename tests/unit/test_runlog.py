@@ -104,6 +104,25 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True)
 
 
+def test_stacks_on_request_are_compared_without_a_stall() -> None:
+    text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
+    stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
+    *seen, message = read(journal.StacksRequested("r"), *stacks, journal.InquiryEnded())
+    assert [type(event) for event in seen] == [e.RankStack, e.RankStack]
+    assert describe(message)[0] == "info"
+    assert describe(message)[2] == "stacks"
+    assert describe(message)[3].startswith("all 2 ranks are at the same place")
+
+
+def test_a_stall_during_a_request_is_compared_with_the_stacks_of_the_request() -> None:
+    text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
+    stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
+    stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"})
+    events = read(journal.StacksRequested("r"), stacks[0], stall, stacks[1], journal.InquiryEnded())
+    [compared] = [event for event in events if isinstance(event, e.StallCompared)]
+    assert compared.text.startswith("all 2 ranks are at the same place")
+
+
 @pytest.mark.parametrize(
     ("record", "cause", "error"),
     [

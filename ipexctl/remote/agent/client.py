@@ -191,6 +191,47 @@ def show(argv: "List[str]") -> int:
     return 0
 
 
+def stacks(argv: "List[str]") -> int:
+    """``stacks RUNDIR REQUEST``: asks the keeper where the ranks stand; prints a `journal.RankStack` a line, at last
+    `journal.InquiryEnded`. Status 3, and `AgentFailed`, when the run does not go on or nobody answers in time."""
+    directory, request = argv
+    why = "its keeper did not answer in time"
+    try:
+        spec = files.read_spec(directory)
+        path = os.path.join(directory, paths.JOURNAL)
+        tail = _JournalTail(path, os.path.getsize(path))
+        status = _ask_keeper(directory, spec, messages.RequestStacks(request))
+        if status and status.state != State.RUNNING.value:
+            why, status = "the run is %s" % _STATES.get(status.state, status.state), None
+        if status and _print_stacks(directory, tail, request, 2 * spec.timings.inquiry + spec.timings.reply):
+            return 0
+    except (OSError, ValueError) as error:
+        why = str(error)
+    print(KINDS.write(messages.AgentFailed(why)).decode())
+    return 3
+
+
+def _print_stacks(directory: str, tail: "_JournalTail", request: str, patience: float) -> bool:
+    """Prints the journal's records that answer a request; False when they do not come in time."""
+    until, held, begun, over = time.monotonic() + patience, b"", False, b""
+    while time.monotonic() < until:
+        piece = tail.read(PIECE)
+        *lines, held = (held + piece).split(b"\n")
+        for line in lines:
+            record = journal.KINDS.read(line)
+            begun = begun or (isinstance(record, journal.StacksRequested) and record.request == request)
+            if begun and isinstance(record, (journal.RankStack, journal.InquiryEnded)):
+                print(line.decode())
+            if begun and isinstance(record, journal.InquiryEnded):
+                return True
+        if not piece:
+            if over:
+                break
+            over = _check_if_run_over(directory)  # before the files are read for the last time
+            time.sleep(0.02)
+    return False
+
+
 class _JournalTail:
     """As `spool.Tail`, of one file."""
 

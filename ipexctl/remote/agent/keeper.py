@@ -263,7 +263,7 @@ class Keeper:
                 else:
                     link.close()
             elif link.role == Role.ORDER:
-                if isinstance(message, (messages.StopRun, messages.KillRun)):
+                if isinstance(message, (messages.StopRun, messages.KillRun, messages.RequestStacks)):
                     self.handle_input(message)
                 link.send(messages.KeeperStatus(self.run.state.value, self.watchers))
         if not link.open:

@@ -1,5 +1,6 @@
 """The commands for runs that were started: ``ps``, ``attach``, ``stop``, ``logs``, ``reap``."""
 
+import secrets
 import shlex
 import time
 from collections.abc import Collection, Generator
@@ -9,9 +10,21 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
-from ipexctl.model.answers import ListedRun, PsAnswer, ReapAnswer, StopAnswer
+from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
+from ipexctl.model.answers import ListedRun, ProcessStack, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, Output, RunStarted, Started
+from ipexctl.model.events import (
+    Answer,
+    CleanupChecked,
+    Ended,
+    Event,
+    HostFailed,
+    Message,
+    Output,
+    RankStack,
+    RunStarted,
+    Started,
+)
 from ipexctl.model.figures import read_figures
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import select_attributes
@@ -112,10 +125,8 @@ def logs(
     discovered, watcher = yield from _find_watcher("logs", prefix, inventory, context, newest=True)
     if watcher is None:
         return
-    run, size = discovered.row.run, discovered.row.size
-    if unknown := sorted(rank for rank in ranks if rank >= size):
-        reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
-        raise UsageError(f"run {run} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons)
+    run = discovered.row.run
+    _check_ranks(discovered, ranks)
     for event in watcher.read_files(follow=follow):
         if isinstance(event, RunStarted | Message | HostFailed) or (
             isinstance(event, Output) and (not ranks or event.rank in ranks)
@@ -124,6 +135,53 @@ def logs(
     if not follow and not discovered.is_over:
         yield Message(f"run {run} goes on: ipexctl logs {run} --follow", code="goes-on")
     yield Ended("logs", watcher.exit)
+
+
+def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = ()) -> Workflow:
+    """Prints where the ranks of a run stand at this moment, those at the same place together. The run goes on.
+
+    Raises `UsageError` where the run is over, or has no such rank."""
+    discovered, watcher = yield from _find_watcher("logs", prefix, inventory, context)
+    if watcher is None:
+        return
+    run, head = discovered.row.run, watcher.head
+    if discovered.row.state != "running":
+        state = {"gone": "over: its keeper is gone", "ended": "over"}.get(discovered.row.state, discovered.row.state)
+        hint = f"ipexctl logs {run}" if discovered.is_over else None
+        raise UsageError(
+            f"run {run} is {state}", reasons=["only ranks that run have stacks"], hint=hint, exit=Exit.STEP
+        )
+    _check_ranks(discovered, ranks)
+    request = secrets.token_hex(8)
+    results = yield from run_on_hosts(
+        context, [head.host], "collect stacks",
+        lambda link, _: run_control.collect_stacks(link, head, request, watcher.timings),
+    )  # fmt: skip
+    answer = results[head.host.name]
+    if not isinstance(answer, Failure):
+        records, missing = answer
+        stacks = tuple(
+            RankStack(**select_attributes(one, "rank", "host", "pid", "state", "wchan", "text"))
+            for one in records
+            if not ranks or one.rank in ranks
+        )
+        groups = group_stacks(stacks)
+        for host in missing:
+            yield Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
+        summary = tuple(format_comparison(groups, len({stack.rank for stack in stacks})))
+        processes = tuple(
+            ProcessStack(**select_attributes(one, "rank", "host", "pid", "state", "wchan", "text")) for one in stacks
+        )
+        places = describe_places(stacks)
+        yield Answer(RankStacksAnswer(run, summary, find_odd_ranks(groups), places, processes, missing))
+    yield Ended("logs", Exit.OK)
+
+
+def _check_ranks(discovered: DiscoveredRun, ranks: Collection[int]) -> None:
+    run, size = discovered.row.run, discovered.row.size
+    if unknown := sorted(rank for rank in ranks if rank >= size):
+        reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
+        raise UsageError(f"run {run} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons)
 
 
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
