@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 Workflow = Generator[Event, None, Any]
 Output = Literal["auto", "live", "plain", "json"]
+_RUNNING = ("run", "attach", "play", "demo", "bench")  # verbs that start ranks, or watch them
 KEPT = 200  # saved runs; the oldest finished ones make room
 
 
@@ -53,6 +54,7 @@ class OutputOptions:
     only: str = ""  # the one key of the answer that --json prints
     bare: bool = False  # the bytes of the ranks and nothing else on standard output
     detachable: bool = False  # a key of the live view may detach from the run
+    report: bool = True  # a run leaves its page in its record
 
 
 def get_state_directory() -> Path:
@@ -181,7 +183,7 @@ class Delivery:
 
     def __init__(self, options: OutputOptions, console: Console, log: DebugLog, state: Path | None) -> None:
         self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
-        self._verb = "ipexctl"
+        self._verb, self._options, self._closed = "ipexctl", options, False
         self._folding = Folding(read_known_errors)
         self._screen = make_screen_sink(options, console)
         self._record: Record | None = None
@@ -194,7 +196,7 @@ class Delivery:
         Signals, and what a sink raises, are thrown into the workflow, so that it ends its work in an orderly way."""
         self._verb = getattr(first, "verb", "run")
         if self._state is not None:
-            self._open_record(self._state / "runs")
+            self._open_record(self._state / "runs", report=self._options.report)
         failure: Exception | Interrupted | None = self._send_to_sinks(first)
         thrown = failure
         while True:
@@ -211,14 +213,21 @@ class Delivery:
             failure = failure or thrown
         return self._close_sinks(failure)
 
-    def _open_record(self, runs: Path) -> None:
+    def _open_record(self, runs: Path, *, report: bool) -> None:
         def warn(text: str) -> None:
-            self._screen.handle_event(Stamped(time.time(), Message(text, "warning")))
+            if self._closed:
+                self._err.write(f"warning: {text}\n")
+            else:
+                self._screen.handle_event(Stamped(time.time(), Message(text, "warning")))
 
         self._record = Record(runs, self._verb, time.time(), trouble=warn)
         self._log.set_directory(self._record.directory)
         prune_records(runs, KEPT, spare=[self._record.directory])
         self._sinks.insert(1, self._record)  # before the screen, which may be slow
+        if report and self._verb in _RUNNING:
+            from ipexctl.verbs.run.report import PageSink
+
+            self._sinks.append(PageSink(self._record.directory, warn))  # after the screen: nobody waits for a page
 
     def _send_to_sinks(self, event: Event) -> Exception | None:
         """Gives the event to all sinks; what one of them raised."""
@@ -256,6 +265,7 @@ class Delivery:
         for sink in (*self._sinks, *self._broken):
             try:
                 sink.close(closing)
+                self._closed = self._closed or sink is self._screen
             except Exception as error:
                 described = described or describe_exception(error, self._log, self._verb)
                 exit = choose_exit([exit, Exit.INTERNAL])

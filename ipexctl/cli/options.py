@@ -82,7 +82,15 @@ class RawFlags(Fields):
     raw: bool = flag(False, "Print the ranks' bytes unescaped, in plain output.", "Output", advanced=True)
 
 
-class RunFlags(RawFlags, DryRunFlags):
+class PageFlags(Fields):
+    """Of commands that leave the page of a run in its record."""
+
+    report: bool = flag(
+        True, "Write the page of the run, report.html, into its record (default: yes).", "Output", advanced=True
+    )
+
+
+class RunFlags(RawFlags, DryRunFlags, PageFlags):
     emit: Emit | None = flag(
         None,
         "Print the launch for another program, start nothing: sh, sbatch, torchrun, accelerate, ansible, pytorchjob.",
@@ -101,7 +109,7 @@ class HostsFlags(Fields):
     as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
 
 
-class PlayFlags(Fields):
+class PlayFlags(PageFlags):
     files: tuple[str, ...] = flag(
         ..., "Playbook (YAML).", metavar="FILE | lint FILE...", argument=True, example="playbook.yaml"
     )
@@ -146,7 +154,7 @@ class RunIdFlags(Fields):
     )
 
 
-class AttachFlags(RawFlags, RunIdFlags):
+class AttachFlags(RawFlags, RunIdFlags, PageFlags):
     pass
 
 
@@ -207,6 +215,16 @@ class RunsFlags(SavedRunFlags):
         None, "Never remove the newest N runs; without another rule, remove all others.", "Removal", ge=0
     )
     yes: bool = flag(False, "Remove them.", "Removal", names=("-y",))
+
+
+class ReportFlags(Fields):
+    runs: tuple[str, ...] = flag(
+        (), "Saved run: last, an id, or a path (default: last).", argument=True, metavar="RUN", completes="saved_runs"
+    )
+    page: str | None = flag(
+        None, "File to write (default: report.html in the saved run).", "Output", "FILE", names=("-o",), alias="output"
+    )
+    open_: bool = flag(False, "Open the page in a browser.", "Output", alias="open")
 
 
 class LabFlags(Fields):

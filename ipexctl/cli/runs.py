@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from ipexctl.cli.command import HostSelection, command
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import AttachFlags, LogsFlags, ReplayFlags, StopFlags
+    from ipexctl.cli.options import AttachFlags, LogsFlags, ReplayFlags, ReportFlags, StopFlags
     from ipexctl.loop import OutputOptions, Workflow
     from ipexctl.model.errors import Exit
 
@@ -78,3 +79,12 @@ def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
     from ipexctl.loop import replay_run
 
     return replay_run(flags.run, output, flags.speed, flags.at)
+
+
+@command(app, "report", without="output", examples=("", "1120-083015-k7 -o page.html", "last --open"))
+def report(context: Context, flags: ReportFlags) -> Workflow:
+    """Draw a saved run as one page that needs no network. Each run leaves such a page in its record, too."""
+    from ipexctl.loop import read_known_errors
+    from ipexctl.verbs.run.report import report
+
+    return report(flags.runs, context, os.environ, read_known_errors, page=flags.page, show=flags.open_)

@@ -699,6 +699,14 @@ class MigrateAnswer(JsonRecord):
     compare: Comparison | None = None
 
 
+class ReportAnswer(JsonRecord):
+    """``report`` of one run: the file of its page, and how large that is."""
+
+    page: str
+    bytes: int
+    runs: tuple[str, ...]
+
+
 class UnknownAnswer(JsonRecord):
     """An answer of a saved run that another version of ipexctl wrote."""
 
@@ -712,7 +720,7 @@ AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswe
              | StacksAnswer | StacksWhyAnswer | SyncAnswer | FetchAnswer | RunAnswer | RunPlanAnswer | EmitAnswer
              | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
              | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
-             | RunsAnswer | PruneAnswer | RankStacksAnswer | UnknownAnswer)  # fmt: skip
+             | RunsAnswer | PruneAnswer | RankStacksAnswer | ReportAnswer | UnknownAnswer)  # fmt: skip
 
 
 def is_dry(answer: AnyAnswer) -> bool:

@@ -12,6 +12,7 @@ from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import Record
+from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
 
 Stream = Literal["out", "err"]
@@ -33,10 +34,12 @@ class Started(Event):
 
 
 class Planned(Event):
-    """What will be done, once the hosts were looked at: the text of the dry run, and what is then executed."""
+    """What will be done, once the hosts were looked at: the text of the dry run, and what is then executed. ``launch``
+    is a run's, with the source of each variable; secrets are not in it."""
 
     verb: str
     text: str
+    launch: PlannedLaunch | None = None
 
 
 class Message(Event):

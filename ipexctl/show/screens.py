@@ -49,6 +49,8 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_pruned_runs(value)
         case a.SyncAnswer() | a.FetchAnswer():
             return format_transfers(value.hosts)
+        case a.ReportAnswer():
+            return [labelled("page", f"{value.page}  ({format_size(value.bytes)})")]
         case a.RunAnswer():
             return []
         case a.StopAnswer():

@@ -106,4 +106,4 @@ def run_attempts(
         text = f"{why}: starting again ({restart} of {restarts}) from the script's own checkpoint"
         yield Message(text, "warning", code="restart")
         attempt = make_attempt(restart, without)
-        yield Planned("run", str(attempt.launch))
+        yield Planned("run", str(attempt.launch), attempt.launch.public())

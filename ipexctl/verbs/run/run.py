@@ -96,7 +96,7 @@ def run(
         yield Answer(EmitAnswer(_write_launch(prepared, launch, emit), launch.public()))
         yield Ended("run", Exit.OK)
         return
-    yield Planned("run", str(launch))
+    yield Planned("run", str(launch), launch.public())
     for warning in launch.warnings:
         yield Message(str(warning), "warning", code=warning.code)
     if dry:
