@@ -8,7 +8,7 @@ import typer
 
 from ipexctl import __version__
 from ipexctl.act.private_files import switch_to_root_home
-from ipexctl.cli import job, play, runs, saved, stack, tools
+from ipexctl.cli import examples, job, play, runs, saved, stack, tools
 from ipexctl.cli.command import VERBOSITY
 from ipexctl.cli.usage_errors import RootGroup
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done · 2 wrong input · 3 unreachable · 4 a step failed · 5 a rank failed"
     " · 6 lost or at a limit · 7 busy · 8 something left · 9 output not stored · 70 a bug · 130 interrupted",
 )
-for group in (job, play, stack, runs, saved, tools):
+for group in (job, play, examples, stack, runs, saved, tools):
     app.add_typer(group.app)
 
 

@@ -109,9 +109,24 @@ class HostsFlags(Fields):
     as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
 
 
+class ExampleFlags(Fields):
+    name: str = flag(
+        ..., "Playbook or example, by its name.", argument=True, completes="examples", example="train_ddp.py"
+    )
+
+
+class CopyFlags(ExampleFlags):
+    directory: str = flag(".", "Local directory to copy it into.", argument=True)
+    force: bool = flag(False, "Overwrite existing files.")
+
+
 class PlayFlags(PageFlags):
     files: tuple[str, ...] = flag(
-        ..., "Playbook (YAML).", metavar="FILE | lint FILE...", argument=True, example="playbook.yaml"
+        (),
+        "Playbook (YAML), or the name of a bundled one.",
+        metavar="FILE | NAME | lint FILE...",
+        argument=True,
+        completes="playbooks",
     )
     tags: tuple[str, ...] = flag(
         (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",), completes="tags"
@@ -121,6 +136,7 @@ class PlayFlags(PageFlags):
     var: dict[str, str] = flag({}, "Variable of the playbook; repeatable.", "Steps", "NAME=VALUE")
     diff: bool = flag(False, "Show how text files differ that sync copies.")
     list_steps: bool = flag(False, "List the steps; contact no host.")
+    list_: bool = flag(False, "List the bundled playbooks.", alias="list")
     schema_: bool = flag(False, "Print a JSON schema of playbooks for editors.", alias="schema", advanced=True)
     dry_run: bool = flag(False, "Print what each step would change; change nothing.", names=("--check",))
 

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def _asks_for_lint(files: list[str] | tuple[str, ...]) -> bool:
-    return files[0] == "lint" and len(files) > 1
+def _asks_for_lint(files: list[str] | tuple[str, ...] | None) -> bool:
+    return files is not None and len(files) > 1 and files[0] == "lint"
 
 
 @command(
     app,
     "play",
-    acting=lambda flags: not _asks_for_lint(flags.files),
+    acting=lambda flags: not (flags.list_ or _asks_for_lint(flags.files)),
     output=lambda flags: {"only": "playbooks" if _asks_for_lint(flags.files) else "list" if flags.list_steps else "",
                           "detachable": not _asks_for_lint(flags.files)},
     examples=(
         "playbook.yaml --check --diff",
         "playbook.yaml --var epochs=3 --tags train",
-        "lint playbook.yaml",
+        "demo --dry-run",
     ),
 )  # fmt: skip
 def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
@@ -42,9 +42,14 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     from ipexctl.model.errors import UsageError
     from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.common.select import FAILED, limit_hosts, read_playbook, select_play_hosts
+    from ipexctl.verbs.examples import examples
     from ipexctl.verbs.play.lint import lint
     from ipexctl.verbs.play.play import PlayOptions, list_steps, play
 
+    if flags.list_:
+        return examples(playbooks_only=True)
+    if not flags.files:
+        raise UsageError("play needs a playbook: a file, or the name of a bundled one", hint="ipexctl play --list")
     if _asks_for_lint(flags.files):
         return lint(flags.files[1:], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
     if len(flags.files) > 1:

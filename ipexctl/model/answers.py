@@ -555,6 +555,37 @@ class InitAnswer(JsonRecord):
     then: str
 
 
+class ListedExample(JsonRecord):
+    """A playbook or an example script that comes with ipexctl, and its first line."""
+
+    name: str
+    kind: Literal["playbook", "example"]
+    title: str
+
+
+class ExamplesAnswer(JsonRecord):
+    """``examples``, and ``play --list``."""
+
+    examples: tuple[ListedExample, ...]
+
+
+class ShownExampleAnswer(JsonRecord):
+    """``examples show``: the whole file."""
+
+    name: str
+    kind: Literal["playbook", "example"]
+    path: str
+    text: str
+
+
+class CopiedExampleAnswer(JsonRecord):
+    """``examples copy``: the files that were written into ``directory``, and the command that uses them."""
+
+    directory: str
+    files: tuple[str, ...]
+    next: str
+
+
 class ListedHost(JsonRecord):
     """A host of the inventory; ``origin`` is where it was written (``hosts:3``)."""
 
@@ -720,7 +751,8 @@ AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswe
              | StacksAnswer | StacksWhyAnswer | SyncAnswer | FetchAnswer | RunAnswer | RunPlanAnswer | EmitAnswer
              | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
              | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
-             | RunsAnswer | PruneAnswer | RankStacksAnswer | ReportAnswer | UnknownAnswer)  # fmt: skip
+             | RunsAnswer | PruneAnswer | RankStacksAnswer | ReportAnswer
+             | ExamplesAnswer | ShownExampleAnswer | CopiedExampleAnswer | UnknownAnswer)  # fmt: skip
 
 
 def is_dry(answer: AnyAnswer) -> bool:

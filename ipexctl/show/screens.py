@@ -60,6 +60,13 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof("", value)]
         case a.StacksAnswer() | a.StacksWhyAnswer() | a.EmitAnswer() | a.HostsAnswer():
             return whole(value.text)
+        case a.ShownExampleAnswer():
+            return whole(value.text)
+        case a.ExamplesAnswer():
+            return format_examples(value.examples)
+        case a.CopiedExampleAnswer():
+            where = [labelled("into", value.directory), labelled("files", ", ".join(value.files))]
+            return [*where, labelled("next", value.next, copied=True)]
         case a.BenchAnswer() if value.title:
             return [_BenchTable(value)]
         case a.BenchAnswer() | a.MigrateAnswer():
@@ -168,6 +175,18 @@ def _format_amount(transfer: a.SyncedHost | a.FetchedHost) -> str:
 
 
 _NOTHING = "nothing there"
+
+
+def format_examples(examples: Sequence[a.ListedExample]) -> list[RenderableType]:
+    """Playbooks and examples by their names, each with its first line."""
+    items: list[RenderableType] = []
+    width = max((len(each.name) for each in examples), default=0)
+    for kind in dict.fromkeys(each.kind for each in examples):
+        items.append(text((f"{kind}s", STRONG)))
+        items += [
+            Line(text(f"  {each.name:{width}}  {each.title}"), width + 4) for each in examples if each.kind == kind
+        ]
+    return items
 
 
 def format_verify(value: a.VerifyAnswer) -> list[RenderableType]:

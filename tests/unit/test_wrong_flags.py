@@ -167,7 +167,7 @@ def test_a_group_without_a_command_prints_its_help(path: str) -> None:
 
 
 def test_every_required_argument_has_an_example_that_is_accepted() -> None:
-    for path in ("run", "fetch", "migrate", "play", "wheels fetch"):
+    for path in ("run", "fetch", "migrate", "wheels fetch", "examples show", "examples copy"):
         refused = CliRunner().invoke(app, path.split(), env={"COLUMNS": "200"})
         words = shlex.split(refused.stderr.splitlines()[-1].removeprefix("  hint: ipexctl "))
         assert words[: len(path.split())] == path.split()

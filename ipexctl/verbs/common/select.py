@@ -3,8 +3,10 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
+from ipexctl.act.bundled_files import find_by_name, list_bundled_files
 from ipexctl.act.inputs import is_writable_by_all, read_input
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
@@ -111,15 +113,33 @@ def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory
 def read_playbook(
     path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] | None = None, strict: bool = True
 ) -> Play:
-    """The playbook in a file; ``variables`` win over its own; ``strict``: it must know them. Raises `UsageError`."""
+    """The playbook in a file, or the bundled one of this name; ``variables`` win over its own.
+
+    ``strict``: it must know them. Raises `UsageError`."""
     from ipexctl.decide.parsing.playbook import parse_playbook
 
+    path = _find_playbook(path, cwd)
     file = read_input(path, cwd=cwd)
     base = str(file.path.parent.absolute())
     given, ansible = variables or {}, read_data("ansible.toml")
     play = parse_playbook(file.text, path, base=base, environ=environ, variables=given, strict=strict, ansible=ansible)
     inventory = _resolve_paths(play.inventory, file.path.parent) if play.inventory else None
     return play.model_copy(update={"inventory": inventory, "warnings": file.warnings})
+
+
+def _find_playbook(path: str, cwd: Path) -> str:
+    """The path of a playbook. A word without a directory and an ending that is no file names a bundled one.
+
+    Raises `UsageError`."""
+    if not path or os.sep in path or path.endswith((".yaml", ".yml")) or (cwd / path).exists():
+        return path
+    bundled = find_by_name(path, "playbooks")
+    if bundled is None:
+        names = [each.stem for each in list_bundled_files("playbooks")]
+        close = get_close_matches(path, names, n=1)
+        what, reasons = f"there is no playbook {printable(path)}", [f"bundled playbooks: {', '.join(names)}"]
+        raise UsageError(what, reasons=reasons, hint=f"ipexctl play {close[0]}" if close else "ipexctl play --list")
+    return str(bundled)
 
 
 def select_play_hosts(
