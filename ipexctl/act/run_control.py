@@ -175,7 +175,7 @@ class RunFollower:
         self._site = site
         self._once = ("once",) if once else ()
         self._timings = timings
-        self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR), 0)
+        self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR, frames.SAMPLES), 0)
         self._frames: queue.Queue[Frame] = queue.Queue(64)
         self._over = threading.Event()
         self._error: Exception | None = None  # a fault of ours in the thread
@@ -193,7 +193,7 @@ class RunFollower:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where the next watcher would have to go on: journal, out, err."""
+        """Where the next watcher would have to go on: journal, out, err, samples."""
         return tuple(self._offsets.values())
 
     def close(self) -> None:
@@ -232,9 +232,10 @@ class RunFollower:
             pause = min(pause * 2, 10.0)
 
     def _stream_frames(self) -> Iterator[Frame]:
-        words = [str(offset) for offset in self.offsets]
+        *words, samples = (str(offset) for offset in self.offsets)
         link = self._context.links.open(self._site.host)
-        command = self._site.build_command(Role.WATCH, self._site.directory, *words, *self._once, timeout=0)
+        more = (samples,) if self._offsets[frames.SAMPLES] else ()  # the agent of an earlier version sends none
+        command = self._site.build_command(Role.WATCH, self._site.directory, *words, *self._once, *more, timeout=0)
         with link.stream(command) as channel:
             # Of its own, so that a screen that stands still does not look like a controller that is gone.
             threading.Thread(target=_send_beats, args=(channel, self._timings.beat), name="beat", daemon=True).start()

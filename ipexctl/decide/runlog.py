@@ -1,6 +1,7 @@
-"""A run's files, as they grow → events: the keeper's journal, and mpirun's two outputs split into ranks."""
+"""A run's files, as they grow → events: the keeper's journal, mpirun's two outputs split into ranks, and samples."""
 
-from collections.abc import Generator, Iterable
+import math
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Literal
 
 from ipexctl.decide.demux import Demux, Lines, Piece
@@ -11,7 +12,7 @@ from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
 from ipexctl.model.text import format_size, join_names, pluralize, printable
-from ipexctl.protocol import frames, journal
+from ipexctl.protocol import frames, journal, samples
 from ipexctl.protocol.codec import LONGEST, Unreadable
 from ipexctl.protocol.journal import Record
 
@@ -28,7 +29,7 @@ class RunLog:
         self._demux = {stream: Demux(nonce, stream) for stream in (frames.OUT, frames.ERR)}
         self._missing_kinds = {frames.get_missing_kind(stream): stream for stream in self._demux}
         self._lines: dict[tuple[int | None, str], Lines] = {}
-        self._journal = b""
+        self._journal = self._samples = b""
         self._stacks: list[e.RankStack] = []
         self._stall: e.Stalled | None = None
         self._requested = self._alarmed = False  # why the inquiry under way was begun
@@ -43,6 +44,11 @@ class RunLog:
                 self._journal = b"\0"  # no record is that long: its line is one that cannot be read
             for line in lines:
                 yield from self._read_record(self._check_rank(journal.KINDS.read(line)))
+        elif kind == frames.SAMPLES:
+            *lines, self._samples = (self._samples + data).split(b"\n")
+            self._samples = self._samples if len(self._samples) <= LONGEST else b"\0"
+            for line in lines:
+                yield from self._read_sample(samples.KINDS.read(line))
         elif kind in self._missing_kinds:
             yield from self._fail_on_lost_output(self._missing_kinds[kind], int(data))
         elif kind in self._demux:
@@ -160,11 +166,33 @@ class RunLog:
                     text = f"the run's journal has a record that cannot be read ({why}); the run is not affected"
                     yield e.Message(text, "warning", running.head, "journal")
 
+    def _read_sample(self, sample: samples.Sample | Unreadable) -> Events:
+        """What cannot be read, or is of no host of the run, is a gap in a curve."""
+        if isinstance(sample, Unreadable) or sample.host not in self._running.hosts_used:
+            return
+        ranks = {rank for rank, host in enumerate(self._running.hosts) if host == sample.host}
+        if isinstance(sample, samples.HostSample):
+            uses = tuple(e.RankSample(*use) for use in sample.ranks if use.rank in ranks)
+            yield e.HostSample(**{**sample._asdict(), "ranks": uses})
+        elif points := tuple(_read_points(sample.points)):
+            rank = sample.rank if sample.rank in ranks else -1
+            yield e.FiguresRead(sample.host, rank, sample.source, sample.name, points)
+
     def _report_stall(self, stall: e.Stalled) -> Events:
         self._stall, self._alarmed = stall, True
         self._stacks = self._stacks if self._requested else []
         yield stall
         yield e.Message(describe_stall(stall, self._running.hosts), "warning", code="stalled")
+
+
+def _read_points(points: Iterable[tuple[int, str]]) -> Iterator[tuple[int, float | None]]:
+    """None for what is no finite number. Texts that are no number are left out."""
+    for step, text in points:
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        yield step, value if math.isfinite(value) else None
 
 
 def _make_rank_end(record: journal.RankEnded) -> e.RankEnded:

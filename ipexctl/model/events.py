@@ -179,8 +179,8 @@ class RankSample(Record):
 
 
 class HostSample(Event):
-    """What a host of the run does, every few seconds. ``at`` is in Unix seconds of that host's clock; ``seconds`` have
-    passed since the sample before, to which all counts refer. What a host does not let us read is None, 0 or left out.
+    """What a host of the run does, every few seconds. ``at`` is on the head's clock; ``seconds`` have passed since the
+    sample before, to which all counts refer. What a host does not let us read is None, 0 or left out.
 
     ``cpu`` is in cores; ``memory``, of ``memory_total``, and ``swap`` are bytes in use, of the control group where that
     limits the run; ``received`` and ``sent`` are bytes per interface that had traffic ("eth0"; "mlx5_0/1" is a port of

@@ -311,6 +311,13 @@ class Run(Task):
         ge=0,
         advanced=True,
     )
+    metrics_every: float = flag(
+        5.0,
+        "Seconds between two samples of each host's CPU, memory and network (0: never).",
+        "Output",
+        ge=0,
+        advanced=True,
+    )
     restarts: int = flag(0, "Restarts after a failed rank or a lost host.", "Limits", ge=0)
     min_hosts: int | None = flag(
         None,

@@ -14,7 +14,7 @@ from ipexctl.protocol.codec import LONGEST, DamagedError
 _HEADER = struct.Struct("!cQI")  # kind, offset in its file, length; then the bytes
 
 # Kinds of watch frames. The outputs' kinds are also the names of their streams.
-JOURNAL, OUT, ERR, ALIVE, END = "j", "o", "e", "t", "z"
+JOURNAL, OUT, ERR, SAMPLES, ALIVE, END = "j", "o", "e", "s", "t", "z"
 # The data of END: the final record is there, the keeper died without one, only what was there now was asked for.
 ENDED, GONE, NOW = b"end", b"gone", b"now"
 

@@ -5,6 +5,7 @@ from typing import Dict, List, NamedTuple, Tuple, Union
 from ipexctl.protocol.codec import Kinds
 from ipexctl.protocol.journal import RankEnded, RankNote, RankStack, RankStage, RankStarted
 from ipexctl.protocol.run_spec import NodeSpec
+from ipexctl.protocol.samples import FilePoints, HostSample
 from ipexctl.protocol.timings import Timings
 
 # The greeting of every connection to the keeper; `seal.Greeting` and `seal.compute_proof` say what is in it.
@@ -25,7 +26,8 @@ Kill = NamedTuple("Kill", [])  # SIGKILL to what is left of them
 ReportLoad = NamedTuple("ReportLoad", [])  # answered by `RankLoads`
 ReportStacks = NamedTuple("ReportStacks", [])  # answered by a `RankStack` each and `StacksReported`
 Finish = NamedTuple("Finish", [])  # end what is left, report it (`Cleaned`) and end
-# Guard to keeper; beside these `RankStarted`, `RankStage`, `RankNote`, `RankEnded` and `RankStack`.
+# Guard to keeper; beside these `RankStarted`, `RankStage`, `RankNote`, `RankEnded`, `RankStack`, `HostSample` and
+# `FilePoints`.
 Pong = NamedTuple("Pong", [("sent", float), ("clock", float)])
 RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  # CPU seconds so far, kernel state
 StacksReported = NamedTuple("StacksReported", [])
@@ -113,7 +115,8 @@ Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,
     RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankNote,
     RankEnded, RankStack, ShimEnd, StopRun, KillRun, Inspect, RequestStacks, KeeperStatus, KeeperListening, GuardReady,
-    HostBusy, AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered,
+    HostBusy, AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered, HostSample,
+    FilePoints,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

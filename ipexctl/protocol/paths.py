@@ -13,12 +13,13 @@ STDIN = "stdin"  # of rank 0, on its host; without it the rank reads nothing
 HOOKS = "hooks"  # on the ranks' PYTHONPATH
 HOOK_FILES = {"sitecustomize.py": "remote.agent.sitecustomize", "_ipexctl_hooks.py": "protocol.hooks"}  # → module
 
-# Written on the hosts. Those of the head only: KEEPER, END, JOURNAL, OUT, ERR.
+# Written on the hosts. Those of the head only: KEEPER, END, JOURNAL, OUT, ERR, SAMPLES.
 KEEPER = "keeper.json"  # where the keeper listens
 END = "end.json"  # `journal.RunEnd`: the final record
 JOURNAL = "journal.jsonl"  # `journal.Record`, one a line
 OUT = "out.bin"  # the launcher's two outputs, tagged per rank, in segments
 ERR = "err.bin"
+SAMPLES = "samples.jsonl"  # `samples.Sample`, one a line, in segments
 RESERVE = "reserve"  # space for the last records of a run whose disk is full
 OWNER = "place.json"  # which host this directory is for: homes may be shared
 PORT = "port.json"  # where the ranks meet

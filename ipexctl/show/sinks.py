@@ -101,7 +101,7 @@ class Plain:
                 self._flush_rank(rank)
             case e.RunEnded():
                 self._flush_rank(None)
-            case _:  # plans, stages, facts, findings and cleanup checks are shown by the result
+            case _:  # plans, stages, samples, facts, findings and cleanup checks are shown by the result
                 pass
 
     def close(self, report: CommandReport | None = None) -> None:
@@ -190,7 +190,8 @@ class Plain:
 
 
 _OF_RANKS = (e.RankStage, e.Stalled, e.StallCompared, e.RankStack)
-_PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.FindingReported, *_OF_RANKS)
+_SAMPLED = (e.HostSample, e.FiguresRead)
+_PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.FindingReported, *_OF_RANKS, *_SAMPLED)
 
 
 def _format_host_mark(host: str) -> str:

@@ -96,6 +96,7 @@ def _make_run_task(task: Bench, engine: str, modes: tuple[str, ...], *, together
         venv=task.venv,
         time_limit=task.time_limit,
         stall_warn=0.0,
+        metrics_every=0.0,
     )
 
 

@@ -36,6 +36,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
         **select_attributes(task, "node_lease", "grace", "stall_warn", "straggler_warn"),
         lease=task.lease or 0.0,
         time_limit=task.time_limit or 0.0,
+        sample=task.metrics_every,
     )
     head = HeadSpec(
         address=launch.head.address,

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import BinaryIO, Dict, List, Optional, Union
 
-from ipexctl.protocol import frames, journal, messages, paths
+from ipexctl.protocol import frames, journal, messages, paths, samples
 from ipexctl.protocol.frames import WatchFrame, pack_frame
 from ipexctl.protocol.messages import KINDS, Message
 from ipexctl.protocol.paths import Role
@@ -61,14 +61,15 @@ def _ask_keeper(directory: str, spec: "RunSpec", message: "Message") -> "Optiona
 
 
 def watch(argv: "List[str]") -> int:
-    """``watch RUNDIR JOURNAL OUT ERR [once]``: what is in the run's files from these offsets on, in frames, until its
-    end; with ``once`` until the files' present end. Needs no keeper.
+    """``watch RUNDIR JOURNAL OUT ERR [once] [SAMPLES]``: what is in the run's files from these offsets on, in frames,
+    until its end; with ``once`` until the files' present end. Needs no keeper.
 
     Ends early when the controller falls silent (`_exit_when_silent`)."""
     directory, offsets = argv[0], [int(word) for word in argv[1:4]]
     spec = files.read_spec(directory)
     sink = sys.stdout.buffer
-    once = argv[4:] == ["once"]
+    once = argv[4:5] == ["once"]
+    samples_offset = next((int(word) for word in argv[4:] if word.isdigit()), 0)
     link: Optional[rpc.Wire] = None
     if not once:
         threading.Thread(target=_exit_when_silent, args=(spec.timings.silent,), daemon=True).start()
@@ -80,6 +81,8 @@ def watch(argv: "List[str]") -> int:
         frames.OUT: spool.Tail(out, cap, offsets[1]),  # of an output the oldest parts may be gone: the offset tells
         frames.ERR: spool.Tail(err, cap, offsets[2]),
     }
+    if spec.timings.sample:
+        tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples.CAP, samples_offset)
     written, pause = time.monotonic(), 0.02
     while True:
         # Asked before the files are read: nothing after it is missed.

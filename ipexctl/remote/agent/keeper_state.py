@@ -461,13 +461,18 @@ def _start_doubt(run: "Run", detail: str, at: float, now: "Moment", reason: str 
     return run._replace(doubt=doubt._replace(since=min(at, doubt.since)))
 
 
+def convert_to_head_time(run: "Run", host: str, at: float) -> float:
+    """Unix seconds of a connected host's clock in those of the head's."""
+    return at - run.clocks[host].offset
+
+
 R = TypeVar("R")
 
 
 def _convert_to_head_time(run: "Run", host: str, record: "R") -> "R":
     """A host's record with its time moved to the head's clock, and the host's name as the keeper knows it."""
     named: Any = record
-    changes: Dict[str, Any] = {"at": named.at - run.clocks[host].offset}
+    changes: Dict[str, Any] = {"at": convert_to_head_time(run, host, named.at)}
     if hasattr(record, "host"):
         changes["host"] = host
     return named._replace(**changes)  # type: ignore[no-any-return]
