@@ -353,7 +353,7 @@ def find_memory_group(own: bytes, root: str) -> "Optional[MemoryGroup]":
     return min(groups) if groups else None
 
 
-def compute_sample(before: "Counters", now: "Counters", host: str) -> "HostSample":
+def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample:
     """What happened between two readings. A counter that went backwards (a device that was taken away, a process that
     ended) counts from 0; an energy counter begins anew where the kernel says that it does."""
     seconds = max(1e-3, now.steady - before.steady)
