@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 Workflow = Generator[Event, None, Any]
 Output = Literal["auto", "live", "plain", "json"]
+_LOOK_UPS = ("attach",)  # verbs that are saved from the run on that they find
 _RUNNING = ("run", "attach", "play", "demo", "bench")  # verbs that start ranks, or watch them
 KEPT = 200  # saved runs; the oldest finished ones make room
 
@@ -187,6 +188,7 @@ class Delivery:
         self._folding = Folding(read_known_errors)
         self._screen = make_screen_sink(options, console)
         self._record: Record | None = None
+        self._unsaved: list[Stamped] = []  # of a look-up, until what it looks for is found
         self._sinks: list[sinks.Sink] = [self._folding, self._screen]
         self._broken: list[sinks.Sink] = []  # sinks that raised: they get no more events
 
@@ -195,7 +197,7 @@ class Delivery:
 
         Signals, and what a sink raises, are thrown into the workflow, so that it ends its work in an orderly way."""
         self._verb = getattr(first, "verb", "run")
-        if self._state is not None:
+        if self._state is not None and self._verb not in _LOOK_UPS:
             self._open_record(self._state / "runs", report=self._options.report)
         failure: Exception | Interrupted | None = self._send_to_sinks(first)
         thrown = failure
@@ -213,21 +215,36 @@ class Delivery:
             failure = failure or thrown
         return self._close_sinks(failure)
 
-    def _open_record(self, runs: Path, *, report: bool) -> None:
+    def _open_record(self, runs: Path, *, report: bool) -> Record:
         def warn(text: str) -> None:
             if self._closed:
                 self._err.write(f"warning: {text}\n")
             else:
                 self._screen.handle_event(Stamped(time.time(), Message(text, "warning")))
 
-        self._record = Record(runs, self._verb, time.time(), trouble=warn)
-        self._log.set_directory(self._record.directory)
-        prune_records(runs, KEPT, spare=[self._record.directory])
-        self._sinks.insert(1, self._record)  # before the screen, which may be slow
+        self._record = record = Record(runs, self._verb, time.time(), trouble=warn)
+        self._log.set_directory(record.directory)
+        prune_records(runs, KEPT, spare=[record.directory])
+        self._sinks.insert(1, record)  # before the screen, which may be slow
         if report and self._verb in _RUNNING:
             from ipexctl.verbs.run.report import PageSink
 
-            self._sinks.append(PageSink(self._record.directory, warn))  # after the screen: nobody waits for a page
+            self._sinks.append(PageSink(record.directory, warn))  # after the screen: nobody waits for a page
+        return record
+
+    def _save_look_up(self, event: Event, masked: list[Stamped]) -> Exception | None:
+        """Saves what a look-up did once it has found its run: one that finds none leaves nothing."""
+        self._unsaved += masked
+        if self._state is None or not isinstance(event, events.RunStarted):
+            return None
+        try:
+            record = self._open_record(self._state / "runs", report=self._options.report)
+            for stamped in self._unsaved:
+                record.handle_event(stamped)
+        except Exception as error:
+            return error
+        self._unsaved = []
+        return None
 
     def _send_to_sinks(self, event: Event) -> Exception | None:
         """Gives the event to all sinks; what one of them raised."""
@@ -235,6 +252,9 @@ class Delivery:
         log_event(event)
         masked = [Stamped(now, each) for each in self._log.masker.mask_event(event)]
         exact = [Stamped(now, event)] if isinstance(event, events.Output) else masked
+        if self._state is not None and self._verb in _LOOK_UPS and self._record is None:
+            failure = self._save_look_up(event, masked)
+            exact = []  # saved with those before it
         for sink in tuple(self._sinks):
             try:
                 for stamped in exact if sink is self._record else masked:  # a rank's own file has what the rank wrote

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cluster import Cluster
 from tests.e2e.desk import ACTOR, GATE, LIGHT, Desk, Started, open_gates, residue, wait
 
@@ -147,7 +149,9 @@ def test_reap_of_a_run_that_never_was_says_so(desk: Desk) -> None:
     assert "no run 1120-000000-none is kept on these hosts" in told.err
 
 
-def test_attach_to_nothing_says_so(desk: Desk) -> None:
-    told = desk("attach")
+@pytest.mark.parametrize("words", [("attach",), ("attach", "1120-nosuch"), ("logs", "1120-nosuch"), ("stop",)])
+def test_a_look_up_that_finds_nothing_says_so_and_is_not_saved(desk: Desk, words: tuple[str, ...]) -> None:
+    told = desk(*words)
     assert told.code == 4, told
-    assert "no run is kept on these hosts" in told.err
+    assert f"no run {'1120-nosuch ' if words[1:] else ''}is kept on these hosts" in told.err
+    assert not desk.records

@@ -16,7 +16,7 @@ from ipexctl.act.fanout import run_on_hosts
 from ipexctl.decide.launch.accelerate import require_accelerate
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
+from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, Started, StepEnded, StepStarted
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
@@ -232,3 +232,34 @@ def test_a_command_that_contacts_no_host_leaves_no_log(state: Path) -> None:
 
     assert run_command(workflow) is Exit.OK
     assert not state.exists()
+
+
+def test_a_look_up_is_saved_from_the_run_on_that_it_finds(state: Path) -> None:
+    def attach(_: Context) -> Workflow:
+        yield Started("attach", "k7", ("node0",))
+        yield StepEnded("node0", "list runs", "ok")
+        if (state / "found").exists():
+            yield RunStarted("k7", "node0", ("node0",), "mpirun")
+            yield Ended("attach", Exit.OK)
+        raise UsageError("no run k7 is kept on these hosts", exit=Exit.STEP)
+
+    assert run_command(attach, acting=True) is Exit.STEP
+    assert not [*state.glob("runs/*")]
+    state.mkdir(mode=0o700, exist_ok=True)
+    (state / "found").touch()
+    run_command(attach, acting=True)
+    (saved,) = state.glob("runs/*-attach")
+    kinds = [json.loads(line)["event"] for line in (saved / "events.jsonl").read_text().splitlines()]
+    assert kinds[:4] == ["started", "step-ended", "run-started", "ended"]
+
+
+def test_a_look_up_that_cannot_be_saved_says_so(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def attach(_: Context) -> Workflow:
+        yield Started("attach", "k7", ("node0",))
+        yield RunStarted("k7", "node0", ("node0",), "mpirun")
+        yield Ended("attach", Exit.OK)
+
+    state.mkdir(mode=0o777)
+    (state / "runs").write_text("")
+    assert run_command(attach, acting=True) is Exit.STEP
+    assert "is not a directory" in capsys.readouterr().err
