@@ -87,8 +87,10 @@ def make_run(
     seconds: float = 60.0,
     every: float = 1.0,
     script: str = "train.py",
+    words: str = EVIL,
 ) -> Iterator[Stamped]:
-    """The events of a run: a step of each rank and a sample of each host ``every`` so many seconds."""
+    """The events of a run: a step of each rank and a sample of each host ``every`` so many seconds. A rank prints
+    ``words``."""
     where = names(hosts)
     per_host = ranks // hosts
     of_rank = tuple(where[rank // per_host] for rank in range(ranks))
@@ -116,19 +118,27 @@ def make_run(
             text = f"step {step} loss {loss:.4f} {pace:.2f} it/s\n"
             yield Stamped(moment, e.Output(rank, host, "out", text.encode()))
         if step == 3:
-            yield Stamped(moment, e.Output(0, of_rank[0], "err", f"UserWarning: {EVIL}\n".encode()))
+            yield Stamped(moment, e.Output(0, of_rank[0], "err", f"UserWarning: {words}\n".encode()))
         moment += every
-    yield from END[kind](of_rank, where, bad, stop, begun + seconds)
+    for stamped in END[kind](of_rank, where, bad, stop, begun + seconds):
+        event = stamped.event
+        if isinstance(event, e.RankEnded):
+            event = replace(
+                event, error=event.error.replace(EVIL, words), traceback=event.traceback.replace(EVIL, words)
+            )
+        yield replace(stamped, event=event)
 
 
 def make_sample(host: str, of_rank: tuple[str, ...], at: float, every: float, step: int) -> e.HostSample:
     mine = [rank for rank, name in enumerate(of_rank) if name == host]
-    samples = tuple(e.RankSample(rank, 26.5 + (step + rank) % 3, 9 * GIB + step * 1000) for rank in mine)
+    number = of_rank.index(host)
+    wave = math.sin(step / 19 + number) + 0.6 * math.sin(step / 2.3 + 2 * number) + 0.3 * math.sin(step * 1.7 + number)
+    samples = tuple(e.RankSample(rank, 26.5 + wave / 2 - rank % 3 / 4, int((9 + wave / 9) * GIB)) for rank in mine)
     return e.HostSample(
-        host, at, every, 27.0 * len(mine), 112, (40 + step % 5) * GIB, 503 * GIB,
-        received={"ens1f0": int(300e6 * every)}, sent={"ens1f0": int(290e6 * every)}, read=1 << 20,
-        celsius=61.0 + step % 4, mhz=2900.0 + step % 7, joules=540.0 * every, pressure={"cpu": 0.02, "memory": 0.0},
-        ranks=samples,
+        host, at, every, 25.0 * len(mine) + wave, 112, int((40 + step / 300 + wave / 4) * GIB), 503 * GIB,
+        received={"ens1f0": int((300 + 12 * wave) * 1e6 * every)}, sent={"ens1f0": int((290 - 9 * wave) * 1e6 * every)},
+        read=int((1 + wave * wave) * (1 << 20)), celsius=61.0 + 2 * wave - number / 2, mhz=2900.0 + 20 * wave,
+        joules=540.0 * every, pressure={"cpu": 0.02 + abs(wave) / 90, "memory": 0.0}, ranks=samples,
     )  # fmt: skip
 
 
