@@ -62,6 +62,7 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     from ipexctl.decide.facts.numbers import parse_cpu_list
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.run.manage import logs, print_stacks
+    from ipexctl.verbs.run.saved_logs import find_ended_run, print_saved_output
 
     ranks = parse_cpu_list(flags.rank)  # numbers and ranges, as those of ranks
     if flags.rank is not None and not ranks:
@@ -70,6 +71,8 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
         raise UsageError("--follow does not fit --stacks, which shows one moment")
     if flags.stacks:
         return print_stacks(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()))
+    if saved := find_ended_run(context.state / "runs", flags.run):
+        return print_saved_output(saved, frozenset(ranks or ()))
     return logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
 
 

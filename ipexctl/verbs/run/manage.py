@@ -29,10 +29,11 @@ from ipexctl.model.figures import read_figures
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
-from ipexctl.model.text import join_names, pluralize
+from ipexctl.model.text import pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
+from ipexctl.verbs.run.saved_logs import no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
 
 Workflow = Generator[Event, None, None]
@@ -180,8 +181,7 @@ def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ran
 def _check_ranks(discovered: DiscoveredRun, ranks: Collection[int]) -> None:
     run, size = discovered.row.run, discovered.row.size
     if unknown := sorted(rank for rank in ranks if rank >= size):
-        reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
-        raise UsageError(f"run {run} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons)
+        raise no_rank_error(run, unknown, size)
 
 
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
