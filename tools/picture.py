@@ -71,6 +71,8 @@ def picture(
         console.print(line)
     for item in screens.format_ending(report, dry=dry) if at is None and report else ():
         console.print(item)
+    for item in screens.format_next_steps(report, None, failures.pop_hints()) if at is None else ():
+        console.print(item)
     svg = console.export_svg(title=typeset.text(title).plain, unique_id="ipexctl")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 

@@ -44,6 +44,7 @@ class Folding:
         self._mark: tuple[int, dict[str, int], int] = (0, {}, 0)  # failures, steps and findings before the last Started
         self._excused = ""  # the run that failed and may
         self._stall: list[str] = []
+        self._suspects: tuple[int, ...] = ()  # the ranks that the others wait for
         self._stages: dict[int, str] = {}
         self._bytes: dict[tuple[int, str], int] = {}
         self._tails: dict[int, bytes] = {}
@@ -67,8 +68,9 @@ class Folding:
                 for host in event.hosts:
                     self._hosts.setdefault(host, [])
             case e.Message(code="resumed"):
-                self._stall = []
-            case e.StallCompared(text=text):
+                self._stall, self._suspects = [], ()
+            case e.StallCompared(text=text, ranks=ranks):
+                self._suspects = ranks
                 self._stall = [*self._stall[:1], *text.splitlines()]
             case e.Message(level="warning", text=text, host=host):
                 self._stall = [text] if event.code == "stalled" else self._stall
@@ -89,7 +91,7 @@ class Folding:
                     self._failures = [f for f in self._failures if f.kind is not Kind.LOST or f.host not in back]
                 self._run, self._over, self._run_started = event, None, stamped.at
                 self._title = event.title or self._title
-                self._stall = []
+                self._stall, self._suspects = [], ()
                 self._stages, self._ends, self._tails, self._bytes, self._launcher = {}, {}, {}, {}, b""
             case e.LauncherOutput(data=data):
                 self._launcher = (self._launcher + data)[-_TAIL:]
@@ -181,6 +183,7 @@ class Folding:
             orphans=orphans,
             unchecked=unchecked,
             stall=tuple(self._stall) or None,
+            suspects=self._suspects if self._stall else (),
         )
 
     def _find_run_times(self, shifts: Mapping[str, float]) -> tuple[float, float]:
@@ -200,7 +203,11 @@ class Folding:
         texts = [text for rank in failed[:8] for text in (rank.error, rank.traceback, rank.tail)]
         texts += [*([over.detail] if over else []), self._launcher.decode("utf-8", "replace")]
         known = diagnose(self._known(), texts, failed[0].signal if failed else 0)
-        return known and replace(known, fix=complete_commands(known.fix, self.place))
+        if known is None:
+            return None
+        command = known.command.replace("{run}", self._run.run if self._run else over.run if over else "")
+        fix, command = (complete_commands(text, self.place) for text in (known.fix, command))
+        return replace(known, fix=fix, command=command)
 
     def _list_causes(self, run: RunOutcome, lost: LostOutput | None) -> list[Exit]:
         states = {rank.state for rank in run.ranks}

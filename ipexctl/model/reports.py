@@ -90,7 +90,7 @@ class Cleanup(JsonRecord):
 class RunOutcome(Cleanup):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
     ``followers`` failed after it, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had
-    stalled and made no progress again."""
+    stalled and made no progress again, ``suspects`` those of them that the others waited for."""
 
     run: str
     head: str
@@ -104,6 +104,7 @@ class RunOutcome(Cleanup):
     followers: tuple[int, ...]
     stopped: tuple[int, ...]
     stall: tuple[str, ...] | None = None
+    suspects: tuple[int, ...] = ()
 
 
 class LostOutput(JsonRecord):

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ipexctl.model import events as e
-from ipexctl.model.answers import is_dry
+from ipexctl.model.answers import AnyAnswer, is_dry
 from ipexctl.model.events import Stamped
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.grouping import group_pairs
@@ -359,7 +359,7 @@ class Live:
         self._speed = speed  # of the stamps' clock, against ours: a replay may be faster
         self.error: Exception | None = None  # why drawing stopped, if it did
         self._board = Board()
-        self._dry = False
+        self._answer: AnyAnswer | None = None
         self._view = View(self._board, can_detach=on_detach is not None)
         self._above: list[RenderableType] = []
         self._failures = PendingFailures()
@@ -392,7 +392,7 @@ class Live:
                     self._headed = True
                     self._show_failures()
                     if isinstance(event, e.Answer):
-                        self._dry = is_dry(event.value)
+                        self._answer = event.value
                         self._above += screens.format_answer(event.value)
         if self._thread is None and not self._stop.is_set():
             atexit.register(self.close)  # the cursor comes back whatever happens
@@ -420,7 +420,16 @@ class Live:
         with self._lock:
             self._show_failures()
             if report:
-                self._above += [*screens.format_ending(report, dry=self._dry), *screens.format_saved_path(report)]
+                self._above += [
+                    *screens.format_ending(report, dry=self._answer is not None and is_dry(self._answer)),
+                    *screens.format_saved_path(report),
+                ]
+            hints = self._failures.pop_hints()
+            self._above += screens.format_next_steps(report, self._answer, hints)
+            if self._talk is not None:
+                lines = [line for hint in hints for line in phrases.format_hint_lines(hint)]
+                self._talk.write("".join(f"{line}\n" for line in lines))
+                self._talk.flush()
         typeset.print_items(self._console, self._out, self._above)
         self._out.flush()
 

@@ -10,14 +10,15 @@ from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
-from ipexctl.show import phrases
+from ipexctl.show import phrases, typeset
 from ipexctl.show.sanitise import escape, escape_lines, one_line, strip_colours
 from ipexctl.show.tables import Rows
 from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, grid, labelled, outcome, sentences, text, whole
 
 
 def format_run_card(run: RunOutcome) -> list[RenderableType]:
-    """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed."""
+    """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed.
+    `format_next_step` says what to do about it."""
     ranks = run.ranks
     took = phrases.format_duration(run.ended - run.started)
     by = {rank.rank: rank for rank in ranks}
@@ -30,7 +31,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
         items += [outcome(True, f"{many} ended well after {took}"), _format_ranks(ranks)]
     elif not run.reason:
-        items.append(text(f"run {run.run} goes on: {many} (ipexctl attach {run.run})"))
+        items.append(text(f"run {run.run} goes on: {many}"))
     else:
         items.append(outcome(False, f"{_REASONS[run.reason]} after {took}"))
         items += sentences(run.detail, 2) if run.detail else []
@@ -40,7 +41,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))
-    return [*items, *format_cleanup_proof(run.run, run)]
+    return [*items, *format_cleanup_proof(run)]
 
 
 _REASONS = {
@@ -65,10 +66,6 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
         items.append(Line(text(f"  {rank.error}"), 2))
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
-    if not run.diagnosis:
-        missing = "a command or a library was not found: ipexctl doctor"
-        hint = missing if rank.status == 127 else f"ipexctl logs {run.run} --rank {rank.rank}"
-        items.append(labelled("  hint", hint, copied=True))
     return items
 
 
@@ -76,13 +73,54 @@ _LAST_WORDS, _SEEN = 30, 10  # lines of a failed rank; after more than a small s
 
 
 def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:
-    """What the failure is known as, and what helps."""
+    """What the failure is known as."""
     diagnosis = run.diagnosis
     if not diagnosis:
         return []
     items: list[RenderableType] = [labelled("  known", (diagnosis.title, STRONG))]
-    items += [labelled("", diagnosis.why)] if diagnosis.why else []
-    return [*items, labelled("  hint", diagnosis.fix, copied=True)]
+    return [*items, labelled("", diagnosis.why)] if diagnosis.why else items
+
+
+def format_next_step(run: RunOutcome) -> list[RenderableType]:
+    """What helps, and as the last line the one command to type; nothing after a good run."""
+    words, command = _choose_next_step(run)
+    return typeset.format_next_step(words, command)
+
+
+def format_orphans_step(run: str, cleanup: Cleanup) -> list[RenderableType]:
+    """What to do about processes that are left."""
+    return typeset.format_next_step(_END_ORPHANS, f"ipexctl stop --orphans {run}".rstrip()) if cleanup.orphans else []
+
+
+_END_ORPHANS = "this looks for the processes again and ends those that can be ended"
+
+
+def _choose_next_step(run: RunOutcome) -> tuple[str, str]:
+    """Words about what helps, and a command; empty where there is nothing to say."""
+    good = run.reason == "done" and all(rank.state == "ok" for rank in run.ranks)
+    first = next((rank for rank in run.ranks if rank.rank == run.first), None)
+    if run.orphans:
+        return _END_ORPHANS, f"ipexctl stop --orphans {run.run}"
+    if good or not run.ranks:
+        return "", ""
+    if not run.reason:
+        return "", f"ipexctl attach {run.run}"
+    if known := run.diagnosis:
+        look = known.command or (f"ipexctl logs {run.run} --rank {first.rank}" if first else f"ipexctl logs {run.run}")
+        return known.fix if known.fix != look else "", look
+    if first and first.status == 127:
+        return "a command or a library was not found", "ipexctl doctor"
+    if first:
+        return f"all that rank {first.rank} wrote:", f"ipexctl logs {run.run} --rank {first.rank}"
+    if run.suspects:
+        rank = run.suspects[0]
+        return (
+            "--stall kill ends such a run by itself; all that the rank wrote:",
+            f"ipexctl logs {run.run} --rank {rank}",
+        )
+    if run.reason in ("lost", "launch"):
+        return "", "ipexctl doctor"
+    return "", f"ipexctl logs {run.run}"
 
 
 def describe_rank_end(rank: RankOutcome) -> str:
@@ -118,15 +156,13 @@ def _get_last_line(rank: RankOutcome) -> str:
     return escape(strip_colours(lines[-1])) if lines else ""
 
 
-def format_cleanup_proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
+def format_cleanup_proof(cleanup: Cleanup) -> list[RenderableType]:
     """Whether processes of a run are left on its hosts."""
     items: list[RenderableType] = []
     for host, pids in cleanup.orphans.items():
         left = f"{pluralize(len(pids), 'process')} left on {host}: "
         items.append(outcome(False, (left, STRONG), " ".join(map(str, pids))))
-    if cleanup.orphans:
-        items.append(labelled("  hint", f"ipexctl stop --orphans {run}", copied=True))
-    elif cleanup.clean:
+    if cleanup.clean and not cleanup.orphans:
         items.append(text(f"0 processes left on {pluralize(len(cleanup.clean), 'host')}"))
     if cleanup.unchecked:
         items.append(Line(text(("! ", WARN), f"could not look: {phrases.format_hosts(cleanup.unchecked)}"), 2))

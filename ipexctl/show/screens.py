@@ -12,7 +12,14 @@ from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import bench_table, phrases, typeset
 from ipexctl.show.hosts_screen import format_doctor
-from ipexctl.show.run_screen import format_cleanup_proof, format_run_card, format_runs, format_stacks
+from ipexctl.show.run_screen import (
+    format_cleanup_proof,
+    format_next_step,
+    format_orphans_step,
+    format_run_card,
+    format_runs,
+    format_stacks,
+)
 from ipexctl.show.saved_runs_screen import format_pruned_runs, format_saved_runs
 from ipexctl.show.tables import format_any_answer
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, grid, labelled, outcome, text, whole
@@ -55,9 +62,9 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return []
         case a.StopAnswer():
             reason = format_any_answer({"run": value.run, "reason": value.reason})
-            return [*reason, *format_cleanup_proof(value.run, value)]
+            return [*reason, *format_cleanup_proof(value)]
         case a.ReapAnswer():
-            return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof("", value)]
+            return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof(value)]
         case a.StacksAnswer() | a.StacksWhyAnswer() | a.EmitAnswer() | a.HostsAnswer():
             return whole(value.text)
         case a.ShownExampleAnswer():
@@ -106,6 +113,22 @@ def format_saved_path(report: CommandReport) -> list[RenderableType]:
     return [labelled("saved", report.saved)] if report.saved else []
 
 
+def format_next_steps(
+    report: CommandReport | None, answer: a.AnyAnswer | None = None, hints: Sequence[str] = ()
+) -> list[RenderableType]:
+    """The end of every screen: the hints of failures, then what to do next. The last line is a command where there is
+    one."""
+    items = [item for hint in dict.fromkeys(hints) for item in typeset.format_hint(hint)]
+    match answer:
+        case a.StopAnswer(run=run):
+            items += format_orphans_step(run, answer)
+        case a.ReapAnswer():
+            items += format_orphans_step("", answer)
+        case a.InstallAnswer(next=str(command)) if not answer.dry and not hints:
+            items += typeset.format_next_step("", command)
+    return [*items, *(format_next_step(report.run) if report and report.run else [])]
+
+
 def format_lost_output(output: LostOutput) -> list[RenderableType]:
     """What the record could not store."""
     parts = [f"{pluralize(count, 'byte')} of rank {rank}" for rank, count in list(output.ranks.items())[:8]]
@@ -129,8 +152,7 @@ def format_install(value: a.InstallAnswer) -> list[RenderableType]:
     ]
     groups = (("changed", value.changed, GOOD), ("unchanged", value.unchanged, QUIET), ("failed", value.failed, BAD))
     items += [labelled(name, (phrases.format_hosts(hosts), style)) for name, hosts, style in groups if hosts]
-    items += [labelled("venv", value.venv)] if value.venv else []
-    return [*items, labelled("next", value.next, copied=True)] if value.next else items
+    return [*items, labelled("venv", value.venv)] if value.venv else items
 
 
 def _describe_check(check: a.ImportCheck) -> str:

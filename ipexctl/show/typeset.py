@@ -87,13 +87,27 @@ def format_message(words_: str, *mark: Part) -> list[Line]:
 
 
 def format_failures(every: Iterable[Failure]) -> list[Line]:
-    """Failures with the same cause are one."""
+    """Failures with the same cause are one. Their hints are for the end of the screen (`format_hint`)."""
     lines: list[Line] = []
-    for sentence, more, hint in phrases.group_failures(every):
+    for sentence, more, _ in phrases.group_failures(every):
         lines.append(Line(text(("✗ ", BAD), sentence), 4))
         lines += [Line(text(f"  {line}"), 4) for line in more]
-        lines += [Line(text(line), 8, copied=True) for line in phrases.format_hint_lines(hint)] if hint else []
     return lines
+
+
+def format_hint(hint: str) -> list[RenderableType]:
+    """A hint of one or several lines; where it ends in a command, that is a line of its own."""
+    *lines, last = escape_lines(hint)
+    words_, command = phrases.split_command(last)
+    lines += [words_] if words_ else []
+    items: list[RenderableType] = [labelled("" if n else "hint", line, copied=True) for n, line in enumerate(lines)]
+    return [*items, *format_next_step("", command)]
+
+
+def format_next_step(words_: str, command: str) -> list[RenderableType]:
+    """What helps in words, and as the last line one command, which is never broken: it is copied."""
+    items: list[RenderableType] = [labelled("hint", words_, copied=True)] if words_ else []
+    return [*items, Line(text((command, STRONG)), whole=True)] if command else items
 
 
 def split_harmless_lines(words_: str) -> list[str]:

@@ -22,6 +22,7 @@ class KnownError(Record):
     fix: str
     source: Sequence[str]
     signal: int = 0
+    command: str = ""
 
 
 KnownErrors = Sequence[KnownError]
@@ -48,5 +49,7 @@ def _make_diagnosis(known: KnownError, match: re.Match[str] | None = None) -> Di
     if match:
         words = {name: word or "?" for name, word in match.groupdict().items()}
         line = match.string[: match.start()].rpartition("\n")[2] + match.string[match.start() :].partition("\n")[0]
-    title, fix = (re.sub(r"\{(\w+)\}", lambda m: words.get(m[1], m[0]), text) for text in (known.title, known.fix))
-    return Diagnosis(known.code, title, known.why, fix, line.strip()[:500])
+    title, fix, command = (
+        re.sub(r"\{(\w+)\}", lambda m: words.get(m[1], m[0]), text) for text in (known.title, known.fix, known.command)
+    )
+    return Diagnosis(known.code, title, known.why, fix, line.strip()[:500], command)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownError, diagnose, parse_known_errors
 from ipexctl.model.text import complete_commands
+from tests.unit.test_docs import parse as parse_command
 
 ERRORS = parse_known_errors(read_data("errors.toml"))
 
@@ -37,6 +39,15 @@ def test_the_commands_of_each_fix_have_the_users_own_options(known: KnownError) 
     bare = re.findall(r"ipexctl (?:doctor|install|plan|run)\b(?! -f 'my hosts' --limit a,b --venv /x)", fix)
     assert not bare
     assert fix.replace(" -f 'my hosts' --limit a,b --venv /x", "") == known.fix
+
+
+@pytest.mark.parametrize("known", ERRORS, ids=lambda known: known.code)
+def test_the_command_of_each_entry_is_one(known: KnownError) -> None:
+    found = diagnose(ERRORS, [known.message], known.signal)
+    assert found is not None
+    assert known.fix.endswith(":") or not known.command or known.fix == known.command
+    if found.command:
+        parse_command(shlex.split(found.command.replace("{run}", "1121-221346-8086"))[1:])
 
 
 @pytest.mark.parametrize(
