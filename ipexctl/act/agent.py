@@ -13,7 +13,7 @@ from ipexctl.protocol import paths
 
 _PACKAGES = ("ipexctl", "ipexctl.remote", "ipexctl.remote.agent", "ipexctl.protocol")
 _NOT_IN_IT = {"__init__.py", "__main__.py", "sitecustomize.py"}
-_COMPILED = MAGIC_NUMBER + b"\1" + bytes(11)  # header of code that is not compared with its text (PEP 552)
+_COMPILED = MAGIC_NUMBER + (1).to_bytes(12, "little")  # header of code that is not compared with its text (PEP 552)
 
 
 def read_source(module: str) -> str:
