@@ -6,11 +6,11 @@ import select
 import sys
 import termios
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from platformdirs import user_cache_path, user_state_path
 
@@ -27,9 +27,13 @@ from ipexctl.model.events import Event, Message, Stamped
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import complete_commands
 from ipexctl.show import sinks
+from ipexctl.show.bell import Bell
 from ipexctl.show.debug_log import NAME, DebugLog
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.record import Record, make_private_directory, prune_records
+
+if TYPE_CHECKING:
+    from ipexctl.act.notify import Target
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +58,8 @@ class OutputOptions:
     ask_pass: bool = False
     only: str = ""  # the one key of the answer that --json prints
     bare: bool = False  # the bytes of the ranks and nothing else on standard output
+    notify: Sequence[str] | None = None  # commands and URLs that are told what happens
+    bell: bool = False
     detachable: bool = False  # a key of the live view may detach from the run
     report: bool = True  # a run leaves its page in its record
 
@@ -80,6 +86,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
         context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
         context = replace(context, interrupts=console.interrupts, declare_secrets=log.masker.add_secrets)
         try:
+            targets = _parse_notification_targets(options.notify or (), log)
             with console.interrupts.raise_on_signal():
                 if acting:
                     make_private_directory(context.cache)
@@ -87,7 +94,8 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
                 first = next(workflow)
             # A live screen leaves no lines to the log.
             shown = replace(options, output="plain") if log.shown and options.output == "auto" else options
-            return Delivery(shown, console, log, context.state if acting else None).deliver_events(first, workflow)
+            state = context.state if acting else None
+            return Delivery(shown, console, log, state, targets if acting else ()).deliver_events(first, workflow)
         except Interrupted:
             console.err.write("interrupted: nothing was done\n")
             raise
@@ -95,6 +103,17 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
             links.close()
 
     return _run_with_debug_log(run)
+
+
+def _parse_notification_targets(words: Sequence[str], log: DebugLog) -> tuple["Target", ...]:
+    """The targets of ``--notify``, whose secrets are masked from here on. Raises `UsageError`."""
+    if not words:
+        return ()
+    from ipexctl.act.notify import parse_target
+
+    targets = tuple(parse_target(word, os.environ) for word in words)
+    log.masker.add_secrets(target.secret for target in targets)
+    return targets
 
 
 def replay_run(word: str, options: OutputOptions, speed: float | None = None, start: str | None = None) -> Exit:
@@ -182,7 +201,14 @@ def describe_exception(error: Exception, log: DebugLog, verb: str = "ipexctl") -
 class Delivery:
     """The events of one workflow on their way to all sinks; they are saved below ``state``, if that is given."""
 
-    def __init__(self, options: OutputOptions, console: Console, log: DebugLog, state: Path | None) -> None:
+    def __init__(
+        self,
+        options: OutputOptions,
+        console: Console,
+        log: DebugLog,
+        state: Path | None,
+        targets: Sequence["Target"] = (),
+    ) -> None:
         self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
         self._verb, self._options, self._closed = "ipexctl", options, False
         self._folding = Folding(read_known_errors)
@@ -190,6 +216,10 @@ class Delivery:
         self._record: Record | None = None
         self._unsaved: list[Stamped] = []  # of a look-up, until what it looks for is found
         self._sinks: list[sinks.Sink] = [self._folding, self._screen]
+        if options.bell and state is not None:
+            self._sinks.append(Bell(console.out, console.err))
+        if targets:
+            self._sinks.append(self._make_notification_sink(targets))
         self._broken: list[sinks.Sink] = []  # sinks that raised: they get no more events
 
     def deliver_events(self, first: Event, workflow: Workflow) -> Exit:
@@ -215,21 +245,29 @@ class Delivery:
             failure = failure or thrown
         return self._close_sinks(failure)
 
-    def _open_record(self, runs: Path, *, report: bool) -> Record:
-        def warn(text: str) -> None:
-            if self._closed:
-                self._err.write(f"warning: {text}\n")
-            else:
-                self._screen.handle_event(Stamped(time.time(), Message(text, "warning")))
+    def _warn(self, text: str) -> None:
+        if self._closed:
+            self._err.write(f"warning: {text}\n")
+        else:
+            self._screen.handle_event(Stamped(time.time(), Message(text, "warning")))
 
-        self._record = record = Record(runs, self._verb, time.time(), trouble=warn)
+    def _make_notification_sink(self, targets: Sequence["Target"]) -> sinks.Sink:
+        from ipexctl.act.notify import Notifier
+        from ipexctl.verbs.common.notifications import NotificationSink
+
+        notifier = Notifier(targets, os.environ)
+        return NotificationSink(notifier, self._warn, lambda: self._interrupts.has_pending_signal)
+
+    def _open_record(self, runs: Path, *, report: bool) -> Record:
+        self._record = record = Record(runs, self._verb, time.time(), trouble=self._warn)
         self._log.set_directory(record.directory)
         prune_records(runs, KEPT, spare=[record.directory])
         self._sinks.insert(1, record)  # before the screen, which may be slow
         if report and self._verb in _RUNNING:
             from ipexctl.verbs.run.report import PageSink
 
-            self._sinks.append(PageSink(record.directory, warn))  # after the screen: nobody waits for a page
+            # After the screen: nobody waits for a page.
+            self._sinks.append(PageSink(record.directory, self._warn))
         return record
 
     def _save_look_up(self, event: Event, masked: list[Stamped]) -> Exception | None:

@@ -90,7 +90,21 @@ class PageFlags(Fields):
     )
 
 
-class RunFlags(RawFlags, DryRunFlags, PageFlags):
+class NotifyFlags(Fields):
+    """Of commands that take long."""
+
+    notify: tuple[str, ...] = flag(
+        (),
+        "Command that gets JSON on standard input, or URL that gets it by POST, at start, stall, failure and end;"
+        " env:NAME takes it from a variable; repeatable.",
+        "Notifications",
+        "COMMAND|URL",
+        advanced=True,
+    )
+    bell: bool = flag(False, "Ring the terminal's bell at a stall and at the end.", "Notifications", advanced=True)
+
+
+class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
     emit: Emit | None = flag(
         None,
         "Print the launch for another program, start nothing: sh, sbatch, torchrun, accelerate, ansible, pytorchjob.",
@@ -120,7 +134,7 @@ class CopyFlags(ExampleFlags):
     force: bool = flag(False, "Overwrite existing files.")
 
 
-class PlayFlags(PageFlags):
+class PlayFlags(NotifyFlags, PageFlags):
     files: tuple[str, ...] = flag(
         (),
         "Playbook (YAML), or the name of a bundled one.",
