@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from platformdirs import user_cache_path, user_state_path
 
-from ipexctl.act.context import Context
+from ipexctl.act.context import Context, SavedRun
 from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
@@ -94,8 +94,8 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
                 first = next(workflow)
             # A live screen leaves no lines to the log.
             shown = replace(options, output="plain") if log.shown and options.output == "auto" else options
-            state = context.state if acting else None
-            return Delivery(shown, console, log, state, targets if acting else ()).deliver_events(first, workflow)
+            state, known = context.state if acting else None, targets if acting else ()
+            return Delivery(shown, console, log, state, context.saved, known).deliver_events(first, workflow)
         except Interrupted:
             console.err.write("interrupted: nothing was done\n")
             raise
@@ -207,9 +207,11 @@ class Delivery:
         console: Console,
         log: DebugLog,
         state: Path | None,
+        saved: SavedRun,
         targets: Sequence["Target"] = (),
     ) -> None:
         self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
+        self._saved = saved
         self._verb, self._options, self._closed = "ipexctl", options, False
         self._folding = Folding(read_known_errors)
         self._screen = make_screen_sink(options, console)
@@ -261,6 +263,7 @@ class Delivery:
     def _open_record(self, runs: Path, *, report: bool) -> Record:
         self._record = record = Record(runs, self._verb, time.time(), trouble=self._warn)
         self._log.set_directory(record.directory)
+        self._saved.directory = record.directory
         prune_records(runs, KEPT, spare=[record.directory])
         self._sinks.insert(1, record)  # before the screen, which may be slow
         if report and self._verb in _RUNNING:

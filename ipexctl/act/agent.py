@@ -12,7 +12,7 @@ from typing import Any
 from ipexctl.protocol import paths
 
 _PACKAGES = ("ipexctl", "ipexctl.remote", "ipexctl.remote.agent", "ipexctl.protocol")
-_NOT_IN_IT = {"__init__.py", "__main__.py", "sitecustomize.py"}
+_NOT_IN_IT = {"__init__.py", "__main__.py", "sitecustomize.py", "profile_steps.py"}  # the last two are of ranks
 _COMPILED = MAGIC_NUMBER + (1).to_bytes(12, "little")  # header of code that is not compared with its text (PEP 552)
 
 
@@ -48,9 +48,10 @@ def build_archive() -> bytes:
     return out.getvalue()
 
 
-def read_hooks() -> dict[str, bytes]:
+def read_hooks(*, profile: bool = False) -> dict[str, bytes]:
     """The files that every rank's Python finds on its path, by name."""
-    return {name: read_source(module).encode() for name, module in paths.HOOK_FILES.items()}
+    hooks = paths.HOOK_FILES | (paths.PROFILE_HOOK_FILES if profile else {})
+    return {name: read_source(module).encode() for name, module in hooks.items()}
 
 
 @cache

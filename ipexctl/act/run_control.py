@@ -53,7 +53,7 @@ def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely."""
     files = {SPEC: run_spec.encode_spec(spec), AGENT: agent.build_archive(), ROLE: site.wrap_agent()}
     files |= {SHIM: site.wrap_agent(Role.SHIM, site.directory)} | ({STDIN: stdin} if stdin and 0 in spec.ranks else {})
-    files |= {f"{HOOKS}/{name}": data for name, data in agent.read_hooks().items()}
+    files |= {f"{HOOKS}/{name}": data for name, data in agent.read_hooks(profile=bool(spec.profile)).items()}
     write_files(link, files, site.directory, modes={SHIM: 0o700, ROLE: 0o700})
 
 

@@ -257,6 +257,10 @@ class ReportFlags(Fields):
     open_: bool = flag(False, "Open the page in a browser.", "Output", alias="open")
 
 
+class ProfileFlags(Fields):
+    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+
+
 class LabFlags(Fields):
     hosts: int = flag(2, "Hosts to start.", ge=1, le=64)
 

@@ -12,7 +12,7 @@ from ipexctl.cli.command import HostSelection, command
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import AttachFlags, LogsFlags, ReplayFlags, ReportFlags, StopFlags
+    from ipexctl.cli.options import AttachFlags, LogsFlags, ProfileFlags, ReplayFlags, ReportFlags, StopFlags
     from ipexctl.loop import OutputOptions, Workflow
     from ipexctl.model.errors import Exit
 
@@ -74,6 +74,14 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     if saved := find_ended_run(context.state / "runs", flags.run):
         return print_saved_output(saved, frozenset(ranks or ()))
     return logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
+
+
+@command(app, "profile", examples=("", "1120-083015-k7 --json"))
+def profile(context: Context, flags: ProfileFlags) -> Workflow:
+    """Show the profile of a saved run: what was costly, who waited for whom."""
+    from ipexctl.verbs.run.profile import show_saved_profile
+
+    return show_saved_profile(flags.run, context)
 
 
 @command(app, "replay", examples=("", "1120-083015-k7 --output json", "last --speed 10 --at 00:12:30"))

@@ -13,6 +13,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonObject, JsonRecord, Record
 from ipexctl.model.launch import PlannedLaunch
+from ipexctl.model.profile import Profile
 from ipexctl.model.reports import Cleanup
 from ipexctl.model.stack import StackSummary
 
@@ -312,6 +313,14 @@ class RunAnswer(JsonRecord):
     run: str
     reason: str | None
     detached: bool
+    profile: Profile | None = None
+
+
+class ProfileAnswer(JsonRecord):
+    """``profile``: ``trace`` is the path of the merged trace, None where it is gone."""
+
+    profile: Profile
+    trace: str | None
 
 
 class RunPlanAnswer(JsonRecord):
@@ -751,7 +760,7 @@ AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswe
              | StacksAnswer | StacksWhyAnswer | SyncAnswer | FetchAnswer | RunAnswer | RunPlanAnswer | EmitAnswer
              | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
              | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
-             | RunsAnswer | PruneAnswer | RankStacksAnswer | ReportAnswer
+             | ProfileAnswer | RunsAnswer | PruneAnswer | RankStacksAnswer | ReportAnswer
              | ExamplesAnswer | ShownExampleAnswer | CopiedExampleAnswer | UnknownAnswer)  # fmt: skip
 
 

@@ -106,6 +106,7 @@ class RunDescription(NamedTuple):
     argv: "List[str]"
     nonce: str
     timings: "Timings" = Timings()
+    profile: str = ""  # as in `run_spec.RunSpec`
 
 
 ProcessRow = NamedTuple("ProcessRow", [("pid", int), ("state", str), ("command", str)])

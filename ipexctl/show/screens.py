@@ -12,6 +12,7 @@ from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import bench_table, phrases, typeset
 from ipexctl.show.hosts_screen import format_doctor
+from ipexctl.show.profile_screen import format_profile
 from ipexctl.show.run_screen import (
     format_cleanup_proof,
     format_next_step,
@@ -59,7 +60,9 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
         case a.ReportAnswer():
             return [labelled("page", f"{value.page}  ({format_size(value.bytes)})")]
         case a.RunAnswer():
-            return []
+            return format_profile(value.profile) if value.profile else []
+        case a.ProfileAnswer():
+            return format_profile(value.profile, value.trace or "")
         case a.StopAnswer():
             reason = format_any_answer({"run": value.run, "reason": value.reason})
             return [*reason, *format_cleanup_proof(value)]

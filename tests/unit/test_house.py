@@ -19,7 +19,7 @@ from ipexctl.cli import app
 from ipexctl.model import tasks
 from ipexctl.model.facts import OLDEST_PYTHON
 from ipexctl.protocol import hooks, journal, messages, paths
-from ipexctl.protocol.paths import HOOK_FILES
+from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
 ROOT = Path(ipexctl.__file__).parent
 
@@ -118,7 +118,7 @@ def test_what_decides_is_pure(path: Path) -> None:
 @pytest.mark.parametrize("path", [path for path in FILES if floor(path) in {"remote", "protocol"}], ids=name)
 def test_what_runs_on_hosts_needs_an_old_python_and_nothing_else(path: Path) -> None:
     ast.parse(path.read_text("utf-8"), feature_version=int(OLDEST_PYTHON.removeprefix("3.")))
-    ours = {"ipexctl", *(name[:-3] for name in HOOK_FILES)}  # the latter lie beside each other on a rank's path
+    ours = {"ipexctl", *(name[:-3] for name in HOOK_FILES | PROFILE_HOOK_FILES)}  # the latter lie beside each other on a rank's path
     foreign = {module.split(".")[0] for module in imports(path)} - sys.stdlib_module_names - ours
     assert foreign <= (STACK if path.name in IN_THE_ENVIRONMENT else set())
 

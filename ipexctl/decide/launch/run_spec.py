@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.profile.steps import format_profile_steps
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.tasks import Run
@@ -54,6 +55,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
         log_cap=task.log_cap * 1000000,
     )
     result = {}
+    profile = format_profile_steps(task.profile) if task.profile else ""
     for node in launch.nodes:
         env = {name: setting.value for name, setting in node.env.items()}
         result[node.host] = RunSpec(
@@ -78,6 +80,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
             preload=[Library(library.name, library.path) for library in node.preload],
             head=head if node is launch.head else None,
             timings=timings,
+            profile=profile,
         )
     return result
 

@@ -189,7 +189,7 @@ _STATES.update({State.GATHERING.value: "starting", State.LAUNCHING.value: "start
 def show(argv: "List[str]") -> int:
     """``show RUNDIR``: what a watcher must know of a run, as JSON. Never the token or the ranks' environment."""
     spec = files.read_spec(argv[0])
-    about = (spec.run, spec.title, spec.host, spec.head_spec.hosts, spec.argv, spec.nonce, spec.timings)
+    about = (spec.run, spec.title, spec.host, spec.head_spec.hosts, spec.argv, spec.nonce, spec.timings, spec.profile)
     print(KINDS.write(messages.RunDescription(*about)).decode())
     return 0
 

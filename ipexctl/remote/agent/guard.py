@@ -281,7 +281,7 @@ class Guard:
         self.report_records()
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
             self.report_unseen_end(rank)
-        if self.spec.head is None and not left:
+        if self.spec.head is None and not left and not self.has_profile():
             shutil.rmtree(self.directory, ignore_errors=True)  # before the run may end: then nothing is left here
         self.keeper.send(messages.Cleaned([(p.pid, p.state) for p in left], strays))
         until = time.monotonic() + self.spec.timings.flush
@@ -289,6 +289,11 @@ class Guard:
             select.select([], [self.keeper], [], 0.1)
             self.keeper.flush()
         return False
+
+    def has_profile(self) -> bool:
+        """Whether a watcher has something to fetch here, and will then remove the directory."""
+        folder = os.path.join(self.directory, hooks.PROFILE)
+        return bool(self.spec.profile and os.path.isdir(folder) and os.listdir(folder))
 
     def end_strays(self) -> "List[str]":
         """Ends what outlived the ranks; its names. As long as it holds a rank's output open, mpirun waits for it: now

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Dict, List, Optional, Set, Tuple
 
-from ipexctl.protocol import frames, journal, messages, paths, samples
+from ipexctl.protocol import frames, hooks, journal, messages, paths, samples
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import Role
@@ -228,7 +228,16 @@ class Keeper:
         status = self.launcher.returncode if self.launcher else None
         end = end._replace(launcher=status, unstored=self.unstored, at=time.time())
         self.write_record(end)
+        if self.spec.profile:
+            self.write_clocks()
         files.write_json(self.directory, paths.END, journal.KINDS.to_object(end))
+
+    def write_clocks(self) -> None:
+        """The hosts' clocks beside the traces, which have them."""
+        with suppress(OSError):
+            os.makedirs(os.path.join(self.directory, hooks.PROFILE), 0o700, exist_ok=True)
+            clocks = {"hosts": encode(self.run.clocks)}
+            files.write_json(self.directory, os.path.join(hooks.PROFILE, paths.CLOCKS), clocks)
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 

@@ -234,6 +234,8 @@ def _install_hooks() -> None:
         hooks.record_stage(names.PYTHON)
         hooks.enable_stack_dumps()
         sys.meta_path.insert(0, hooks)
+        if os.environ.get(names.PROFILE_ENV):
+            __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
         import atexit
 
         atexit.register(hooks.record_libraries)

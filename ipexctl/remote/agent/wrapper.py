@@ -19,14 +19,15 @@ import threading
 import time
 from contextlib import suppress
 from subprocess import DEVNULL, PIPE, STDOUT
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Optional
 
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import ERR, OUT, build_frame_head, build_frame_tail, escape_output
+from ipexctl.protocol.hooks import PROFILE_ENV
 from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.messages import RankBegun
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
-from ipexctl.remote.agent import death_report, files, libraries, procs
+from ipexctl.remote.agent import death_report, files, kernel_log, libraries, procs
 
 _RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
@@ -61,6 +62,8 @@ def main(argv: "List[str]") -> int:
     _bind_to_cores(place, notes)
     linger = spec.timings.linger
     output = FramedOutput(2, spec.nonce, rank, linger) if spec.framed else Output(linger)
+    if spec.profile:
+        output.kernels = kernel_log.open_kernel_log(directory, rank, env)
     began, before, kernel = time.time(), _read_memory_limits(), death_report.KernelLog()
     record = RankEnded(rank, spec.host)
     if stopped or os.path.exists(os.path.join(directory, paths.ENDING)):
@@ -131,6 +134,8 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
         )
     names[paths.RUN_ENV], names[paths.NODE_ENV] = spec.run, "%s:%s" % (spec.run, spec.label)
     names[paths.DIRECTORY_ENV], names[paths.RANK_ENV] = directory, str(rank)
+    if spec.profile:
+        names[PROFILE_ENV] = spec.profile
     # Where a script with torch's @record leaves its error.
     names.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(directory, paths.RANKS, "%d.elastic" % rank))
     if not names.get("MASTER_PORT") and not independent:
@@ -159,6 +164,7 @@ class Output:
     def __init__(self, linger: float) -> None:
         self.linger = linger  # seconds for the output of a script whose daemons hold its pipes open
         self.broken = False  # the launcher is gone, and the run with it
+        self.kernels: "Optional[kernel_log.KernelLog]" = None  # with a profile
 
     def relay_output(self, child: "subprocess.Popen[bytes]") -> int:
         """Passes on what the child writes until it has ended; its status. What outlives it is not waited for."""
@@ -179,7 +185,11 @@ class Output:
                     data = os.read(key.fd, 1 << 16)
                     if not data:
                         selector.unregister(key.fd)
+                    if self.kernels and key.data == OUT:
+                        data = self.kernels.take(data)
                     self.write(key.data, data)
+        if self.kernels:
+            self.write(OUT, self.kernels.finish())
         return child.wait()
 
     def write(self, stream: str, data: bytes) -> None:

@@ -32,6 +32,7 @@ from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
 from ipexctl.verbs.run.saved_logs import no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
@@ -80,7 +81,10 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workfl
     if watcher is not None:
         detached = yield from watcher.follow()
         if not detached:
+            saved = yield from fetch_profile(watcher)
             yield from watcher.prove_ended()
+            if saved is not None:
+                watcher.profiled = yield from merge_profile(watcher, saved)
         yield from watcher.report_end("attach", detached)
 
 

@@ -89,4 +89,4 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
         name: RemoteRunDir(inventory[local], about.hosts[name].directory, about.hosts[name].python)
         for name, local in names.items()
     }
-    return RunWatcher(context, running, about.nonce, run_dirs, timings=about.timings)
+    return RunWatcher(context, running, about.nonce, run_dirs, timings=about.timings, profile=about.profile)

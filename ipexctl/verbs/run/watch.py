@@ -16,6 +16,7 @@ from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind,
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, RunEnded
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
+from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size
 from ipexctl.protocol import frames
 from ipexctl.protocol.messages import KillRun, StopRun
@@ -60,6 +61,8 @@ class RunWatcher:
     refusals: int = 0  # of the backlog, by Ctrl-C
     refused_at: float = -_STORM  # monotonic: when that was last
     timings: Timings = Timings()  # noqa: RUF009
+    profile: str = ""  # the steps that are profiled, "3:7"
+    profiled: Profile | None = None  # what came of it
 
     @property
     def head(self) -> RemoteRunDir:
@@ -193,7 +196,9 @@ class RunWatcher:
 
     def report_end(self, verb: str, detached: bool) -> Generator[Event, None, None]:
         """The answer and the end of a command that watched the run."""
-        yield Answer(RunAnswer(self.running.run, self.run_ended.reason if self.run_ended else None, detached))
+        yield Answer(
+            RunAnswer(self.running.run, self.run_ended.reason if self.run_ended else None, detached, self.profiled)
+        )
         yield Ended(verb, self.exit)
 
     def prove_ended(self, *, keep: bool = False) -> Generator[Event, None, None]:
