@@ -78,7 +78,7 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
 
 @command(app, "profile", examples=("", "1120-083015-k7 --json"))
 def profile(context: Context, flags: ProfileFlags) -> Workflow:
-    """Show the profile of a saved run: what was costly, who waited for whom."""
+    """Show the profile of a saved run. Costly operators, who waited for whom, oneDNN's kernels."""
     from ipexctl.verbs.run.profile import show_saved_profile
 
     return show_saved_profile(flags.run, context)

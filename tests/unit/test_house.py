@@ -118,7 +118,8 @@ def test_what_decides_is_pure(path: Path) -> None:
 @pytest.mark.parametrize("path", [path for path in FILES if floor(path) in {"remote", "protocol"}], ids=name)
 def test_what_runs_on_hosts_needs_an_old_python_and_nothing_else(path: Path) -> None:
     ast.parse(path.read_text("utf-8"), feature_version=int(OLDEST_PYTHON.removeprefix("3.")))
-    ours = {"ipexctl", *(name[:-3] for name in HOOK_FILES | PROFILE_HOOK_FILES)}  # the latter lie beside each other on a rank's path
+    hooks = HOOK_FILES | PROFILE_HOOK_FILES  # they lie beside each other on a rank's path
+    ours = {"ipexctl", *(name[:-3] for name in hooks)}
     foreign = {module.split(".")[0] for module in imports(path)} - sys.stdlib_module_names - ours
     assert foreign <= (STACK if path.name in IN_THE_ENVIRONMENT else set())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_the_pieces_do_not_matter(tmp_path_factory: pytest.TempPathFactory, cuts
     directory = tmp_path_factory.mktemp("run")
     log = KernelLog(str(directory), 3, kept=False)
     ends = [0, *sorted(cuts), len(TEXT)]
-    passed = b"".join(log.take(TEXT[a:b]) for a, b in zip(ends, ends[1:], strict=False)) + log.finish()
+    passed = b"".join(log.take(TEXT[a:b]) for a, b in pairwise(ends)) + log.finish()
     assert passed == PASSED
     assert read_stored(directory) == OURS + b"dnnl_verbose,exec\n" + OURS
 
