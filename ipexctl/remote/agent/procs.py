@@ -219,6 +219,17 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def rename_word(old: bytes, new: bytes) -> None:
+    """Replaces a word of this process's command line, as `ps` and /proc show it, by one of the same length: a process
+    that was forked off to do something else. Does nothing where that is not possible."""
+    at = read_file("/proc/self/cmdline").find(b"\0%s\0" % old)
+    text = read_file("/proc/self/stat")
+    with suppress(ValueError, IndexError):
+        start = int(text[text.rindex(b")") + 2 :].split()[45])  # arg_start, proc(5)
+        if at >= 0 and start and len(old) == len(new):
+            ctypes.memmove(start + at + 1, new, len(new))
+
+
 def daemonize() -> bool:
     """Leaves the starting session for good. True in the process that goes on, False in the one that must return."""
     sys.stdout.flush()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Dict, Iterator, List, Optional
 
 from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.protocol.samples import KINDS, FilePoints, Sample, encode_sample
 from ipexctl.remote.agent import files, procs
@@ -20,6 +21,7 @@ LONGEST = 60.0  # seconds between two samples, unless the user wants more
 CHUNK = 500  # points of a figure in one message
 SHARE = 1000  # of the time that a search for figures took, this many times passes before the next one
 NICE = 10
+METER = "meter"  # what this process calls itself, in the guard's place
 
 
 class Sampler:
@@ -82,6 +84,7 @@ def start_sampler(directory: str, spec: "RunSpec") -> "Optional[Sampler]":
 def _serve(directory: str, spec: "RunSpec", control: int, output: int) -> None:
     """The process: has no other file of the guard's open, among them its lock and its connection."""
     procs.die_with_parent()
+    procs.rename_word(Role.GUARD.encode(), METER.encode())
     os.dup2(control, 0)
     os.dup2(output, 1)
     for name in os.listdir("/proc/self/fd"):
@@ -90,7 +93,7 @@ def _serve(directory: str, spec: "RunSpec", control: int, output: int) -> None:
                 os.close(int(name))
     with suppress(OSError):
         os.nice(NICE)
-    files.run_then_record_crash(directory, "sampler", lambda: sample_host(directory, spec))
+    files.run_then_record_crash(directory, METER, lambda: sample_host(directory, spec))
 
 
 def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int = 1) -> None:

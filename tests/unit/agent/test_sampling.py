@@ -78,16 +78,16 @@ def start_guard(kept: Kept) -> procs.Process:
         remote("guard", str(kept.directory), "127.0.0.1", str(kept.port)), stdout=subprocess.PIPE, env=PLAIN, timeout=60
     )
     assert b"GuardReady" in done.stdout
+    until(lambda: len(find("guard", kept)) == 1 and bool(find("meter", kept)) == (kept.spec.timings.sample > 0))
     [guard] = find("guard", kept)
     return guard
 
 
 def find(role: str, kept: Kept) -> list[procs.Process]:
-    """The processes of this role; the sampler has the guard's words."""
+    """The processes of this role."""
     words = {role.encode(), os.fsencode(kept.directory)}
     every = procs.list_processes()
-    mine = [pid for pid in every if words <= {*procs.read_file(f"/proc/{pid}/cmdline").split(b"\0")}]
-    return [every[pid] for pid in mine if every[pid].parent not in mine]
+    return [every[pid] for pid in every if words <= {*procs.read_file(f"/proc/{pid}/cmdline").split(b"\0")}]
 
 
 def children(process: procs.Process) -> list[procs.Process]:
@@ -108,6 +108,8 @@ def test_samples_and_figures_reach_the_watcher_and_the_last_ones_at_the_end(tmp_
         watched, told = Watched(kept), list[e.Event]()
         guard = start_guard(kept)
         [sampler] = children(guard)
+        until(lambda: [each.pid for each in find("meter", kept)] == [sampler.pid])
+        assert find("guard", kept) == [guard]
         name = f"events.out.tfevents.1.{os.uname().nodename}.{script}.0"
         (work / name).write_bytes(event(1, b"loss", 0.5))
 
