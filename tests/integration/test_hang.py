@@ -27,6 +27,7 @@ from ipexctl.model.events import (
     Ended,
     Event,
     HostFailed,
+    HostSample,
     Message,
     Output,
     RankEnded,
@@ -107,6 +108,22 @@ def test_a_rank_that_computes_without_a_word_is_no_stall(start: Start) -> None:
     events = list(run_alone(start("busy", "1", "60", stall_warn=2.0, stall="kill")))
     assert of(Stalled, events) == []
     assert of(RunEnded, events)[0].reason == "done"
+
+
+def test_every_host_is_sampled_and_its_own_ranks_with_it(start: Start) -> None:
+    attempt = start("busy", "1", "20", metrics_every=0.3)
+    events = list(run_alone(attempt))
+    by_host = {name: [sample for sample in of(HostSample, events) if sample.host == name] for name in "ab"}
+    for rank, samples in enumerate(by_host.values()):
+        assert {use.rank for sample in samples for use in sample.ranks} == {rank}
+        assert all(sample.cores and 0 < sample.memory <= sample.memory_total for sample in samples)
+        assert [sample.at for sample in samples] == sorted(sample.at for sample in samples)
+    seconds = dict.fromkeys(range(2), 0.0)
+    for sample in of(HostSample, events):
+        for use in sample.ranks:
+            seconds[use.rank] += use.cpu * sample.seconds
+    assert seconds[1] > seconds[0] > 0, "one computed, the other waited"
+    assert left_behind(attempt, events) == []
 
 
 def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start: Start) -> None:
