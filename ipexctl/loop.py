@@ -270,7 +270,7 @@ class Delivery:
             from ipexctl.verbs.run.report import PageSink
 
             # After the screen: nobody waits for a page.
-            self._sinks.append(PageSink(record.directory, self._warn))
+            self._sinks.append(PageSink(record.directory, runs.parent, self._warn))
         return record
 
     def _save_look_up(self, event: Event, masked: list[Stamped]) -> Exception | None:

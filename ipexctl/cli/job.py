@@ -33,6 +33,7 @@ def _confirm(question: str) -> bool:
     app,
     "doctor",
     output=lambda flags: {"output": "plain"} if flags.output == "auto" and _can_ask(flags) else {},  # for questions
+    alone={"--report": "--report=doctor.html"},
     examples=("--hosts node0,node1", "--bench --limit node[1-3]", "--verify"),
 )
 def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFlags) -> Workflow:
@@ -47,6 +48,8 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
         raise UsageError(
             f"doctor takes no argument {flags.files[0]!r}", hint="hosts: -f HOSTFILE or --hosts; saved: --recorded"
         )
+    if flags.page is not None and (flags.verify or task.explain is not None):
+        raise UsageError("--report fits neither --verify nor --explain, which look at no cluster")
     if flags.verify:
         other = sorted({name for name, value in task if value != type(task).model_fields[name].default} - {"venv"})
         if other:
@@ -55,7 +58,8 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
     task = task.model_copy(update={"recorded": (*task.recorded, *flags.files)})
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.read_inventory()
-    return doctor(task, inventory, context, ask=_confirm if _can_ask(task) else None, environ=os.environ, alone=True)
+    confirm = _confirm if _can_ask(task) else None
+    return doctor(task, inventory, context, ask=confirm, environ=os.environ, alone=True, page=flags.page)
 
 
 @command(app, "verify", hidden=True)

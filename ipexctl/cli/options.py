@@ -71,6 +71,13 @@ class DryRunFlags(Fields):
 
 class DoctorFlags(Fields):
     files: tuple[str, ...] = flag((), "More saved probes, after --recorded.", argument=True)
+    page: str | None = flag(
+        None,
+        "Write a page of the cluster to this file (default name: doctor.html).",
+        "Output",
+        "FILE",
+        alias="report",
+    )
     verify: bool = flag(
         False, "Check only that environments are still what install made; takes under a second.", "Checks"
     )

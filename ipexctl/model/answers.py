@@ -60,9 +60,19 @@ class SharedDirectory(JsonRecord):
     hosts: tuple[str, ...]
 
 
+class TriedConnection(JsonRecord):
+    """A connection between two hosts that was made: the round trip in seconds, and bytes a second where they were
+    measured on it."""
+
+    from_: str
+    to: str
+    rtt: float | None
+    rate: float | None
+
+
 class NetworkCheck(JsonRecord):
-    """Connections between hosts: ``tried`` counts them, round trips in seconds, rates in bytes a second. ``untried``
-    maps hosts that could not take part to the reason."""
+    """Connections between hosts: ``tried`` counts them, ``made`` are those that were made; round trips in seconds,
+    rates in bytes a second. ``untried`` maps hosts that could not take part to the reason."""
 
     tried: int
     failed: tuple[FailedConnection, ...]
@@ -73,6 +83,7 @@ class NetworkCheck(JsonRecord):
     mtu: int | None
     shared: tuple[SharedDirectory, ...]
     untried: Mapping[str, str]
+    made: tuple[TriedConnection, ...] = ()
 
 
 class HostSpeed(Record):

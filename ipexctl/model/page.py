@@ -1,14 +1,14 @@
-"""The page of a run, as values: what `decide.page` makes of events and `show.page` draws.
+"""Pages as values: what `decide.page` makes of events and `show.page` draws.
 
-Times are seconds since the run's first start, on the controller's clock."""
+Times of a run are seconds since its first start, on the controller's clock."""
 
 from collections.abc import Mapping
 from typing import Literal
 
-from ipexctl.model.answers import LinkSpeed, SpeedCheck
+from ipexctl.model.answers import DoctorAnswer, LinkSpeed, SpeedCheck
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import JsonRecord, Record
 from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.reports import CommandReport, RankState
 
@@ -96,12 +96,30 @@ class HostPart(Record):
     straggles: str = ""
 
 
-class DoctorRecord(Record):
-    """What doctor reported of the run's hosts, and when (Unix seconds)."""
+class DoctorRecord(JsonRecord):
+    """What doctor reported of ``hosts``, and when (Unix seconds); ``speed`` was measured at ``speed_at``."""
 
     at: float
+    hosts: tuple[str, ...]
     findings: tuple[Finding, ...]
-    speed: SpeedCheck | None
+    speed: SpeedCheck | None = None
+    speed_at: float = 0.0
+
+
+class Difference(Record):
+    """What hosts, or runs, do not have in common: ``values`` maps each value to those that have it, the commonest
+    first."""
+
+    name: str
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class ClusterPage(Record):
+    """Everything that the page of doctor shows; ``at`` in Unix seconds."""
+
+    at: float
+    answer: DoctorAnswer
+    differences: tuple[Difference, ...]
 
 
 class RunPage(Record):

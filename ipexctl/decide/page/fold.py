@@ -6,6 +6,7 @@ from math import isfinite
 from statistics import median
 
 from ipexctl.decide.diagnosis.stack_traces import group_stacks
+from ipexctl.decide.page.cluster import make_doctor_record
 from ipexctl.decide.page.logs import FindHarmless, RankOutput
 from ipexctl.decide.page.series import Series, find_stragglers
 from ipexctl.model import events as e
@@ -114,6 +115,11 @@ class PageFolding:
         """Whether ranks were started: without any there is no page."""
         return bool(self._attempts)
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of all attempts."""
+        return tuple(dict.fromkeys(host for attempt in self._attempts for host in attempt.hosts))
+
     def handle_event(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
         self._at = max(at, self._at)
@@ -134,7 +140,7 @@ class PageFolding:
             case e.FactsRead(host=host, facts=facts):
                 self._facts[host] = facts
             case e.Answer(value=DoctorAnswer() as answer):
-                self._doctor = DoctorRecord(at, answer.findings, answer.speed)
+                self._doctor = make_doctor_record(at, answer)
             case e.RunStarted():
                 self._attempts.append(_Attempt(event, at))
                 self._title = event.title or self._title
@@ -345,7 +351,6 @@ class PageFolding:
         return RankRow(rank, host, state, tuple(spans), tuple(marks), loss=loss, straggles=slow.get(rank, ""))
 
     def _build_hosts(self, rows: Iterable[RankRow], slow: Mapping[int, str]) -> tuple[HostPart, ...]:
-        names = dict.fromkeys(host for attempt in self._attempts for host in attempt.hosts)
         lost = {host: what for attempt in self._attempts for host, (_, what) in attempt.lost.items()}
         late: dict[str, list[int]] = {}
         for row in rows:
@@ -356,7 +361,7 @@ class PageFolding:
                 name, self._facts.get(name), lost.get(name, ""), self._joules.get(name),
                 f"rank {', '.join(map(str, late[name][:4]))} straggles" if name in late else "",
             )
-            for name in names
+            for name in self.hosts
         )  # fmt: skip
 
     def _build_log(self, row: RankRow, begun: float) -> RankLog:

@@ -268,4 +268,8 @@ def list_speed_bars(speeds: Sequence[HostSpeed], figure: str) -> list[tuple[str,
     """Bars of the hosts that were measured: Gflop/s of ``fp32`` or ``bf16``, or GB/s of ``memory``."""
     values = [(speed.host, value) for speed in speeds if (value := getattr(speed, figure))]
     unit, scale = ("GB/s", 1e9) if figure == "memory" else ("Gflop/s", 1.0)
-    return [(host, value, f"{value / scale:.4g} {unit}") for host, value in values]
+    return [(host, value, f"{_format_speed(value / scale)} {unit}") for host, value in values]
+
+
+def _format_speed(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -11,15 +11,16 @@ from typing import Any
 from markupsafe import Markup
 
 from ipexctl import __version__
+from ipexctl.model.answers import LinkSpeed
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
-from ipexctl.model.page import Figure, HostPart, LogLine, RankLog, RankRow, RunPage
+from ipexctl.model.page import ClusterPage, Figure, HostPart, LogLine, RankLog, RankRow, RunPage
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show.page import drawings
 from ipexctl.show.page.drawings import clean
-from ipexctl.show.page.verdict import make_verdict
+from ipexctl.show.page.verdict import make_cluster_verdict, make_verdict
 from ipexctl.show.phrases import format_clock, format_duration, format_hosts
 from ipexctl.show.sanitise import escape_lines, strip_colours
 
@@ -87,12 +88,6 @@ def _hash_source(text: str) -> str:
 
 def render_run(page: RunPage, *, live: bool = False) -> str:
     """The page of one run. ``live``: it is served while the run goes on, and renews itself."""
-    names = [host.host for host in page.hosts]
-    heat = [
-        (title, drawing)
-        for title, figure in (("Latency in µs", "latency"), ("Bandwidth in Gbit/s", "rate"))
-        if (drawing := drawings.draw_heat_map(names, page.links, figure))
-    ]
     figures = {by: [_draw(figure, page) for figure in page.figures if figure.by == by] for by in ("rank", "host")}
     of_host = [_draw(figure, page) for figure in page.figures if figure.key in ("rank cpu", "rank memory")]
     figures["rank"] = [figure for figure in figures["rank"] if figure not in of_host]
@@ -116,8 +111,8 @@ def render_run(page: RunPage, *, live: bool = False) -> str:
         energy=_format_energy(joules, len(page.hosts)) if joules else "",
         hosts=_list_hosts([(host.host, host.facts, host.lost or host.straggles) for host in page.hosts]),
         topologies=_draw_topologies(page),
-        heat=heat,
-        measured=time.strftime("%Y-%m-%d %H:%M", time.localtime(page.doctor.at)) if page.doctor else "",
+        heat=_draw_links([host.host for host in page.hosts], page.links),
+        measured=_format_date(page.doctor.speed_at) if page.doctor else "",
         variables=_list_variables(page),
         stacks=_list_stacks(page),
         held=sort_findings(findings),
@@ -125,6 +120,56 @@ def render_run(page: RunPage, *, live: bool = False) -> str:
         harmless=f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
         logs=_render_logs(page.logs, page.launcher),
     )
+
+
+def render_cluster(page: ClusterPage) -> str:
+    """The page of what doctor found out of a cluster."""
+    answer = page.answer
+    names = [host.host for host in answer.hosts]
+    trips = [LinkSpeed(made.from_, made.to, made.rtt, None, "TCP") for made in answer.network.made]
+    speeds = answer.speed.hosts if answer.speed else ()
+    figures = (("bf16 matrix products", "bf16"), ("fp32 matrix products", "fp32"), ("Memory bandwidth", "memory"))
+    bars = [(title, drawings.list_speed_bars(speeds, figure)) for title, figure in figures]
+    failures = {host.host: host.failure.what for host in answer.hosts if host.failure}
+    rows = [(host.host, host.facts, failures.get(host.host, "")) for host in answer.hosts]
+    differences = [
+        (each.name, [(value, format_hosts(hosts)) for value, hosts in each.values]) for each in page.differences
+    ]
+    unmeasured = list(answer.speed.missed.items()) if answer.speed else []
+    return render_template(
+        "cluster",
+        title=f"{pluralize(len(names), 'host')}: {format_hosts(names)}",
+        verdict=make_cluster_verdict(answer),
+        at=_format_date(page.at),
+        hosts=_list_hosts(rows),
+        differences=differences,
+        held=sort_findings(answer.findings),
+        checked="" if answer.findings else "No finding.",
+        heat=[*_draw_links(names, answer.speed.pairs if answer.speed else ()),
+              *_draw_heat("Round trips of TCP connections in µs", names, trips, "latency")],
+        bars=[(title, drawings.draw_bars(values, title)) for title, values in bars if values],
+        unmeasured=unmeasured,
+        topologies=[
+            (host.host, drawing, host.interface.name if host.interface else "")
+            for host in answer.hosts[:_DRAWN]
+            if (drawing := drawings.draw_topology(host.host, host.facts, None))
+        ],
+    )  # fmt: skip
+
+
+def _draw_links(names: Sequence[str], links: Sequence[LinkSpeed]) -> list[tuple[str, Markup]]:
+    """The heat maps of measured links, each with its title."""
+    figures = (("Latency in µs", "latency"), ("Bandwidth in Gbit/s", "rate"))
+    return [each for title, figure in figures for each in _draw_heat(title, names, links, figure)]
+
+
+def _draw_heat(title: str, names: Sequence[str], links: Sequence[LinkSpeed], figure: str) -> list[tuple[str, Markup]]:
+    drawing = drawings.draw_heat_map(names, links, figure)
+    return [(title, drawing)] if drawing else []
+
+
+def _format_date(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _summarise(page: RunPage) -> str:
@@ -231,7 +276,7 @@ def sort_findings(findings: Iterable[Finding]) -> list[tuple[Finding, str]]:
 
 def _describe_checks(page: RunPage, held: bool) -> str:
     if page.doctor:
-        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(page.doctor.at))
+        at = _format_date(page.doctor.at)
         return f"Findings of doctor, {at}." if held else f"doctor, {at}: no finding."
     return "" if held else "The hosts were not checked in this run: ipexctl doctor does."
 

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from ipexctl.model.answers import DoctorAnswer
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import RankOutcome, RunOutcome
@@ -53,6 +54,21 @@ def make_verdict(page: RunPage) -> Verdict:
     return Verdict("bad", detail or f"the run {_ENDS[run.reason]} after {after}", stall, details)
 
 
+def make_cluster_verdict(answer: DoctorAnswer) -> Verdict:
+    """Whether the hosts are fit for a run, and what to do if they are not."""
+    count = {level: sum(finding.level == level for finding in answer.findings) for level in ("error", "warning")}
+    silent = [host.host for host in answer.hosts if host.facts is None]
+    parts = [pluralize(number, level) for level, number in count.items() if number]
+    parts += [f"{pluralize(len(silent), 'host')} could not be looked at"] if silent else []
+    bad = count["error"] or silent or not answer.hosts
+    details = [("common", f"{answer.common_isa} on every host that answered")] if answer.common_isa else []
+    details += [("advice", line) for line in answer.advice]
+    details += [("no answer", format_hosts(silent))] if silent else []
+    words = ", ".join(parts) or "no error, no warning"
+    state: Literal["good", "bad", "warn"] = "bad" if bad else "warn" if parts else "good"
+    return Verdict(state, f"{'not fit' if bad else 'fit'}: {words}", (), tuple(details))
+
+
 def _list_last_words(rank: RankOutcome) -> tuple[str, ...]:
     output = strip_colours((rank.traceback or rank.tail).strip("\n") or rank.error)
     lines = output.split("\n")[-_LAST_WORDS:] if output else []
@@ -66,6 +82,8 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
     if run.diagnosis:
         details += [("known as", run.diagnosis.title), ("why", run.diagnosis.why)]
         details.append(("what to do", run.diagnosis.fix))
+    elif run.first is not None:
+        details.append(("what to do", f"ipexctl replay {run.run}: all that its ranks wrote"))
     hosts = {rank.rank: rank.host for rank in run.ranks}
     if run.followers:
         details.append(("failed after it", _name_ranks(run.followers, hosts)))

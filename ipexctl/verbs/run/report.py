@@ -1,10 +1,6 @@
 """``ipexctl report``: the page of a saved run; and the page that each run leaves in its record."""
 
 import logging
-import os
-import secrets
-import stat
-import webbrowser
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
@@ -14,7 +10,7 @@ from ipexctl.decide.page.fold import PageFolding
 from ipexctl.decide.reports import Folding
 from ipexctl.model.answers import ReportAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Message, Stamped, Started
+from ipexctl.model.events import Answer, Ended, Event, Stamped, Started
 from ipexctl.model.figures import read_figures
 from ipexctl.model.harmless import find_harmless
 from ipexctl.model.page import RunPage
@@ -22,6 +18,7 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.masking import Masker
 from ipexctl.show.record import read_report
+from ipexctl.verbs.common.pages import find_doctor_record, open_page, write_page
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 PAGE = "report.html"
@@ -49,16 +46,17 @@ def report(
 
     directory = find_saved_run(context.state / "runs", words[0] if words else "last")
     yield Started("report", directory.name, ())
-    value = read_page(directory, environ, known)
+    value = read_page(directory, context.state, environ, known)
     text = render_run(value)
     path = Path(page).expanduser() if page else directory / PAGE
     write_page(path, text)
-    yield from open_page(path, show=show)
+    if show:
+        yield from open_page(path)
     yield Answer(ReportAnswer(str(path), len(text.encode()), (value.run,)))
     yield Ended("report", Exit.OK)
 
 
-def read_page(directory: Path, environ: Mapping[str, str], known: ReadErrors) -> RunPage:
+def read_page(directory: Path, state: Path, environ: Mapping[str, str], known: ReadErrors) -> RunPage:
     """The page of a saved run as a value. What looks secret in the ranks' own files, and secrets of environ, are
     masked: a page is sent to others. Raises `UsageError` where no rank was started."""
     pages, reports, masker = make_folding(), Folding(known), Masker(environ)
@@ -69,37 +67,15 @@ def read_page(directory: Path, environ: Mapping[str, str], known: ReadErrors) ->
     if not pages.started:
         what = f"no rank was started in {printable(directory.name, 200)}, so that there is nothing to draw"
         raise UsageError(what, hint=f"ipexctl replay {printable(directory.name, 200)}")
-    return pages.build_page(read_report(directory) or reports.report())
-
-
-def write_page(path: Path, text: str) -> None:
-    """Writes a file for its owner alone, old or new, never half. Raises `UsageError` (exit 9)."""
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        if path.is_symlink() or (path.exists() and not stat.S_ISREG(path.lstat().st_mode)):
-            raise UsageError(f"{printable(str(path), 300)} is not a regular file", exit=Exit.RECORD)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(new, flags, 0o600), "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        new.replace(path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        why = (error.strerror or str(error)).lower()
-        raise UsageError(f"{printable(str(path), 300)} cannot be written: {why}", exit=Exit.RECORD) from None
-
-
-def open_page(path: Path, *, show: bool) -> Generator[Event, None, None]:
-    """Opens a page in the user's browser, if that is wanted and possible."""
-    if show and not webbrowser.open(path.resolve().as_uri()):
-        yield Message(f"no browser could be started; the page is {path}", "warning", code="browser")
+    return pages.build_page(read_report(directory) or reports.report(), find_doctor_record(state, pages.hosts))
 
 
 class PageSink:
     """The sink that leaves `PAGE` in a run's record when the command ends. What it cannot do is one warning: a page
     never fails a run. Events cost it what their lines cost to read; nothing is drawn before the end."""
 
-    def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
-        self._directory, self._warn = directory, warn
+    def __init__(self, directory: Path, state: Path, warn: Callable[[str], None]) -> None:
+        self._directory, self._state, self._warn = directory, state, warn
         self._folding: PageFolding | None = make_folding()
 
     def handle_event(self, stamped: Stamped) -> None:
@@ -117,7 +93,8 @@ class PageSink:
         try:
             from ipexctl.show.page.render import render_run
 
-            write_page(self._directory / PAGE, render_run(folding.build_page(report)))
+            page = folding.build_page(report, find_doctor_record(self._state, folding.hosts))
+            write_page(self._directory / PAGE, render_run(page))
         except Exception as error:
             self._give_up(error)
 

@@ -77,7 +77,7 @@ def make_doctor(hosts: tuple[str, ...]) -> DoctorRecord:
         "NET004", "warning", hosts[:2], "MTU 9000 set, 1500 passes", "ping -M do", "ip link set eth1 mtu 1500"
     )
     speeds = tuple(HostSpeed(host, 56, "2.8.0", 3100.0, 21_000.0, 480e9, "triad") for host in hosts)
-    return DoctorRecord(START - 3600, (finding,), SpeedCheck(speeds, tuple(pairs)))
+    return DoctorRecord(START - 3600, hosts, (finding,), SpeedCheck(speeds, tuple(pairs)), START - 3600)
 
 
 def make_run(

@@ -21,7 +21,8 @@ from ipexctl.model.page import RunPage
 from ipexctl.show.page.drawings import choose_scale, list_ticks
 from ipexctl.show.page.render import render_run
 from ipexctl.show.record import Record
-from ipexctl.verbs.run.report import PAGE, PageSink, read_page, write_page
+from ipexctl.verbs.common.pages import write_page
+from ipexctl.verbs.run.report import PAGE, PageSink, read_page
 from tests.unit.page.runs import EVIL, KINDS, fold_page, make_doctor, make_run
 from tests.unit.show.streams import START, fold, names
 
@@ -140,7 +141,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_a_saved_run_is_drawn_again_as_it_was_and_secrets_are_masked(saved: Path) -> None:
-    page = read_page(saved, {"MY_TOKEN": "hunter2!"}, read_known_errors)
+    page = read_page(saved, saved.parent, {"MY_TOKEN": "hunter2!"}, read_known_errors)
     fresh = fold_page(make_run("failed"))
     assert [row.spans for row in page.rows] == [row.spans for row in fresh.rows]
     assert page.launch == fresh.launch
@@ -155,12 +156,12 @@ def test_a_record_without_ranks_has_no_page(tmp_path: Path) -> None:
     record.handle_event(Stamped(START, e.Started("sync", "", ())))
     record.close(None)
     with pytest.raises(UsageError, match="no rank was started"):
-        read_page(record.directory, {}, read_known_errors)
+        read_page(record.directory, tmp_path, {}, read_known_errors)
 
 
 def test_each_run_leaves_its_page_readable_for_its_owner_alone(tmp_path: Path) -> None:
     warnings: list[str] = []
-    sink = PageSink(tmp_path, warnings.append)
+    sink = PageSink(tmp_path, tmp_path, warnings.append)
     stream = list(make_run("good"))
     for stamped in stream:
         sink.handle_event(stamped)
@@ -175,7 +176,7 @@ def test_a_page_that_cannot_be_made_is_one_warning_and_nothing_else(tmp_path: Pa
     warnings: list[str] = []
     stream = list(make_run("good"))
     (tmp_path / "file").touch()
-    sink = PageSink(tmp_path / "file", warnings.append)  # not a directory
+    sink = PageSink(tmp_path / "file", tmp_path, warnings.append)  # not a directory
     for stamped in stream:
         sink.handle_event(stamped)
     sink.close(fold(stream))
@@ -186,7 +187,7 @@ def test_a_page_that_cannot_be_made_is_one_warning_and_nothing_else(tmp_path: Pa
         def __getattr__(self, name: str) -> None:
             raise RuntimeError("planted")
 
-    sink = PageSink(tmp_path, warnings.append)
+    sink = PageSink(tmp_path, tmp_path, warnings.append)
     sink.handle_event(stream[0])
     sink._folding = Broken()  # type: ignore[assignment]
     for stamped in stream:
