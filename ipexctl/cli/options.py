@@ -5,7 +5,7 @@ Read only when the options of a command are built (`cli.command`)."""
 
 from typing import Literal
 
-from ipexctl.model.answers import RunResult
+from ipexctl.model.answers import ExportFormat, RunResult
 from ipexctl.model.tasks import RANKS, RANKS_PER_HOST, VENV, Backend, Fields, VersionFields, flag
 
 Screen = Literal["auto", "live", "plain", "json"]
@@ -252,6 +252,13 @@ class RunsFlags(SavedRunFlags):
         None, "Never remove the newest N runs; without another rule, remove all others.", "Removal", ge=0
     )
     yes: bool = flag(False, "Remove them.", "Removal", names=("-y",))
+    export: str | None = flag(
+        None,
+        "File for the runs' figures and samples: .csv, .parquet, .prom; TensorBoard: DIRECTORY/.",
+        "Export",
+        "PATH",
+    )
+    format: ExportFormat | None = flag(None, "Format of that file (default: by its name).", "Export", advanced=True)
 
 
 class ReportFlags(Fields):

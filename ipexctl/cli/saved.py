@@ -24,14 +24,15 @@ app = typer.Typer()
     examples=(
         "--result failed --since 3d",
         "--prune --older-than 30d --keep 20",
-        "--verb run --script train.py --json",
+        "last --export figures.csv",
     ),
 )
 def runs(context: Context, flags: RunsFlags) -> Workflow:
-    """List the runs that are saved on this machine; remove old ones."""
+    """List the runs that are saved on this machine. Remove old ones, or export their figures."""
     from ipexctl.decide.parsing.amounts import parse_size, parse_span
     from ipexctl.decide.saved_runs import PrunePolicy, RunFilter
     from ipexctl.model.errors import UsageError
+    from ipexctl.verbs.run.export_runs import export_runs
     from ipexctl.verbs.run.saved_runs import list_runs, parse_since, prune_runs
 
     since = parse_since(flags.since, time.time()) if flags.since is not None else None
@@ -43,6 +44,12 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
         flags.keep,
     )
     saved = context.state / "runs"
+    if flags.export is not None:
+        if flags.prune:
+            raise UsageError("--export does not fit --prune")
+        return export_runs(saved, flags.names, chosen, flags.export, flags.format)
+    if flags.format is not None:
+        raise UsageError("--format needs --export")
     if flags.prune:
         return prune_runs(saved, flags.names, chosen, policy, dry=not flags.yes)
     if not policy.is_empty or flags.yes:

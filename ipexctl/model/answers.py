@@ -488,6 +488,18 @@ class PruneAnswer(JsonRecord):
     dry: bool | None = None
 
 
+ExportFormat = Literal["csv", "parquet", "tensorboard", "prometheus"]
+
+
+class ExportAnswer(JsonRecord):
+    """``runs --export``: the figures of these runs are in the file ``path``, or the directory for TensorBoard."""
+
+    path: str
+    format: ExportFormat
+    runs: tuple[str, ...]
+    values: int
+
+
 # play -------------------------------------------------------------------------------------------------------------
 
 
@@ -771,7 +783,7 @@ AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswe
              | StacksAnswer | StacksWhyAnswer | SyncAnswer | FetchAnswer | RunAnswer | RunPlanAnswer | EmitAnswer
              | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
              | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
-             | ProfileAnswer | RunsAnswer | PruneAnswer | RankStacksAnswer | ReportAnswer
+             | ProfileAnswer | RunsAnswer | PruneAnswer | ExportAnswer | RankStacksAnswer | ReportAnswer
              | ExamplesAnswer | ShownExampleAnswer | CopiedExampleAnswer | UnknownAnswer)  # fmt: skip
 
 

@@ -53,6 +53,9 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_stacks(value)
         case a.RunsAnswer():
             return format_saved_runs(value)
+        case a.ExportAnswer():
+            many = pluralize(len(value.runs), "run")
+            return [text(f"{pluralize(value.values, 'value')} of {many} in {value.path} ({value.format})")]
         case a.PruneAnswer():
             return format_pruned_runs(value)
         case a.SyncAnswer() | a.FetchAnswer():
