@@ -126,11 +126,12 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
         skip = parse_clock("--at", start) if start is not None else 0.0
         directory = find_saved_run(get_state_directory() / "runs", word)
         folding = Folding(read_known_errors)
-        screen = make_screen_sink(options, console, speed=speed or 1.0)
+        timed = bool(speed or start is not None)
+        screen = make_screen_sink(options, console, speed=speed or 1.0, keys=timed)
         saved = read_saved_run(directory)
         try:
             with console.interrupts.raise_on_signal():
-                if speed or start is not None:
+                if timed:
                     saved = pace_events(saved, speed or 1.0, skip, is_paused=lambda: getattr(screen, "paused", False))
                 for stamped in saved:
                     folding.handle_event(stamped)
@@ -371,8 +372,8 @@ def _describe_interruption(report: CommandReport) -> str:
     return f"interrupted{progress}; type the same command again to go on\n"
 
 
-def make_screen_sink(options: OutputOptions, console: Console, speed: float = 1.0) -> sinks.Sink:
-    """The sink that prints: live on a terminal, plain elsewhere, JSON if asked for."""
+def make_screen_sink(options: OutputOptions, console: Console, speed: float = 1.0, *, keys: bool = True) -> sinks.Sink:
+    """The sink that prints: live on a terminal, with ``keys`` there or without, plain elsewhere, JSON if asked for."""
     out, err = console.out, console.err
     if options.bare:
         return sinks.Bare(out, err)
@@ -383,7 +384,8 @@ def make_screen_sink(options: OutputOptions, console: Console, speed: float = 1.
     if options.output == "live" or (options.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
         from ipexctl.show.live import Live
 
-        return Live(out, err, on_detach=console.interrupts.detach.set if options.detachable else None, speed=speed)
+        detach = console.interrupts.detach.set if options.detachable else None
+        return Live(out, err, on_detach=detach, speed=speed, keys=keys)
     return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
 
 

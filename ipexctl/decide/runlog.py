@@ -102,7 +102,11 @@ class RunLog:
         match record:
             case journal.Launched(at=at):
                 self.launched = True
-                yield e.RunStarted(running.run, running.head, running.hosts, running.command, at, running.title)
+                yield e.RunStarted(
+                    **select_attributes(running, "run", "head", "command", "title", "backend", "precision"),
+                    ranks=running.hosts,
+                    at=at,
+                )
             case journal.RankNote(rank=rank, text=text):
                 yield e.Message(f"rank {rank}: {text}", "warning", record.host, "rank")
             case journal.RankStarted() | journal.RankStage():

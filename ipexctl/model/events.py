@@ -105,7 +105,8 @@ class FindingReported(Event):
 class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
 
-    ``title`` says what runs, to those who come later: they see the run from its beginning, and long after it."""
+    ``title`` says what runs, to those who come later: they see the run from its beginning, and long after it.
+    ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known."""
 
     run: str
     head: str
@@ -113,6 +114,8 @@ class RunStarted(Event):
     command: str
     at: float = 0.0
     title: str = ""
+    backend: str = ""
+    precision: str = ""
 
 
 class RankStage(Event):

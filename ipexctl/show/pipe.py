@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import IO, Any, TextIO
 
 # For terminals whose locale has ASCII only: signs of ours that mean something, each as wide as before.
-_ASCII = str.maketrans("✓✗·│▌◀─━╸╺…×≠←→–▏⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "+x-||<-== ~x!<>-|" + 10 * "*")
+_ASCII = str.maketrans("✓✗·│▌◀›─━╸╺…×≠←→↑↓–▏⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏▁▂▃▄▅▆▇█", "+x-||<>-== ~x!<>^v-|" + 10 * "*" + "_.-~=+*#")
 
 
 class Pipe(io.TextIOBase):

@@ -276,3 +276,11 @@ def uses_ipex(config: AccelerateConfig | None, packages: Mapping[str, str], user
 def choose_precision(config: AccelerateConfig | None, user_env: Mapping[str, str]) -> str:
     """The mixed precision: that of the variable, else of the configuration, else "no"."""
     return user_env.get("ACCELERATE_MIXED_PRECISION") or (config.precision if config else "no")
+
+
+def find_set_precision(config: AccelerateConfig | None, user_env: Mapping[str, str], args: Sequence[str]) -> str:
+    """The precision that variables, a configuration or the Trainer's arguments set; "" where the script decides."""
+    chosen = choose_precision(config, user_env)
+    if chosen in ("no", ""):
+        chosen = next((name for name in ("bf16", "fp16") if f"--{name}" in normalise_arguments(args)), "")
+    return chosen

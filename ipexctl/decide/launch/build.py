@@ -112,6 +112,7 @@ def build_launch(
         framed=dialect == "openmpi",
         membind=task.membind,
         independent=task.independent,
+        precision=accelerate.find_set_precision(config, user_values, task.args),
     )
     if config is None or task.launcher != "accelerate" or by_mpirun:
         return launch

@@ -107,7 +107,7 @@ class _Still(Live):
 
     def look(self, now: float) -> None:
         """A frame that nobody keeps: what it showed has been seen."""
-        self._view.frame(*self._console.size, now)
+        self._make_frame(*self._console.size, now)
 
     def draw(self, now: float) -> None:
         width, height = self._console.size
@@ -115,7 +115,7 @@ class _Still(Live):
         self._show_failures()
         for item in self._above:
             self._console.print(item, crop=False)
-        self._console.print(self._view.frame(width, max(height - 1, 4), now))
+        self._console.print(self._make_frame(width, max(height - 1, 4), now))
         self._out.flush()
 
 

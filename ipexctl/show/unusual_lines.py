@@ -1,0 +1,140 @@
+"""Which of the ranks' lines are unusual, and how many are known to be harmless.
+
+Equal lines are one, whatever their time stamps and addresses; a continuation line belongs to the line before it."""
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from ipexctl.model import events as e
+from ipexctl.model.figures import read_figures
+from ipexctl.model.harmless import find_harmless
+from ipexctl.show.rank_view import format_line
+
+LOOKED_AT = 1 << 16  # bytes a tenth of a second that are looked at
+MOST = 200  # unusual lines held; the oldest make room
+_LINE = 400  # bytes of a line
+
+# Words that make a line of standard output unusual, or a known harmless one. No leading repetition: it would look at
+# each byte many times.
+_WORDS = r"Warning|WARN|Error|ERROR|Exception|Traceback|FATAL|Killed|\b(?:nan|NaN)\b"
+_ODD = re.compile(_WORDS)
+_ODD_OR_KNOWN = re.compile(_WORDS.encode() + rb"|\[Gloo\]|My guessed rank")
+_ROUTINE = re.compile(r"%\||\b(?:INFO|DEBUG)\b|^\[?I\d{4} ")  # bars and reports on standard error
+
+# What differs between lines that mean the same: time stamps, addresses, process and rank numbers of loggers.
+_VARIABLE = re.compile(
+    r"\b\d{4}[-/:]\d\d[-/:]\d\d[-T: ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\b\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+    r"|\b[IWEF]\d{3,4}(?= )|\b0x[0-9a-fA-F]{1,16}\b|\[rank\d{1,6}\]|\(\d{2,9}\)|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?"
+)
+
+
+@dataclass(slots=True)
+class UnusualLine:
+    """An unusual line and the ranks that printed it."""
+
+    text: str
+    ranks: set[int] = field(default_factory=set)
+    count: int = 0
+    more: int = 0  # continuation lines
+
+
+@dataclass(slots=True)
+class HarmlessLines:
+    """Lines of one known harmless message, and the ranks that printed them."""
+
+    ranks: set[int] = field(default_factory=set)
+    count: int = 0
+
+
+class UnusualLines:
+    """Takes output, remembers what is unusual in it. Memory and time are bounded whatever ranks print."""
+
+    def __init__(self) -> None:
+        self.entries: OrderedDict[str, UnusualLine] = OrderedDict()
+        self.harmless: dict[str, HarmlessLines] = {}  # by the code of the message
+        self._heads: dict[int, UnusualLine | HarmlessLines | None] = {}  # of each rank's error output
+        self._tracebacks: dict[int, int] = {}  # lines of a traceback whose last line is still to come
+        self._window = 0.0
+        self._budget = LOOKED_AT
+
+    @property
+    def hidden(self) -> int:
+        """Known harmless lines."""
+        return sum(entry.count for entry in self.harmless.values())
+
+    def handle_output(self, event: e.Output, at: float) -> None:
+        """Looks at the whole lines of one output, within the budget of this tenth of a second."""
+        if not 0 <= at - self._window < 0.1:
+            self._window, self._budget = at, LOOKED_AT
+        data = event.data[-self._budget :] if self._budget else b""
+        self._budget -= len(data)
+        if event.stream == "err":
+            for line in data.split(b"\n")[-101:]:
+                if line.strip():
+                    self._add_error_line(event.rank, format_line(line[:_LINE]))
+        else:
+            for line in _find_odd_lines(data):
+                shown = format_line(line[:_LINE])
+                if (code := find_harmless(shown)) is not None:
+                    self._count_harmless(code, event.rank)
+                elif _ODD.search(shown):
+                    self._add(shown, event.rank)
+
+    def _add_error_line(self, rank: int, line: str) -> None:
+        if line.startswith("Traceback (most recent call last)"):
+            self._tracebacks[rank] = 1
+            return
+        indented = line[:1] == " "
+        if rank in self._tracebacks:
+            if indented:
+                self._tracebacks[rank] += 1
+                return
+            entry = self._add(line, rank)
+            entry.more = max(entry.more, self._tracebacks.pop(rank))
+            self._heads[rank] = None
+            return
+        head = self._heads.get(rank)
+        code = find_harmless(line)
+        if code is not None:
+            self._heads[rank] = self._count_harmless(code, rank)
+        elif indented and isinstance(head, HarmlessLines):
+            head.count += 1
+        elif indented and isinstance(head, UnusualLine):
+            head.more += head.count == 1
+        elif _ODD.search(line) is None and (_ROUTINE.search(line) or read_figures(line)):
+            self._heads[rank] = None
+        else:
+            self._heads[rank] = self._add(line, rank)
+
+    def _count_harmless(self, code: str, rank: int) -> HarmlessLines:
+        entry = self.harmless.setdefault(code, HarmlessLines())
+        entry.ranks.add(rank)
+        entry.count += 1
+        return entry
+
+    def _add(self, line: str, rank: int) -> UnusualLine:
+        key = _VARIABLE.sub("#", line).strip()
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = self.entries[key] = UnusualLine(line.strip())
+            if len(self.entries) > MOST:
+                self.entries.popitem(last=False)
+        entry.text = line.strip()
+        entry.ranks.add(rank)
+        entry.count += 1
+        return entry
+
+
+def _find_odd_lines(data: bytes) -> list[bytes]:
+    """The lines of these bytes that hold an odd word, the last 50 of them."""
+    lines: list[bytes] = []
+    end = -1
+    for match in _ODD_OR_KNOWN.finditer(data):
+        if match.start() < end:
+            continue  # a line that is known already
+        start = data.rfind(b"\n", 0, match.start()) + 1
+        end = data.find(b"\n", match.end())
+        end = len(data) if end < 0 else end
+        lines.append(data[start:end])
+    return lines[-50:]
