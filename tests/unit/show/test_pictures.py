@@ -52,7 +52,7 @@ def test_a_terminal_of_ascii_gets_signs_for_signs(picture: Picture) -> None:
     assert data.isascii()
     plain, whole = as_text(read_screen(data, WIDTH, HEIGHT)), as_text(read(picture, WIDTH))
     assert len(plain.splitlines()) == len(whole.splitlines())
-    assert "?" not in plain
+    assert "?" not in plain.replace("[?] keys", "")
 
 
 # What a person must find on the screen of 80 × 24 characters: host and rank, the line of the script, and what to type.
