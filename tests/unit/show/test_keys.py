@@ -202,7 +202,7 @@ def test_what_is_typed_while_a_verb_without_keys_works_is_left_to_the_shell(tmp_
             preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0),
         )
         assert child.stdout is not None
-        assert b"2026h" in child.stdout.read1(1 << 16)
+        assert b"2026h" in os.read(child.stdout.fileno(), 1 << 16)
         os.write(ours, b"dq\n")
         go.touch()
         assert child.stdout.read().endswith(b"done\n")
