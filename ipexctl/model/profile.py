@@ -81,4 +81,5 @@ class Profile(JsonRecord):
     kernels: tuple[KernelTime, ...] = ()
     onednn: Mapping[str, str] = field(default_factory=dict)  # host → the instruction set that oneDNN reported
     notes: tuple[str, ...] = ()
+    offsets: Mapping[str, float] = field(default_factory=dict)  # host → seconds by which its clock was ahead
     clock_error: float | None = None

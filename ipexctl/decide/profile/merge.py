@@ -67,11 +67,13 @@ class Match(NamedTuple):
 
 
 class Merging(Record):
-    """How the traces go together. ``shifts``: microseconds to add to a rank's times, so that all begin near 0."""
+    """How the traces go together. ``shifts``: microseconds to add to a rank's times, so that all begin near 0;
+    ``offsets``: seconds by which a host's clock is ahead."""
 
     summaries: Sequence[RankSummary]
     matches: Sequence[Match]
     shifts: Mapping[int, float]
+    offsets: Mapping[str, float]
     clock: Literal["run", "collectives", "hosts", "same"]
     clock_error: float | None
     notes: tuple[str, ...]
@@ -133,7 +135,10 @@ def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, HostClock
             clock = "hosts"
     origin = min(summary.origin - round(offsets[summary.host] * 1000) for summary in summaries)
     shifts = {each.rank: (each.origin - origin) / 1000 - offsets[each.host] for each in summaries}
-    return Merging(summaries, matches, shifts, clock, error, notes)
+    lead = max(0.0, *(-each.ends[0] - shifts[each.rank] for each in summaries if each.ends), 0.0)  # no time before 0
+    shifts = {rank: shift + lead for rank, shift in shifts.items()}
+    seconds = {host: offset / 1e6 for host, offset in offsets.items()}
+    return Merging(summaries, matches, shifts, seconds, clock, error, notes)
 
 
 def measure_offsets(summaries: Sequence[RankSummary], matches: Sequence[Match]) -> dict[str, float] | None:
@@ -183,6 +188,7 @@ def build_profile(run: str, merging: Merging, missing: Sequence[UnprofiledRank],
         kernels,
         {each.host: each.kernels.isa for each in summaries if each.kernels.isa},
         merging.notes,
+        merging.offsets,
         merging.clock_error,
     )
 

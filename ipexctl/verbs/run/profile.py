@@ -150,7 +150,9 @@ def merge_profile(watcher: RunWatcher, saved: Path) -> Generator[Event, None, Pr
     if not summaries:
         profile = Profile(watcher.running.run, first, last, "same", (), tuple(missing))
     else:
-        merging = merge_ranks(summaries, _read_clocks(folder, watcher.running.head))
+        clocks = _read_clocks(folder, watcher.running.head)
+        merging = merge_ranks(summaries, clocks)
+        _log.debug("clocks that the run measured: %s; of the profile: %s %s", clocks, merging.clock, merging.offsets)
         profile = build_profile(watcher.running.run, merging, missing, first, last)
         merged = {summary.rank for summary in summaries}
         try:

@@ -39,6 +39,7 @@ def test_the_clocks_of_hosts_are_set_by_the_ends_of_collectives() -> None:
     """node1's clock is 2 s ahead; its rank is the one that comes late."""
     merging = merged(late(0, "node0", 10), late(1, "node1", 35, ahead=2.0))
     assert merging.clock == "collectives"
+    assert merging.offsets == {"node0": 0, "node1": pytest.approx(2.0)}
     assert merging.shifts[0] == pytest.approx(merging.shifts[1], abs=0.01)
     profile = build_profile("run", merging, (), 3, 4)
     first, second = profile.ranks
@@ -83,6 +84,13 @@ def test_a_broadcast_sets_no_clock() -> None:
     """Its source may leave before the others enter."""
     traces = [trace_of(rank, f"node{rank}", work("gloo:broadcast", 0, 5)) for rank in range(2)]
     assert merged(*traces).clock == "hosts"
+
+
+def test_no_time_is_before_the_first() -> None:
+    """A step may have begun before the first operator that its trace shows: viewers take no negative times."""
+    trace = parse_trace(pack(op("aten::mm", 700, 5)), 0, "node0")
+    events = json.loads("".join(format_trace(merged(trace), [trace])))["traceEvents"]
+    assert min(event["ts"] for event in events if "ts" in event) == 0
 
 
 def test_one_rank_alone_waits_for_nobody() -> None:
