@@ -68,7 +68,8 @@ class Profile(JsonRecord):
     """The profile of the steps ``first`` to ``last``; the merged trace lies beside it.
 
     ``clock``: how the hosts' clocks became one: "run" by what the run measured, within ``clock_error`` seconds,
-    "collectives" by the ends of collectives, "hosts" not at all, "same" there is one host."""
+    "collectives" by the ends of collectives, which are up to ``clock_error`` apart, "hosts" not at all, "same" there is
+    one host."""
 
     run: str
     first: int

@@ -49,9 +49,10 @@ def _format_ranks(profile: Profile) -> list[RenderableType]:
             }
         )
     title = "ranks: waiting is for those that enter a collective later, awaited is by how much a rank was the last"
+    error = _format_ms(profile.clock_error or 0.0)
     clock = {
-        "run": f"the run measured the hosts' clocks, to {_format_ms(profile.clock_error or 0.0)} ms",
-        "collectives": "the hosts' clocks are set by the ends of collectives",
+        "run": f"the run measured the hosts' clocks, to {error} ms or better",
+        "collectives": f"the hosts' clocks are set by the ends of collectives, which differ by up to {error} ms",
         "hosts": "the hosts' clocks are as they were: compare no times between hosts",
     }.get(profile.clock)
     more = len(profile.ranks) - len(slowest)

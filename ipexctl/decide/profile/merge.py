@@ -24,7 +24,8 @@ from ipexctl.decide.profile.traces import (
 from ipexctl.model.json_values import Record
 from ipexctl.model.profile import CollectiveTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 
-EXACT = 0.001  # seconds: a clock that the run measured this well is taken; else collectives say more
+EXACT = 0.001  # seconds: a clock that the run measured this well is taken whatever collectives say
+_ALONE = 0.01  # seconds: by what ranks of a busy host may leave one collective later; of more the spread says it
 MOST_OPERATORS = 100  # in the profile; the trace has all
 _STEPS_ROW, _COLLECTIVES_ROW = 0, 1_000_000  # threads of a merged rank that are none of its process
 _MOST_ROWS = 32  # of collectives in a rank
@@ -115,8 +116,8 @@ def match_collectives(summaries: Sequence[RankSummary]) -> tuple[list[Match], tu
 
 
 def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, HostClock]) -> Merging:
-    """The ranks on one clock: that of the run where it measured every host within `EXACT`; else hosts are shifted so
-    that the collectives of all ranks end together (the median of all); else their clocks as the run knows them."""
+    """The ranks on one clock: that of the run where it measured every host within `EXACT`, or better than the ends of
+    collectives agree; else hosts are shifted so that the collectives of all ranks end together (the median of all)."""
     matches, notes = match_collectives(summaries)
     hosts = list(dict.fromkeys(summary.host for summary in summaries))
     clock: Literal["run", "collectives", "hosts", "same"] = "same"
@@ -126,11 +127,11 @@ def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, HostClock
         within = [one.within for one in known.values() if one.within is not None]
         measured = len(within) == len(hosts)
         by_ends = measure_offsets(summaries, matches)
-        if measured and (max(within) <= EXACT or by_ends is None):
+        if measured and (by_ends is None or max(within) <= max(EXACT, by_ends.spread / 1e6)):
             clock, error = "run", max(within)
             offsets = {host: one.offset * 1e6 for host, one in known.items()}
         elif by_ends is not None:
-            clock, offsets = "collectives", by_ends
+            clock, offsets, error = "collectives", by_ends.offsets, by_ends.spread / 1e6
         else:
             clock = "hosts"
     origin = min(summary.origin - round(offsets[summary.host] * 1000) for summary in summaries)
@@ -141,9 +142,16 @@ def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, HostClock
     return Merging(summaries, matches, shifts, seconds, clock, error, notes)
 
 
-def measure_offsets(summaries: Sequence[RankSummary], matches: Sequence[Match]) -> dict[str, float] | None:
-    """Microseconds by which each host's clock is ahead of the first one's, by the ends of synchronous collectives;
-    None where there is none. A host's end is that of its last rank."""
+class EndOffsets(NamedTuple):
+    """Microseconds by which each host's clock is ahead of the first one's, and by which collectives disagree on it."""
+
+    offsets: dict[str, float]
+    spread: float
+
+
+def measure_offsets(summaries: Sequence[RankSummary], matches: Sequence[Match]) -> EndOffsets | None:
+    """The clocks by the ends of synchronous collectives; None where there is none. A host's end is that of its last
+    rank."""
     first = summaries[0]
     differences: dict[str, list[float]] = {}
     for match in matches:
@@ -156,7 +164,11 @@ def measure_offsets(summaries: Sequence[RankSummary], matches: Sequence[Match]) 
             ends[each.host] = max(ends.get(each.host, end), end)
         for host, end in ends.items():
             differences.setdefault(host, []).append(end - ends[first.host])
-    return {host: median(values) for host, values in differences.items()} or None
+    if not differences:
+        return None
+    offsets = {host: median(values) for host, values in differences.items()}
+    far = [abs(value - offsets[host]) for host, values in differences.items() for value in values]
+    return EndOffsets(offsets, max(far) if len(far) > len(differences) else _ALONE * 1e6)
 
 
 def build_profile(run: str, merging: Merging, missing: Sequence[UnprofiledRank], first: int, last: int) -> Profile:

@@ -83,7 +83,7 @@ def _fetch_host(link: Link, directory: str, into: Path, name: str, ranks: set[in
         )
     except ValueError:
         return Failure(name, Kind.STEP, "malformed file list from the host", code="malformed")
-    items = {item.name: item for item in listing.items if _is_wanted(item.local, item.size, ranks)}
+    items = {item.name: item for item in listing.items if is_wanted(item.local, item.size, ranks)}
     size = 0
     try:
         with ResultsDir(into, name) as results:
@@ -96,7 +96,7 @@ def _fetch_host(link: Link, directory: str, into: Path, name: str, ranks: set[in
     return planning.FetchPlan(directory, tuple(items.values())).summary()
 
 
-def _is_wanted(local: str, size: int, ranks: set[int]) -> bool:
+def is_wanted(local: str, size: int, ranks: set[int]) -> bool:
     """Whether a host's file is one of its own ranks', and no larger than these can be."""
     match = _FILES.fullmatch(local)
     if match is None or size > _SIZES[match["clocks"] or match["kind"]]:

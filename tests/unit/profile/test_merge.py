@@ -65,6 +65,22 @@ def test_a_clock_that_the_run_measured_badly_is_not() -> None:
     assert merged(*alone).clock == "hosts"
 
 
+def test_a_clock_that_the_run_measured_better_than_collectives_agree_is_taken() -> None:
+    """A busy host leaves its collectives late by now more and now less."""
+    ends = [[40_000, 90_000, 140_000], [41_000, 97_000, 160_000]]
+    traces = [
+        trace_of(
+            rank, f"node{rank}", *(work("gloo:all_reduce", end - 30_000, 30_000) for end in ends[rank]), ahead=rank
+        )
+        for rank in range(2)
+    ]
+    assert (merged(*traces).clock, merged(*traces).clock_error) == ("collectives", pytest.approx(0.013))
+    clocks = {"node0": HostClock(0.0, 0.0015), "node1": HostClock(1.0, 0.002)}
+    assert (merged(*traces, clocks=clocks).clock, merged(*traces, clocks=clocks).clock_error) == ("run", 0.002)
+    clocks["node1"] = HostClock(1.0, 0.02)
+    assert merged(*traces, clocks=clocks).clock == "collectives"
+
+
 def test_ranks_of_one_host_have_one_clock() -> None:
     merging = merged(late(0, "node0", 10), late(1, "node0", 35))
     assert merging.clock == "same"
