@@ -266,7 +266,12 @@ class ReportFlags(Fields):
         (), "Saved run: last, an id, or a path (default: last).", argument=True, metavar="RUN", completes="saved_runs"
     )
     page: str | None = flag(
-        None, "File to write (default: report.html in the saved run).", "Output", "FILE", names=("-o",), alias="output"
+        None,
+        "File to write (default: report.html in the saved run; of several runs: none).",
+        "Output",
+        "FILE",
+        names=("-o",),
+        alias="output",
     )
     open_: bool = flag(False, "Open the page in a browser.", "Output", alias="open")
 

@@ -92,9 +92,9 @@ def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
     return replay_run(flags.run, output, flags.speed, flags.at)
 
 
-@command(app, "report", without="output", examples=("", "1120-083015-k7 -o page.html", "last --open"))
+@command(app, "report", without="output", examples=("", "last --open", "1120-083015-k7 1120-091500-k8"))
 def report(context: Context, flags: ReportFlags) -> Workflow:
-    """Draw a saved run as one page that needs no network. Each run leaves such a page in its record, too."""
+    """Draw a saved run as one page that needs no network; set several side by side."""
     from ipexctl.loop import read_known_errors
     from ipexctl.verbs.run.report import report
 

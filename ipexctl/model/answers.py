@@ -770,6 +770,58 @@ class ReportAnswer(JsonRecord):
     runs: tuple[str, ...]
 
 
+class RankSpread(JsonRecord):
+    """One figure of a run, of the rank with the least, the median rank, and the one with the greatest."""
+
+    least: float
+    median: float
+    greatest: float
+
+
+class ReportedRun(JsonRecord):
+    """A run beside others. ``figures`` maps a figure ("pace" in steps a second, "loss" at the end …) to its spread
+    between ranks; ``joules`` is the energy of the ``metered`` hosts, None where none was metered."""
+
+    name: str
+    run: str
+    title: str
+    result: str
+    seconds: float
+    ranks: int
+    hosts: tuple[str, ...]
+    figures: Mapping[str, RankSpread]
+    joules: float | None
+    metered: int
+
+
+class RunDifference(JsonRecord):
+    """What differs between runs: ``values`` has one of each run, in their order. ``of``: "plan", "variable", "stack",
+    "hosts"."""
+
+    of: str
+    name: str
+    values: tuple[str, ...]
+
+
+class FigureRatio(JsonRecord):
+    """A figure of one run against the first one's: how many times it is, by the median ranks. ``apart``: the ranges of
+    the ranks of both do not meet, so that ranks differ less than the runs do."""
+
+    name: str
+    figure: str
+    ratio: float
+    apart: bool
+
+
+class CompareAnswer(JsonRecord):
+    """``report`` of several runs: what differed, and what came of it. ``page`` is the file, if one was written."""
+
+    compared: tuple[ReportedRun, ...]
+    differences: tuple[RunDifference, ...]
+    ratios: tuple[FigureRatio, ...]
+    page: str | None = None
+
+
 class UnknownAnswer(JsonRecord):
     """An answer of a saved run that another version of ipexctl wrote."""
 
@@ -784,7 +836,7 @@ AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswe
              | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
              | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
              | ProfileAnswer | RunsAnswer | PruneAnswer | ExportAnswer | RankStacksAnswer | ReportAnswer
-             | ExamplesAnswer | ShownExampleAnswer | CopiedExampleAnswer | UnknownAnswer)  # fmt: skip
+             | ExamplesAnswer | ShownExampleAnswer | CopiedExampleAnswer | CompareAnswer | UnknownAnswer)  # fmt: skip
 
 
 def is_dry(answer: AnyAnswer) -> bool:

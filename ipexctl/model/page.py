@@ -61,7 +61,7 @@ class Figure(Record):
     key: str
     title: str
     unit: str
-    by: Literal["rank", "host"]
+    by: Literal["rank", "host", "run"]
     curves: tuple[Curve, ...]
     steps: bool = False
 

@@ -11,6 +11,7 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import bench_table, phrases, typeset
+from ipexctl.show.compare_screen import format_comparison
 from ipexctl.show.hosts_screen import format_doctor
 from ipexctl.show.profile_screen import format_profile
 from ipexctl.show.run_screen import (
@@ -60,6 +61,8 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_pruned_runs(value)
         case a.SyncAnswer() | a.FetchAnswer():
             return format_transfers(value.hosts)
+        case a.CompareAnswer():
+            return format_comparison(value)
         case a.ReportAnswer():
             return [labelled("page", f"{value.page}  ({format_size(value.bytes)})")]
         case a.RunAnswer():

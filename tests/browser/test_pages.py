@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from ipexctl.show.page.render import render_run
+from ipexctl.decide.page.cluster import build_cluster_page
+from ipexctl.decide.page.compare import compare_runs, overlay_figures
+from ipexctl.show.page.render import render_cluster, render_comparison, render_run
 from tests.browser.driver import Browser, start_browser
 from tests.unit.page.runs import KINDS, fold_page, make_doctor, make_run
-from tests.unit.show.streams import names
+from tests.unit.page.test_cluster import make_answer
+from tests.unit.page.test_compare import make_other
+from tests.unit.show.streams import START, names
 
 # Text whose contrast with what is behind it is below WCAG's AA: 4.5, or 3 for large text. Of equal ones the first.
 CONTRAST = """
@@ -79,6 +83,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         page = fold_page(make_run(kind, ranks, hosts), make_doctor(names(hosts)))
         made[f"{kind}-{ranks}"] = directory / f"{kind}-{ranks}.html"
         made[f"{kind}-{ranks}"].write_text(render_run(page), encoding="utf-8")
+    runs = [("a", fold_page(make_run("good"))), ("b", fold_page(make_other()))]
+    made["comparison"], made["cluster"] = directory / "comparison.html", directory / "cluster.html"
+    made["comparison"].write_text(render_comparison(compare_runs(runs), overlay_figures(runs)), encoding="utf-8")
+    made["cluster"].write_text(render_cluster(build_cluster_page(make_answer(names(9)), START)), encoding="utf-8")
     return made
 
 
@@ -90,7 +98,7 @@ def check_page(browser: Browser, url: str) -> None:
     assert asked == [url]
     assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
     contrast: Any = browser.run(CONTRAST)
-    assert contrast["seen"] > 4
+    assert contrast["seen"] > 2
     assert not contrast["bad"]
     assert not browser.run(GRAPHICS)
     assert browser.run("return document.querySelectorAll('script').length") == 1
@@ -98,7 +106,7 @@ def check_page(browser: Browser, url: str) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
-@pytest.mark.parametrize("name", [*(f"{kind}-2" for kind in KINDS), "good-64", "failed-64"])
+@pytest.mark.parametrize("name", [*(f"{kind}-2" for kind in KINDS), "good-64", "failed-64", "comparison", "cluster"])
 def test_a_page_is_whole_readable_and_asks_for_nothing(
     browser: Browser, pages: dict[str, Path], name: str, width: int, dark: bool
 ) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 from markupsafe import Markup
 
 from ipexctl import __version__
-from ipexctl.model.answers import LinkSpeed
+from ipexctl.model.answers import CompareAnswer, LinkSpeed
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import ClusterPage, Figure, HostPart, LogLine, RankLog, RankRow, RunPage
 from ipexctl.model.text import format_size, pluralize
+from ipexctl.show.compare_screen import list_figure_rows, name_columns
 from ipexctl.show.page import drawings
 from ipexctl.show.page.drawings import clean
 from ipexctl.show.page.verdict import make_cluster_verdict, make_verdict
@@ -88,8 +89,10 @@ def _hash_source(text: str) -> str:
 
 def render_run(page: RunPage, *, live: bool = False) -> str:
     """The page of one run. ``live``: it is served while the run goes on, and renews itself."""
-    figures = {by: [_draw(figure, page) for figure in page.figures if figure.by == by] for by in ("rank", "host")}
-    of_host = [_draw(figure, page) for figure in page.figures if figure.key in ("rank cpu", "rank memory")]
+    figures = {
+        by: [_draw(figure, page.length) for figure in page.figures if figure.by == by] for by in ("rank", "host")
+    }
+    of_host = [_draw(figure, page.length) for figure in page.figures if figure.key in ("rank cpu", "rank memory")]
     figures["rank"] = [figure for figure in figures["rank"] if figure not in of_host]
     figures["host"] += of_host
     findings = page.report.findings or (page.doctor.findings if page.doctor else ())
@@ -157,6 +160,21 @@ def render_cluster(page: ClusterPage) -> str:
     )  # fmt: skip
 
 
+def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
+    """The page of several runs side by side; ``figures`` have a curve per run."""
+    runs = list(zip(name_columns(len(answer.compared)), answer.compared, strict=True))
+    length = max(run.seconds for _, run in runs)
+    return render_template(
+        "compare",
+        title=f"{pluralize(len(runs), 'run')} side by side",
+        runs=runs,
+        rows=list_figure_rows(answer),
+        length=length,
+        figures=[_draw(figure, length) for figure in figures],
+        groups=list(group_pairs((each.of, each) for each in answer.differences).items()),
+    )
+
+
 def _draw_links(names: Sequence[str], links: Sequence[LinkSpeed]) -> list[tuple[str, Markup]]:
     """The heat maps of measured links, each with its title."""
     figures = (("Latency in µs", "latency"), ("Bandwidth in Gbit/s", "rate"))
@@ -185,12 +203,12 @@ def _list_kinds(page: RunPage) -> list[tuple[str, str]]:
     return [(kind, title) for kind, title in _KINDS if kind in used]
 
 
-def _draw(figure: Figure, page: RunPage) -> DrawnFigure:
+def _draw(figure: Figure, length: float) -> DrawnFigure:
     high, low = drawings.list_scale(figure)
     names = [curve.name for curve in figure.curves if curve.marked]
     about = f"slow: {', '.join(names[:4])}" if names else pluralize(len(figure.curves), figure.by)
     about = f"{about}, by step" if figure.steps else about
-    return DrawnFigure(figure.title, figure.unit, about, high, low, drawings.draw_chart(figure, page.length))
+    return DrawnFigure(figure.title, figure.unit, about, high, low, drawings.draw_chart(figure, length))
 
 
 def _format_energy(joules: Sequence[float], hosts: int) -> str:

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.decide.diagnosis.known_errors import KnownErrors
+from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.decide.page.fold import PageFolding
 from ipexctl.decide.reports import Folding
 from ipexctl.model.answers import ReportAnswer
@@ -40,12 +42,26 @@ def report(
     page: str | None,
     show: bool,
 ) -> Generator[Event, None, None]:
-    """Writes the page of a saved run, by default into its record; ``show`` opens it in a browser. ``known`` reads the
-    catalogue of errors; secrets of ``environ`` are masked. Raises `UsageError`."""
-    from ipexctl.show.page.render import render_run
+    """Writes the page of a saved run, by default into its record; ``show`` opens it in a browser. Several runs are set
+    side by side; their page is written if one is wanted. ``known`` reads the catalogue of errors; secrets of
+    ``environ`` are masked. Raises `UsageError`."""
+    from ipexctl.show.page.render import render_comparison, render_run
 
-    directory = find_saved_run(context.state / "runs", words[0] if words else "last")
-    yield Started("report", directory.name, ())
+    directories = [find_saved_run(context.state / "runs", word) for word in words or ("last",)]
+    yield Started("report", ", ".join(directory.name for directory in directories), ())
+    if len(directories) > 1:
+        pages = [(each.name, read_page(each, context.state, environ, known)) for each in directories]
+        comparison = compare_runs(pages)
+        if page or show:
+            file = Path(page or "comparison.html").expanduser()
+            write_page(file, render_comparison(comparison, overlay_figures(pages)))
+            comparison = replace(comparison, page=str(file))
+            if show:
+                yield from open_page(file)
+        yield Answer(comparison)
+        yield Ended("report", Exit.OK)
+        return
+    (directory,) = directories
     value = read_page(directory, context.state, environ, known)
     text = render_run(value)
     path = Path(page).expanduser() if page else directory / PAGE

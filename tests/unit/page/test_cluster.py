@@ -22,12 +22,12 @@ from tests.unit.page.test_render import Reader
 from tests.unit.show.streams import START, names
 
 
-def make_answer(hosts: tuple[str, ...], *, bench: bool = True) -> DoctorAnswer:
+def make_answer(hosts: tuple[str, ...], *, bench: bool = True, words: str = EVIL) -> DoctorAnswer:
     """One host of another kind, one that does not answer."""
     record, good = make_doctor(hosts), make_facts()
     odd = replace(good, isa_level="AVX512_VNNI", governor="powersave")
     every = [DoctorHost(host, odd if host == hosts[1] else good) for host in hosts[:-1]]
-    every.append(DoctorHost(hosts[-1], None, None, HostFailure(Kind.UNREACHABLE, f"no answer {EVIL}", "timeout")))
+    every.append(DoctorHost(hosts[-1], None, None, HostFailure(Kind.UNREACHABLE, f"no answer {words}", "timeout")))
     made = tuple(TriedConnection(a, b, 8e-5, 1e9) for a in hosts for b in hosts if a != b)
     network = NetworkCheck(len(made), (), 8e-5, 9e-5, 1e9, 1e9, 9000, (), {}, made)
     speed = record.speed if bench else None
