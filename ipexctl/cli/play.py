@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,14 @@ app = typer.Typer()
 
 def _asks_for_lint(files: list[str] | tuple[str, ...] | None) -> bool:
     return files is not None and len(files) > 1 and files[0] == "lint"
+
+
+def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
+    """The command line of a play, without ``--limit``."""
+    pairs = [("-f", hosts.hostfile or ""), ("--hosts", hosts.hosts or ""), ("--start-at", flags.start_at or "")]
+    pairs += [("--var", f"{name}={value}") for name, value in flags.var.items()]
+    pairs += [("--tags", tag) for tag in flags.tags] + [("--skip-tags", tag) for tag in flags.skip_tags]
+    return shlex.join(["ipexctl", "play", flags.files[0], *(word for pair in pairs if pair[1] for word in pair)])
 
 
 @command(
@@ -61,7 +70,9 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     limit = hosts.limit
     chosen = None if limit is None else frozenset(limit_hosts(inventory, limit, context.state / "runs").names)
     same = select_attributes(flags, "tags", "skip_tags", "start_at", "diff")
-    options = PlayOptions(**same, dry=flags.dry_run, hosts=chosen, again=limit is not None and FAILED in limit)
+    again = limit is not None and FAILED in limit
+    command = _format_command(hosts, flags)
+    options = PlayOptions(**same, dry=flags.dry_run, hosts=chosen, again=again, command=command)
     if flags.list_steps:
         return list_steps(book, inventory, options)
     return play(book, inventory, context, os.environ, options)

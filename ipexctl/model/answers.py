@@ -513,13 +513,14 @@ class PlayedStep(JsonRecord):
 
 
 class PlayAnswer(JsonRecord):
-    """``play`` and ``demo``: ``lost`` maps hosts that failed to the step."""
+    """``play`` and ``demo``: ``lost`` maps hosts that failed to the step; ``next`` plays it again on these only."""
 
     play: str
     steps: tuple[PlayedStep, ...]
     changed: bool
     lost: Mapping[str, str]
     dry: Literal[True] | None = None
+    next: str | None = None
 
 
 class ListedStep(JsonRecord):

@@ -1,5 +1,6 @@
 """What people read at the end of a verb, as Rich renderables: which screen an answer has, and the small ones."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
@@ -24,7 +25,20 @@ from ipexctl.show.run_screen import (
 )
 from ipexctl.show.saved_runs_screen import format_pruned_runs, format_saved_runs
 from ipexctl.show.tables import format_any_answer
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, grid, labelled, outcome, text, whole
+from ipexctl.show.typeset import (
+    BAD,
+    GOOD,
+    QUIET,
+    STRONG,
+    WARN,
+    Line,
+    Part,
+    labelled,
+    outcome,
+    split_harmless_lines,
+    text,
+    whole,
+)
 
 
 def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
@@ -34,10 +48,12 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_play_steps(value.steps, dry=bool(value.dry))
         case a.PlayListAnswer():
             return format_any_answer({"steps": to_json(value.list_)})
-        case a.DryRun() | a.RunPlanAnswer():
+        case a.RunPlanAnswer():
             return whole(value.plan)
+        case a.DryRun():
+            return typeset.format_plan(value.plan)
         case a.SyncAnswer() | a.FetchAnswer() | a.WheelsAnswer() | a.InstallAnswer() if value.dry:
-            return whole(value.plan or "")
+            return typeset.format_plan(value.plan or "")
         case a.DoctorAnswer():
             return format_doctor(value)
         case a.ExplainAnswer():
@@ -74,25 +90,56 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return [*reason, *format_cleanup_proof(value)]
         case a.ReapAnswer():
             return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof(value)]
-        case a.StacksAnswer() | a.StacksWhyAnswer() | a.EmitAnswer() | a.HostsAnswer():
+        case a.StacksAnswer():
+            return [_StackTable(value.text)]
+        case a.StacksWhyAnswer() | a.MigrateAnswer():
+            return typeset.format_plan(value.text)
+        case a.EmitAnswer() | a.HostsAnswer():
             return whole(value.text)
         case a.ShownExampleAnswer():
             return whole(value.text)
         case a.ExamplesAnswer():
             return format_examples(value.examples)
         case a.CopiedExampleAnswer():
-            where = [labelled("into", value.directory), labelled("files", ", ".join(value.files))]
-            return [*where, labelled("next", value.next, copied=True)]
+            return [labelled("into", value.directory), labelled("files", ", ".join(value.files))]
         case a.BenchAnswer() if value.title:
             return [_BenchTable(value)]
-        case a.BenchAnswer() | a.MigrateAnswer():
+        case a.BenchAnswer():
             return whole(value.text)
         case a.AccelerateAnswer() if value.text is not None:
             return whole(value.text)
         case a.UnknownAnswer():
             return format_any_answer(value.value)
         case _:  # those without a screen of their own
-            return format_any_answer(to_json(value))
+            return format_any_answer({key: part for key, part in to_json(value).items() if key not in _STEPS})
+
+
+_STEPS = ("next", "then")  # keys of answers: commands that come next
+
+
+class _StackTable:
+    """The version table. On a narrow screen the MPI gives way, then oneCCL, then the processor; what follows the table
+    is broken between words."""
+
+    LEAST = ("MPI", "oneccl", "CPU")
+
+    def __init__(self, words: str) -> None:
+        table, _, self._notes = words.partition("\n\n")
+        rows = [re.split(" {2,}", line) for line in split_harmless_lines(table)]  # no cell but the last is empty
+        self._rows = [[*row, *[""] * (len(rows[0]) + 1 - len(row))] for row in rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows = self._rows
+        for name in ("", *self.LEAST):  # at first as they are
+            kept = [index for index, head in enumerate(rows[0]) if not name or head != name]
+            rows = [[row[index] for index in kept] for row in rows]
+            widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
+            if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
+                break
+        for row in rows:
+            cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+            yield Line(text("  ".join(cells).rstrip()), whole=True)
+        yield from (["", *typeset.format_plan(self._notes)] if self._notes else [])
 
 
 class _BenchTable:
@@ -133,8 +180,10 @@ def format_next_steps(
             items += format_orphans_step(run, answer)
         case a.ReapAnswer():
             items += format_orphans_step("", answer)
-        case a.InstallAnswer(next=str(command)) if not answer.dry and not hints:
-            items += typeset.format_next_step("", command)
+        case a.InitAnswer(next=command, then=then):
+            items += typeset.format_next_step(f"then: {then}", command)
+        case a.InstallAnswer() | a.LabAnswer() | a.CopiedExampleAnswer() | a.PlayAnswer() if answer.next and not hints:
+            items += typeset.format_next_step("", answer.next)
     return [*items, *(format_next_step(report.run) if report and report.run else [])]
 
 
@@ -261,20 +310,42 @@ _COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
 
 def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
-    alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
-    get_counts = attrgetter(*_COUNTS)
-    rows = group_pairs(((get_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
-    table = grid(1 + len(_COUNTS), last="fold")
-    blank = "" if all(host.good for host in hosts) else "  "
-    for (counts, why, _), group in rows.items():
-        good = group[0].good
-        cells = [
-            text((f"{key}={count}", {"changed": WARN, "ok": GOOD}.get(key, BAD) if count else QUIET))
-            for key, count in zip(_COUNTS, counts, strict=True)
+    return [_Recap(hosts)]
+
+
+class _Recap:
+    """A line per host. Where it has no room, why a host failed is below it, then what is 0 is left out."""
+
+    def __init__(self, hosts: Sequence[HostOutcome]) -> None:
+        alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
+        get_counts = attrgetter(*_COUNTS)
+        rows = group_pairs(((get_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
+        self._blank = "" if all(host.good for host in hosts) else "  "
+        self._rows = [
+            (phrases.format_hosts(host.host for host in group), counts, why, group[0].good)
+            for (counts, why, _), group in rows.items()
         ]
-        names = phrases.format_hosts(host.host for host in group)
-        table.add_row(text((blank + names, STRONG) if good else (f"✗ {names}", BAD)), *cells, text(why))
-    return [table]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        names = max((phrases.count_cells(name) for name, *_ in self._rows), default=0)
+        widths = [max(len(f"{key}={row[1][index]}") for row in self._rows) for index, key in enumerate(_COUNTS)]
+        room = options.max_width - len(self._blank) - names - sum(widths) - 2 * len(widths)
+        beside = all(phrases.count_cells(why) + 2 <= room for _, _, why, _ in self._rows)
+        for name, counts, why, good in self._rows:
+            cells = [(f"{key}={count}", count) for key, count in zip(_COUNTS, counts, strict=True)]
+            if room >= 0:
+                cells = [(f"{cell:<{width}}", count) for (cell, count), width in zip(cells, widths, strict=True)]
+            else:
+                cells = [cell for cell in cells if cell[1]]
+            styles = {"changed": WARN, "ok": GOOD}
+            parts: list[Part] = [(f"{self._blank}{name:<{names}}", STRONG) if good else (f"✗ {name:<{names}}", BAD)]
+            for cell, count in cells:
+                parts += ["  ", (cell, styles.get(cell.split("=")[0], BAD) if count else QUIET)]
+            line = text(*parts, *(["  ", why] if why and beside else []))
+            line.rstrip()
+            yield Line(line, 4)
+            if why and not beside:
+                yield Line(text("    ", why), 4)
 
 
 def _explain_host(host: HostOutcome) -> str:

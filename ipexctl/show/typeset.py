@@ -2,6 +2,7 @@
 
 Rich is imported here: import this module only to show something. 80 columns do; nothing depends on colour."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -75,6 +76,22 @@ def format_paragraphs(words_: str) -> list[RenderableType]:
         else:
             joined.append(line)
     return [Line(text(line), copied=line.startswith("fix: "), most=_READABLE) for line in joined]
+
+
+_LABEL = re.compile(r"\s*(?:\S+(?: \S+)? {2,}|\S+: (?=\S))")  # what begins a line of a plan: a name and blanks, a host
+_FARTHEST = 16  # cells: a longer label does not indent the lines below it
+
+
+def format_plan(words_: str) -> list[RenderableType]:
+    """Lines of a plan or a report, each broken between words; the further lines of one are below its first word, or
+    below what follows its label. Commands stay whole."""
+    items: list[RenderableType] = []
+    for line in split_harmless_lines(words_):
+        label = _LABEL.match(line)
+        blanks = len(line) - len(line.lstrip(" "))
+        hang = label.end() if label and label.end() <= _FARTHEST else blanks + 2
+        items.append(Line(text(line), hang, copied=True))
+    return items
 
 
 _READABLE = 100  # cells: longer lines of prose are hard to read

@@ -77,7 +77,7 @@ def test_a_dry_run_says_what_would_come_and_brings_nothing(desk: Desk) -> None:
     told = desk("fetch", "out", "--dry-run", "--from", "node1")
     assert told.code == 0, told
     assert "node1: /root/ipexctl/proj → fetched/node1" in told.out
-    assert "get out/ck 1.pt (5 kB)" in told.out
+    assert "get out/ck 1.pt (4.9 KiB)" in told.out
     assert not (desk.path / "fetched").exists()
 
 

@@ -11,6 +11,9 @@ import pytest
 from rich.console import Console
 from rich.padding import Padding
 
+from ipexctl.data import read_data
+from ipexctl.decide.releases.listing import format_releases, list_releases
+from ipexctl.decide.releases.table import parse_table
 from ipexctl.model import events as e
 from ipexctl.model.answers import (
     AnyAnswer,
@@ -33,6 +36,7 @@ from ipexctl.model.answers import (
     PlayAnswer,
     PlayedStep,
     PsAnswer,
+    StacksAnswer,
     SyncAnswer,
     SyncedHost,
     UnknownAnswer,
@@ -43,7 +47,7 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.reports import LostOutput, OutOfMemory
+from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory
 from ipexctl.show import screens, typeset
 from ipexctl.show.pending_failures import select_unexplained
 from tests.markers import MARKER
@@ -406,6 +410,39 @@ def test_hosts_are_counted_after_playbooks_only() -> None:
     report = fold(streams.stamp([e.Started("install", "", ("n0",)), e.StepEnded("n0", "look", "ok")]))
     assert not drawn(screens.format_ending(report), 80)
     assert drawn(screens.format_ending(replace(report, verb="play", refused="a later step")), 80)
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 160])
+def test_a_recap_keeps_counts_and_reason_at_every_width(width: int) -> None:
+    good = HostOutcome("node0", ok=3, changed=1)
+    bad = HostOutcome("node1", ok=1, failed=1, failures=(Failure("node1", Kind.STEP, "sh ended with status 3"),))
+    lines = drawn(screens.format_recap([good, bad]), width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    text = " ".join(" ".join(lines).split())
+    for part in ("node0 ok=3 changed=1", "✗ node1 ok=1", "failed=1", "sh ended with status 3"):
+        assert part in text
+    assert ("skipped=0" in text) == (width >= 80)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_the_version_table_gives_way_in_whole_columns(width: int) -> None:
+    table = parse_table(read_data("stacks.toml"))
+    answer = StacksAnswer((), format_releases(list_releases(table)))
+    lines = drawn(screens.format_answer(answer), width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert lines[0].split()[:2] == ["torch", "ipex"]
+    assert ("oneccl" in lines[0], "MPI" in lines[0]) == (width > 40, width == 80)
+    assert all(line.split()[0][0].isdigit() for line in lines[1:20])
+
+
+def test_a_plan_is_broken_between_words_and_hangs_below_its_label() -> None:
+    note = "note         not torch 2.7.0: its index does not answer; taking torch 2.8.0"
+    assert drawn(screens.format_answer(DryRun(f"{note}\nlab[0-1]  build: nothing is installed")), 40).splitlines() == [
+        "note         not torch 2.7.0: its index",
+        "             does not answer; taking",
+        "             torch 2.8.0",
+        "lab[0-1]  build: nothing is installed",
+    ]
 
 
 def test_a_recap_of_many_hosts_joins_equal_rows() -> None:
