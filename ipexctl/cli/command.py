@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from inspect import Parameter, Signature, getdoc
@@ -48,6 +49,12 @@ class HostSelection:
         inventory = select_hosts(**named, environ=os.environ, cwd=Path.cwd(), runs=get_state_directory() / "runs")
         self.warnings = [*inventory.warnings]
         return inventory
+
+
+def confirm(question: str) -> bool:
+    """Asks on the terminal; no answer is no."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 class Option(NamedTuple):

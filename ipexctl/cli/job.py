@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ipexctl.cli.command import HostSelection, command
+from ipexctl.cli.command import HostSelection, command, confirm
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -21,12 +21,6 @@ app = typer.Typer()
 
 def _can_ask(flags: Any) -> bool:
     return bool(flags.fix and not flags.yes and sys.stdin.isatty() and sys.stderr.isatty())
-
-
-def _confirm(question: str) -> bool:
-    """Asks on the terminal; no answer is no."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 @command(
@@ -58,8 +52,8 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
     task = task.model_copy(update={"recorded": (*task.recorded, *flags.files)})
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.read_inventory()
-    confirm = _confirm if _can_ask(task) else None
-    return doctor(task, inventory, context, ask=confirm, environ=os.environ, alone=True, page=flags.page)
+    ask = confirm if _can_ask(task) else None
+    return doctor(task, inventory, context, ask=ask, environ=os.environ, alone=True, page=flags.page)
 
 
 @command(app, "verify", hidden=True)

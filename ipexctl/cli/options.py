@@ -280,6 +280,20 @@ class ProfileFlags(Fields):
     run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
 
 
+class SupportFlags(DryRunFlags):
+    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+    file: str | None = flag(
+        None,
+        "Archive to write (default: one named after the run, here).",
+        "Output",
+        "FILE.tar.gz",
+        names=("-o",),
+        alias="output",
+    )
+    with_output: bool = flag(False, "Include what the ranks printed.")
+    yes: bool = flag(False, "Do not ask before the archive is written.", names=("-y",))
+
+
 class LabFlags(Fields):
     hosts: int = flag(2, "Hosts to start.", ge=1, le=64)
 

@@ -1,17 +1,19 @@
-"""What is saved of runs on this machine: ``runs`` lists, removes and exports."""
+"""What is saved of runs on this machine: ``runs`` lists, removes and exports, ``support`` packs one to send it."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.command import command
+from ipexctl.cli.command import command, confirm
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import RunsFlags
+    from ipexctl.cli.options import RunsFlags, SupportFlags
     from ipexctl.loop import Workflow
 
 app = typer.Typer()
@@ -55,3 +57,30 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
     if not policy.is_empty or flags.yes:
         raise UsageError("rules that say which runs go, and --yes, need --prune")
     return list_runs(saved, flags.names, chosen)
+
+
+@command(
+    app,
+    "support",
+    without="output",
+    output=lambda flags: {"output": "plain"},
+    examples=("", "1120-083015-k7 -o k7.tar.gz --yes"),
+)
+def support(context: Context, flags: SupportFlags) -> Workflow:
+    """Pack a saved run for a maintainer, without secrets. What goes in is listed first."""
+    from ipexctl.model.errors import UsageError
+    from ipexctl.verbs.run.support import support
+
+    asking = not (flags.yes or flags.dry_run)
+    if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        what = "support asks before it writes, and nobody can answer here"
+        raise UsageError(what, reasons=["--dry-run lists what goes in, --yes writes it"], hint="ipexctl support --yes")
+    return support(
+        context.state / "runs",
+        flags.run,
+        flags.file,
+        os.environ,
+        with_output=flags.with_output,
+        dry=flags.dry_run,
+        ask=confirm if asking else None,
+    )

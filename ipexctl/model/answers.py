@@ -500,6 +500,32 @@ class ExportAnswer(JsonRecord):
     values: int
 
 
+class SupportPart(JsonRecord):
+    """A file of a support archive: its size there, and how many secrets were masked in it."""
+
+    name: str
+    bytes: int
+    masked: int
+
+
+class LeftOutPart(JsonRecord):
+    """A file of a saved run that is not in its support archive, and why."""
+
+    name: str
+    why: str
+
+
+class SupportAnswer(JsonRecord):
+    """``support``: the archive ``path`` of ``bytes``, and what is in it; in a dry run nothing is written."""
+
+    path: str | None
+    parts: tuple[SupportPart, ...]
+    left_out: tuple[LeftOutPart, ...]
+    bytes: int | None
+    dry: bool | None = None
+    plan: str | None = None
+
+
 # play -------------------------------------------------------------------------------------------------------------
 
 
@@ -835,9 +861,9 @@ class UnknownAnswer(JsonRecord):
 AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswer | UninstallAnswer | WheelsAnswer
              | StacksAnswer | StacksWhyAnswer | SyncAnswer | FetchAnswer | RunAnswer | RunPlanAnswer | EmitAnswer
              | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
-             | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
-             | ProfileAnswer | RunsAnswer | PruneAnswer | ExportAnswer | RankStacksAnswer | ReportAnswer
-             | ExamplesAnswer | ShownExampleAnswer | CopiedExampleAnswer | CompareAnswer | UnknownAnswer)  # fmt: skip
+             | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer | ProfileAnswer
+             | RunsAnswer | PruneAnswer | ExportAnswer | RankStacksAnswer | ReportAnswer | ExamplesAnswer
+             | ShownExampleAnswer | CopiedExampleAnswer | CompareAnswer | SupportAnswer | UnknownAnswer)  # fmt: skip
 
 
 def is_dry(answer: AnyAnswer) -> bool:

@@ -21,7 +21,7 @@ NAME = "debug.log"
 _LIMIT = 1 << 20  # bytes of the log that several commands share; what is older becomes debug.log.1
 _LINE = 4000  # characters of one line
 _WAITING = 2000  # records kept until the log has a file
-_LIBRARIES = ("typer", "rich", "pydantic", "fabric", "paramiko", "cryptography", "uv")
+LIBRARIES = ("typer", "rich", "pydantic", "fabric", "paramiko", "cryptography", "uv")
 
 
 class DebugLog(logging.Handler):
@@ -129,7 +129,7 @@ def _format_header() -> str:
     from ipexctl import __version__
 
     libraries = []
-    for name in _LIBRARIES:
+    for name in LIBRARIES:
         try:
             libraries.append(f"{name} {version(name)}")
         except PackageNotFoundError:

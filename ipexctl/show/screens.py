@@ -70,6 +70,8 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_stacks(value)
         case a.RunsAnswer():
             return format_saved_runs(value)
+        case a.SupportAnswer():
+            return whole(value.plan or f"{value.path}: {format_size(value.bytes or 0)}")
         case a.ExportAnswer():
             many = pluralize(len(value.runs), "run")
             return [text(f"{pluralize(value.values, 'value')} of {many} in {value.path} ({value.format})")]
