@@ -261,6 +261,13 @@ class RunsFlags(SavedRunFlags):
     format: ExportFormat | None = flag(None, "Format of that file (default: by its name).", "Export", advanced=True)
 
 
+class WatchFlags(RunIdFlags):
+    serve: str = flag(
+        "127.0.0.1:0", "Loopback address and port to serve the page on; port 0 is a free one.", metavar="ADDRESS:PORT"
+    )
+    open_: bool = flag(False, "Open the page in a browser.", alias="open")
+
+
 class ReportFlags(Fields):
     runs: tuple[str, ...] = flag(
         (), "Saved run: last, an id, or a path (default: last).", argument=True, metavar="RUN", completes="saved_runs"

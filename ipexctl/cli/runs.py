@@ -12,7 +12,15 @@ from ipexctl.cli.command import HostSelection, command
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import AttachFlags, LogsFlags, ProfileFlags, ReplayFlags, ReportFlags, StopFlags
+    from ipexctl.cli.options import (
+        AttachFlags,
+        LogsFlags,
+        ProfileFlags,
+        ReplayFlags,
+        ReportFlags,
+        StopFlags,
+        WatchFlags,
+    )
     from ipexctl.loop import OutputOptions, Workflow
     from ipexctl.model.errors import Exit
 
@@ -92,9 +100,25 @@ def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
     return replay_run(flags.run, output, flags.speed, flags.at)
 
 
+@command(
+    app,
+    "watch",
+    alone={"--serve": "--serve=127.0.0.1:0"},
+    output=lambda flags: {"output": "plain"} if flags.output == "auto" else {},
+    examples=("--serve", "1120-083015-k7 --serve 127.0.0.1:8000 --open"),
+)
+def watch(context: Context, hosts: HostSelection, flags: WatchFlags) -> Workflow:
+    """Serve the page of a run that goes on. Only browsers on this machine can read it."""
+    from ipexctl.loop import read_known_errors
+    from ipexctl.verbs.run.serve import watch
+
+    inventory = hosts.read_inventory()
+    return watch(flags.run, inventory, context, os.environ, read_known_errors, serve=flags.serve, show=flags.open_)
+
+
 @command(app, "report", without="output", examples=("", "last --open", "1120-083015-k7 1120-091500-k8"))
 def report(context: Context, flags: ReportFlags) -> Workflow:
-    """Draw a saved run as one page that needs no network; set several side by side."""
+    """Draw a saved run as one page. Several are set side by side."""
     from ipexctl.loop import read_known_errors
     from ipexctl.verbs.run.report import report
 

@@ -123,7 +123,8 @@ class ClusterPage(Record):
 
 
 class RunPage(Record):
-    """Everything that the page of a run shows. ``length`` is that of its time axis; ``live``: the run goes on."""
+    """Everything that the page of a run shows. ``length`` is that of its time axis; ``live``: the run goes on;
+    ``watched_from``: lines of before were read at that moment."""
 
     title: str
     run: str
@@ -141,6 +142,7 @@ class RunPage(Record):
     plan: str
     launch: PlannedLaunch | None
     doctor: DoctorRecord | None = None
+    watched_from: float | None = None
 
     @property
     def links(self) -> tuple[LinkSpeed, ...]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ipexctl.act.context import Context
+from ipexctl.act.page_server import serve_page
+from ipexctl.act.ssh import Links
 from ipexctl.decide.page.cluster import build_cluster_page
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
+from ipexctl.loop import read_known_errors
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit
 from ipexctl.show.page.render import render_cluster, render_comparison, render_run
+from ipexctl.verbs.run.serve import LivePage
 from tests.browser.driver import Browser, start_browser
 from tests.unit.page.runs import KINDS, fold_page, make_doctor, make_run
 from tests.unit.page.test_cluster import make_answer
@@ -183,3 +191,32 @@ def test_without_its_script_a_page_still_says_everything(browser: Browser, pages
         browser.send_command("Emulation.setScriptExecutionDisabled", value=False)
     assert "rank 1 on xeon02 exited with code 1" in text
     assert "step 3 loss" in text
+
+
+def wait_for(browser: Browser, script: str, wanted: object) -> None:
+    """Until the script returns what is wanted; the test's own limit ends the wait."""
+    while browser.run(script) != wanted:
+        time.sleep(0.1)
+
+
+def test_a_page_that_is_served_renews_itself_to_the_end_of_the_run(browser: Browser, tmp_path: Path) -> None:
+    page = LivePage(Context(Links(), tmp_path, tmp_path), {}, read_known_errors)
+    stream = [stamped.event for stamped in make_run("good")]
+    for event in stream[:200]:
+        page.handle_event(event)
+    with serve_page(("127.0.0.1", 0), page.draw) as url:
+        browser.show(url)
+        assert "running" in browser.run("return document.querySelector('.head').textContent")
+        browser.press("/", *"loss")
+        browser.run("document.getElementById('rank-2').open = true")
+        for event in [*stream[200:], e.Ended("run", Exit.OK)]:
+            page.handle_event(event)
+        page.finish()
+        wait_for(browser, "return document.getElementById('state').textContent", "the run has ended")
+        assert "ended well" in browser.run("return document.querySelector('.head').textContent")
+        assert browser.run("return document.getElementById('find').value") == "loss"
+        assert browser.run("return document.getElementById('rank-2').open")
+        assert not browser.read_log("browser")
+        assert {request.partition("?")[0] for request in browser.list_requests()} == {url}
+        assert not browser.run(CONTRAST)["bad"]
+        browser.run("location = 'about:blank'")

@@ -57,6 +57,9 @@ _STAGES: Mapping[str, SpanKind] = {
     "start": "start", "python": "python", "torch": "torch", "rendezvous": "rendezvous", "connected": "rendezvous",
     "first collective": "rendezvous", "running": "running",
 }  # fmt: skip
+_LATE = 5.0  # seconds after its start: who comes later reads at once what was before
+_GAP = 0.2  # seconds without an event: all of it was read
+_LONGEST_LATE = 60.0  # seconds that takes at most, as far as we can tell
 _SAME_CLOCK = 2.0  # seconds: a host's clock that differs by less needs no correction
 
 
@@ -108,6 +111,7 @@ class PageFolding:
         self._delays: dict[str, float] = {}  # host → least of (stamp − the host's own time)
         self._doctor: DoctorRecord | None = None
         self._at = 0.0
+        self._late_from = self._late_until = 0.0  # of a watcher that came later: while it reads what was before
         self._ranks = self._hosts = 1
 
     @property
@@ -123,6 +127,8 @@ class PageFolding:
     def handle_event(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
         self._at = max(at, self._at)
+        if at < self._late_until < self._late_from + _LONGEST_LATE:
+            self._late_until = at + _GAP
         attempt = self._attempts[-1] if self._attempts else None
         match event:
             case e.Output():
@@ -142,6 +148,8 @@ class PageFolding:
             case e.Answer(value=DoctorAnswer() as answer):
                 self._doctor = make_doctor_record(at, answer)
             case e.RunStarted():
+                if event.title and event.at and at - event.at > _LATE:
+                    self._late_from, self._late_until = at, at + _GAP
                 self._attempts.append(_Attempt(event, at))
                 self._title = event.title or self._title
                 self._ranks = max(self._ranks, len(event.ranks))
@@ -187,7 +195,10 @@ class PageFolding:
                 self._take_line(at, event.rank, line.decode("utf-8", "replace"))
 
     def _has_time(self, at: float, rank: int) -> bool:
-        """Whether a rank's lines are still searched in this second: one that writes without end costs no more."""
+        """Whether a rank's lines are still searched in this second: one that writes without end costs no more. Lines
+        that were written before they were watched have no time that a figure could be drawn at."""
+        if at < self._late_until:
+            return False
         second, count = self._searched.get(rank, (0, 0))
         count = count + 1 if second == int(at) else 1
         self._searched[rank] = (int(at), count)
@@ -307,6 +318,7 @@ class PageFolding:
             launcher=self._launcher.list_lines(begun, lambda _: None)[0],
             plan=self._plan,
             launch=self._launch,
+            watched_from=self._late_from - begun if self._late_from else None,
             doctor=self._doctor or saved,
         )
 

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -56,12 +56,14 @@ def _make_environment() -> Any:
     directory = files("ipexctl.show.page")
     loader = FunctionLoader(lambda name: directory.joinpath(name).read_text("utf-8"))
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters |= {
+    filters: dict[str, Callable[..., object]] = {
         "clean": lambda value: clean(strip_colours(str(value))),
         "clean_lines": lambda value: "\n".join(escape_lines(strip_colours(str(value)))),
         "figure": lambda value: "" if value is None else drawings.format_value(value),
+        "clock": format_clock,
         "events": _describe_row,
     }
+    environment.filters |= filters
     return environment
 
 

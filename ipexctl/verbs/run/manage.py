@@ -77,7 +77,7 @@ def _read_last_figures(output: str) -> dict[str, float]:
 
 def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
     """Watches a run from its first byte on, to its proved end or until it is detached from."""
-    _, watcher = yield from _find_watcher("attach", prefix, inventory, context)
+    _, watcher = yield from find_watcher("attach", prefix, inventory, context)
     if watcher is not None:
         detached = yield from watcher.follow()
         if not detached:
@@ -90,7 +90,7 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workfl
 
 def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> Workflow:
     """Ends a run everywhere and proves it. The ranks' output stays on the head for ``attach`` and ``logs``."""
-    discovered, watcher = yield from _find_watcher("stop", prefix, inventory, context)
+    discovered, watcher = yield from find_watcher("stop", prefix, inventory, context)
     if watcher is None:
         return
     run, order = watcher.running.run, KillRun("ipexctl stop") if kill else StopRun("ipexctl stop")
@@ -127,7 +127,7 @@ def logs(
     """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing.
 
     Raises `UsageError` where the run has no such rank."""
-    discovered, watcher = yield from _find_watcher("logs", prefix, inventory, context, newest=True)
+    discovered, watcher = yield from find_watcher("logs", prefix, inventory, context, newest=True)
     if watcher is None:
         return
     run = discovered.row.run
@@ -146,7 +146,7 @@ def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ran
     """Prints where the ranks of a run stand at this moment, those at the same place together. The run goes on.
 
     Raises `UsageError` where the run is over, or has no such rank."""
-    discovered, watcher = yield from _find_watcher("logs", prefix, inventory, context)
+    discovered, watcher = yield from find_watcher("logs", prefix, inventory, context)
     if watcher is None:
         return
     run, head = discovered.row.run, watcher.head
@@ -240,7 +240,7 @@ def _clean_up_host(run: str, directories: dict[str, str], link: Link, _: Emit) -
     return was_running, left
 
 
-def _find_watcher(
+def find_watcher(
     verb: str, prefix: str | None, inventory: Inventory, context: Context, *, newest: bool = False
 ) -> Generator[Event, None, tuple[DiscoveredRun, RunWatcher | None]]:
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is

@@ -193,6 +193,7 @@ class RunWatcher:
                 if frame is None or frame.kind not in {frames.END, GAVE_UP}:
                     yield from self._read_frame(frame, log)
             yield from log.end()
+        self.run_ended = log.over
 
     def report_end(self, verb: str, detached: bool) -> Generator[Event, None, None]:
         """The answer and the end of a command that watched the run."""
