@@ -24,8 +24,8 @@ from ipexctl.decide.reports import Folding
 from ipexctl.model import events
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
 from ipexctl.model.events import Event, Message, Stamped
+from ipexctl.model.hints import complete_hint
 from ipexctl.model.reports import CommandReport
-from ipexctl.model.text import complete_commands
 from ipexctl.show import sinks
 from ipexctl.show.bell import Bell
 from ipexctl.show.debug_log import NAME, DebugLog
@@ -186,7 +186,9 @@ def _run_with_debug_log(run: Callable[[Console, DebugLog], Exit]) -> Exit:
             console.err.flush()
 
 
-def describe_exception(error: Exception, log: DebugLog, verb: str = "ipexctl") -> UsageError:
+def describe_exception(
+    error: Exception, log: DebugLog, verb: str = "ipexctl", *, place: Sequence[str] = ()
+) -> UsageError:
     """What to print of an exception that ended a command. The traceback of a fault of ours goes to the log."""
     if isinstance(error, LinkError):
         failure = error.failure
@@ -194,7 +196,7 @@ def describe_exception(error: Exception, log: DebugLog, verb: str = "ipexctl") -
     if isinstance(error, UsageError):
         hide = log.masker.mask_text
         error.sentence, error.reasons = hide(error.sentence), tuple(map(hide, error.reasons))
-        error.hint = error.hint and hide(error.hint)
+        error.hint = error.hint and hide(complete_hint(error.hint, place))
         return error
     return log.log_internal_error(error, verb)
 
@@ -291,6 +293,9 @@ class Delivery:
     def _send_to_sinks(self, event: Event) -> Exception | None:
         """Gives the event to all sinks; what one of them raised."""
         failure, now = None, time.time()
+        if isinstance(event, events.HostFailed):  # what helps has the user's own options, wherever it is shown
+            hint = complete_hint(event.failure.hint, self._folding.place)
+            event = replace(event, failure=replace(event.failure, hint=hint))
         log_event(event)
         masked = [Stamped(now, each) for each in self._log.masker.mask_event(event)]
         exact = [Stamped(now, event)] if isinstance(event, events.Output) else masked
@@ -313,9 +318,9 @@ class Delivery:
             report = self._folding.report(lost=self._record.count_lost_output() if self._record else None)
         except Exception as error:
             failure = failure or error
-        described = describe_exception(failure, self._log, self._verb) if isinstance(failure, Exception) else None
-        if described and described.hint:
-            described.hint = complete_commands(described.hint, self._folding.place)
+        place, described = self._folding.place, None
+        if isinstance(failure, Exception):
+            described = describe_exception(failure, self._log, self._verb, place=place)
         exit = _choose_exit_code(report, failure, described)
         closing = replace(
             report or CommandReport(self._verb, "", exit, False, (), 0.0, 0.0, False, (), (), (), (), None, None),

@@ -75,7 +75,9 @@ def _parse_url(url: str, label: str, *, from_env: bool) -> Target:
         raise UsageError(f"--notify {label or 'URL'}: not a URL with a host")
     if not from_env and (parts.password or any(looks_secret(name) for name, _ in parse_qsl(parts.query))):
         what = "--notify has a secret in its URL, which every user of this machine can read"
-        raise UsageError(what, hint="export IPEXCTL_HOOK='https://…'; ipexctl run --notify env:IPEXCTL_HOOK …")
+        raise UsageError(
+            what, hint="put it into a variable (export IPEXCTL_HOOK='https://…'): --notify env:IPEXCTL_HOOK"
+        )
     return Target(label or f"{parts.scheme}://{printable(host)}", url=url)
 
 

@@ -13,6 +13,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.transfer.send import build_script_command, write_files
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, Link, LinkError
@@ -76,13 +77,13 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: in
     if isinstance(answer, messages.HostBusy):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(answer.started))
         what = f"busy with run {answer.run} of {answer.owner}, since {since}"
-        hint = "wait for it, stop it (ipexctl stop), or start beside it with --share"
+        hint = advise("stop", answer.run, text="wait for it, start beside it with --share, or stop it:")
         raise LinkError(Failure(site.host.name, Kind.BUSY, what, hint, "busy"))
     if isinstance(answer, (messages.AgentFailed, messages.KeeperUnreachable)):
         what = f"cannot reach the head at {address} port {port}: {answer.error}"
-        hint = "open the ports between the hosts, or choose another network with --iface"
+        ports = "open the ports between the hosts, or choose another network with --iface"
         kind = Kind.UNREACHABLE if isinstance(answer, messages.KeeperUnreachable) else Kind.STEP
-        raise LinkError(Failure(site.host.name, kind, what, hint, "back-connection"))
+        raise LinkError(Failure(site.host.name, kind, what, ports, "back-connection"))
 
 
 def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | messages.KillRun) -> bool:

@@ -49,6 +49,7 @@ def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
 def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     """Play a playbook: the same tasks, with the same keys, in order. `play lint FILE...` only reads."""
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.hints import advise
     from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.common.select import FAILED, limit_hosts, read_playbook, select_play_hosts
     from ipexctl.verbs.examples import examples
@@ -58,12 +59,13 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     if flags.list_:
         return examples(playbooks_only=True)
     if not flags.files:
-        raise UsageError("play needs a playbook: a file, or the name of a bundled one", hint="ipexctl play --list")
+        raise UsageError("play needs a playbook: a file, or the name of a bundled one", hint=advise("play", "--list"))
     if _asks_for_lint(flags.files):
         return lint(flags.files[1:], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
     if len(flags.files) > 1:
         raise UsageError(
-            f"play takes one playbook, not {len(flags.files)}", hint="ipexctl play lint FILE... checks several"
+            f"play takes one playbook, not {len(flags.files)}",
+            hint=advise("play", "lint", *flags.files, text="this checks several:"),
         )
     book = read_playbook(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
     inventory = select_play_hosts(book, hostfile=hosts.hostfile, hosts=hosts.hosts, environ=os.environ, cwd=Path.cwd())
@@ -114,12 +116,16 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     from ipexctl.decide.parsing import parse_list
     from ipexctl.decide.planning.init import Answers, Question
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.hints import advise
     from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.play.init import Source, Target, init, read_source
 
     asking = not flags.yes
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("init asks a few questions, and nobody can answer here", hint="ipexctl init --yes train.py")
+        raise UsageError(
+            "init asks a few questions, and nobody can answer here",
+            hint=advise("init", "--yes", flags.script or "train.py"),
+        )
 
     unnamed = not (hosts.hosts or hosts.hostfile)
     source = read_source(flags.from_, cwd=Path.cwd(), hosts=unnamed) if flags.from_ else Source()

@@ -104,6 +104,7 @@ def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlag
 def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Workflow:
     """List what a script uses of IPEX, oneCCL and Accelerate. Beside each stands its replacement."""
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.hints import advise
     from ipexctl.verbs.migrate import Comparison, migrate
 
     if not flags.compare:
@@ -119,7 +120,14 @@ def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Work
     if flags.native_venv is None:
         raise UsageError(
             "--compare needs two environments: the one without IPEX is --native-venv",
-            hint="ipexctl install --track native --torch 2.13.0 --venv PATH",
+            hint=advise(
+                "install",
+                "--track",
+                "native",
+                "--venv",
+                "/opt/native",
+                text="an install makes it:",
+            ),
         )
     inventory, script = hosts.read_inventory(), flags.migrated or flags.script
     comparison = Comparison(inventory, script, flags.ipex_venv, flags.native_venv, flags.ppn, flags.args)

@@ -12,9 +12,9 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.findings import Diagnosis, Finding
+from ipexctl.model.hints import Hint, complete_hint
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, HostOutcome, HostStep, LostOutput, RankOutcome, RankState, RunOutcome
-from ipexctl.model.text import complete_commands
 
 _TAIL = 1 << 12  # bytes of output of each rank that are kept for its last words
 _TAIL_LINES = 20
@@ -154,6 +154,7 @@ class Folding:
             warnings=tuple(self._warnings),
             run=run if self._run or self._over else None,
             lost=lost,
+            place=self.place,
         )
 
     def _judge_run(self) -> RunOutcome:
@@ -205,8 +206,9 @@ class Folding:
         known = diagnose(self._known(), texts, failed[0].signal if failed else 0)
         if known is None:
             return None
-        command = known.command.replace("{run}", self._run.run if self._run else over.run if over else "")
-        fix, command = (complete_commands(text, self.place) for text in (known.fix, command))
+        run = self._run.run if self._run else over.run if over else ""
+        texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (known.fix, known.command)]
+        fix, command = (complete_hint(text, self.place) for text in texts)
         return replace(known, fix=fix, command=command)
 
     def _list_causes(self, run: RunOutcome, lost: LostOutput | None) -> list[Exit]:

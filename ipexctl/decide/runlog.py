@@ -8,6 +8,7 @@ from ipexctl.decide.demux import Demux, Lines, Piece
 from ipexctl.decide.diagnosis.stack_traces import describe_stall, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
@@ -75,7 +76,7 @@ class RunLog:
         self._demux[kind] = Demux(self._nonce, kind)
         output = "output" if kind == frames.OUT else "error output"
         text = f"{count} bytes of {output} were dropped before they were read"
-        hint = "raise --log-cap, or watch the run sooner: ipexctl attach"
+        hint = advise("attach", self._running.run, text="raise --log-cap, or watch the run sooner:")
         yield e.HostFailed(Failure(self._running.head, Kind.RECORD, text, hint, "dropped"))
 
     def _split_lines(self, pieces: Iterable[Piece]) -> Events:
@@ -153,7 +154,7 @@ class RunLog:
                 yield e.Message(text, "warning", host, "strays")
             case journal.Leftovers(host=host, processes=processes):
                 pids = ", ".join(f"{pid} (state {state})" for pid, state in processes)
-                hint = f"ipexctl stop --orphans {running.run} looks again, and ends what can be ended"
+                hint = advise("stop", "--orphans", running.run, text="this looks again, and ends what can be ended:")
                 what = f"still running, SIGKILL has no effect: process {pids}"
                 yield e.HostFailed(Failure(host, Kind.RESIDUE, what, hint, "residue"))
             case journal.RunEnd():

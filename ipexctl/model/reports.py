@@ -3,11 +3,11 @@
 Times are Unix seconds of the controller's clock."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.findings import Diagnosis, Finding
-from ipexctl.model.json_values import JsonRecord, Record
+from ipexctl.model.json_values import UNWRITTEN, JsonRecord, Record
 from ipexctl.model.text import format_size
 
 RankState = Literal["running", "ok", "failed", "stopped", "lost"]
@@ -135,5 +135,6 @@ class CommandReport(JsonRecord):
     warnings: tuple[str, ...]
     run: RunOutcome | None
     lost: LostOutput | None
+    place: Annotated[tuple[str, ...], UNWRITTEN] = ()  # options by which a further command finds the same hosts
     saved: str | None = None
     refused: str | None = None

@@ -138,7 +138,9 @@ def _format_finding(finding: Finding, count: int) -> list[RenderableType]:
         evidence, fix = "", fix if finding.action else ""
     hang = len(code)
     items: list[RenderableType] = [Line(title, hang), *(sentences(evidence, hang, QUIET) if evidence else [])]
-    return [*items, Line(text(" " * hang, "fix: ", one_line(fix)), hang, copied=True)] if fix else items
+    first, *more = fix.splitlines() or [""]
+    items += [Line(text(" " * hang, "fix: ", one_line(first)), hang, copied=True)] if first else []
+    return [*items, *(Line(text(" " * hang, line), whole=True) for line in more)]
 
 
 _BARS = 16  # hosts that have a row each; of more, the slowest and the median

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from ipexctl.model.answers import ListedRun, PsAnswer, RankStacksAnswer
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
@@ -81,15 +82,17 @@ def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:
     return [*items, labelled("", diagnosis.why)] if diagnosis.why else items
 
 
-def format_next_step(run: RunOutcome) -> list[RenderableType]:
-    """What helps, and as the last line the one command to type; nothing after a good run."""
+def format_next_step(run: RunOutcome, place: Sequence[str] = ()) -> list[RenderableType]:
+    """What helps, and as the last line the one command to type; nothing after a good run. ``place`` are the options by
+    which it finds the run's hosts."""
     words, command = _choose_next_step(run)
-    return typeset.format_next_step(words, command)
+    return typeset.format_next_step(words, complete_hint(command, place))
 
 
-def format_orphans_step(run: str, cleanup: Cleanup) -> list[RenderableType]:
+def format_orphans_step(run: str, cleanup: Cleanup, place: Sequence[str] = ()) -> list[RenderableType]:
     """What to do about processes that are left."""
-    return typeset.format_next_step(_END_ORPHANS, f"ipexctl stop --orphans {run}".rstrip()) if cleanup.orphans else []
+    command = advise("stop", "--orphans", *([run] if run else []))
+    return typeset.format_next_step(_END_ORPHANS, complete_hint(command, place)) if cleanup.orphans else []
 
 
 _END_ORPHANS = "this looks for the processes again and ends those that can be ended"
@@ -100,27 +103,27 @@ def _choose_next_step(run: RunOutcome) -> tuple[str, str]:
     good = run.reason == "done" and all(rank.state == "ok" for rank in run.ranks)
     first = next((rank for rank in run.ranks if rank.rank == run.first), None)
     if run.orphans:
-        return _END_ORPHANS, f"ipexctl stop --orphans {run.run}"
+        return _END_ORPHANS, advise("stop", "--orphans", run.run)
     if good or not run.ranks:
         return "", ""
     if not run.reason:
-        return "", f"ipexctl attach {run.run}"
+        return "", advise("attach", run.run)
     if known := run.diagnosis:
-        look = known.command or (f"ipexctl logs {run.run} --rank {first.rank}" if first else f"ipexctl logs {run.run}")
+        look = known.command or advise("logs", run.run, *(["--rank", str(first.rank)] if first else []))
         return known.fix if known.fix != look else "", look
     if first and first.status == 127:
-        return "a command or a library was not found", "ipexctl doctor"
+        return "a command or a library was not found", advise("doctor")
     if first:
-        return f"all that rank {first.rank} wrote:", f"ipexctl logs {run.run} --rank {first.rank}"
+        return f"all that rank {first.rank} wrote:", advise("logs", run.run, "--rank", str(first.rank))
     if run.suspects:
         rank = run.suspects[0]
         return (
             "--stall kill ends such a run by itself; all that the rank wrote:",
-            f"ipexctl logs {run.run} --rank {rank}",
+            advise("logs", run.run, "--rank", str(rank)),
         )
     if run.reason in ("lost", "launch"):
-        return "", "ipexctl doctor"
-    return "", f"ipexctl logs {run.run}"
+        return "", advise("doctor")
+    return "", advise("logs", run.run)
 
 
 def describe_rank_end(rank: RankOutcome) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.profile import Profile
 from ipexctl.show.sanitise import escape
@@ -61,7 +62,9 @@ def read_profile(directory: Path) -> Profile:
             return parse_json(Profile, file.read())
     except FileNotFoundError:
         what = f"the run in {escape(str(directory))} has no profile"
-        raise UsageError(what, hint="ipexctl run --profile 5 …") from None
+        raise UsageError(
+            what, hint=advise("run", "--profile", "5", "train.py", text="a run with --profile makes one:")
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         what = f"the profile in {escape(str(path))} cannot be read"
         raise UsageError(what, reasons=[str(error)[:200]]) from None

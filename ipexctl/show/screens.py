@@ -177,16 +177,17 @@ def format_next_steps(
     """The end of every screen: the hints of failures, then what to do next. The last line is a command where there is
     one."""
     items = [item for hint in dict.fromkeys(hints) for item in typeset.format_hint(hint)]
+    place = report.place if report else ()
     match answer:
         case a.StopAnswer(run=run):
-            items += format_orphans_step(run, answer)
+            items += format_orphans_step(run, answer, place)
         case a.ReapAnswer():
-            items += format_orphans_step("", answer)
+            items += format_orphans_step("", answer, place)
         case a.InitAnswer(next=command, then=then):
             items += typeset.format_next_step(f"then: {then}", command)
         case a.InstallAnswer() | a.LabAnswer() | a.CopiedExampleAnswer() | a.PlayAnswer() if answer.next and not hints:
             items += typeset.format_next_step("", answer.next)
-    return [*items, *(format_next_step(report.run) if report and report.run else [])]
+    return [*items, *(format_next_step(report.run, place) if report and report.run else [])]
 
 
 def format_lost_output(output: LostOutput) -> list[RenderableType]:

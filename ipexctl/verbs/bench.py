@@ -12,6 +12,7 @@ from ipexctl.model.answers import BENCH_MODES, BenchAnswer, DryRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import JsonObject
 from ipexctl.model.tasks import Bench, Run
@@ -79,7 +80,9 @@ def bench(
     yield Answer(BenchAnswer(task.model, task.size, task.batch, rows, tuple(notes), text, title))
     if refused := [row.name for row in rows if row.refused]:
         what = f"no result: {join_names(list(dict.fromkeys(refused)), 3)} (the table says why)"
-        yield HostFailed(Failure("", Kind.STEP, what, "ipexctl doctor shows what else runs on the hosts", "no-result"))
+        yield HostFailed(
+            Failure("", Kind.STEP, what, advise("doctor", text="what else runs on the hosts:"), "no-result")
+        )
     yield Ended("bench", exit)
 
 

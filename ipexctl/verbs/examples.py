@@ -1,6 +1,5 @@
 """``ipexctl examples``: the playbooks and scripts that come with ipexctl, listed, shown and copied."""
 
-import shlex
 from collections.abc import Generator
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,6 +10,7 @@ from ipexctl.decide.bundled import list_needed_files, localize_playbook, read_ti
 from ipexctl.model.answers import CopiedExampleAnswer, ExamplesAnswer, ListedExample, ShownExampleAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Started
+from ipexctl.model.hints import advise
 from ipexctl.model.text import printable
 
 Workflow = Generator[Event, None, None]
@@ -39,7 +39,7 @@ def copy(name: str, directory: Path, *, force: bool = False) -> Workflow:
     texts = _collect_texts(path)
     existing = [each for each, text in texts.items() if _is_different(directory / each, text)]
     if existing and not force:
-        hint = shlex.join(["ipexctl", "examples", "copy", _get_name(path), str(directory), "--force"])
+        hint = advise("examples", "copy", _get_name(path), str(directory), "--force")
         raise UsageError(
             f"{printable(str(directory), 300)} has other files of these names", reasons=existing, hint=hint
         )
@@ -60,7 +60,7 @@ def _find_example(name: str) -> Path:
     if path is None:
         names = [_get_name(each) for each in list_bundled_files("playbooks", "examples")]
         close = get_close_matches(name, names, n=1)
-        hint = f"ipexctl examples show {close[0]}" if close else "ipexctl examples"
+        hint = advise("examples", *(["show", close[0]] if close else []))
         raise UsageError(f"there is no example {printable(name)}", hint=hint)
     return path
 
@@ -111,4 +111,4 @@ def _suggest_command(path: Path, copy: Path) -> str:
         words = ["run", "--launcher", "accelerate", "--accelerate-config", str(copy), "train.py"]
     else:
         words = ["hosts", "-f", str(copy)]
-    return shlex.join(["ipexctl", *words])
+    return advise(*words)

@@ -223,7 +223,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     assert result.run.orphans["b"] == (frozen,)  # both hosts are this machine
     told = next(event.failure for event in of(HostFailed, events))
     assert f"process {frozen} (state D)" in told.what
-    assert told.hint.startswith(f"ipexctl stop --orphans {attempt.launch.run}")
+    assert told.hint.endswith(f"ipexctl stop --orphans {attempt.launch.run}")
     (freezer / "freezer.state").write_text("THAWED")
     until_when = time.monotonic() + 5
     while procs.find_marked(procs.format_run_mark(attempt.launch.run)) and time.monotonic() < until_when:

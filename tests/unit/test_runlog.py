@@ -50,7 +50,7 @@ def describe(event: e.Event) -> tuple[str, ...]:
          ("warning", "node1", "strays", "ended what the script left running: tensorboard, \\x1b[2J")),
         (journal.Leftovers("node1", [(7, "D"), (8, "D")]),
          ("RESIDUE", "node1", "residue", "still running, SIGKILL has no effect: process 7 (state D), 8 (state D)",
-          "ipexctl stop --orphans r1 looks again, and ends what can be ended")),
+          "this looks again, and ends what can be ended:\nipexctl stop --orphans r1")),
         (journal.MessageIgnored("node1", "Hello", "its seal is wrong"),
          ("warning", "node1", "ignored", "a message of its guard was ignored: Hello, its seal is wrong")),
     ],
@@ -186,7 +186,7 @@ def test_output_that_was_dropped_is_a_failure_and_reading_goes_on_behind_it() ->
     list(log.read(frames.OUT, cut))
     [failed] = log.read(frames.get_missing_kind(frames.OUT), b"4096")
     text = "4096 bytes of output were dropped before they were read"
-    hint = "raise --log-cap, or watch the run sooner: ipexctl attach"
+    hint = "raise --log-cap, or watch the run sooner:\nipexctl attach r1"
     assert describe(failed) == ("RECORD", "node0", "dropped", text, hint)
     framed = frames.build_frame_head(NONCE, 0) + frames.build_frame_tail("o", 3) + b"on\n"
     outputs = [event for event in log.read(frames.OUT, framed) if isinstance(event, e.Output)]

@@ -15,6 +15,7 @@ from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.names import fold_names
@@ -114,7 +115,12 @@ def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Fac
     if len(paths) > 1 or not paths[0].startswith("/"):
         what = "the environment must have the same absolute path on all hosts (Intel MPI starts its helpers by it)"
         reasons = [f"{', '.join(h for h, p in wanted.items() if p == path)}: {path}" for path in paths]
-        raise UsageError(what, reasons=reasons, hint="ipexctl install --venv /a/path/all/hosts/have", exit=Exit.STEP)
+        raise UsageError(
+            what,
+            reasons=reasons,
+            hint=advise("install", "--venv", "/opt/ipexctl", text="a path that all hosts have, such as:"),
+            exit=Exit.STEP,
+        )
     return paths[0]
 
 

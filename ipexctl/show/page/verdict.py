@@ -3,6 +3,7 @@
 from typing import Literal
 
 from ipexctl.model.answers import DoctorAnswer
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import RankOutcome, RunOutcome
@@ -83,7 +84,7 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
         details += [("known as", run.diagnosis.title), ("why", run.diagnosis.why)]
         details.append(("what to do", run.diagnosis.fix))
     elif run.first is not None:
-        details.append(("what to do", f"ipexctl replay {run.run}: all that its ranks wrote"))
+        details.append(("what to do", f"{advise('replay', run.run)}: all that its ranks wrote"))
     hosts = {rank.rank: rank.host for rank in run.ranks}
     if run.followers:
         details.append(("failed after it", _name_ranks(run.followers, hosts)))
@@ -95,7 +96,7 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
     if run.orphans:
         left = sum(map(len, run.orphans.values()))
         details.append(("left", f"{pluralize(left, 'process')} on {format_hosts(run.orphans)}"))
-        details.append(("next", f"ipexctl stop --orphans {run.run}"))
+        details.append(("next", complete_hint(advise("stop", "--orphans", run.run), page.report.place)))
     elif run.clean:
         details.append(("left", f"0 processes on {pluralize(len(run.clean), 'host')}"))
     if run.unchecked:

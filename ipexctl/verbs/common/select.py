@@ -11,6 +11,7 @@ from ipexctl.act.inputs import is_writable_by_all, read_input
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import join_names, printable
@@ -138,7 +139,7 @@ def _find_playbook(path: str, cwd: Path) -> str:
         names = [each.stem for each in list_bundled_files("playbooks")]
         close = get_close_matches(path, names, n=1)
         what, reasons = f"there is no playbook {printable(path)}", [f"bundled playbooks: {', '.join(names)}"]
-        raise UsageError(what, reasons=reasons, hint=f"ipexctl play {close[0]}" if close else "ipexctl play --list")
+        raise UsageError(what, reasons=reasons, hint=advise("play", close[0] if close else "--list"))
     return str(bundled)
 
 
@@ -156,7 +157,7 @@ def _read_default_hostfile(cwd: Path) -> Inventory:
     """``./hostfile``, unless every user of this machine could have put it there."""
     if not os.path.lexists(cwd / "hostfile"):
         reasons = ["looked at --hosts, --hostfile, IPEXCTL_HOSTFILE and ./hostfile"]
-        hint = "ipexctl doctor -f HOSTFILE, or --hosts node0,node1"
+        hint = advise("doctor", "--hosts", "node0,node1", text="name a file (-f HOSTFILE), or the hosts, such as:")
         raise UsageError("no hosts were given", reasons=reasons, hint=hint)
     if is_writable_by_all(cwd):
         reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]

@@ -26,6 +26,7 @@ from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, HostFailed, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import pluralize, printable
@@ -69,7 +70,7 @@ def doctor(
         return
     confirm: Ask | None = (lambda _: True) if task.yes else ask
     if task.fix and confirm is None:
-        hint = "ipexctl doctor --fix --yes"
+        hint = complete_hint(advise("doctor", "--fix", "--yes"), list_flags(inventory, task.venv))
         raise UsageError("doctor --fix asks before each fix, and nobody can answer here", hint=hint)
     yield Started("doctor", pluralize(len(inventory), "host"), inventory.names, place=list_flags(inventory, task.venv))
     close_links = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
@@ -100,7 +101,9 @@ def doctor(
         speeds = yield from measure_host_speeds(inventory, cluster.facts, network, context)
     hits = [*check_connectivity(cluster, network), *check_imports(cluster, problems)]
     hits += judge_speeds(speeds or answers.SpeedCheck())
-    answer = _make_answer(cluster, run_checks(cluster, catalogue, hits), network)
+    place = list_flags(inventory, task.venv)
+    findings = tuple(replace(each, fix=complete_hint(each.fix, place)) for each in run_checks(cluster, catalogue, hits))
+    answer = _make_answer(cluster, findings, network)
     changes = tuple(fixed) if task.fix else None
     answer = replace(answer, imports=problems or None, speed=speeds, fixed=changes)
     save_doctor_record(context.state, answer, context.clock())

@@ -18,6 +18,7 @@ from ipexctl.decide.planning.sync import choose_destination, find_invalid_destin
 from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.tasks import Fetch
@@ -205,7 +206,10 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
         raise UsageError(f"--from takes all, rank:0 or hosts, not {printable(task.from_)!r}")
     rank_hosts = list(ranks) or _read_last_ranks(context)
     if not rank_hosts:
-        raise UsageError(f"--from {task.from_} needs a run, and none is saved here", hint="ipexctl fetch --from HOST")
+        raise UsageError(
+            f"--from {task.from_} needs a run, and none is saved here",
+            hint=advise("fetch", "--from", inventory.head.name, *task.paths),
+        )
     names = {rank_hosts[int(number)] for number in numbers if int(number) < len(rank_hosts)}
     unknown = [number for number in numbers if int(number) >= len(rank_hosts)]
     absent = sorted(names - set(inventory.names))

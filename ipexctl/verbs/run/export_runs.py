@@ -10,6 +10,7 @@ from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.model.answers import ExportAnswer, ExportFormat, SavedRun
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
+from ipexctl.model.hints import advise
 from ipexctl.model.run_figures import FigureRow
 from ipexctl.model.text import pluralize, printable
 from ipexctl.show import figure_files
@@ -29,7 +30,7 @@ def export_runs(
     form = form or choose_format(target)
     selected = select_saved_runs(runs, names, chosen)
     if not selected:
-        raise UsageError(f"no saved run matches in {printable(str(runs), 400)}", hint="ipexctl runs")
+        raise UsageError(f"no saved run matches in {printable(str(runs), 400)}", hint=advise("runs"))
     damaged: list[str] = []
     path = Path(target)
     rows = _read_all(selected, damaged)
@@ -60,7 +61,7 @@ def choose_format(target: str) -> ExportFormat:
         raise UsageError(
             f"{printable(target, 200)} names no format",
             reasons=[f"files end with {', '.join(_ENDINGS)}; TensorBoard gets a directory, which ends with /"],
-            hint=f"ipexctl runs --export {printable(target, 200)} --format csv",
+            hint=advise("runs", "--export", printable(target, 200), "--format", "csv"),
         )
     return form
 

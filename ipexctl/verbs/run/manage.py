@@ -26,6 +26,7 @@ from ipexctl.model.events import (
     Started,
 )
 from ipexctl.model.figures import read_figures
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
@@ -42,10 +43,12 @@ Workflow = Generator[Event, None, None]
 
 def ps(inventory: Inventory, context: Context) -> Workflow:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
-    yield Started("ps", f"runs on {pluralize(len(inventory), 'host')}", inventory.names)
+    place = list_flags(inventory, None)
+    yield Started("ps", f"runs on {pluralize(len(inventory), 'host')}", inventory.names, place=place)
     survey = yield from find_runs(inventory, context)
     if survey.orphans:
-        text = "some hosts keep directories of runs that are over: ipexctl stop --orphans"
+        end = complete_hint(advise("stop", "--orphans"), place)
+        text = f"some hosts keep directories of runs that are over: {end}"
         yield Message(text, "warning", code="orphans")
     yield Answer(PsAnswer(tuple(map(_describe_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable))
     yield Ended("ps", Exit.OK)
@@ -138,7 +141,8 @@ def logs(
         ):
             yield event
     if not follow and not discovered.is_over:
-        yield Message(f"run {run} goes on: ipexctl logs {run} --follow", code="goes-on")
+        follow_it = complete_hint(advise("logs", run, "--follow"), list_flags(inventory, None))
+        yield Message(f"run {run} goes on: {follow_it}", code="goes-on")
     yield Ended("logs", watcher.exit)
 
 
@@ -152,7 +156,7 @@ def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ran
     run, head = discovered.row.run, watcher.head
     if discovered.row.state != "running":
         state = {"gone": "over: its keeper is gone", "ended": "over"}.get(discovered.row.state, discovered.row.state)
-        hint = f"ipexctl logs {run}" if discovered.is_over else None
+        hint = advise("logs", run) if discovered.is_over else None
         raise UsageError(
             f"run {run} is {state}", reasons=["only ranks that run have stacks"], hint=hint, exit=Exit.STEP
         )
@@ -192,7 +196,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
     """Ends what is left of runs without a keeper (gone, or ended), and removes their directories.
 
     With a run's id, that run, whatever its state. Reports what could not be ended."""
-    yield Started("reap", prefix or "", inventory.names)
+    yield Started("reap", prefix or "", inventory.names, place=list_flags(inventory, None))
     survey = yield from find_runs(inventory, context)
     to_remove = _choose_directories(survey, prefix)
     if not to_remove:

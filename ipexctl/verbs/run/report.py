@@ -15,6 +15,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Stamped, Started
 from ipexctl.model.figures import read_figures
 from ipexctl.model.harmless import find_harmless
+from ipexctl.model.hints import advise
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
@@ -82,8 +83,9 @@ def read_page(directory: Path, state: Path, environ: Mapping[str, str], known: R
             pages.handle_event(Stamped(stamped.at, event))
     if not pages.started:
         what = f"no rank was started in {printable(directory.name, 200)}, so that there is nothing to draw"
-        raise UsageError(what, hint=f"ipexctl replay {printable(directory.name, 200)}")
-    return pages.build_page(read_report(directory) or reports.report(), find_doctor_record(state, pages.hosts))
+        raise UsageError(what, hint=advise("replay", printable(directory.name, 200)))
+    report = replace(read_report(directory) or reports.report(), place=reports.place)
+    return pages.build_page(report, find_doctor_record(state, pages.hosts))
 
 
 class PageSink:

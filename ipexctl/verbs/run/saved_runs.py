@@ -12,6 +12,7 @@ from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_pru
 from ipexctl.model.answers import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, Started
+from ipexctl.model.hints import advise
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.record import is_record_in_use, list_saved_runs, measure_record, read_report, remove_record
@@ -35,7 +36,7 @@ def prune_runs(runs: Path, names: Sequence[str], chosen: RunFilter, policy: Prun
         raise UsageError(
             "--prune needs a rule that says which runs go",
             reasons=["--older-than 30d, --larger-than 500M, --max-size 2G or --keep 20"],
-            hint="ipexctl runs --prune --older-than 30d",
+            hint=advise("runs", "--prune", "--older-than", "30d"),
         )
     yield Started("runs", "", ())
     every = select_saved_runs(runs, (), RunFilter())

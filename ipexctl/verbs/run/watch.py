@@ -14,6 +14,7 @@ from ipexctl.decide.runlog import RunLog
 from ipexctl.model.answers import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, RunEnded
+from ipexctl.model.hints import advise
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.profile import Profile
@@ -82,7 +83,7 @@ class RunWatcher:
                 if frame is not None and frame.kind == GAVE_UP:
                     run = self.running.run
                     what = f"connection lost: {frame.data.decode()}; run {run} may still be running"
-                    hint = f"ipexctl attach {run}"
+                    hint = advise("attach", run)
                     yield HostFailed(Failure(self.head.host.name, Kind.LOST, what, hint, "watch"))
                     return True
                 yield from self._read_frame(frame, log)
@@ -130,7 +131,7 @@ class RunWatcher:
         if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _STORM):
             self.refusals, self.refused_at = self.refusals + 1, now
             self.interrupted = taken if self.refusals > 1 or taken.number == signal.SIGHUP else self.interrupted
-            again = f"ipexctl attach {self.running.run} reads it" if self.refusals > 1 else "again to leave it there"
+            again = f"{advise('attach', self.running.run)} reads it" if self.refusals > 1 else "again to leave it there"
             yield Message(f"the run has ended; the rest of its output is on the head ({again})", "warning", code="left")
 
     def _send_pending_order(self) -> Generator[Event, None, None]:

@@ -569,7 +569,7 @@ def test_two_entries_for_one_machine_are_refused_unless_allowed_or_of_one_lab() 
 def test_a_backend_that_the_environment_lacks_is_refused_with_the_command_that_helps() -> None:
     with pytest.raises(UsageError, match="no oneccl_bind_pt") as caught:
         launch(run(backend="ccl"))
-    assert caught.value.hint == "ipexctl install --backend ccl, or run with --backend gloo"
+    assert caught.value.hint == "run with --backend gloo, or install it:\nipexctl install --backend ccl"
 
 
 def test_no_instruction_set_in_common_is_a_warning_and_sets_nothing() -> None:
