@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import socket
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -40,6 +41,7 @@ from ipexctl.model.wheels import Lock
 from ipexctl.protocol import frames, journal, messages, seal
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.remote.agent import rpc
+from ipexctl.remote.agent.figure_files import MalformedError, compute_masked_crc, read_log_history, read_records
 from tests.fakes import FakeOpener
 
 NONCE = "5ca1ab1e"
@@ -370,6 +372,34 @@ def wire_after_proof(data: bytes) -> bool:
         return bool(received)
 
 
+# files of scripts -----------------------------------------------------------------------------------------------------
+
+
+def _frame_record(step: int, tag: bytes, value: float) -> bytes:
+    """A record of an event file with one scalar."""
+    body = b"\x0a" + bytes([len(tag)]) + tag + b"\x15" + struct.pack("<f", value)
+    data = b"\x10" + bytes([step]) + b"\x2a" + bytes([len(body) + 2]) + b"\x0a" + bytes([len(body)]) + body
+    parts = struct.pack("<Q", len(data)), data
+    return b"".join(part + struct.pack("<I", compute_masked_crc(part)) for part in parts)
+
+
+_EVENT_FILES = st.lists(
+    st.builds(_frame_record, st.integers(0, 127), st.binary(min_size=1, max_size=9), st.floats(width=32)), min_size=1
+).map(b"".join)
+_STATES = st.builds(
+    lambda entries: json.dumps({"log_history": entries}),
+    st.lists(st.fixed_dictionaries({"step": st.integers(0, 99), "loss": st.floats()}), min_size=1) | JSON,
+)
+
+
+def event_file(data: bytes) -> bool:
+    return any(values for _, _, values in read_records(io.BytesIO(data), 1 << 16, len(data)))
+
+
+def trainer_state(data: bytes) -> bool:
+    return bool(read_log_history(data))
+
+
 # packages -------------------------------------------------------------------------------------------------------------
 
 _WHEELS = st.builds(
@@ -509,6 +539,8 @@ TARGETS = (
     Target("record", encode(_MESSAGES), record, least=0.2),
     Target("wire-before", encode(joined(_MESSAGES, "\n")), wire_before_proof, least=0.0),
     Target("wire-after", encode(joined(_MESSAGES, "\n")), wire_after_proof),
+    Target("event-file", _EVENT_FILES, event_file, (MalformedError,)),
+    Target("trainer-state", encode(_STATES), trainer_state, least=0.2),
     Target("lock", encode(_LOCKS), lock, (ValueError,)),
     Target("pylock", encode(_PYLOCKS), pylock),
     Target(

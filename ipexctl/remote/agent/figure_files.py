@@ -200,12 +200,13 @@ def read_records(file: "BinaryIO", most: int, size: int) -> "Iterator[Tuple[int,
         yield at, step, values
 
 
-def read_log_history(text: bytes) -> "List[Tuple[int, str, float]]":
-    """The entries of a ``trainer_state.json``: step, name, value. Empty for anything else."""
+def read_log_history(text: bytes) -> "Optional[List[Tuple[int, str, float]]]":
+    """The entries of a ``trainer_state.json``: step, name, value; empty for other JSON. None for what is no JSON: it
+    may be half written."""
     try:
         state = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError):
-        return []
+        return None
     history = state.get("log_history") if isinstance(state, dict) else None
     figures = []
     for entry in history if isinstance(history, list) else []:
@@ -328,8 +329,10 @@ class FigureFiles:
             state = (status.st_mtime, status.st_size)
             if self.states.get(source) == state or status.st_size > STATE_BYTES:
                 return
-            self.states[source] = state
             entries = read_log_history(file.read(STATE_BYTES))
+        if entries is None:
+            return
+        self.states[source] = state
         done = self.entries.get(source, 0)
         if done > len(entries):  # another training began
             done = 0
