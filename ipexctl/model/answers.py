@@ -319,12 +319,14 @@ class FetchAnswer(JsonRecord):
 
 
 class RunAnswer(JsonRecord):
-    """``run`` and ``attach``: ``reason`` is why the run ended, None while it goes on."""
+    """``run`` and ``attach``: ``reason`` is why the run ended, None while it goes on. ``profile`` and the path of its
+    merged ``trace``: with ``--profile``."""
 
     run: str
     reason: str | None
     detached: bool
     profile: Profile | None = None
+    trace: str | None = None
 
 
 class ProfileAnswer(JsonRecord):

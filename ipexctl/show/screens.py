@@ -84,7 +84,7 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
         case a.ReportAnswer():
             return [labelled("page", f"{value.page}  ({format_size(value.bytes)})")]
         case a.RunAnswer():
-            return format_profile(value.profile) if value.profile else []
+            return format_profile(value.profile, value.trace or "") if value.profile else []
         case a.ProfileAnswer():
             return format_profile(value.profile, value.trace or "")
         case a.StopAnswer():

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.show.saved_profile import read_profile
 from tests.cluster import Cluster
-from tests.e2e.desk import ACTOR, GATE, LIGHT, Desk, Started, open_gates, residue, wait
+from tests.e2e.desk import ACTOR, GATE, LIGHT, ROOT, Desk, Started, open_gates, residue, wait
 
 RUN = ("run", "--venv", LIGHT)
 LEDGER = "/root/ledger"
@@ -45,6 +46,19 @@ def test_a_detached_run_is_watched_by_another_desk_to_its_end_without_a_missing_
     for rank in range(3):
         assert other.written(rank) == ticks(40)
     assert runs(other) == []
+    assert not residue(hosts)
+
+
+def test_the_profile_of_a_detached_run_comes_to_who_attaches(desk: Desk, hosts: Cluster, tmp_path: Path) -> None:
+    """Also where the run has ended: its traces wait on each host."""
+    told = desk(*RUN, "--detach", "--profile", "3:4", ROOT / "tests/integration/ranks/profiled/train.py")
+    assert told.code == 0, told
+    other = Desk(hosts, tmp_path / "other")
+    wait(lambda: [one["state"] for one in runs(other)] == ["ended"], 60.0)
+    attached = other("attach")
+    assert attached.code == 0, attached
+    profile = read_profile(other.records[-1])
+    assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(n, f"node{n}", 2) for n in range(3)]
     assert not residue(hosts)
 
 

@@ -234,12 +234,12 @@ def _install_hooks() -> None:
         hooks.record_stage(names.PYTHON)
         hooks.enable_stack_dumps()
         sys.meta_path.insert(0, hooks)
-        if os.environ.get(names.PROFILE_ENV):
-            __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
         import atexit
 
         atexit.register(hooks.record_libraries)
         atexit.register(hooks.wait_for_gloo_threads)  # the first to be registered is the last to be called
+        if os.environ.get(names.PROFILE_ENV):
+            __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
     except Exception:
         pass
 

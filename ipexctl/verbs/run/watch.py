@@ -64,6 +64,7 @@ class RunWatcher:
     timings: Timings = Timings()  # noqa: RUF009
     profile: str = ""  # the steps that are profiled, "3:7"
     profiled: Profile | None = None  # what came of it
+    trace: str | None = None  # path of the merged trace
 
     @property
     def head(self) -> RemoteRunDir:
@@ -199,7 +200,9 @@ class RunWatcher:
     def report_end(self, verb: str, detached: bool) -> Generator[Event, None, None]:
         """The answer and the end of a command that watched the run."""
         yield Answer(
-            RunAnswer(self.running.run, self.run_ended.reason if self.run_ended else None, detached, self.profiled)
+            RunAnswer(
+                self.running.run, self.run_ended.reason if self.run_ended else None, detached, self.profiled, self.trace
+            )
         )
         yield Ended(verb, self.exit)
 

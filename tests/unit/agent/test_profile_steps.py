@@ -159,6 +159,23 @@ def test_one_process_of_a_rank_is_profiled(tmp_path: Path, child: str) -> None:
     assert read_trace(tmp_path) == {"traceEvents": [1]}
 
 
+def test_a_variable_of_that_name_alone_changes_nothing(tmp_path: Path) -> None:
+    """Where the profiler was not shipped, the other hooks do their work."""
+    (tmp_path / "run/ranks").mkdir(parents=True)
+    for name, data in agent.read_hooks().items():
+        (tmp_path / name).write_bytes(data)
+    known = {"PYTHONPATH": str(tmp_path), "IPEXCTL_DIR": str(tmp_path / "run"), "IPEXCTL_RANK": "2"}
+    script = "import atexit; print(atexit._ncallbacks())"
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, **known, **more}, capture_output=True, timeout=60
+        )
+        for more in ({}, {hooks.PROFILE_ENV: "3:4"})
+    ]
+    assert done[0].stdout == done[1].stdout
+    assert int(done[0].stdout) >= 2
+
+
 def test_without_the_option_nothing_of_it_is_there(tmp_path: Path) -> None:
     assert not {*agent.read_hooks()} & {"_ipexctl_profile.py"}
     assert b"profile_steps" not in agent.build_archive()
