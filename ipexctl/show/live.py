@@ -39,7 +39,8 @@ class Live:
 
     What stays after the end (warnings, failures, answers, the run's card) is printed above the live part."""
 
-    RATE = 0.1  # seconds between looks at keys and events, and between frames where something happened
+    RATE = 0.1  # seconds between looks at keys and at Ctrl-C
+    FRAME = 0.2  # between frames where ranks print
     IDLE = 0.5  # between frames where only time goes by
 
     def __init__(
@@ -70,7 +71,7 @@ class Live:
         self._stop, self._leave, self._left = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._painter = Painter(self._console, out)
-        self._changed = True  # since the last frame, by an event or a key
+        self._changed = self._asked = True  # since the last frame, by an event; by a key or a message
         self._drawn = 0.0  # our clock at the last frame
         self._still = False
         self._headed = True
@@ -186,7 +187,7 @@ class Live:
             return
         self._view.keys = self._keys.open().active
         for key in self._keys.poll():
-            self._changed = True
+            self._asked = True
             with self._lock:
                 asked = self._view.press(key)
             if asked == "detach" and self._on_detach is not None:
@@ -204,9 +205,11 @@ class Live:
             if self._failures.is_due(time.monotonic()):
                 self._show_failures()
             now = time.monotonic()
-            if not (self._changed or self._above or now - self._drawn >= self.IDLE):
+            due = self.FRAME if self._changed else self.IDLE
+            if not (self._asked or self._above or now - self._drawn >= due):
                 return
-            self._changed, self._drawn = False, now
+            self._changed = self._asked = False
+            self._drawn = now
             above, self._above = self._above, []
             stamp, then = self._last
             # While paused, after one frame that says so, nothing is drawn: what is selected stays selected.

@@ -122,14 +122,18 @@ def _split_cells(line: Sequence[Segment]) -> CellLine:
     for text, style, control in line:
         if control:
             continue
+        style = style or None
+        if text.isascii():
+            cells += [(char, style) for char in text]
+            continue
         for char in text:
             wide = 1 if char.isascii() else cell_len(char)
             if wide == 0 and cells:
                 cells[-1] = (cells[-1][0] + char, cells[-1][1])
                 continue
-            cells.append((char, style or None))
+            cells.append((char, style))
             if wide == 2:
-                cells.append(("", style or None))
+                cells.append(("", style))
     while cells and cells[-1] == (" ", None):
         cells.pop()
     return cells

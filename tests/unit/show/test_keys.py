@@ -66,7 +66,7 @@ def test_keys_come_one_by_one_and_the_terminal_is_put_back() -> None:
 
 
 def test_the_terminal_is_put_back_after_a_crash_too() -> None:
-    assert on_a_terminal("raise SystemError", b"abc")[2] == (True, True)
+    assert on_a_terminal("raise SystemError", b"abcd")[2] == (True, True)
 
 
 def test_without_a_terminal_there_are_no_keys() -> None:
