@@ -29,7 +29,7 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.show import sinks
 from ipexctl.show.bell import Bell
 from ipexctl.show.debug_log import NAME, DebugLog
-from ipexctl.show.pipe import Pipe
+from ipexctl.show.pipe import Pipe, choose_terminal_encoding
 from ipexctl.show.record import Record, make_private_directory, prune_records
 
 if TYPE_CHECKING:
@@ -159,7 +159,8 @@ class Console:
     """The process's outputs and signals."""
 
     def __init__(self) -> None:
-        self.out, self.err = Pipe(sys.stdout), Pipe(sys.stderr)
+        encoding = choose_terminal_encoding(os.environ)
+        self.out, self.err = Pipe(sys.stdout, encoding), Pipe(sys.stderr, encoding)
         self.interrupts = Interrupts()
 
 

@@ -150,13 +150,15 @@ def split_line(line: str, width: int, hang: int = 0, *, copied: bool = False) ->
     """Where a line is broken: between words, never inside one; lines after the first are to be indented by ``hang``.
 
     What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, and
-    of what is meant to be ``copied`` (a hint, a fix) every command."""
+    of what is meant to be ``copied`` (a hint, a fix) every command; one that no line could hold stays beside its label.
+    """
     if width <= 0 or count_cells(line) <= width:
         return [(0, len(line))]
     lines: list[tuple[int, int]] = []
     for start, end in _split_words(line, copied):
         room = width - (hang if len(lines) > 1 else 0)
-        if lines and count_cells(line[lines[-1][0] : end]) <= room:
+        beside = copied and len(lines) == 1 and lines[0][1] <= hang and count_cells(line[start:end]) > width - hang
+        if lines and (beside or count_cells(line[lines[-1][0] : end]) <= room):
             lines[-1] = (lines[-1][0], end)
         else:
             lines.append((start, end))

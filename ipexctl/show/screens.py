@@ -184,7 +184,7 @@ def format_next_steps(
         case a.ReapAnswer():
             items += format_orphans_step("", answer, place)
         case a.InitAnswer(next=command, then=then):
-            items += typeset.format_next_step(f"then: {then}", command)
+            items += typeset.format_next_step(f"first what it would do, then: {then}", command)
         case a.InstallAnswer() | a.LabAnswer() | a.CopiedExampleAnswer() | a.PlayAnswer() if answer.next and not hints:
             items += typeset.format_next_step("", answer.next)
     return [*items, *(format_next_step(report.run, place) if report and report.run else [])]
@@ -339,7 +339,7 @@ class _Recap:
             if room >= 0:
                 cells = [(f"{cell:<{width}}", count) for (cell, count), width in zip(cells, widths, strict=True)]
             else:
-                cells = [cell for cell in cells if cell[1]]
+                cells = [cell for cell in cells if cell[1]] or cells[:1]
             styles = {"changed": WARN, "ok": GOOD}
             parts: list[Part] = [(f"{self._blank}{name:<{names}}", STRONG) if good else (f"✗ {name:<{names}}", BAD)]
             for cell, count in cells:

@@ -167,7 +167,8 @@ class Plain:
 
     def _print_raw(self, key: tuple[int, str], prefix: str, data: bytes, partial: bool) -> None:
         """The rank's bytes as they are, labelled at the beginning of each line."""
-        pipe, start = self._out if key[1] == "out" else self._err, prefix.encode()
+        pipe = self._out if key[1] == "out" else self._err
+        start = pipe.encode(prefix)
         data = self._unfinished.pop(key, b"") + data
         end = data.rfind(b"\n") + 1 if partial and len(data) < LIMIT else len(data)
         if end < len(data):

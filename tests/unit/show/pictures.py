@@ -23,14 +23,15 @@ from ipexctl.decide.reports import Folding
 from ipexctl.loop import read_known_errors
 from ipexctl.model import answers as a
 from ipexctl.model import events as e
-from ipexctl.model.answers import HostsAnswer, ListedRun, PlayAnswer, PlayedStep, PsAnswer
-from ipexctl.model.errors import Exit
+from ipexctl.model.answers import PlayAnswer, PlayedStep
+from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Stamped
 from ipexctl.show import event_json, typeset
 from ipexctl.show.live import Live
-from ipexctl.show.pipe import Pipe
+from ipexctl.show.pipe import Pipe, choose_terminal_encoding
 from ipexctl.show.sinks import Plain
 from tests.unit.show import streams
+from tests.unit.show.answers import ANSWERS
 from tests.unit.show.terminal import Terminal, as_svg, as_text, read_screen
 
 ROOT = Path(__file__).parents[3]
@@ -61,25 +62,18 @@ def recorded(name: str) -> Callable[[], Iterator[Stamped]]:
     return read
 
 
-def _answer(verb: str, value: a.AnyAnswer) -> Callable[[], list[Stamped]]:
-    every = [e.Started(verb, "", ("node0", "node1")), e.Answer(value), e.Ended(verb, Exit.OK)]
+def _answer(verb: str, value: a.AnyAnswer, *, failed: bool = False) -> Callable[[], list[Stamped]]:
+    every: list[e.Event] = [e.Started(verb, "", ("node0", "node1") if failed else ())]
+    if failed:
+        failure = Failure("node1", Kind.STEP, "sh ended with status 3: no such dataset", code="status")
+        every += [e.StepEnded("node0", "the stack", "changed"), e.StepEnded("node1", "the stack", "ok")]
+        every += [e.StepEnded("node1", "train", "failed"), e.HostFailed(failure)]
+    every += [e.Answer(value), e.Ended(verb, Exit.STEP if failed else Exit.OK)]
     return lambda: streams.stamp([*every])
 
 
-_HOSTS = "node0 address=10.77.0.10 slots=2\nnode1 address=10.77.0.11 slots=2\n"
-_PS = PsAnswer(
-    hosts=("node0", "node1"),
-    unreachable=(),
-    runs=(
-        ListedRun("1121-221326-5c04", "running", "train.py", 4, ("node0", "node1"), "node0", "2026-11-21 22:13:26",
-                  "me@desk", 1, None, 754.0, 1210, 2.31, "train.py --epochs 3 --batch 32"),
-        ListedRun("1121-204502-77ab", "ended", "finetune.py", 4, ("node0", "node1"), "node0", "2026-11-21 20:45:02",
-                  "ann@desk", 0, "rank", 4210.0, 880, None, "finetune.py --lr 3e-5 --data /data/corpus"),
-    ),
-    orphans=(),
-)  # fmt: skip
 _STEPS = (PlayedStep("the stack", "install", 0), PlayedStep("train", "run", 5), PlayedStep("results", "fetch", None))
-_PLAY = PlayAnswer("train.yaml", _STEPS, True, {})
+_PLAY = PlayAnswer("train.yaml", _STEPS, True, {"node1": "train"}, next="ipexctl play train.yaml -f hosts")
 
 PICTURES = (
     Picture("run", "a run that goes well", recorded("well"), 9.1, drawn=True),
@@ -93,9 +87,8 @@ PICTURES = (
     Picture("doctor-ended", "what doctor found", lambda: streams.doctor(8), drawn=True),
     Picture("install", "wheels on their way", lambda: streams.install(8), 2.51, drawn=True),
     Picture("install-ended", "the end of an install", lambda: streams.install(8)),
-    Picture("hosts", "the hosts of a hostfile", _answer("hosts", HostsAnswer("hosts", (), _HOSTS))),
-    Picture("ps", "runs on these hosts", _answer("ps", _PS)),
-    Picture("play", "the steps of a play", _answer("play", _PLAY)),
+    Picture("play", "the end of a play", _answer("play", _PLAY, failed=True)),
+    *(Picture(name, title, _answer(verb, answer)) for name, title, verb, answer in ANSWERS),
 )
 
 
@@ -148,7 +141,7 @@ def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "u
 
 def write_plainly(picture: Picture) -> str:
     """What a dumb terminal shows in the end."""
-    out, folding = Pipe(raw := Terminal()), Folding(read_known_errors)
+    out, folding = Pipe(raw := Terminal(), choose_terminal_encoding({"TERM": "dumb"})), Folding(read_known_errors)
     sink = Plain(out, out)
     for stamped in picture.events():
         folding.handle_event(stamped)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.unit.show.pictures import HEIGHT, PICTURES, WIDTH, Picture, files, read, recorded, write, write_plainly
-from tests.unit.show.terminal import as_text, read_screen
+from ipexctl.data import read_data
+from ipexctl.show.pipe import Pipe, choose_terminal_encoding
+from tests.unit.show.pictures import HEIGHT, PICTURES, ROOT, WIDTH, Picture, files, read, recorded, write, write_plainly
+from tests.unit.show.terminal import Terminal, as_text, read_screen
 
 AGAIN = "python -m tests.unit.show.pictures writes it anew; look at the difference"
 COLOUR = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|9[0-7]|4[0-8])(?:;[0-9;]*)?m")
@@ -43,6 +46,7 @@ def test_colours_are_there_without_no_color(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_dumb_terminal_gets_lines_and_no_sequence(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert re.search(r"\w", text := write_plainly(picture))
+    assert text.isascii()
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f]", text)
 
 
@@ -52,7 +56,59 @@ def test_a_terminal_of_ascii_gets_signs_for_signs(picture: Picture) -> None:
     assert data.isascii()
     plain, whole = as_text(read_screen(data, WIDTH, HEIGHT)), as_text(read(picture, WIDTH))
     assert len(plain.splitlines()) == len(whole.splitlines())
-    assert "?" not in plain.replace("[?] keys", "")
+    assert plain.count("?") == whole.count("?"), "a sign that has none of ASCII"
+
+
+def _printed_texts() -> Iterator[tuple[str, str]]:
+    """The string constants of everything that can be printed on a terminal, with their files."""
+    for path in sorted((ROOT / "ipexctl").rglob("*.py")):
+        if {"remote", "page"} & {*path.relative_to(ROOT).parts}:
+            continue
+        tree = ast.parse(path.read_text("utf-8"))
+        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+                yield path.name, node.value
+    for name in ("errors.toml", "findings.toml", "harmless.toml", "migrate.toml", "stacks.toml"):
+        yield name, "\n".join(line for line in read_data(name).splitlines() if not line.startswith(("#", "message")))
+
+
+def test_every_sign_of_ours_has_one_of_ascii() -> None:
+    """All that are not in the text of others: a terminal without them shows a question mark."""
+    signs = {
+        (name, sign) for name, text in _printed_texts() for sign in text if ord(sign) > 0x9F and sign.isprintable()
+    }
+    pipe = Pipe(raw := Terminal("ascii"))
+    missing = []
+    for name, sign in sorted(signs):
+        raw.seek(0)
+        raw.truncate()
+        pipe.write(sign)
+        missing += [(name, sign)] if raw.getvalue() == b"?" else []
+    assert not [each for each in missing if each[1] not in OF_OTHERS]
+
+
+@pytest.mark.parametrize(
+    ("environ", "encoding"),
+    [
+        ({"LC_ALL": "C"}, "ascii"),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, "ascii"),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, "ascii"),  # as Python changes LANG=C
+        ({"LANG": "C", "LC_CTYPE": "de_DE.UTF-8"}, ""),
+        ({"LC_ALL": "C.UTF-8"}, ""),
+        ({"LANG": "en_US.UTF-8"}, ""),
+        ({"LANG": "en_US.UTF-8", "TERM": "dumb"}, "ascii"),
+        ({}, ""),
+    ],
+)
+def test_a_terminal_that_shows_ascii_only_is_known_by_its_environment(environ: dict[str, str], encoding: str) -> None:
+    assert choose_terminal_encoding(environ) == encoding
+    pipe = Pipe(raw := Terminal(), choose_terminal_encoding(environ))
+    pipe.write("✓ 3 × 4 …")
+    assert raw.getvalue().decode() == ("+ 3 x 4 ~" if encoding else "✓ 3 × 4 …")
+
+
+OF_OTHERS = {"®", "\ufffd", "▶"}  # in what processors and programs write; what could not be read
 
 
 # What a person must find on the screen of 80 × 24 characters: host and rank, the line of the script, and what to type.
