@@ -123,7 +123,7 @@ def format_hint(hint: str) -> list[RenderableType]:
 
 def format_next_step(words_: str, command: str) -> list[RenderableType]:
     """What helps in words, and as the last line one command, which is never broken: it is copied."""
-    items: list[RenderableType] = [labelled("hint", words_, copied=True)] if words_ else []
+    items: list[RenderableType] = [labelled("hint", words_)] if words_ else []
     return [*items, Line(text((command, STRONG)), whole=True)] if command else items
 
 
