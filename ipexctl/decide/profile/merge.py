@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -83,6 +84,10 @@ class Merging(Record):
 def summarise_rank(trace: RankTrace, steps: RecordedSteps, kernels: KernelReport) -> RankSummary:
     """What the merging needs of one rank."""
     ends = tuple((end - trace.origin) / 1000 for end in steps.ends)
+    works = [
+        Collective(f"impi:{name[:40]}", (begin - trace.origin) / 1000, (end - trace.origin) / 1000, True)
+        for name, begin, end in sorted(steps.works, key=itemgetter(1))
+    ]
     return RankSummary(
         trace.rank,
         trace.host,
@@ -91,7 +96,7 @@ def summarise_rank(trace: RankTrace, steps: RecordedSteps, kernels: KernelReport
         ends,
         steps.first,
         sum_operators(trace.slices),
-        tuple(find_collectives(trace.slices)),
+        tuple(works or find_collectives(trace.slices)),
         kernels,
     )
 
@@ -136,7 +141,9 @@ def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, HostClock
             clock = "hosts"
     origin = min(summary.origin - round(offsets[summary.host] * 1000) for summary in summaries)
     shifts = {each.rank: (each.origin - origin) / 1000 - offsets[each.host] for each in summaries}
-    lead = max(0.0, *(-each.ends[0] - shifts[each.rank] for each in summaries if each.ends), 0.0)  # no time before 0
+    # What began before the first operator of the trace; viewers take no time before 0.
+    early = [(each.rank, at) for each in summaries for at in (*each.ends[:1], *(c.start for c in each.collectives[:1]))]
+    lead = max([0.0, *(-at - shifts[rank] for rank, at in early)])
     shifts = {rank: shift + lead for rank, shift in shifts.items()}
     seconds = {host: offset / 1e6 for host, offset in offsets.items()}
     return Merging(summaries, matches, shifts, seconds, clock, error, notes)

@@ -35,13 +35,15 @@ def format_profile_steps(text: str) -> str:
 
 
 class RecordedSteps(Record):
-    """What a process of a rank wrote: ``ends`` are Unix nanoseconds of that host, the first when the profile began."""
+    """What a process of a rank wrote: ``ends`` are Unix nanoseconds of that host, the first when the profile began.
+    ``works``: name, begin and end of collectives that torch's profiler does not see, those of impi."""
 
     first: int = 0
     steps: int = 0
     ends: tuple[int, ...] = ()
     traced: bool = False
     why: str = ""
+    works: tuple[tuple[str, int, int], ...] = ()
 
 
 def parse_recorded_steps(data: bytes) -> RecordedSteps | None:
@@ -52,4 +54,5 @@ def parse_recorded_steps(data: bytes) -> RecordedSteps | None:
         return None
     ends, first = recorded.ends, recorded.first
     ordered = all(0 <= a <= b < 1 << 63 for a, b in pairwise(ends))
+    ordered &= all(0 <= begin <= end < 1 << 63 for _, begin, end in recorded.works)
     return recorded if ordered and len(ends) <= MOST_STEPS + 1 and 0 <= first < 1 << 31 else None

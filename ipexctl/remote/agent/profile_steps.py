@@ -23,6 +23,7 @@ else:
 
 OPTIMIZER = "torch.optim.optimizer"
 LARGEST = 256 << 20  # bytes of a rank's trace before it is packed
+MOST_WORKS = 20000  # operations of impi
 PIECE = 1 << 20
 
 
@@ -38,6 +39,8 @@ class StepProfiler:
         self.ends: "List[int]" = []  # of the step before the first and of each profiled one: Unix nanoseconds
         self.profiler: "Any" = None
         self.verbose: "Any" = None
+        self.works: "Any" = []  # of impi, which torch's profiler does not see: name, begin and end, Unix nanoseconds
+        self.stop_recording: "Any" = None
         self.done = False
         self.traced = False
         self.why = ""
@@ -128,8 +131,15 @@ class StepProfiler:
                 verbose = importlib.import_module("torch.backends.mkldnn").verbose(1)
                 verbose.__enter__()
                 self.verbose = verbose
+        record = getattr(sys.modules.get("impi_torch"), "record_works", None)
+        if record is not None:
+            self.stop_recording = record(self.note_work)
         self.profiler.start()
         self.ends.append(int(time.time() * 1e9))
+
+    def note_work(self, work: "Any") -> None:
+        if len(self.works) < MOST_WORKS:
+            self.works.append(work)
 
     def end(self) -> None:
         """After the last step, or at the script's end if that is earlier: writes what there is. Once."""
@@ -154,6 +164,9 @@ class StepProfiler:
             if self.verbose is not None:
                 self.verbose.__exit__(None, None, None)
                 self.verbose = None
+            if self.stop_recording is not None:
+                self.stop_recording()
+                self.stop_recording = None
 
     def write_trace(self) -> None:
         """The trace, packed under its name at once, so that nobody reads half of it."""
@@ -178,7 +191,9 @@ class StepProfiler:
 
     def write_steps(self) -> None:
         first = self.first if self.ends else 0
-        value = {"first": first, "steps": self.steps, "ends": self.ends, "traced": self.traced, "why": self.why}
+        value: Any = {"first": first, "steps": self.steps, "ends": self.ends, "traced": self.traced, "why": self.why}
+        if self.works:
+            value["works"] = self.works
         path = "%s.%d%s" % (self.base, self.pid, names.STEPS)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
             json.dump(value, out)
@@ -187,10 +202,10 @@ class StepProfiler:
         """The script goes on without a profile."""
         self.done = True
         self.why = "%s: %.300s" % (type(error).__name__, error)
-        for work in (self.stop_profiler if self.verbose is not None else None, self.write_steps):
+        begun = self.verbose is not None or self.stop_recording is not None
+        for work in (self.stop_profiler,) * begun + (self.write_steps,):
             with suppress(Exception):
-                if work is not None:
-                    work()
+                work()
 
 
 def install_profiler(directory: str, rank: str) -> "Optional[StepProfiler]":

@@ -40,7 +40,7 @@ from ipexctl.verbs.run.watch import RunWatcher
 _log = logging.getLogger(__name__)
 _HOSTS = "hosts"  # in the saved profile: what came from each host, until it was merged
 _MOST_RECORDS = 8  # processes of a rank that leave one
-_SIZES = {hooks.TRACE: 96 << 20, hooks.KERNELS: 33 << 20, hooks.STEPS: 1 << 16, paths.CLOCKS: 1 << 20}  # bytes
+_SIZES = {hooks.TRACE: 96 << 20, hooks.KERNELS: 33 << 20, hooks.STEPS: 4 << 20, paths.CLOCKS: 1 << 20}  # bytes
 _FILES = re.compile(
     rf"{hooks.PROFILE}/(?:(?P<rank>\d{{1,7}})(?:\.\d{{1,10}})?(?P<kind>{'|'.join(map(re.escape, list(_SIZES)[:3]))})"
     rf"|(?P<clocks>{paths.CLOCKS}))"

@@ -137,6 +137,22 @@ for step in range(1, 6):
     assert output.index("profiler stops") == output.index("step 3") + 1
 
 
+def test_impi_records_its_collectives_while_the_profile_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "impi_torch.py").write_text(
+        "wants = []\ndef record_works(record):\n    wants.append(record)\n    return wants.clear\n"
+    )
+    script = """
+import impi_torch
+from torch.optim.optimizer import Optimizer
+one = Optimizer()
+for step in range(1, 7):
+    for record in impi_torch.wants: record(("allreduce", step, step + 1))
+    one.step()
+"""
+    run_script(tmp_path, script)
+    assert read_steps(tmp_path)["works"] == [["allreduce", 3, 4], ["allreduce", 4, 5]]
+
+
 def test_a_users_own_wish_for_onednns_lines_is_left_alone(tmp_path: Path) -> None:
     assert "verbose" not in run_script(tmp_path, TRAIN, "6", ONEDNN_VERBOSE="1")
 

@@ -16,7 +16,7 @@ from ipexctl.verbs.run.profile import is_wanted
         ("profile/clocks", 300, True),
         ("profile/5.trace.gz", 100, False),  # of another host's rank
         ("profile/3.trace.gz", 1 << 30, False),
-        ("profile/3.4711.steps", 1 << 20, False),
+        ("profile/3.4711.steps", 8 << 20, False),
         ("profile/3.begun", 0, False),
         ("profile/3.part", 100, False),
         ("profile/x.trace.gz", 100, False),

@@ -109,6 +109,19 @@ def test_no_time_is_before_the_first() -> None:
     assert min(event["ts"] for event in events if "ts" in event) == 0
 
 
+def test_collectives_of_impi_come_from_its_own_record() -> None:
+    """torch's profiler sees none of them."""
+    trace = trace_of(0, "node0", op("aten::mm", 5, 1), op("c10d::allreduce_", 6, 1))
+    works = (("barrier", BASE + 50_000, BASE + 60_000), ("allreduce", BASE + 10_000, BASE + 40_000))
+    steps = RecordedSteps(3, 4, (BASE, BASE + 100_000), True, "", works)
+    merging = merge_ranks([summarise_rank(trace, steps, NONE)], {})
+    found = [(row.name, row.seconds) for row in build_profile("run", merging, (), 3, 4).collectives]
+    assert found == [("impi:allreduce", pytest.approx(30e-6)), ("impi:barrier", pytest.approx(10e-6))]
+    events = json.loads("".join(format_trace(merging, [trace])))["traceEvents"]
+    shown = [(event["name"], event["dur"]) for event in events if event.get("cat") == "collective"]
+    assert shown == [("impi:allreduce", 30), ("impi:barrier", 10)]
+
+
 def test_one_rank_alone_waits_for_nobody() -> None:
     profile = build_profile("run", merged(late(0, "node0", 10)), (), 3, 4)
     assert (profile.ranks[0].waiting, profile.ranks[0].awaited) == (0, 0)

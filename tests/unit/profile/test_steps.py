@@ -42,7 +42,17 @@ def test_a_ranks_record_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b'{"ends": [3, 1]}', b'{"ends": [-1, 1]}', b"[" * 100_000, b'{"first": -1}']
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"ends": [3, 1]}',
+        b'{"ends": [-1, 1]}',
+        b"[" * 100_000,
+        b'{"first": -1}',
+        b'{"works": [["x", 3, 1]]}',
+        b'{"works": [[1, 2]]}',
+    ],
 )
 def test_a_damaged_record_is_none(data: bytes) -> None:
     assert parse_recorded_steps(data) is None
