@@ -9,7 +9,9 @@ The runs were recorded by tests/faults/record_screens.py on two real hosts; the 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -32,11 +34,14 @@ from ipexctl.show.pipe import Pipe, choose_terminal_encoding
 from ipexctl.show.sinks import Plain
 from tests.unit.show import streams
 from tests.unit.show.answers import ANSWERS
-from tests.unit.show.terminal import Terminal, as_svg, as_text, read_screen
+from tests.unit.show.terminal import Panel, Terminal, as_sheet, as_svg, as_text, read_screen
 
 ROOT = Path(__file__).parents[3]
 DATA, IMAGES = ROOT / "tests/data/screens", ROOT / "docs/images"
+SHEETS = IMAGES / "screens"
 WIDTHS, WIDTH, HEIGHT = (40, 80, 120, 160), 80, 24
+SETTINGS = ("run", "hang", "failed", "install", "doctor-ended", "play", "ps")  # shown in each setting of a terminal
+SHOWN = 40  # lines of a dumb terminal, whose output has no end of its own
 _SAVED = "/home/me/.local/state/ipexctl/runs/2026-11-21T2200-"
 
 
@@ -170,14 +175,55 @@ def as_picture(picture: Picture) -> str:
     return as_svg(read(picture, WIDTH), picture.title, WIDTH, HEIGHT)
 
 
+@contextmanager
+def set_environ(name: str, value: str) -> Iterator[None]:
+    """A variable for the time of a picture: Rich reads it when a console is made."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        os.environ |= {name: before} if before is not None else {}
+
+
+def as_width_sheet(picture: Picture) -> str:
+    """The screen in every width, in one picture in the reader's own theme."""
+    panels = [Panel(f"{width} columns", read(picture, width, whole=True), width) for width in WIDTHS]
+    return as_sheet(panels, picture.title)
+
+
+def as_setting_sheet(picture: Picture) -> str:
+    """The screen of 80 columns on a light and a dark terminal, without colours, in the locale C, on a dumb terminal."""
+    rows = read(picture, WIDTH, whole=True)
+    with set_environ("NO_COLOR", "1"):
+        bare = read(picture, WIDTH, whole=True)
+    ascii_only = read_screen(write(picture, WIDTH, encoding="ascii"), WIDTH, HEIGHT, whole=True)
+    with set_environ("TERM", "dumb"):
+        dumb = read_screen(write_plainly(picture).encode(), WIDTH, HEIGHT, whole=True)
+    panels = [
+        Panel("light", rows, WIDTH, "light"),
+        Panel("dark", rows, WIDTH, "dark"),
+        Panel("NO_COLOR=1", bare, WIDTH),
+        Panel("LC_ALL=C", ascii_only, WIDTH),
+        Panel("TERM=dumb", dumb[-SHOWN:], WIDTH),
+    ]
+    return as_sheet(panels, f"{picture.title}, in each setting of a terminal")
+
+
 def files() -> Iterator[tuple[Path, Callable[[], str]]]:
     """Every golden file and what makes it."""
     for picture in PICTURES:
         yield DATA / f"{picture.name}.txt", lambda picture=picture: as_texts(picture)  # type: ignore[misc]
         if picture.drawn:
             yield IMAGES / f"{picture.name}.svg", lambda picture=picture: as_picture(picture)  # type: ignore[misc]
+        yield SHEETS / f"{picture.name}.svg", lambda picture=picture: as_width_sheet(picture)  # type: ignore[misc]
+        if picture.name in SETTINGS:
+            name = f"{picture.name}-settings.svg"
+            yield SHEETS / name, lambda picture=picture: as_setting_sheet(picture)  # type: ignore[misc]
 
 
 if __name__ == "__main__":
+    SHEETS.mkdir(exist_ok=True)
     for path, make in files():
         path.write_text(make())
