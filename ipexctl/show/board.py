@@ -59,6 +59,7 @@ class Board:
         self.run: e.RunStarted | None = None
         self.over: e.RunEnded | None = None
         self.ranks: list[RankView] = []
+        self._over_at = 0.0
         self.unusual = UnusualLines()
         self.launcher: deque[str] = deque(maxlen=5)
         self.stall: list[str] = []  # lines about ranks that stall, until they make progress again
@@ -111,6 +112,7 @@ class Board:
             case e.RunStarted(ranks=ranks, title=title):
                 self.run, self.over = event, None
                 self.stall, self.suspects = [], frozenset()
+                self.started = at  # one clock: that of the run
                 if title:  # we came later
                     self.title, self.started = title, min(event.at or at, at)
                 self.ranks = [RankView(rank, host, at=at, staged=at) for rank, host in enumerate(ranks)]
@@ -135,7 +137,7 @@ class Board:
                 rank_view = self._rank(rank, host)
                 rank_view.ended, rank_view.at = event, at
             case e.RunEnded():
-                self.over = event
+                self.over, self._over_at = event, at
             case e.Answer() | e.Ended():
                 self.ended = True
 
@@ -149,7 +151,7 @@ class Board:
         """Seconds from the beginning: of the run, where we came later, up to its own end."""
         if self.run is not None and self._came_late and self.run.at and self.over is not None and self.over.at:
             return self.over.at - self.run.at
-        return self.at - self.started
+        return (self._over_at if self.run is not None and self.over is not None else self.at) - self.started
 
     def _host(self, name: str) -> HostView:
         return self.hosts.setdefault(name, HostView(name))

@@ -20,6 +20,12 @@ def make_row(*parts: Part) -> Text:
     return line
 
 
+def fill_cells(words: str, size: int) -> str:
+    """Words in exactly so many cells: filled with blanks, or cut with a mark."""
+    missing = size - cell_len(words)
+    return words + " " * missing if missing >= 0 else set_cell_size(words, max(size - 1, 0)) + "…"[:size]
+
+
 def fit_bar(line: str, room: int) -> str:
     """A line as it is, but of tqdm's that has not enough room the numbers: words and the bar itself give way."""
     bar = _BAR.fullmatch(line) if cell_len(line) > room else None

@@ -14,7 +14,7 @@ from ipexctl.model.harmless import find_harmless, read_harmless
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.board import Board
-from ipexctl.show.frame_lines import draw_rule, draw_sparkline, fit_bar, justify_ends, make_row
+from ipexctl.show.frame_lines import draw_rule, draw_sparkline, fill_cells, fit_bar, justify_ends, make_row
 from ipexctl.show.rank_view import RankView
 from ipexctl.show.sanitise import one_line
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Part
@@ -110,9 +110,7 @@ _RIGHT = ("step", "loss", "it/s", "×", "cpu", "memory")
 def _align(name: str, words: str, size: int) -> str:
     """A cell, cut or filled to its width; numbers end at its right edge."""
     missing = size - cell_len(words)
-    if missing < 0:
-        return set_cell_size(words, max(size - 1, 0)) + "…"[:size]
-    return " " * missing + words if name in _RIGHT else words + " " * missing
+    return " " * missing + words if missing > 0 and name in _RIGHT else fill_cells(words, size)
 
 
 def _group_ranks(view: View, rows: int, now: float) -> tuple[list[list[RankView]], list[list[RankView]]]:
@@ -383,6 +381,7 @@ def _draw_unusual(board: Board, width: int, most: int) -> list[Text]:
     rows = rows[-most:]
     count = board.unusual.hidden
     hidden = f"{count} known harmless {'line' if count == 1 else 'lines'} hidden [w]" if count else ""
+    hidden = f"{count} harmless [w]" if count and len(hidden) + 14 > width else hidden
     if not rows:
         return [draw_rule("", width, hidden)] if hidden else []
     label = min(max((len(who) for who, _, _ in rows), default=0), 16)

@@ -12,9 +12,10 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases, typeset
+from ipexctl.show.frame_lines import fill_cells, make_row
 from ipexctl.show.sanitise import escape, escape_lines, one_line, strip_colours
 from ipexctl.show.tables import Rows
-from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, grid, labelled, outcome, sentences, text, whole
+from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, Part, labelled, outcome, sentences, text, whole
 
 
 def format_run_card(run: RunOutcome) -> list[RenderableType]:
@@ -30,7 +31,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items += [labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}")] if run.followers else []
         items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
     elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
-        items += [outcome(True, f"{many} ended well after {took}"), _format_ranks(ranks)]
+        items += [outcome(True, f"{many} ended well after {took}"), _RankLines(ranks)]
     elif not run.reason:
         items.append(text(f"run {run.run} goes on: {many}"))
     else:
@@ -141,17 +142,35 @@ def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, RankOutcome]) -> s
     return f"{phrases.format_ranks(numbers)} on {where}"
 
 
-def _format_ranks(ranks: Sequence[RankOutcome]) -> RenderableType:
-    """A line per rank with its last words; of many, a line per host."""
-    table = grid(3, last="ellipsis")
-    by_host = group_pairs((rank.host, rank) for rank in ranks)
-    few = len(ranks) <= 16
-    for members in [[rank] for rank in ranks] if few else list(by_host.values())[:16]:
-        numbers = f"rank {members[0].rank}" if few else phrases.format_ranks([rank.rank for rank in members])
-        table.add_row(f"  {numbers}", text(members[0].host), "exit 0", text((_get_last_line(members[0]), QUIET)))
-    if not few and len(by_host) > 16:
-        table.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
-    return table
+class _RankLines:
+    """A line per rank with its last words; of many, a line per host. A long last line gives way, then the host's name;
+    rank and exit never do."""
+
+    FEW = 16  # ranks, or hosts
+    END = "exit 0"
+    LEAST = 8  # cells of a last line or a host's name
+
+    def __init__(self, ranks: Sequence[RankOutcome]) -> None:
+        by_host = group_pairs((rank.host, rank) for rank in ranks)
+        few = len(ranks) <= self.FEW
+        groups = [[rank] for rank in ranks] if few else list(by_host.values())
+        self._rows = [
+            (phrases.format_ranks([rank.rank for rank in group]), escape(group[0].host), _get_last_line(group[0]))
+            for group in groups[: self.FEW]
+        ]
+        self._more = len(groups) - len(self._rows)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        ranks = max(phrases.count_cells(numbers) for numbers, _, _ in self._rows)
+        hosts = max(phrases.count_cells(host) for _, host, _ in self._rows)
+        room = options.max_width - ranks - len(self.END) - 6
+        hosts = min(hosts, max(room, self.LEAST))
+        for numbers, host, last in self._rows:
+            parts: list[Part] = [f"  {fill_cells(numbers, ranks)}  {fill_cells(host, hosts)}  {self.END}"]
+            parts += [("  " + last, QUIET)] if room - hosts >= self.LEAST + 2 else []
+            yield make_row(*parts)
+        if self._more > 0:
+            yield make_row(f"  … and {self._more} more hosts: {self.END}")
 
 
 def _get_last_line(rank: RankOutcome) -> str:

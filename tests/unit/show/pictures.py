@@ -83,6 +83,7 @@ _PLAY = PlayAnswer("train.yaml", _STEPS, True, {"node1": "train"}, next="ipexctl
 PICTURES = (
     Picture("run", "a run that goes well", recorded("well"), 9.1, drawn=True),
     Picture("run-ended", "its end", recorded("well")),
+    Picture("straggler", "8 ranks, one of them at half the pace of the others", streams.training, 21.0, drawn=True),
     Picture("hang", "rank 1 hangs, and the others wait for it", recorded("hang"), 32.5, drawn=True),
     Picture("hang-ended", "the end of that run", recorded("hang")),
     Picture("failed", "rank 1 raises an exception", recorded("failed"), drawn=True),

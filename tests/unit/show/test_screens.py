@@ -47,9 +47,11 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory
+from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome
 from ipexctl.show import screens, typeset
 from ipexctl.show.pending_failures import select_unexplained
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.run_screen import _RankLines
 from tests.markers import MARKER
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -468,3 +470,17 @@ def test_every_screen_is_made_of_text_that_was_looked_at() -> None:
     text = drawn([Padding(item, 0) for item in items], 200)
     assert not any(ord(char) < 32 and char != "\n" for char in text)
     assert "xe\\x1b[2Jon[/bold]\\u202e" in text
+
+
+@pytest.mark.parametrize("width", [36, 40, 80])
+def test_a_long_last_line_never_takes_the_place_of_rank_host_and_exit(width: int) -> None:
+    hosts = ("node0", "a-very-long-host-name-of-a-cluster.example.org")
+    ranks = tuple(RankOutcome(n, host, "ok", status=0, tail="w" * 500) for n, host in enumerate(hosts))
+    pipe = Pipe(raw := io.BytesIO())
+    typeset.make_console(pipe, width).print(_RankLines(ranks))
+    lines = raw.getvalue().decode().splitlines()
+    assert len(lines) == 2
+    for number, line in enumerate(lines):
+        assert len(line) <= width
+        assert re.match(rf"  rank {number}  {hosts[number][:8]}.*  exit 0", line)
+    assert ("wwww" in lines[0]) == (width == 80)
