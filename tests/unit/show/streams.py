@@ -196,8 +196,7 @@ def run(
 
 
 def training(slow: int = 5, steps: int = 40, rate: float = 2.31) -> Iterator[Stamped]:
-    """8 ranks on 4 hosts that print figures, one of them at half the pace of the others; its host is busy with something
-    else. Known harmless lines, and samples of the hosts."""
+    """8 ranks on 4 hosts that print figures, one of them at half the pace of the others; harmless lines; samples."""
     hosts, at = names(4), START
     ranks = tuple(host for host in hosts for _ in range(2))
     yield Stamped(at, e.Started("run", "train_ddp.py", hosts))
