@@ -5,7 +5,7 @@ Read only when the options of a command are built (`cli.command`)."""
 
 from typing import Literal
 
-from ipexctl.model.answers import ExportFormat, RunResult
+from ipexctl.model.saved_runs import ExportFormat, RunResult
 from ipexctl.model.tasks import RANKS, RANKS_PER_HOST, VENV, Backend, Fields, VersionFields, flag
 
 Screen = Literal["auto", "live", "plain", "json"]

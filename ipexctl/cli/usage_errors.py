@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
@@ -164,6 +163,7 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 def _find_nearest(word: str, names: Sequence[str]) -> str | None:
     """The name that is most like the word; of several the one that begins as it does."""
+    from difflib import SequenceMatcher
 
     def measure(name: str) -> tuple[float, int]:
         same = next(

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from ipexctl.model.answers import RunResult, SavedRun
+from ipexctl.model.answers import SavedRun
 from ipexctl.model.errors import Exit
 from ipexctl.model.json_values import Record
 from ipexctl.model.reports import CommandReport
+from ipexctl.model.saved_runs import RunResult
 
 _IDLE = 86400.0  # seconds without a change after which a record without an end counts as abandoned
 

@@ -15,6 +15,7 @@ from ipexctl.model.json_values import JsonObject, JsonRecord, Record
 from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.profile import Profile
 from ipexctl.model.reports import Cleanup
+from ipexctl.model.saved_runs import ExportFormat, RunResult
 from ipexctl.model.stack import StackSummary
 
 # doctor -----------------------------------------------------------------------------------------------------------
@@ -438,10 +439,6 @@ class ReapAnswer(Cleanup):
 
 # saved runs -------------------------------------------------------------------------------------------------------
 
-RunResult = Literal[
-    "ok", "failed", "lost", "stopped", "limit", "interrupted", "detached", "running", "unfinished"
-]  # of a saved run; "detached": it was left while it went on, "unfinished": its record has no end
-
 
 class SavedRun(JsonRecord):
     """A saved run: ``name`` of its directory, ``id`` of the run on hosts if it was one, and the ``word`` by which other
@@ -488,9 +485,6 @@ class PruneAnswer(JsonRecord):
     spared: tuple[SparedRun, ...]
     bytes: int
     dry: bool | None = None
-
-
-ExportFormat = Literal["csv", "parquet", "tensorboard", "prometheus"]
 
 
 class ExportAnswer(JsonRecord):

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from ipexctl.model.answers import RunResult
 from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.saved_runs import RunResult
 
 NotificationEvent = Literal["start", "stall", "failure", "end"]
 

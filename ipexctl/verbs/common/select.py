@@ -3,10 +3,8 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
-from ipexctl.act.bundled_files import find_by_name, list_bundled_files
 from ipexctl.act.inputs import is_writable_by_all, read_input
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
@@ -134,6 +132,10 @@ def _find_playbook(path: str, cwd: Path) -> str:
     Raises `UsageError`."""
     if not path or os.sep in path or path.endswith((".yaml", ".yml")) or (cwd / path).exists():
         return path
+    from difflib import get_close_matches
+
+    from ipexctl.act.bundled_files import find_by_name, list_bundled_files
+
     bundled = find_by_name(path, "playbooks")
     if bundled is None:
         names = [each.stem for each in list_bundled_files("playbooks")]

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from ipexctl.decide.run_figures import FigureReader
 from ipexctl.decide.saved_runs import RunFilter
-from ipexctl.model.answers import ExportAnswer, ExportFormat, SavedRun
+from ipexctl.model.answers import ExportAnswer, SavedRun
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hints import advise
 from ipexctl.model.run_figures import FigureRow
+from ipexctl.model.saved_runs import ExportFormat
 from ipexctl.model.text import pluralize, printable
 from ipexctl.show import figure_files
 from ipexctl.verbs.run.replay import read_saved_run
