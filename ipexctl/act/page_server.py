@@ -16,6 +16,7 @@ from socket import AF_INET, AF_INET6
 from typing import NamedTuple
 
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.text import printable
 
 _PATIENCE = 10.0  # seconds for one request
@@ -49,7 +50,7 @@ def parse_address(text: str) -> tuple[str, int]:
         address, number = None, -1
     if address is None or not 0 <= number <= 65535 or not port.isascii():
         what = f"--serve takes an address of this machine and a port, not {printable(text)!r}"
-        raise UsageError(what, hint="ipexctl watch --serve 127.0.0.1:0")
+        raise UsageError(what, hint=advise("watch", "--serve", "127.0.0.1:0"))
     if not address.is_loopback:
         reasons = ["whoever reaches this machine could read the output of the ranks"]
         hint = "from another machine: ssh -L 8000:127.0.0.1:8000 THIS_MACHINE, with --serve 127.0.0.1:8000"
