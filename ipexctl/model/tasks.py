@@ -331,7 +331,7 @@ class Run(Task):
         "Profile these optimizer steps with torch.profiler: 10:15 is steps 10 to 15, 5 is five steps from step 3 on.",
         "Measurement",
         "STEPS",
-        pattern=r"^\d{1,7}(:\d{1,7})?$",
+        pattern=r"^([1-9]\d{0,6}|\d{1,7}:\d{1,7})$",
     )
     detach: bool = flag(False, "Return as soon as the run has started.")
     share: bool = flag(False, "Start even if another run uses these hosts.", "Hosts", advanced=True)

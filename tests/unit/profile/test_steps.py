@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from ipexctl.cli.command import make_model
 from ipexctl.decide.profile.steps import format_profile_steps, parse_profile_steps, parse_recorded_steps
 from ipexctl.model.errors import UsageError
+from ipexctl.model.tasks import Run
 
 
 @pytest.mark.parametrize(("text", "steps"), [("10:15", (10, 15)), ("5", (3, 7)), ("1", (3, 3)), ("7:7", (7, 7))])
@@ -56,3 +58,12 @@ def test_a_ranks_record_is_read() -> None:
 )
 def test_a_damaged_record_is_none(data: bytes) -> None:
     assert parse_recorded_steps(data) is None
+
+
+@pytest.mark.parametrize("text", ["x", "0", "3-5", "1:", "-1"])
+def test_a_flag_of_another_form_is_refused_with_both_forms(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        make_model(Run, {"script": "train.py", "profile": text})
+    assert (
+        "--profile must be a number of steps or the first and the last step such as 10:15" in refused.value.reasons[0]
+    )
