@@ -48,6 +48,8 @@ _TOKEN = re.compile(
 )
 _BETWEEN = re.compile(r"[\"']?[:=]?(?:tensor)?[\"'\[(]?-?")  # a name and its number, without blanks
 _TOTAL = re.compile(r"\s{0,20}(?:/|of )\s{0,20}(\d{1,15})(?![\d.])")
+# ``loss 2.4 → 0.5``: the new value counts.
+_CHANGE = re.compile(r"\s{0,4}(?:→|->|=>)\s{0,4}([-+]?\d{1,15}(?:\.\d{1,15})?(?:[eE][-+]?\d{1,4})?)(?![\w.])")
 _UNIT = re.compile(r" ?([A-Za-z]{1,12})/([A-Za-z]{1,12})\b")
 _BAR = re.compile(
     r"(?<![\d.])(\d{1,15})(?:/(\d{1,15})|it|batch) \[[\d:]{4,12}(?:<[\d:?, a-z]{1,20})?,\s{0,4}"
@@ -145,6 +147,9 @@ def _read_pairs(line: str) -> list[tuple[str, float]]:
             continue
         if line[start - 1 : start] == "-":
             value = -value
+        if change := _CHANGE.match(line, end):
+            value, end = float(change[1]), change.end()
+            skip = end
         key = _find_key(line, words, start)
         if key == _BATCH:
             key = "step" if _TOTAL.match(line, end) else ""

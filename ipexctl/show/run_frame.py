@@ -108,7 +108,9 @@ _RIGHT = ("step", "loss", "it/s", "×", "cpu", "memory")
 
 
 def _align(name: str, words: str, size: int) -> str:
-    """A cell, cut or filled to its width; numbers end at its right edge."""
+    """A cell, cut or filled to its width; numbers end at its right edge, and of a pace the latest counts."""
+    if name == "pace":
+        return fill_cells(words[-size:], size)
     missing = size - cell_len(words)
     return " " * missing + words if missing > 0 and name in _RIGHT else fill_cells(words, size)
 

@@ -24,7 +24,8 @@ _ROUTINE = re.compile(r"%\||\b(?:INFO|DEBUG)\b|^\[?I\d{4} ")  # bars and reports
 
 # What differs between lines that mean the same: time stamps, addresses, process and rank numbers of loggers.
 _VARIABLE = re.compile(
-    r"\b\d{4}[-/:]\d\d[-/:]\d\d[-T: ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\b\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+    r"\b[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} {1,4}\d{1,9}(?= )"  # glog, with the number of a thread
+    r"|\b\d{4}[-/:]\d\d[-/:]\d\d[-T: ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\b\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
     r"|\b[IWEF]\d{3,4}(?= )|\b0x[0-9a-fA-F]{1,16}\b|\[rank\d{1,6}\]|\(\d{2,9}\)|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?"
 )
 

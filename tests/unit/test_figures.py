@@ -34,6 +34,7 @@ LINES: dict[str, dict[str, float]] = {
     "train/loss: 0.5 val/loss: 0.4": {"loss": 0.5},
     "loss = tensor(0.34)": {"loss": 0.34},
     "loss: -1.5": {"loss": -1.5},
+    "rank 0: loss 2.4281 → 0.5548, 7156 samples/s": {"loss": 0.5548, "samples_s": 7156},
     '{"step": 10, "loss": 0.3, "tokens_per_second": 512}': {"step": 10, "loss": 0.3, "tokens_s": 512},
     "speed: 2.5 s/it": {"pace": 0.4},
     "took 250 ms/step": {"pace": 4.0},

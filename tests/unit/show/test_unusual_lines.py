@@ -54,12 +54,14 @@ def test_time_stamps_addresses_and_processes_do_not_hinder_folding() -> None:
         *((rank, "err", b"[rank%d]:[W1120 10:31:05.12%d x.cpp:7] at 0x7f%d0\n" % ((rank,) * 3)) for rank in (0, 1)),
         *((rank, "err", b"2026:11:20-10:31:05:(%d) |CCL_ERROR| no\n" % (4000 + rank)) for rank in (0, 2)),
         *((rank, "err", b"refused by 10.77.0.1%d:29500\n" % rank) for rank in (0, 1)),
+        *((rank, "err", b"W1122 08:07:52.46%d000 80%d _logger.py:72] odd\n" % (rank, rank)) for rank in (0, 1)),
     )  # fmt: skip
     assert [(text, ranks, count) for text, ranks, count, _ in entries(lines)] == [
         ("2026-11-20 10:31:02,123 WARNING 7 retry", {0, 1, 2}, 3),
         ("[rank1]:[W1120 10:31:05.121 x.cpp:7] at 0x7f10", {0, 1}, 2),
         ("2026:11:20-10:31:05:(4002) |CCL_ERROR| no", {0, 2}, 2),
         ("refused by 10.77.0.11:29500", {0, 1}, 2),
+        ("W1122 08:07:52.461000 801 _logger.py:72] odd", {0, 1}, 2),
     ]
     assert len(feed((0, "err", b"exit 1\nexit 2\n")).entries) == 2
 

@@ -60,6 +60,16 @@ def test_a_slow_rank_is_marked_against_the_median_and_drawn() -> None:
     assert [row[-1][-1] for row in rows] == ["█", "█", "▄", "█"]
 
 
+def test_of_a_pace_the_latest_is_seen_where_not_all_has_room() -> None:
+    paces = [b"step 7 loss 0.5 2.0 it/s\n"] * 30 + [b"step 8 loss 0.5 0.1 it/s\n"]
+    run = made(*((0, pace) for pace in paces))
+    for at in range(31):
+        run.ranks[0].paces.append(2.0 if at < 30 else 0.1)
+    row = drawn(View(run))[2].rstrip()
+    assert row.endswith("▁")
+    assert "…" not in row
+
+
 def test_a_pace_is_computed_from_steps_and_falls_to_zero_when_they_stop() -> None:
     run = made()
     for step in range(20):
