@@ -388,7 +388,7 @@ def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample
         host,
         round(now.at, 3),
         round(seconds, 3),
-        round(max(0.0, now.cpu - before.cpu) / seconds, 3),
+        min(round(max(0.0, now.cpu - before.cpu) / seconds, 3), float(now.cores)),  # ticks are coarser than the clock
         now.cores,
         now.memory,
         now.memory_total,

@@ -189,6 +189,11 @@ def test_a_counter_that_went_backwards_counts_nothing() -> None:
     )
 
 
+def test_no_more_cores_are_in_use_than_there_are() -> None:
+    now = EMPTY._replace(steady=1.0, cpu=EMPTY.cpu + 2.04)
+    assert compute_sample(EMPTY, now, "h").cpu == 2.0
+
+
 def test_of_many_interfaces_the_busiest_are_told() -> None:
     before = EMPTY._replace(traffic={f"veth{n}": (0, 0) for n in range(99)})
     now = before._replace(traffic={f"veth{n}": (n, 1) for n in range(99)})

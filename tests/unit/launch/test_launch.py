@@ -506,6 +506,14 @@ def test_timings_are_those_of_the_protocol_unless_a_test_gives_others() -> None:
     assert read_timings_from_environ({"IPEXCTL_TIMINGS": '{"quiet": 4}'}) == Timings(quiet=4)
 
 
+@pytest.mark.parametrize(
+    ("settings", "seconds"), [({}, 5.0), ({"metrics_every": 0}, 0.0), ({"metrics_every": 2.5}, 2.5)]
+)
+def test_every_host_is_sampled_as_often_as_was_asked_for(settings: dict[str, Any], seconds: float) -> None:
+    specs = build_run_specs(launch(), run(**settings), Identity(NONCE, "token", "alice", 0.0))
+    assert [spec.timings.sample for spec in specs.values()] == [seconds] * 2
+
+
 def test_secrets_are_neither_in_the_plan_nor_in_its_json() -> None:
     two = launch(asked={"TOKEN": Setting("hunter2", "--pass-env", secret=True)})
     assert "TOKEN=(secret)    # --pass-env" in str(two)
