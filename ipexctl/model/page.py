@@ -10,6 +10,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonRecord, Record
 from ipexctl.model.launch import PlannedLaunch
+from ipexctl.model.profile import Profile
 from ipexctl.model.reports import CommandReport, RankState
 
 Points = tuple[tuple[float, float], ...]  # (seconds, value), in order of time
@@ -56,7 +57,8 @@ class Curve(Record):
 
 
 class Figure(Record):
-    """One chart. ``by`` says what its curves are; the horizontal axis is time, or steps where ``steps``."""
+    """One chart. ``by`` says what its curves are; the horizontal axis is time, or steps where ``steps``. ``zero``: its
+    vertical axis begins at 0, as that of amounts."""
 
     key: str
     title: str
@@ -64,6 +66,7 @@ class Figure(Record):
     by: Literal["rank", "host", "run"]
     curves: tuple[Curve, ...]
     steps: bool = False
+    zero: bool = False
 
 
 class LogLine(Record):
@@ -143,6 +146,7 @@ class RunPage(Record):
     launch: PlannedLaunch | None
     doctor: DoctorRecord | None = None
     watched_from: float | None = None
+    profile: Profile | None = None
 
     @property
     def links(self) -> tuple[LinkSpeed, ...]:

@@ -4,7 +4,10 @@ another directory with nothing saved."""
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,3 +172,38 @@ def test_a_look_up_that_finds_nothing_says_so_and_is_not_saved(desk: Desk, words
     assert told.code == 4, told
     assert f"no run {'1120-nosuch ' if words[1:] else ''}is kept on these hosts" in told.err
     assert not desk.records
+
+
+def test_the_page_of_a_run_is_served_while_it_goes_on_and_left_in_its_record(
+    desk: Desk, start: Start, hosts: Cluster, tmp_path: Path
+) -> None:
+    going = start(*RUN, ACTOR, "count", "40", GATE)
+    going.until("0│tick 0", "1│tick 0", "2│tick 0")
+    other = Desk(hosts, tmp_path / "other")
+    served = other.start("watch", "--serve")
+    told = served.until("is shown at http://127.0.0.1:")
+    address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", told.out + told.err)
+    assert address
+    url = address[0]
+    fetch = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
+
+    def look() -> str:
+        """What a browser on the controller gets."""
+        words = [*hosts.controller, sys.executable, "-c", fetch, url]
+        return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    wait(lambda: "tick 0" in look() and "3 ranks on 3 hosts, running" in look(), 60.0)
+    open_gates(hosts)
+    told = going.end()
+    assert told.code == 0, told
+    assert served.end().code == 0
+    assert not other.records, "watch saves nothing"
+    [record] = desk.records
+    page = (record / "report.html").read_text()
+    assert "3 ranks on 3 hosts ended well" in page
+    for words in ("tick 39", "CPU per rank", "where each comes from", "NUMA"):
+        assert words in page
+    again = desk("report", "-o", str(tmp_path / "page.html"))
+    assert again.code == 0, again
+    assert "tick 39" in (tmp_path / "page.html").read_text()
+    assert not residue(hosts)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import isfinite
 from statistics import median
+from typing import Literal
 
 from ipexctl.decide.diagnosis.stack_traces import group_stacks
 from ipexctl.decide.page.cluster import make_doctor_record
 from ipexctl.decide.page.logs import FindHarmless, RankOutput
 from ipexctl.decide.page.series import Series, find_stragglers
 from ipexctl.model import events as e
-from ipexctl.model.answers import DoctorAnswer
+from ipexctl.model.answers import DoctorAnswer, RunAnswer
 from ipexctl.model.errors import Kind
 from ipexctl.model.events import Stamped
 from ipexctl.model.facts import Facts
@@ -28,6 +29,7 @@ from ipexctl.model.page import (
     Span,
     SpanKind,
 )
+from ipexctl.model.profile import Profile
 from ipexctl.model.reports import CommandReport, RankState
 
 ReadFigures = Callable[[str], Mapping[str, float]]
@@ -36,8 +38,7 @@ _LOGS = 5 << 20  # bytes of output of all ranks together
 _LEAST_LOG = 8 << 10  # of one rank, however many they are
 _POINTS = 40_000  # columns of all curves of one figure together
 _CURVES = 64  # drawn of one figure: the eye tells no more apart
-_LINES = 48  # searched for figures in one piece of output: the last ones
-_SEARCHES = 20  # pieces of output of one rank, and second, that are searched
+_SEARCHED = 2000  # lines that are searched for figures in a second, of all ranks together; about 2 % of a core
 _LONGEST = 600  # characters of a line with figures
 _PACE = 1.0  # seconds at least between two steps that a pace is computed from
 _NAMES = 12  # figures of a script, of which each is a chart
@@ -52,6 +53,8 @@ _TITLES = {
     "rank memory": ("memory per rank", "GiB"),
 }  # fmt: skip
 _OF_HOSTS = ("cpu", "memory", "swap", "received", "sent", "disk", "watts", "celsius", "mhz", "waiting")
+_AMOUNTS = ("pace", "samples_s", "tokens_s")  # whose axis begins at 0
+_LEVELS = ("celsius", "mhz")  # of hosts, whose axis does not
 _OF_RANKS = ("rank cpu", "rank memory")
 _STAGES: Mapping[str, SpanKind] = {
     "start": "start", "python": "python", "torch": "torch", "rendezvous": "rendezvous", "connected": "rendezvous",
@@ -98,7 +101,7 @@ class PageFolding:
         self._facts: dict[str, Facts] = {}
         self._outputs: dict[int, RankOutput] = {}
         self._launcher = RankOutput(64 << 10)
-        self._searched: dict[int, tuple[int, int]] = {}  # rank → a second, and how many pieces were searched in it
+        self._searched: dict[int, tuple[int, int]] = {}  # rank → a second, and how many lines may be searched in it
         self._unfinished: dict[tuple[int, str], bytes] = {}
         self._figures: dict[str, dict[int, Series]] = {}
         self._steps: dict[int, tuple[float, float]] = {}  # rank → time and number of the step its pace is computed from
@@ -110,6 +113,7 @@ class PageFolding:
         self._file_figures: dict[str, dict[str, Series]] = {}
         self._delays: dict[str, float] = {}  # host → least of (stamp − the host's own time)
         self._doctor: DoctorRecord | None = None
+        self._profile: Profile | None = None
         self._at = 0.0
         self._late_from = self._late_until = 0.0  # of a watcher that came later: while it reads what was before
         self._ranks = self._hosts = 1
@@ -147,6 +151,8 @@ class PageFolding:
                 self._facts[host] = facts
             case e.Answer(value=DoctorAnswer() as answer):
                 self._doctor = make_doctor_record(at, answer)
+            case e.Answer(value=RunAnswer(profile=Profile() as profile)):
+                self._profile = profile
             case e.RunStarted():
                 if event.title and event.at and at - event.at > _LATE:
                     self._late_from, self._late_until = at, at + _GAP
@@ -187,22 +193,25 @@ class PageFolding:
         if output is None:
             output = self._outputs[event.rank] = RankOutput(max(_LOGS // self._ranks, _LEAST_LOG))
         output.add_piece(at, event.stream, event.data)
-        key = (event.rank, event.stream)
-        *lines, rest = (self._unfinished.get(key, b"") + event.data).replace(b"\r", b"\n").split(b"\n")
+        key, data = (event.rank, event.stream), event.data
+        room = self._find_room(at, event.rank)
+        if not room:  # only where the next line begins is of interest
+            self._unfinished[key] = b"" if data.endswith(b"\n") else data[data.rfind(b"\n") + 1 :][-_LONGEST:]
+            return
+        *lines, rest = (self._unfinished.get(key, b"") + data).replace(b"\r", b"\n").split(b"\n")
         self._unfinished[key] = rest[-_LONGEST:]
-        for line in lines[-_LINES:] if self._has_time(at, event.rank) else ():
+        self._searched[event.rank] = (int(at), room - min(len(lines), room))
+        for line in lines[-room:]:
             if len(line) <= _LONGEST:
                 self._take_line(at, event.rank, line.decode("utf-8", "replace"))
 
-    def _has_time(self, at: float, rank: int) -> bool:
-        """Whether a rank's lines are still searched in this second: one that writes without end costs no more. Lines
+    def _find_room(self, at: float, rank: int) -> int:
+        """How many lines of a rank are still searched in this second: ranks that write without end cost no more. Lines
         that were written before they were watched have no time that a figure could be drawn at."""
         if at < self._late_until:
-            return False
-        second, count = self._searched.get(rank, (0, 0))
-        count = count + 1 if second == int(at) else 1
-        self._searched[rank] = (int(at), count)
-        return count <= _SEARCHES
+            return 0
+        second, room = self._searched.get(rank, (0, 0))
+        return room if second == int(at) else max(_SEARCHED // self._ranks, 4)
 
     def _take_line(self, at: float, rank: int, line: str) -> None:
         figures = self._read_figures(line)
@@ -320,6 +329,7 @@ class PageFolding:
             launch=self._launch,
             watched_from=self._late_from - begun if self._late_from else None,
             doctor=self._doctor or saved,
+            profile=self._profile,
         )
 
     def _measure_paces(self) -> list[tuple[int, float]]:
@@ -392,7 +402,7 @@ class PageFolding:
             ]
             if curves:
                 title, unit = _TITLES.get(name, (name, ""))
-                figures.append(Figure(name, title, unit, "rank", _choose_curves(curves)))
+                figures.append(Figure(name, title, unit, "rank", _choose_curves(curves), zero=name in _AMOUNTS))
         for name, of_name in self._file_figures.items():
             curves = [Curve(who, series.points()) for who, series in of_name.items() if series.count > 1]
             if curves:
@@ -408,7 +418,7 @@ class PageFolding:
                 if name in table and table[name].count > 1
             ]
             if curves and any(value for curve in curves for _, value in curve.points):
-                figures.append(Figure(name, *_TITLES[name], "host", _choose_curves(curves)))
+                figures.append(_make_amount(name, "host", curves))
         for name in _OF_RANKS:
             of_ranks = [
                 Curve(f"rank {rank}", series.points(shifts.get(host, 0.0) - begun), rank in slow)
@@ -416,8 +426,17 @@ class PageFolding:
                 if series.count > 1
             ]
             if of_ranks:
-                figures.append(Figure(name, *_TITLES[name], "rank", _choose_curves(of_ranks)))
+                figures.append(_make_amount(name, "rank", of_ranks))
         return figures
+
+
+def _make_amount(name: str, by: Literal["rank", "host"], curves: list[Curve]) -> Figure:
+    """The chart of something that is used. Where that is less than a GiB everywhere, it is in MiB."""
+    title, unit = _TITLES[name]
+    if unit == "GiB" and max(value for curve in curves for _, value in curve.points) < 1:
+        unit = "MiB"
+        curves = [replace(c, points=tuple((at, 1024 * value) for at, value in c.points)) for c in curves]
+    return Figure(name, title, unit, by, _choose_curves(curves), zero=name not in _LEVELS)
 
 
 def _count_columns(members: int) -> int:

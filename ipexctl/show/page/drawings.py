@@ -88,14 +88,15 @@ def _draw_mark(mark: Mark, rank: int, top: int, length: float) -> Markup:
     return make_tag("text", glyph, make_tag("title", about), x=_percent(mark.at, length), y=top + 15, class_=kind)
 
 
-def choose_scale(values: Iterable[float]) -> tuple[float, float]:
-    """The least and greatest value of a vertical axis: round numbers around all of them, 0 where that is near."""
+def choose_scale(values: Iterable[float], *, zero: bool = False) -> tuple[float, float]:
+    """The least and greatest value of a vertical axis: round numbers around all of them, 0 where that is near, or
+    wanted."""
     low = high = 0.0
     first = True
     for value in values:
         low, high = (value, value) if first else (min(low, value), max(high, value))
         first = False
-    if low >= 0 and low < 0.7 * high:
+    if low >= 0 and (zero or low < 0.7 * high):
         low = 0.0
     if high <= low:
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
@@ -110,7 +111,7 @@ def format_value(value: float) -> str:
 
 def draw_chart(figure: Figure, length: float) -> Markup:
     """The curves of one figure. The script reads values back from the points by the scale in ``data-`` attributes."""
-    low, high = choose_scale(value for curve in figure.curves for _, value in curve.points)
+    low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
     begin, extent = 0.0, length
     if figure.steps:
         begin = min(curve.points[0][0] for curve in figure.curves)
@@ -139,7 +140,7 @@ def draw_chart(figure: Figure, length: float) -> Markup:
 
 def list_scale(figure: Figure) -> tuple[str, str]:
     """The names of the greatest and the least value of a chart's axis."""
-    low, high = choose_scale(value for curve in figure.curves for _, value in curve.points)
+    low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
     return format_value(high), format_value(low)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from io import StringIO
 from typing import Any
 
 from markupsafe import Markup
@@ -17,12 +18,14 @@ from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import ClusterPage, Figure, HostPart, LogLine, RankLog, RankRow, RunPage
+from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show.compare_screen import list_figure_rows, name_columns
 from ipexctl.show.page import drawings
 from ipexctl.show.page.drawings import clean
 from ipexctl.show.page.verdict import make_cluster_verdict, make_verdict
 from ipexctl.show.phrases import format_clock, format_duration, format_hosts
+from ipexctl.show.profile_screen import format_profile
 from ipexctl.show.sanitise import escape_lines, strip_colours
 
 _LOGS = 8 << 20  # characters of all logs of a page, markup included
@@ -32,8 +35,9 @@ _KINDS = (
 )  # fmt: skip
 _SECTIONS = (
     ("time", "Time"), ("figures", "Figures"), ("resources", "Over time"), ("hosts", "Hosts"), ("network", "Network"),
-    ("plan", "Plan"), ("logs", "Logs"),
+    ("profile", "Profile"), ("plan", "Plan"), ("logs", "Logs"),
 )  # fmt: skip
+_PROFILE = 120  # columns of the tables of a profile
 _DRAWN = 64  # hosts whose processors are drawn
 _LEVELS = ("error", "warning", "info")
 
@@ -98,7 +102,7 @@ def render_run(page: RunPage, *, live: bool = False) -> str:
     figures["rank"] = [figure for figure in figures["rank"] if figure not in of_host]
     figures["host"] += of_host
     findings = page.report.findings or (page.doctor.findings if page.doctor else ())
-    present = {"figures": figures["rank"], "resources": figures["host"]}
+    present = {"figures": figures["rank"], "resources": figures["host"], "profile": page.profile}
     harmless = sum(bool(line.harmless) for log in page.logs for line in log.lines)
     lines, hidden = pluralize(sum(len(log.lines) for log in page.logs), "line"), pluralize(harmless, "harmless line")
     joules = [host.joules for host in page.hosts if host.joules is not None]
@@ -123,6 +127,7 @@ def render_run(page: RunPage, *, live: bool = False) -> str:
         held=sort_findings(findings),
         checked=_describe_checks(page, bool(findings)),
         harmless=f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
+        profile=_format_profile(page.profile) if page.profile else "",
         logs=_render_logs(page.logs, page.launcher),
     )
 
@@ -198,6 +203,17 @@ def _summarise(page: RunPage) -> str:
         parts += [page.launch.launcher, page.launch.backend]
     parts += [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(page.begun)), format_duration(page.length)]
     return " · ".join(clean(part) for part in parts if part)
+
+
+def _format_profile(profile: Profile) -> str:
+    """The tables of a profile, as a terminal has them."""
+    from rich.console import Console
+
+    stream = StringIO()
+    console = Console(file=stream, width=_PROFILE, color_system=None, markup=False, emoji=False, highlight=False)
+    for item in format_profile(profile):
+        console.print(item, crop=False)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
 def _list_kinds(page: RunPage) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,19 @@ def test_a_good_run_has_stages_figures_and_samples_on_one_axis() -> None:
     assert page.variables["FI_TCP_IFACE"]["xeon01"] != page.variables["FI_TCP_IFACE"]["xeon02"]
 
 
+def test_memory_below_a_gibibyte_is_in_mebibytes() -> None:
+    stream = list(make_run("good"))
+    small = [
+        replace(each, event=replace(each.event, ranks=(e.RankSample(0, 1.0, 5 << 20),)))
+        if isinstance(each.event, e.HostSample) else each
+        for each in stream
+    ]  # fmt: skip
+    figures = {figure.key: figure for figure in fold_page(small).figures}
+    assert figures["rank memory"].unit == "MiB"
+    assert figures["rank memory"].curves[0].points[0][1] == 5
+    assert figures["memory"].unit == "GiB"
+
+
 def test_a_run_that_lost_a_host_and_started_again_has_both_attempts_on_the_axis() -> None:
     page = fold_page(make_run("lost"))
     assert page.attempts == 2
@@ -122,6 +136,24 @@ def test_the_pace_of_a_script_that_prints_steps_only_is_measured() -> None:
     page = fold_page([*stream, Stamped(START + 11, e.Ended("run", Exit.OK))])
     assert page.rows[0].pace == pytest.approx(4.0)
     assert page.rows[0].loss == 0.5
+
+
+def test_ranks_that_write_without_end_are_searched_no_more_than_a_chart_needs() -> None:
+    read: list[str] = []
+
+    def count(line: str) -> dict[str, float]:
+        read.append(line)
+        return {"loss": 1.0}
+
+    pages = PageFolding(count)
+    pages.handle_event(Stamped(START, e.RunStarted("k7", "a", ("a", "a"), "train.py", START)))
+    for number in range(100):
+        data = b"".join(b"line %d of %d\n" % (line, number) for line in range(1000))
+        pages.handle_event(Stamped(START + number / 100, e.Output(number % 2, "a", "out", data + b"loss ")))
+    assert len(read) == 2000
+    assert read[-1].startswith("line 999 of ")
+    pages.handle_event(Stamped(START + 2, e.Output(0, "a", "out", b"0.5\n")))
+    assert read[-1] == "loss 0.5"  # the line that was cut is whole again
 
 
 # logs -------------------------------------------------------------------------------------------------------------

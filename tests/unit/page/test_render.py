@@ -15,9 +15,11 @@ import pytest
 
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
+from ipexctl.model.answers import RunAnswer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import RunPage
+from ipexctl.model.profile import OperatorTime, Profile, ProfiledRank
 from ipexctl.show.page.drawings import choose_scale, list_ticks
 from ipexctl.show.page.render import render_run
 from ipexctl.show.record import Record
@@ -112,7 +114,7 @@ def test_harmless_lines_are_folded_and_logs_are_cut_in_the_middle() -> None:
 
 def make_long_run() -> Iterator[Stamped]:
     """64 ranks for 24 hours; each writes more than its page can hold, of characters that grow when they are escaped."""
-    for number, stamped in enumerate(make_run("good", 64, 8, 86_400, 120.0)):
+    for number, stamped in enumerate(make_run("good", 64, 8, 86_400, 240.0)):
         yield stamped
         if isinstance(stamped.event, e.Output) and number % 50 < 25:
             data = b'<\x1b&"' * 500 + b"\n" + b"a line of a script\n" * 8
@@ -124,6 +126,17 @@ def test_the_page_of_64_ranks_and_24_hours_is_below_15_mb() -> None:
     assert page.length > 86_000
     html = render_run(page)
     assert 1_000_000 < len(html.encode()) < 15_000_000
+
+
+def test_a_profile_is_part_of_the_page() -> None:
+    rank = ProfiledRank(0, "xeon01", 5, 1.0, 0.4, 0.2, 0.1)
+    profile = Profile("k7", 3, 7, "same", (rank,), operators=(OperatorTime(EVIL, 10, 0.5, 0.6),))
+    stream = [*make_run("good"), Stamped(START + 99, e.Answer(RunAnswer("k7", "done", False, profile)))]
+    reader = Reader(render_run(fold_page(stream)))
+    assert "profile of steps 3 to 7" in reader.text
+    assert "alert" in reader.text
+    assert [tag for tag, _ in reader.elements].count("script") == 1
+    assert "profile of steps" not in Reader(render_run(fold_page(make_run("good")))).text
 
 
 # the record -------------------------------------------------------------------------------------------------------
@@ -215,6 +228,7 @@ def test_a_page_replaces_a_file_whole_and_never_writes_through_a_link(tmp_path: 
 def test_axes_have_round_numbers_around_all_values() -> None:
     assert choose_scale([0.3, 2.31]) == (0.0, 2.5)
     assert choose_scale([98.0, 99.0]) == (98.0, 99.0)
+    assert choose_scale([98.0, 99.0], zero=True) == (0.0, 100.0)
     low, high = choose_scale([5.0])
     assert low < 5 < high
     low, high = choose_scale([-1e-12, 1e12])
