@@ -20,9 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train PyTorch on your Xeon and EPYC hosts: doctor, install, sync and run over SSH, with a real mpirun.",
-    epilog="Exit codes: 0 done · 2 wrong input · 3 unreachable · 4 a step failed · 5 a rank failed"
-    " · 6 lost or at a limit · 7 busy · 8 something left · 9 output not stored · 70 a bug · 130 interrupted",
+    help="Train PyTorch on your Xeon and EPYC hosts over SSH, with a real mpirun.",
+    epilog="Exit codes: 0 done · 2 input · 3 unreachable · 4 step · 5 rank · 6 lost or limit · 7 busy · 8 left over"
+    " · 9 not stored · 70 bug · 130 interrupted",
 )
 for group in (job, play, examples, stack, runs, saved, tools):
     app.add_typer(group.app)
@@ -45,7 +45,7 @@ def _root_callback(
             "-v",
             "--verbose",
             show_default=False,
-            help="Print each command executed on a host to standard error; -vv: all of debug.log.",
+            help="Print what is executed on hosts; -vv: the debug.log.",
             **VERBOSITY,
         ),
     ] = 0,

@@ -6,10 +6,8 @@ from itertools import chain
 from typing import TypeVar
 
 # Commands that take --hostfile, --hosts and --limit, and those that take --venv. A test holds both to the command line.
-ON_HOSTS = frozenset(
-    ("attach", "bench", "doctor", "fetch", "install", "logs", "ps", "run", "stop", "sync", "uninstall")
-)
 WITH_VENV = frozenset(("bench", "doctor", "install", "run", "uninstall"))
+ON_HOSTS = WITH_VENV | {"attach", "fetch", "logs", "ps", "stop", "sync", "watch"}
 _SCRIPTS = frozenset(("run",))  # commands whose last words are a script's
 _HOST_OPTIONS = frozenset(("-f", "--hostfile", "--hosts", "--limit", "-l"))
 
