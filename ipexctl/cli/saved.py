@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.command import command, confirm
+from ipexctl.cli.command import command, confirm, read_options
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -53,7 +53,12 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
     if flags.format is not None:
         raise UsageError("--format needs --export")
     if flags.prune:
-        return prune_runs(saved, flags.names, chosen, policy, dry=not flags.yes)
+        options = [option for option in read_options(type(flags)) if not option.flag.argument and option.name != "yes"]
+        given = [(f"--{option.key.replace('_', '-')}", getattr(flags, option.name)) for option in options]
+        words = [word for name, value in given if value is not None and value is not False
+                 for word in ([name] if value is True else [name, str(value)])]  # fmt: skip
+        words = [*flags.names, *words]
+        return prune_runs(saved, flags.names, chosen, policy, dry=not flags.yes, words=words)
     if not policy.is_empty or flags.yes:
         raise UsageError("rules that say which runs go, and --yes, need --prune")
     return list_runs(saved, flags.names, chosen)

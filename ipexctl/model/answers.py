@@ -478,13 +478,15 @@ class SparedRun(JsonRecord):
 
 
 class PruneAnswer(JsonRecord):
-    """``runs --prune``: what was removed; in a dry run, what would be. ``bytes`` is the space of it."""
+    """``runs --prune``: what was removed; in a dry run, what would be, and ``next``, the command that removes it.
+    ``bytes`` is the space of it."""
 
     directory: str
     removed: tuple[SavedRun, ...]
     spared: tuple[SparedRun, ...]
     bytes: int
     dry: bool | None = None
+    next: str | None = None
 
 
 class ExportAnswer(JsonRecord):

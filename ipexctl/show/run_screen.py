@@ -1,5 +1,6 @@
 """What is shown of a run when it is over, and of the runs that hosts keep."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -193,12 +194,22 @@ def format_cleanup_proof(cleanup: Cleanup) -> list[RenderableType]:
 
 def format_stacks(value: RankStacksAnswer) -> list[RenderableType]:
     """Where ranks stand: which are where, and of each place the stack of one rank, innermost first."""
-    items: list[RenderableType] = whole("\n".join(value.summary)) if value.summary else [text("no rank answered")]
+    items: list[RenderableType] = [Line(text(line), _measure_label(line)) for line in value.summary]
+    items = items or [text("no rank answered")]
     for place in value.places:
         if place.frames:
             items += ["", text((phrases.format_ranks(place.ranks), STRONG), f" on {phrases.format_hosts(place.hosts)}")]
-            items += whole("\n".join(place.frames), 2)
+            items += [Line(text("  ", frame), 4) for frame in place.frames]
     return items
+
+
+def _measure_label(line: str) -> int:
+    """Where the place stands in a line such as ``  ranks 0-3  train.py:88 step``; 2 in a sentence."""
+    label = re.match(r"  ranks? [\d,-]+ +", line)
+    return label.end() if label and label.end() <= _WIDEST_LABEL else 4 if label else 2
+
+
+_WIDEST_LABEL = 24  # cells
 
 
 def format_runs(value: PsAnswer) -> list[RenderableType]:

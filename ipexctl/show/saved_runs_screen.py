@@ -10,7 +10,7 @@ from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import one_line
-from ipexctl.show.typeset import BAD, QUIET, STRONG, WARN, Line, Part, labelled, text
+from ipexctl.show.typeset import BAD, QUIET, STRONG, WARN, Line, Part, text
 
 _STYLES = {"failed": BAD, "lost": BAD, "ok": "", "running": STRONG}
 
@@ -33,7 +33,6 @@ def format_pruned_runs(value: PruneAnswer) -> list[RenderableType]:
         items.append(text("no saved run to remove"))
     elif value.dry:
         items.append(text(f"would remove {many}, {size}; nothing was removed"))
-        items.append(labelled("hint", "the same command with --yes removes them"))
     else:
         items.append(text(f"removed {many}, {size}"))
     return items
@@ -60,6 +59,8 @@ class SavedRunTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         names = list(self._rows[0][0])
+        if self._measure(names) > options.max_width:  # the year goes first: names of records have it
+            self._rows = [(cells | {"started": cells["started"][5:]}, run) for cells, run in self._rows]
         for name in self.LEAST:
             if self._measure(names) > options.max_width:
                 names.remove(name)

@@ -185,7 +185,9 @@ def format_next_steps(
             items += format_orphans_step("", answer, place)
         case a.InitAnswer(next=command, then=then):
             items += typeset.format_next_step(f"first what it would do, then: {then}", command)
-        case a.InstallAnswer() | a.LabAnswer() | a.CopiedExampleAnswer() | a.PlayAnswer() if answer.next and not hints:
+        case a.InstallAnswer() | a.LabAnswer() | a.CopiedExampleAnswer() | a.PlayAnswer() | a.PruneAnswer() if (
+            answer.next and not hints
+        ):
             items += typeset.format_next_step("", answer.next)
     return [*items, *(format_next_step(report.run, place) if report and report.run else [])]
 

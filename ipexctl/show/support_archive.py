@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ipexctl.model.answers import LeftOutPart, SupportPart
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import looks_secret, printable
 from ipexctl.show.event_json import dump_ascii_json
@@ -25,6 +26,11 @@ _OBJECTS = re.compile(r"events\.jsonl|report\.json|profile/profile\.json")
 _PRINTED = re.compile(r"ranks/\d+\.(?:out|err)|report\.html")  # it holds what ranks printed
 _TAILS = ("tail",)  # of a rank's end: its last lines
 _LINE = 1 << 20  # bytes: a longer line is masked in pieces
+
+
+def _fold_name(name: str) -> str:
+    """``ranks/*.out``: the same word for the files of all ranks."""
+    return re.sub(r"(?<=[/-])\d+(?=[.-])", "*", name)
 
 
 class PreparedPart(Record):
@@ -44,10 +50,17 @@ class Preparation(Record):
             prepared.file.close()
 
     def list_contents(self) -> str:
-        """A line for each member: bytes, how many secrets were masked, name; then what is left out, and why."""
-        lines = [f"{one.part.bytes:>12}  {one.part.masked:>6}  {one.part.name}" for one in self.parts]
-        left = [f"left out: {one.name} ({one.why})" for one in self.left_out]
-        return "\n".join([f"{'bytes':>12}  {'masked':>6}  name", *lines, *left])
+        """A line for each member: bytes, how many secrets were masked, name; then what is left out, and why. Those of
+        all ranks are one line."""
+        groups = group_pairs((_fold_name(one.part.name), one.part) for one in self.parts)
+        lines = []
+        for name, parts in groups.items():
+            many = f"  ({len(parts)} files)" if len(parts) > 1 else ""
+            size, masked = sum(part.bytes for part in parts), sum(part.masked for part in parts)
+            lines.append(f"{size:>12}  {masked:>6}  {name if many else parts[0].name}{many}")
+        left = group_pairs(((_fold_name(one.name), one.why), one.name) for one in self.left_out)
+        lines += [f"left out: {name if len(names) > 1 else names[0]} ({why})" for (name, why), names in left.items()]
+        return "\n".join([f"{'bytes':>12}  {'masked':>6}  name", *lines])
 
 
 def prepare_parts(

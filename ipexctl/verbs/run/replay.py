@@ -41,7 +41,7 @@ def find_saved_run(runs: Path, word: str) -> Path:
         return matches[0]
     if not matches:
         reasons = [f"saved in {escape(str(runs))}: {_format_newest_names(every)}"]
-        raise UsageError(f"no saved run is called {escape(word)}", reasons=reasons, hint=advise("replay", "last"))
+        raise UsageError(f"no saved run is called {escape(word)}", reasons=reasons, hint=advise("runs"))
     what = f"{escape(word)} matches {len(matches)} saved runs"
     raise UsageError(what, reasons=[_format_newest_names(matches)], hint="write more of it")
 
@@ -72,7 +72,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     except OSError as error:
         what = f"{escape(str(directory))} is not a saved run"
         reasons = [f"{EVENTS}: {(error.strerror or str(error)).lower()}"]
-        raise UsageError(what, reasons=reasons, hint=advise("replay", "last")) from None
+        raise UsageError(what, reasons=reasons, hint=advise("runs")) from None
     ranks = _RankFiles(directory / RANKS)
     at = 0.0
     shown = ended = 0

@@ -30,8 +30,11 @@ def list_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> Workflow:
     yield Ended("runs", Exit.OK)
 
 
-def prune_runs(runs: Path, names: Sequence[str], chosen: RunFilter, policy: PrunePolicy, *, dry: bool) -> Workflow:
-    """Removes saved runs, or lists those that would be removed. Raises `UsageError` where the policy names none."""
+def prune_runs(
+    runs: Path, names: Sequence[str], chosen: RunFilter, policy: PrunePolicy, *, dry: bool, words: Sequence[str] = ()
+) -> Workflow:
+    """Removes saved runs, or lists those that would be removed; ``words`` are the user's own, for the command that
+    removes them. Raises `UsageError` where the policy names none."""
     if policy.is_empty and not names:
         raise UsageError(
             "--prune needs a rule that says which runs go",
@@ -55,7 +58,8 @@ def prune_runs(runs: Path, names: Sequence[str], chosen: RunFilter, policy: Prun
             yield HostFailed(Failure("", Kind.STEP, what, code="prune"))
     spared = tuple(SparedRun(run.name, why) for run, why in choice.spared)
     size = sum(run.bytes for run in removed)
-    yield Answer(PruneAnswer(str(runs), tuple(removed), spared, size, dry or None))
+    command = str(advise("runs", *words, "--yes")) if dry and removed else None
+    yield Answer(PruneAnswer(str(runs), tuple(removed), spared, size, dry or None, command))
     yield Ended("runs", Exit.OK)
 
 

@@ -326,10 +326,9 @@ def test_a_title_of_others_cannot_change_the_terminal() -> None:
 def test_what_was_removed_is_summed_up() -> None:
     spared = (SparedRun("x", "in use by another process"),)
     dry = drawn(format_pruned_runs(PruneAnswer("/r", LISTED, spared, 5 << 20, True)), 100)
-    assert dry[-3:] == [
+    assert dry[-2:] == [
         "! not removed: x: in use by another process",
         "would remove 2 saved runs, 5.0 MiB; nothing was removed",
-        "hint       the same command with --yes removes them",
     ]
     assert (
         drawn(format_pruned_runs(PruneAnswer("/r", LISTED[:1], (), 5 << 20)), 100)[-1] == "removed 1 saved run, 5.0 MiB"
@@ -346,7 +345,8 @@ def test_the_command_lists_prunes_and_refuses(runs: Path, monkeypatch: pytest.Mo
     assert [run["name"] for run in json.loads(call(app, ["runs", "--json"]).stdout)["runs"]] == [directory.name]
     assert "1031-k7" in call(app, ["runs"]).stdout
     assert call(app, ["runs", "--keep", "3"]).exit_code == Exit.INPUT
-    assert call(app, ["runs", "--prune", "--older-than", "1d"]).exit_code == Exit.OK
+    dry = call(app, ["runs", "last", "--prune", "--older-than", "1d", "--keep", "0", "--json"])
+    assert json.loads(dry.stdout)["next"] == "ipexctl runs last --prune --older-than 1d --keep 0 --yes"
     assert directory.exists()
     assert "removed 1 saved run" in call(app, ["runs", "--prune", "--older-than", "1d", "--yes"]).stdout
     assert not directory.exists()

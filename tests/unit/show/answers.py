@@ -84,6 +84,18 @@ _SAVED = tuple(
     for n, (result, cause) in enumerate((("ok", ""), ("failed", "rank 5 on node2 exited with code 1")))
 )  # fmt: skip
 
+_C10D = "torch/distributed/distributed_c10d.py:2810 all_reduce"
+_STANDING = a.RankStacksAnswer(
+    "1121-221326-5c04",
+    ("3 of 4 ranks wait in all_reduce, rank 2 on node1 does not", f"  ranks 0-1,3  {_C10D} ← train.py:88 step",
+     "  rank 2       data.py:41 read_batch"),
+    (2,),
+    (a.StackPlace((0, 1, 3), ("node0", "node1"), "", (_C10D, "train.py:88 step", "train.py:120 <module>")),
+     a.StackPlace((2,), ("node1",), "", ("data.py:41 read_batch", "train.py:80 step", "train.py:120 <module>"))),
+    (),
+    (),
+)  # fmt: skip
+
 # name of the picture, its title, verb, answer
 ANSWERS: tuple[tuple[str, str, str, a.AnyAnswer], ...] = (
     ("doctor-warning", "doctor with a warning only", "doctor",
@@ -128,6 +140,11 @@ ANSWERS: tuple[tuple[str, str, str, a.AnyAnswer], ...] = (
     ("hosts", "the hosts of a hostfile", "hosts", a.HostsAnswer("hosts", (), _HOSTS)),
     ("ps", "runs on these hosts", "ps", a.PsAnswer(_RUNS, (), ("node0", "node1"), ())),
     ("runs", "saved runs", "runs", a.RunsAnswer("/home/me/.local/state/ipexctl/runs", 2, _SAVED)),
+    ("runs-pruned", "saved runs that would be removed", "runs", a.PruneAnswer(
+        "/home/me/.local/state/ipexctl/runs", _SAVED,
+        (a.SparedRun("2026-11-21T2200-run", "in use by another process"),), 24 << 20, True,
+        "ipexctl runs --prune --older-than 30d --yes")),
+    ("logs-stacks", "where ranks stand, on request", "logs", _STANDING),
     ("stop", "a run that was stopped", "stop", a.StopAnswer(("node0", "node1"), {}, (), "1121-221326-5c04", "stopped")),
     ("stop-left", "a process that SIGKILL does not end", "stop",
      a.StopAnswer(("node0",), {"node1": (4711,)}, ("node2",), "1121-221326-5c04", "stopped")),
