@@ -265,7 +265,7 @@ class Folding:
             state = "stopped" if end.cause == "stopped" else "lost"
         return replace(
             running,
-            **select_attributes(end, "status", "signal", "error", "traceback", "kernel", "oom", "libraries"),
+            **select_attributes(end, "status", "signal", "error", "traceback", "kernel", "oom", "libraries", "where"),
             host=end.host or host,
             state=state,
             at=end.at + shifts.get(end.host, 0.0) if end.at else seen,

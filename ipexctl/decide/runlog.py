@@ -5,7 +5,13 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Literal
 
 from ipexctl.decide.demux import Demux, Lines, Piece
-from ipexctl.decide.diagnosis.stack_traces import describe_stall, find_odd_ranks, format_comparison, group_stacks
+from ipexctl.decide.diagnosis.stack_traces import (
+    describe_position,
+    describe_stall,
+    find_odd_ranks,
+    format_comparison,
+    group_stacks,
+)
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hints import advise
@@ -210,5 +216,6 @@ def _make_rank_end(record: journal.RankEnded) -> e.RankEnded:
         cause="lost" if lost else "stopped" if ended_by_others and record.status != 0 else "",
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,
+        where=describe_position(record.stacks),
         libraries=tuple(LoadedLibrary(*library) for library in record.libraries),
     )

@@ -250,6 +250,7 @@ class RankEnded(Event):
     kernel: str = ""  # what the host's kernel log says of its death
     libraries: tuple[LoadedLibrary, ...] = ()
     oom: OutOfMemory | None = None
+    where: str = ""  # the line of its script shortly before it was killed for lack of memory
 
 
 class RunEnded(Event):

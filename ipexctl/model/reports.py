@@ -76,6 +76,7 @@ class RankOutcome(Record):
     kernel: str = ""  # its host's kernel log about its death
     oom: OutOfMemory | None = None
     libraries: tuple[LoadedLibrary, ...] = ()
+    where: str = ""  # the line of its script shortly before it was killed for lack of memory
 
 
 class Cleanup(JsonRecord):

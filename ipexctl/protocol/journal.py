@@ -77,6 +77,7 @@ class RankEnded(NamedTuple):
     kernel: str = ""  # what the kernel's log says of its death
     libraries: "List[Tuple[str, str, str]]" = []  # that should be loaded once: kind, path, version
     at: float = 0.0
+    stacks: str = ""  # of its threads shortly before it was killed, when its memory was about to run out
 
 
 class RankStack(NamedTuple):

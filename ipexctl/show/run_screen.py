@@ -63,6 +63,8 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
     lines = escape_lines(strip_colours(output))[-_LAST_WORDS:]
     if lines and lines != [""]:
         items += whole("\n".join(lines), 2)
+    if rank.where:
+        items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
     if len(lines) > _SEEN:
         items.append(labelled("  first", (who, STRONG)))
     if rank.error and not rank.oom and rank.error not in output:

@@ -111,6 +111,12 @@ def describe_places(stacks: Sequence[RankStack]) -> tuple[StackPlace, ...]:
     )
 
 
+def describe_position(text: str) -> str:
+    """Where the main thread of these stacks is, in one line; empty without one."""
+    frames = parse_main_thread(text)
+    return _describe_position(frames) if frames else ""
+
+
 def _describe_position(frames: Stack) -> str:
     """``torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step``: innermost, and the user's."""
     own = next((frame for frame in frames if not frame.path_in_library), None)

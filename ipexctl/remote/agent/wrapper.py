@@ -27,7 +27,7 @@ from ipexctl.protocol.hooks import PROFILE_ENV
 from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.messages import RankBegun
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
-from ipexctl.remote.agent import death_report, files, kernel_log, libraries, procs
+from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs
 
 _RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
@@ -86,11 +86,15 @@ def main(argv: "List[str]") -> int:
     files.write_record(directory, files.START, started)
     for work, args in ((_check_binding, (child.pid, spec, place, env, notes)), (_end_without_guard, (spec,))):
         threading.Thread(target=work, args=args, daemon=True).start()
+    watch = memory_watch.MemoryWatch(directory, rank, child.pid)
+    watch.start()
     status = output.relay_output(child)
     record = record._replace(signal=max(0, -status), stopped=bool(stopped), at=time.time())
     after = _read_memory_limits()
     if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
         record = record._replace(oom=after)
+    if record.signal == signal.SIGKILL and not stopped:
+        record = record._replace(stacks=watch.read_last_answer())
     loaded = libraries.list_loaded_libraries(directory, rank)
     record = record._replace(libraries=loaded)
     for text in libraries.describe_duplicate_libraries(loaded, env.get("LD_PRELOAD", "")):

@@ -112,11 +112,11 @@ OF_OTHERS = {"®", "\ufffd", "▶"}  # in what processors and programs write; wh
 
 
 # What a person must find on the screen of 80 × 24 characters: host and rank, the line of the script, and what to type.
-# Of a rank that the kernel kills no line is known: its last words are there instead.
 FOUND = {
     "hang": ("rank 1 on node0 does not", "rank 1       train.py:17 read_batch", "[Ctrl-C] stop"),
+    "hang-ended": ("rank 1 on node0 does not", "rank 1       train.py:17 read_batch", "ipexctl logs"),
     "failed": ("rank 1 on node0 exited with code 1", 'train.py", line 39, in train', "ipexctl logs"),
-    "memory": ("rank 1 on node0 was killed (out of memory", "step 11 loss", "fewer ranks there"),
+    "memory": ("rank 1 on node0 was killed (out of memory", "train.py:43 train", "ipexctl doctor -f hosts"),
     "disk": ("rank 1 on node0 exited with code 1", 'train.py", line 28, in save', "ipexctl doctor"),
 }
 
@@ -127,6 +127,8 @@ def test_who_where_and_what_to_type_are_on_the_last_24_lines(name: str) -> None:
     rows = read_screen(write(picture, WIDTH) + b"$ ", WIDTH, HEIGHT)  # the shell's prompt takes a line
     assert len(rows) <= HEIGHT
     assert not [words for words in FOUND[name] if words not in as_text(rows)]
+    if picture.at is None:  # the command is the last line before the prompt, and nothing else is on it
+        assert re.fullmatch(r"ipexctl [a-z]+( \S+)*", as_text(rows).splitlines()[-2])
 
 
 def test_the_lines_of_the_script_are_what_the_pictures_say() -> None:
@@ -134,4 +136,5 @@ def test_the_lines_of_the_script_are_what_the_pictures_say() -> None:
     assert "/tmp/features" in lines[16 - 1] + lines[17 - 1]
     assert "out.write(" in lines[28 - 1]
     assert "raise ValueError" in lines[39 - 1]
+    assert "memory" in lines[43 - 1]
     assert len(list(recorded("hang")())) > 90
