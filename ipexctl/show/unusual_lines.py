@@ -11,7 +11,8 @@ from ipexctl.model.figures import read_figures
 from ipexctl.model.harmless import find_harmless
 from ipexctl.show.rank_view import format_line
 
-LOOKED_AT = 1 << 16  # bytes a tenth of a second that are looked at
+LOOKED_AT = 1 << 15  # bytes a tenth of a second that are looked at
+LINES = 200  # lines of error output a tenth of a second, likewise
 MOST = 200  # unusual lines held; the oldest make room
 _LINE = 400  # bytes of a line
 
@@ -56,8 +57,10 @@ class UnusualLines:
         self.harmless: dict[str, HarmlessLines] = {}  # by the code of the message
         self._heads: dict[int, UnusualLine | HarmlessLines | None] = {}  # of each rank's error output
         self._tracebacks: dict[int, int] = {}  # lines of a traceback whose last line is still to come
+        self._codes: dict[str, str | None] = {}  # of lines looked up lately: all ranks print the same ones
         self._window = 0.0
         self._budget = LOOKED_AT
+        self._lines = LINES
 
     @property
     def hidden(self) -> int:
@@ -67,17 +70,19 @@ class UnusualLines:
     def handle_output(self, event: e.Output, at: float) -> None:
         """Looks at the whole lines of one output, within the budget of this tenth of a second."""
         if not 0 <= at - self._window < 0.1:
-            self._window, self._budget = at, LOOKED_AT
+            self._window, self._budget, self._lines = at, LOOKED_AT, LINES
         data = event.data[-self._budget :] if self._budget else b""
         self._budget -= len(data)
         if event.stream == "err":
-            for line in data.split(b"\n")[-101:]:
-                if line.strip():
-                    self._add_error_line(event.rank, format_line(line[:_LINE]))
+            lines = [line for line in data.split(b"\n") if line.strip()]
+            lines = lines[len(lines) - min(len(lines), self._lines) :]
+            self._lines -= len(lines)
+            for line in lines:
+                self._add_error_line(event.rank, format_line(line[:_LINE]))
         else:
             for line in _find_odd_lines(data):
                 shown = format_line(line[:_LINE])
-                if (code := find_harmless(shown)) is not None:
+                if (code := self._find_code(shown)) is not None:
                     self._count_harmless(code, event.rank)
                 elif _ODD.search(shown):
                     self._add(shown, event.rank)
@@ -96,7 +101,7 @@ class UnusualLines:
             self._heads[rank] = None
             return
         head = self._heads.get(rank)
-        code = find_harmless(line)
+        code = self._find_code(line)
         if code is not None:
             self._heads[rank] = self._count_harmless(code, rank)
         elif indented and isinstance(head, HarmlessLines):
@@ -107,6 +112,14 @@ class UnusualLines:
             self._heads[rank] = None
         else:
             self._heads[rank] = self._add(line, rank)
+
+    def _find_code(self, line: str) -> str | None:
+        key = _VARIABLE.sub("#", line)
+        if key not in self._codes:
+            if len(self._codes) >= MOST:
+                self._codes.clear()
+            self._codes[key] = find_harmless(line)
+        return self._codes[key]
 
     def _count_harmless(self, code: str, rank: int) -> HarmlessLines:
         entry = self.harmless.setdefault(code, HarmlessLines())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipexctl.model import events as e
-from ipexctl.show.unusual_lines import UnusualLines
+from ipexctl.show.unusual_lines import LINES, MOST, UnusualLines
 
 KERNEL = b"""[W422 16:14:14.000000000 OperatorEntry.cpp:161] Warning: Warning only once for all operators,  other
   Overriding a previously registered kernel for the same operator and the same dispatch key
@@ -90,3 +90,13 @@ def test_bars_figures_and_reports_on_standard_error_are_not_unusual() -> None:
         (0, "out", b"step 8 loss nan\nstep 9 loss 1.0\n"),
     )
     assert [text for text, *_ in entries(lines)] == ["step 7 loss nan", "step 8 loss nan"]
+
+
+def test_a_flood_is_looked_at_within_a_budget_of_each_moment() -> None:
+    lines = UnusualLines()
+    for moment in range(3):
+        for rank in range(10):
+            data = b"".join(b"warning %d of %d\n" % (moment * 1000 + number, rank) for number in range(100))
+            lines.handle_output(e.Output(rank, "a", "err", data), moment / 10)
+    assert sum(entry.count for entry in lines.entries.values()) == MOST == LINES
+    assert list(lines.entries)[-1] == "warning 2099 of 1"
