@@ -116,9 +116,8 @@ class Notifier:
     def pop_warnings(self) -> list[str]:
         """What went wrong since the last call."""
         warnings = []
-        with suppress(queue.Empty):
-            while True:
-                warnings.append(self._warnings.get_nowait())
+        while not self._warnings.empty():  # nobody else takes any
+            warnings.append(self._warnings.get_nowait())
         return warnings
 
     def _deliver_all(self, target: Target, waiting: "queue.Queue[tuple[str, bytes] | None]") -> None:

@@ -3,6 +3,7 @@ another directory with nothing saved."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -114,6 +115,23 @@ def test_stacks_of_all_ranks_on_request_while_the_run_goes_on(
     assert other("stop").code == 0
     assert going.end().code == 6
     assert other("logs", "--stacks").code == 4
+
+
+def test_a_command_is_told_of_the_start_the_stall_and_the_end_of_a_run(
+    desk: Desk, hosts: Cluster, tmp_path: Path
+) -> None:
+    hook, heard = tmp_path / "hook.py", tmp_path / "heard"
+    hook.write_text("import sys\nopen(sys.argv[1], 'a').write(sys.stdin.read())\n")
+    notify = ("--notify", f"{sys.executable} {hook} {heard}", "--notify", "false")
+    told = desk(*RUN, *notify, "--stall-warn", "2", "--stall", "kill", ACTOR, "wait")
+    assert told.code == 6, told  # whatever becomes of those who are told
+    assert told.err.count("--notify false: exit status 1; the command goes on") == 1
+    sent = [json.loads(line) for line in heard.read_text().splitlines()]
+    assert [each["event"] for each in sent] == ["start", "stall", "end"]
+    assert "all 3 ranks are at the same place" in sent[1]["text"]
+    assert sent[1]["hosts"] == ["node0", "node1", "node2"]
+    assert (sent[2]["result"], sent[2]["exit"]) == ("limit", 6)
+    assert not residue(hosts)
 
 
 def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is_left(
