@@ -143,7 +143,7 @@ def test_the_page_is_used_by_keyboard(browser: Browser, pages: dict[str, Path]) 
     shown = "return [...document.querySelectorAll('.log')].filter((log) => !log.hidden).map((log) => log.id)"
     assert browser.run(shown) == ["rank-0"]
     browser.press("Enter")
-    assert "<script>" in browser.run("return document.querySelector('.here').textContent")
+    assert "<script>" in browser.run("return document.querySelector('.current').textContent")
     browser.press("Escape")
     assert len(browser.run(shown)) == 64
     assert browser.run("return document.activeElement.tagName") == "BODY"
@@ -177,8 +177,8 @@ def test_a_click_on_the_time_axis_opens_the_ranks_log_at_that_moment(browser: Br
     box = browser.run("const box = document.querySelector('.rows').getBoundingClientRect();"
                       "return [box.left, box.top, box.width]")  # fmt: skip
     browser.click(box[0] + box[2] / 2, box[1] + 3 * 20 + 10)
-    assert browser.run("return document.querySelector('.here').closest('details').id") == "rank-3"
-    moment = browser.run("return document.querySelector('.here').dataset.t")
+    assert browser.run("return document.querySelector('.current').closest('details').id") == "rank-3"
+    moment = browser.run("return document.querySelector('.current').dataset.t")
     assert "00:00:30.0" <= moment <= "00:00:33.0"
 
 

@@ -95,10 +95,15 @@ class PageFolding:
 
     def __init__(self, read_figures: ReadFigures = lambda _: {}, find_harmless: FindHarmless = lambda _: None) -> None:
         self._read_figures, self._find_harmless = read_figures, find_harmless
+        self._facts: dict[str, Facts] = {}
+        self._doctor: DoctorRecord | None = None
         self._title = self._plan = ""
         self._launch: PlannedLaunch | None = None
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        """Forgets what happened: the page of a record with several runs is that of the last. Hosts and plan stay."""
         self._attempts: list[_Attempt] = []
-        self._facts: dict[str, Facts] = {}
         self._outputs: dict[int, RankOutput] = {}
         self._launcher = RankOutput(64 << 10)
         self._searched: dict[int, tuple[int, int]] = {}  # rank → a second, and how many lines may be searched in it
@@ -112,9 +117,9 @@ class PageFolding:
         self._joules: dict[str, float] = {}
         self._file_figures: dict[str, dict[str, Series]] = {}
         self._delays: dict[str, float] = {}  # host → least of (stamp − the host's own time)
-        self._doctor: DoctorRecord | None = None
         self._profile: Profile | None = None
         self._at = 0.0
+        self._over = False  # the next start is that of another run
         self._late_from = self._late_until = 0.0  # of a watcher that came later: while it reads what was before
         self._ranks = self._hosts = 1
 
@@ -145,6 +150,7 @@ class PageFolding:
                 self._take_file_figures(event)
             case e.Started(verb=verb, title=title):
                 self._title = title if verb in ("run", "attach") or not self._title else self._title
+                self._over = self._over or (verb == "run" and bool(self._attempts))
             case e.Planned(verb="run", text=text):
                 self._plan, self._launch = text, event.launch
             case e.FactsRead(host=host, facts=facts):
@@ -154,6 +160,8 @@ class PageFolding:
             case e.Answer(value=RunAnswer(profile=Profile() as profile)):
                 self._profile = profile
             case e.RunStarted():
+                if self._over or (attempt and attempt.over and attempt.over[1].reason == "done"):
+                    self._begin_run()  # a playbook, or a benchmark, goes on to its next one
                 if event.title and event.at and at - event.at > _LATE:
                     self._late_from, self._late_until = at, at + _GAP
                 self._attempts.append(_Attempt(event, at))

@@ -80,12 +80,12 @@
     for (const log of logs()) {
       const lines = log.querySelector(".lines");
       let count = 0;
-      lines.classList.toggle("found", words !== "");
+      lines.classList.toggle("filtered", words !== "");
       for (const line of lines.children) {
-        const found = words !== "" && line.textContent.toLowerCase().includes(words);
-        line.classList.toggle("hit", found);
-        line.classList.remove("here");
-        if (found) { count += 1; hits.push(line); }
+        const matches = words !== "" && line.textContent.toLowerCase().includes(words);
+        line.classList.toggle("hit", matches);
+        line.classList.remove("current");
+        if (matches) { count += 1; hits.push(line); }
       }
       log.hidden = words !== "" && count === 0;
       if (words !== "") log.open = count > 0 && hits.length - count < 400;
@@ -93,9 +93,9 @@
     one("hits").textContent = words === "" ? "" : `${hits.length} lines`;
   };
   const goTo = (line) => {
-    find(".here").forEach((other) => other.classList.remove("here"));
+    find(".current").forEach((other) => other.classList.remove("current"));
     line.closest("details").open = true;
-    line.classList.add("here");
+    line.classList.add("current");
     line.scrollIntoView({ block: "center" });
   };
   const step = (by) => {

@@ -133,7 +133,7 @@ def render_run(page: RunPage, *, live: bool = False) -> str:
 
 
 def render_cluster(page: ClusterPage) -> str:
-    """The page of what doctor found out of a cluster."""
+    """The page of a cluster, as doctor reports it."""
     answer = page.answer
     names = [host.host for host in answer.hosts]
     trips = [LinkSpeed(made.from_, made.to, made.rtt, None, "TCP") for made in answer.network.made]

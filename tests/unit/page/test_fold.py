@@ -97,6 +97,16 @@ def test_a_run_that_lost_a_host_and_started_again_has_both_attempts_on_the_axis(
     assert len(page.report.run.ranks) == 2
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_of_several_runs_in_one_record_the_page_is_that_of_the_last(named: bool) -> None:
+    later = [Stamped(each.at + 500, each.event) for each in make_run("failed", 2, 2)]
+    later = later if named else [each for each in later if not isinstance(each.event, e.Started)]
+    page = fold_page([*make_run("good"), *later])
+    assert (page.attempts, len(page.rows), len(page.logs)) == (1, 2, 2)
+    assert (1, "failed") in marks(page)
+    assert page.length < 100
+
+
 def test_a_host_whose_clock_is_wrong_is_on_the_controllers_axis() -> None:
     def shifted(event: e.Event) -> e.Event:
         return e.RankStage(1, "xeon02", event.stage, event.at + 3600) if (
