@@ -118,8 +118,7 @@ def _make_answer(lab: Lab) -> LabAnswer:
         hosts.append(LabHost(server.name, act.ADDRESS, server.port, act.is_server_alive(lab, server), count, home))
     hostfile = str(lab.path("hostfile"))
     ssh = f"ssh -F {shlex.quote(str(lab.path('ssh_config')))} {lab.names[0]}"
-    doctor = f"ipexctl doctor -f {shlex.quote(hostfile)}"
-    return LabAnswer(True, str(lab.directory), hostfile, ssh, doctor, hosts=tuple(hosts))
+    return LabAnswer(True, str(lab.directory), hostfile, ssh, advise("doctor", "-f", hostfile), hosts=tuple(hosts))
 
 
 def _discard_lab(directory: Path) -> tuple[int, ...]:

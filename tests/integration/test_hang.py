@@ -174,7 +174,8 @@ def test_a_known_error_is_told_with_the_command_that_helps(start: Start) -> None
     result = report(run_alone(start("import")))
     assert result.run.diagnosis.fix == "ipexctl install --with no_such_package"
     shown = io.BytesIO()
-    typeset.print_items(typeset.make_console(Pipe(shown), 80), Pipe(shown), screens.format_ending(result))
+    items = [*screens.format_ending(result), *screens.format_next_steps(result)]
+    typeset.print_items(typeset.make_console(Pipe(shown), 80), Pipe(shown), items)
     assert b"ipexctl install --with no_such_package" in shown.getvalue()
 
 

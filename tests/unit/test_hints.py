@@ -117,8 +117,6 @@ _FREE = {  # texts that are no advice
     "decide/parsing/dialects.py": "a comment of a written file",
     "decide/parsing/schedulers.py": "the schedulers' own commands stand before it",
     "show/page/render.py": "a page's sentence",
-    "verbs/play/init.py": "a command with a path that is shortened for reading",
-    "verbs/lab.py": "the same of a lab's hostfile",
     "act/packages/download.py": "another process",
 }
 
