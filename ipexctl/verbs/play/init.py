@@ -112,8 +112,8 @@ def init(
     for failure in failures:
         what = f"{failure.host} is in the hostfile although it could not be probed"
         yield Message(what, "warning", code="unreachable")
-    path = _shorten_path(target.playbook)
-    check, play = advise("play", path, "--check"), advise("play", path)
+    shown = _shorten_path(target.playbook)
+    check, play = advise("play", shown, "--check"), advise("play", shown)
     ranks, precision = f"{answers.ppn} on each of {len(inventory)}", "bf16" if answers.precision == "bf16" else "fp32"
     files = (str(target.playbook), target.hosts or str(target.hostfile))
     yield Answer(InitAnswer(*files, stack.name, ranks, precision, next=check, then=play))
