@@ -85,6 +85,7 @@ class _Stall:
         self.event, self.begin = event, seen - event.seconds
         self.end: float | None = None
         self.stacks: list[e.RankStack] = []
+        self.compared = False  # stacks that come later were asked for by the user
         self.odd: tuple[int, ...] = ()
 
 
@@ -181,10 +182,10 @@ class PageFolding:
                 self._note_delay(event.host, at, event.at)
             case e.Stalled():
                 attempt.stalls.append(_Stall(event, at))
-            case e.RankStack() if attempt.stalls:
+            case e.RankStack() if attempt.stalls and not attempt.stalls[-1].compared:
                 attempt.stalls[-1].stacks.append(event)
             case e.StallCompared(ranks=ranks) if attempt.stalls:
-                attempt.stalls[-1].odd = ranks
+                attempt.stalls[-1].odd, attempt.stalls[-1].compared = ranks, True
             case e.Message(code="resumed") if attempt.stalls:
                 attempt.stalls[-1].end = at
             case e.HostFailed(failure=failure) if failure.kind is Kind.LOST and failure.host in attempt.hosts:

@@ -16,7 +16,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import RankRow, RunPage
 from ipexctl.show import event_json
-from tests.unit.page.runs import fold_page, make_doctor, make_run
+from tests.unit.page.runs import STACK, fold_page, make_doctor, make_run
 from tests.unit.show.streams import START, names
 
 SCREENS = Path(__file__).parents[2] / "data" / "screens"
@@ -48,6 +48,19 @@ def test_a_recorded_hang_has_who_waits_and_who_is_waited_for() -> None:
     assert odd.begin < 6 < 30 < odd.end  # from the last progress, 20 s before it was reported
     assert page.rows[1].straggles
     assert not page.live
+
+
+def test_stacks_that_were_asked_for_after_a_stall_are_not_those_of_the_stall() -> None:
+    stream = list(make_run("hang"))
+    [(index, at, bad)] = [
+        (index, each.at, each.event.ranks[0])
+        for index, each in enumerate(stream)
+        if isinstance(each.event, e.StallCompared)
+    ]
+    later = Stamped(at + 5, e.RankStack(bad, "xeon02", 7, "S", "", STACK))
+    page = fold_page([*stream[: index + 1], later, *stream[index + 1 :]])
+    odd = next(span for span in page.rows[bad].spans if span.kind == "odd")
+    assert "data.py:41 read" in odd.text
 
 
 def test_a_recorded_failure_marks_the_rank_and_those_ended_for_it() -> None:
