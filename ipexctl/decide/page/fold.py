@@ -100,6 +100,7 @@ class PageFolding:
         self._doctor: DoctorRecord | None = None
         self._title = self._plan = ""
         self._launch: PlannedLaunch | None = None
+        self._at = 0.0
         self._begin_run()
 
     def _begin_run(self) -> None:
@@ -119,7 +120,6 @@ class PageFolding:
         self._file_figures: dict[str, dict[str, Series]] = {}
         self._delays: dict[str, float] = {}  # host → least of (stamp − the host's own time)
         self._profile: Profile | None = None
-        self._at = 0.0
         self._over = False  # the next start is that of another run
         self._late_from = self._late_until = 0.0  # of a watcher that came later: while it reads what was before
         self._ranks = self._hosts = 1

@@ -84,7 +84,8 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
         details += [("known as", run.diagnosis.title), ("why", run.diagnosis.why)]
         details.append(("what to do", run.diagnosis.fix))
     elif run.first is not None:
-        details.append(("what to do", f"{advise('replay', run.run)}: all that its ranks wrote"))
+        look = advise("logs", run.run, "--rank", str(run.first))
+        details.append(("what to do", complete_hint(look, page.report.place)))
     hosts = {rank.rank: rank.host for rank in run.ranks}
     if run.followers:
         details.append(("failed after it", _name_ranks(run.followers, hosts)))

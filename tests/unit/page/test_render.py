@@ -6,17 +6,18 @@ import base64
 import hashlib
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from ipexctl import loop
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers import RunAnswer
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import RunPage
 from ipexctl.model.profile import OperatorTime, Profile, ProfiledRank
@@ -208,6 +209,22 @@ def test_a_page_that_cannot_be_made_is_one_warning_and_nothing_else(tmp_path: Pa
     sink.close(fold(stream))
     assert len(warnings) == 2
     assert not (tmp_path / PAGE).exists()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_recorded_command_leaves_its_page_unless_it_is_not_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path)
+    monkeypatch.setattr(loop, "get_cache_directory", lambda: tmp_path)
+
+    def workflow(_: object) -> Generator[e.Event, None, None]:
+        yield from (stamped.event for stamped in make_run("good"))
+
+    options = loop.OutputOptions(output="plain", report=wanted)
+    assert loop.run_command(workflow, options, acting=True) is Exit.OK
+    [record] = (tmp_path / "runs").iterdir()
+    assert (record / PAGE).is_file() == wanted
 
 
 def test_a_page_replaces_a_file_whole_and_never_writes_through_a_link(tmp_path: Path) -> None:
