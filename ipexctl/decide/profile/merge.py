@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from json.encoder import encode_basestring_ascii as encode_text
 from operator import itemgetter
 from statistics import median
 from typing import Literal, NamedTuple
@@ -22,7 +23,7 @@ from ipexctl.decide.profile.traces import (
     is_synchronous,
     sum_operators,
 )
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import JsonObject, Record
 from ipexctl.model.profile import CollectiveTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 
 EXACT = 0.001  # seconds: a clock that the run measured this well is taken whatever collectives say
@@ -30,6 +31,7 @@ _ALONE = 0.01  # seconds: by what ranks of a busy host may leave one collective 
 MOST_OPERATORS = 100  # in the profile; the trace has all
 _STEPS_ROW, _COLLECTIVES_ROW = 0, 1_000_000  # threads of a merged rank that are none of its process
 _MOST_ROWS = 32  # of collectives in a rank
+_MOST_ARGUMENTS = 2000  # letters of what is shown of an operator's arguments
 _PIECE = 2000  # events of one piece of the merged trace
 
 
@@ -285,19 +287,20 @@ def format_trace(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]
     yield '{"ph": "M", "name": "trace", "pid": 0, "args": {}}\n]}\n'
 
 
-def _join_events(events: Iterable[Mapping[str, object]]) -> Iterator[str]:
+def _join_events(events: Iterable[str]) -> Iterator[str]:
+    """Events that are JSON already, many in a piece."""
     lines: list[str] = []
     for event in events:
-        lines.append(json.dumps(event) + ",\n")
+        lines.append(event)
         if len(lines) >= _PIECE:
-            yield "".join(lines)
+            yield ",\n".join([*lines, ""])
             lines = []
-    yield "".join(lines)
+    yield ",\n".join([*lines, ""]) if lines else ""
 
 
 def _list_events(
     trace: RankTrace, summary: RankSummary, shift: float, rows: Sequence[int], numbers: int
-) -> Iterator[Mapping[str, object]]:
+) -> Iterator[str]:
     pid = trace.rank
     names = {_STEPS_ROW: "steps", **{_COLLECTIVES_ROW + row: "collectives" for row in sorted(set(rows))}}
     for thread in sorted({each.thread for each in trace.slices if not is_collective(each.name)}):
@@ -308,27 +311,32 @@ def _list_events(
         yield _describe(pid, thread, "thread_name", {"name": name})
         yield _describe(pid, thread, "thread_sort_index", {"sort_index": thread})
     for number, (start, end) in enumerate(pairwise(summary.ends), summary.first):
-        yield _make_slice(pid, _STEPS_ROW, f"step {number}", "step", start + shift, end + shift)
+        yield _format_slice(pid, _STEPS_ROW, f"step {number}", "step", start + shift, end + shift)
     for each in trace.slices:
         if not is_collective(each.name):
-            slice_ = _make_slice(pid, each.thread, each.name, each.kind, each.start + shift, each.end + shift)
-            yield {**slice_, "args": json.loads(each.arguments)} if each.arguments else slice_
+            start, end = each.start + shift, each.end + shift
+            yield _format_slice(pid, each.thread, each.name, each.kind, start, end, each.arguments)
     for call, row in zip(summary.collectives, rows, strict=True):
         if call.finished:
-            row += _COLLECTIVES_ROW
-            yield _make_slice(pid, row, call.name, "collective", call.start + shift, call.end + shift)
+            start, end = call.start + shift, call.end + shift
+            yield _format_slice(pid, _COLLECTIVES_ROW + row, call.name, "collective", start, end)
     for arrow in trace.arrows:
         event = {"ph": arrow.phase, "cat": "fwdbwd", "name": "fwdbwd", "id": numbers + arrow.number}
-        yield {**event, "pid": pid, "tid": arrow.thread, "ts": round(arrow.at + shift, 3), "bp": "e"}
+        yield json.dumps({**event, "pid": pid, "tid": arrow.thread, "ts": round(arrow.at + shift, 3), "bp": "e"})
 
 
-def _describe(pid: int, thread: int, name: str, args: Mapping[str, object]) -> Mapping[str, object]:
-    return {"ph": "M", "name": name, "pid": pid, "tid": thread, "args": args}
+def _describe(pid: int, thread: int, name: str, args: Mapping[str, object]) -> str:
+    return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": thread, "args": args})
 
 
-def _make_slice(pid: int, thread: int, name: str, kind: str, start: float, end: float) -> Mapping[str, object]:
-    times = {"ts": round(start, 3), "dur": round(end - start, 3)}
-    return {"ph": "X", "cat": kind or "op", "name": name, "pid": pid, "tid": thread, **times}
+def _format_slice(
+    pid: int, thread: int, name: str, kind: str, start: float, end: float, arguments: JsonObject | None = None
+) -> str:
+    """As JSON. There may be millions of slices: the encoder would take minutes."""
+    words = f'"ph": "X", "cat": {encode_text(kind or "op")}, "name": {encode_text(name)}, "pid": {pid}, "tid": {thread}'
+    times = f'"ts": {start:.3f}, "dur": {max(0.0, end - start):.3f}'
+    text = json.dumps(arguments) if arguments else ""
+    return f'{{{words}, {times}, "args": {text}}}' if 0 < len(text) <= _MOST_ARGUMENTS else f"{{{words}, {times}}}"
 
 
 def _spread_collectives(calls: Sequence[Collective]) -> list[int]:
@@ -342,7 +350,7 @@ def _spread_collectives(calls: Sequence[Collective]) -> list[int]:
     return chosen
 
 
-def _list_arrows(merging: Merging, rows: Mapping[int, Sequence[int]], numbers: int) -> Iterator[Mapping[str, object]]:
+def _list_arrows(merging: Merging, rows: Mapping[int, Sequence[int]], numbers: int) -> Iterator[str]:
     """From the start of the rank that came last to the end of each other one."""
     by_rank = {each.rank: each for each in merging.summaries}
     for match in merging.matches:
@@ -357,5 +365,5 @@ def _list_arrows(merging: Merging, rows: Mapping[int, Sequence[int]], numbers: i
             for phase, who, at in (("s", last, calls[last].start), ("f", rank, call.end)):
                 row = _COLLECTIVES_ROW + rows[who][match.calls[who]]
                 at += merging.shifts[who] + (0.001 if phase == "s" else -0.001)  # inside of the slice
-                yield {**event, "ph": phase, "pid": who, "tid": row, "ts": round(at, 3)}
+                yield json.dumps({**event, "ph": phase, "pid": who, "tid": row, "ts": round(at, 3)})
             numbers += 1

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import JsonObject, Record
 
 LARGEST = 272 << 20  # bytes of a trace, unpacked; ranks write a little less
 MOST_EVENTS = 3_000_000
@@ -47,7 +47,7 @@ class Slice(NamedTuple):
     end: float
     thread: int
     kind: str
-    arguments: str  # JSON, or ""
+    arguments: JsonObject | None
 
 
 class Arrow(NamedTuple):
@@ -111,30 +111,34 @@ def parse_trace(data: bytes, rank: int, host: str) -> RankTrace:
     if type(base) is not int or not 0 <= base < _FARTHEST:
         raise TraceError("the trace has no base time that is one")
     threads: dict[object, int] = {}
-    slices: list[Slice] = []
+    timed: list[tuple[float, Mapping[str, object]]] = []
     arrows: list[Arrow] = []
     for event in events:
-        if not isinstance(event, Mapping):
+        if not isinstance(event, dict):
             raise TraceError("an event of the trace is no object")
         phase, kind = event.get("ph"), event.get("cat")
         if phase == "X" and kind != "Trace":
-            start = _read_time(event, "ts")
-            name, thread = event.get("name"), _number_thread(event, threads)
-            if not isinstance(name, str):
-                raise TraceError("an event of the trace has no name")
-            end, kind = start + _read_time(event, "dur"), kind if isinstance(kind, str) else ""
-            slices.append(Slice(name[:_MOST_NAME], start, end, thread, kind[:40], _format_arguments(event)))
+            timed.append((_read_time(event, "ts"), event))
         elif phase in ("s", "f") and kind == "fwdbwd":
             number = event.get("id")
             if type(number) is not int or not 0 <= number < 1 << 53:
                 raise TraceError("an arrow of the trace has no number")
-            arrows.append(Arrow(str(phase), number, _read_time(event, "ts"), _number_thread(event, threads)))
-    if not slices:
+            arrows.append(Arrow(phase, number, _read_time(event, "ts"), _number_thread(event, threads)))
+    if not timed:
         raise TraceError("the trace is empty")
-    first = math.floor(min(each.start for each in slices))
-    slices = [each._replace(start=each.start - first, end=each.end - first) for each in slices]
+    first = math.floor(min(start for start, _ in timed))
+    slices = [_read_slice(event, start - first, threads) for start, event in timed]
     arrows = [each._replace(at=each.at - first) for each in arrows if each.at >= first]
     return RankTrace(rank, host, base + first * 1000, slices, arrows)
+
+
+def _read_slice(event: Mapping[str, object], start: float, threads: dict[object, int]) -> Slice:
+    name, kind = event.get("name"), event.get("cat")
+    if not isinstance(name, str):
+        raise TraceError("an event of the trace has no name")
+    kind = kind[:40] if isinstance(kind, str) else ""
+    end = start + _read_time(event, "dur")
+    return Slice(name[:_MOST_NAME], start, end, _number_thread(event, threads), kind, _select_arguments(event))
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -154,13 +158,9 @@ def _number_thread(event: Mapping[str, object], threads: dict[object, int]) -> i
     return threads.setdefault(name if isinstance(name, int | str) else None, len(threads) + 1)
 
 
-def _format_arguments(event: Mapping[str, object]) -> str:
+def _select_arguments(event: Mapping[str, object]) -> JsonObject | None:
     values = event.get("args")
-    if not isinstance(values, Mapping):
-        return ""
-    chosen = {key: values[key] for key in _ARGUMENTS if values.get(key)}
-    text = json.dumps(chosen) if chosen else ""
-    return text if len(text) <= 2000 else ""
+    return {key: values[key] for key in _ARGUMENTS if values.get(key)} or None if isinstance(values, Mapping) else None
 
 
 def find_collectives(slices: Iterable[Slice]) -> list[Collective]:

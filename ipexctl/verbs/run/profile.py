@@ -1,9 +1,11 @@
 """The profile of a run: its ranks' files fetched, merged and saved; and ``ipexctl profile``, which shows it again."""
 
+import gc
 import logging
 import re
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from ipexctl.act.context import Context
@@ -30,6 +32,7 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Star
 from ipexctl.model.json_values import parse_json
 from ipexctl.model.links import Link
 from ipexctl.model.profile import Profile, UnprofiledRank
+from ipexctl.model.text import pluralize
 from ipexctl.protocol import hooks, paths
 from ipexctl.show.record import list_saved_runs
 from ipexctl.show.saved_profile import FOLDER, get_trace_path, has_profile, read_profile, save_profile, save_trace
@@ -39,6 +42,7 @@ from ipexctl.verbs.run.watch import RunWatcher
 
 _log = logging.getLogger(__name__)
 _HOSTS = "hosts"  # in the saved profile: what came from each host, until it was merged
+_MANY_BYTES = 2 << 20  # packed, of all ranks: from here on it takes seconds to merge them
 _MOST_RECORDS = 8  # processes of a rank that leave one
 _SIZES = {hooks.TRACE: 96 << 20, hooks.KERNELS: 33 << 20, hooks.STEPS: 4 << 20, paths.CLOCKS: 1 << 20}  # bytes
 _FILES = re.compile(
@@ -104,6 +108,18 @@ def is_wanted(local: str, size: int, ranks: set[int]) -> bool:
     return match["rank"] is None or int(match["rank"]) in ranks
 
 
+@contextmanager
+def pause_garbage_collection() -> Iterator[None]:
+    """For a trace, which is a million objects without cycles: to look through them again and again doubles the time."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
 class RankFiles:
     """What came of one rank."""
 
@@ -116,6 +132,11 @@ class RankFiles:
             return (self.base / f"{self.rank}{kind}").read_bytes()
         except OSError:
             return b""
+
+    def measure_trace(self) -> int:
+        """Its bytes, packed."""
+        path = self.base / f"{self.rank}{hooks.TRACE}"
+        return path.stat().st_size if path.is_file() else 0
 
     def read_steps(self) -> RecordedSteps:
         """Of the process that was profiled, else of any."""
@@ -139,12 +160,15 @@ def merge_profile(watcher: RunWatcher, saved: Path) -> Generator[Event, None, Pr
     summaries: list[RankSummary] = []
     missing: list[UnprofiledRank] = []
     every = [RankFiles(folder, rank, host) for rank, host in enumerate(watcher.running.hosts)]
+    if sum(files.measure_trace() for files in every) > _MANY_BYTES:
+        yield Message(f"merging the traces of {pluralize(len(every), 'rank')}", code="merge")
     for files in every:
         steps = files.read_steps()
         try:
             if not steps.traced:
                 raise TraceError(steps.why or "it wrote no trace")
-            summaries.append(summarise_rank(files.read_trace(), steps, files.read_kernels()))
+            with pause_garbage_collection():
+                summaries.append(summarise_rank(files.read_trace(), steps, files.read_kernels()))
         except TraceError as error:
             missing.append(UnprofiledRank(files.rank, files.host, str(error)))
     if not summaries:
@@ -156,7 +180,8 @@ def merge_profile(watcher: RunWatcher, saved: Path) -> Generator[Event, None, Pr
         profile = build_profile(watcher.running.run, merging, missing, first, last)
         merged = {summary.rank for summary in summaries}
         try:
-            save_trace(saved, format_trace(merging, (files.read_trace() for files in every if files.rank in merged)))
+            with pause_garbage_collection():
+                save_trace(saved, format_trace(merging, (one.read_trace() for one in every if one.rank in merged)))
             watcher.trace = str(get_trace_path(saved))
         except OSError as error:
             what = f"the merged trace cannot be saved: {(error.strerror or str(error)).lower()}"
