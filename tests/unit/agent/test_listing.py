@@ -104,7 +104,7 @@ def test_logs_of_a_run_that_goes_on_say_how_to_follow_it(link: LocalLink, contex
     with keeping(tmp_path / RUNS) as kept:
         at(kept)
         events = list(manage.logs(None, inventory, context))
-    assert Message(f"run {SPEC.run} goes on: ipexctl logs {SPEC.run} --follow", code="goes-on") in events
+    assert Message(f"run {SPEC.run} goes on: ipexctl logs {SPEC.run} --follow -f test", code="goes-on") in events
 
 
 def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Context, tmp_path: Path) -> None:
