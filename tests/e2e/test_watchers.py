@@ -16,7 +16,7 @@ import pytest
 
 from ipexctl.show.saved_profile import read_profile
 from tests.cluster import Cluster
-from tests.e2e.desk import ACTOR, GATE, LIGHT, ROOT, Desk, Started, open_gates, residue, wait
+from tests.e2e.desk import ACTOR, GATE, LIGHT, ROOT, Desk, Started, Terminal, open_gates, residue, wait
 
 RUN = ("run", "--venv", LIGHT)
 LEDGER = "/root/ledger"
@@ -224,4 +224,48 @@ def test_the_page_of_a_run_is_served_while_it_goes_on_and_left_in_its_record(
     again = desk("report", "-o", str(tmp_path / "page.html"))
     assert again.code == 0, again
     assert "tick 39" in (tmp_path / "page.html").read_text()
+    assert not residue(hosts)
+
+
+TRAINED = """
+import os, sys, time
+print("[W416 23:24:57 s.cpp:204] [c10d] The hostname of the client socket cannot be retrieved", file=sys.stderr)
+step = 0
+while not os.path.exists(sys.argv[1]):
+    step += 1
+    print(f"step {step} loss {1 / step:.4f}", flush=True)
+    time.sleep(0.25)
+"""
+
+
+def test_the_screen_of_a_run_shows_figures_samples_and_harmless_lines(desk: Desk, hosts: Cluster) -> None:
+    """On a terminal, of ranks on three hosts; the clocks of its header and of its end card are the same."""
+    script = desk.path / "project/train.py"
+    script.parent.mkdir()
+    script.write_text(TRAINED)
+    terminal = Terminal(desk, *RUN, "--metrics-every", "1", script, GATE, columns=140)
+
+    def shows(*patterns: str) -> Callable[[], bool]:
+        return lambda: all(re.search(pattern, terminal.show().decode(), re.MULTILINE) for pattern in patterns)
+
+    try:
+        wait(
+            shows(
+                r"^train\.py   3 ranks on 3 hosts · \w+ · .*\d{4}-\d{6}-\w{4}  00:00:\d\d$",
+                r"^ rank  host +isa +stage +step +loss +it/s .*pace +cpu +memory",
+                r"^›0     node0 .* running \d+ s +\d+ +0\.\d+ +\d\.\d\d .* \d+ % +[\d.]+ MiB",
+                r"── 3 known harmless lines hidden \[w\] ─$",
+            ),
+            60.0,
+            lambda: terminal.show().decode(),
+        )
+        terminal.type(b"\x1b[Bw")
+        wait(shows("^›1 .* node1 ", "c10d-host-name  ranks 0-2"), 60.0, lambda: terminal.show().decode())
+        open_gates(hosts)
+        assert terminal.end(60) == 0
+        shown = terminal.show().decode()
+        *_, header = re.findall(r"^train\.py +(\d[\d.]* s)$", shown, re.MULTILINE)
+        assert re.findall(r"ended well after (.*)$", shown, re.MULTILINE) == [header]
+    finally:
+        terminal.kill()
     assert not residue(hosts)
