@@ -222,6 +222,11 @@ class Terminal:
             pass
         return self.screen
 
+    def look(self) -> str:
+        """What is on the screen at this moment."""
+        self.read()
+        return "".join(f"{line.rstrip()}\n" for line in self._drawn.display)
+
     def show(self) -> bytes:
         """All lines that were on the screen at some moment, each once."""
         self.read()
