@@ -81,7 +81,7 @@ class RunLog:
         """The oldest bytes of an output are gone; what follows begins anywhere."""
         self._demux[kind] = Demux(self._nonce, kind)
         output = "output" if kind == frames.OUT else "error output"
-        text = f"{count} bytes of {output} were dropped before they were read"
+        text = f"dropped before they were read: {pluralize(count, 'byte')} of {output}"
         hint = advise("attach", self._running.run, text="raise --log-cap, or watch the run sooner:")
         yield e.HostFailed(Failure(self._running.head, Kind.RECORD, text, hint, "dropped"))
 
@@ -165,7 +165,8 @@ class RunLog:
                 yield e.HostFailed(Failure(host, Kind.RESIDUE, what, hint, "residue"))
             case journal.RunEnd():
                 if record.unstored:
-                    text = f"{record.unstored} bytes of output were not stored: no space left for the run's directory"
+                    size = pluralize(record.unstored, "byte")
+                    text = f"not stored, no space left for the run's directory: {size} of output"
                     yield e.HostFailed(Failure(running.head, Kind.RECORD, text, code="unstored"))
                 reason: Any = record.reason
                 self.over = e.RunEnded(running.run, reason, record.detail, record.at)

@@ -110,7 +110,7 @@ def _format_title(task: Bench, facts: Mapping[str, Facts]) -> str:
         for name in ("torch", _IPEX)
     }
     named = [f"{'IPEX' if name == _IPEX else name} {', '.join(each)}" for name, each in versions.items() if any(each)]
-    return f"BERT {task.size}, {task.batch} samples per step, {hosts}: {', '.join(named)}"
+    return f"BERT {task.size}, {pluralize(task.batch, 'sample')} per step, {hosts}: {', '.join(named)}"
 
 
 def _describe_method(task: Bench, facts: Mapping[str, Facts], modes: tuple[str, ...], *, together: bool) -> list[str]:

@@ -26,7 +26,7 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
         old = act.load_lab(directory)
         is_up = old is not None and old.ready and not act.find_dead_hosts(old)
         if old and is_up and len(old.names) != hosts:
-            what = f"a lab of {len(old.names)} hosts is up in {directory}"
+            what = f"a lab of {pluralize(len(old.names), 'host')} is up in {directory}"
             raise UsageError(what, hint=advise("lab", "down"), exit=Exit.BUSY)
         title = f"{pluralize(hosts, 'SSH server')} on {act.ADDRESS}, below {directory}"
         yield Started("lab up", title, tuple(f"lab{number}" for number in range(hosts)))

@@ -156,7 +156,7 @@ def test_the_end_of_the_run_waits_for_those_who_ask_and_lost_output_is_a_failure
     log = RunLog(NONCE, RUNNING)
     record = journal.RunEnd("r1", journal.Reason.DONE, "well", unstored=12, at=9.0)
     [failed] = log.read(frames.JOURNAL, journal.encode_record(record))
-    text = "12 bytes of output were not stored: no space left for the run's directory"
+    text = "not stored, no space left for the run's directory: 12 bytes of output"
     assert describe(failed) == (Kind.RECORD.name, "node0", "unstored", text, "")
     assert log.over == e.RunEnded("r1", "done", "well", 9.0)
 
@@ -185,7 +185,7 @@ def test_output_that_was_dropped_is_a_failure_and_reading_goes_on_behind_it() ->
     cut = frames.build_frame_head(NONCE, 1) + frames.build_frame_tail("o", 9) + b"half"
     list(log.read(frames.OUT, cut))
     [failed] = log.read(frames.get_missing_kind(frames.OUT), b"4096")
-    text = "4096 bytes of output were dropped before they were read"
+    text = "dropped before they were read: 4096 bytes of output"
     hint = "raise --log-cap, or watch the run sooner:\nipexctl attach r1"
     assert describe(failed) == ("RECORD", "node0", "dropped", text, hint)
     framed = frames.build_frame_head(NONCE, 0) + frames.build_frame_tail("o", 3) + b"on\n"

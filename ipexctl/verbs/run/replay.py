@@ -13,6 +13,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import JsonObject
+from ipexctl.model.text import pluralize
 from ipexctl.show import event_json
 from ipexctl.show.record import EVENTS, MARK, RANKS, list_saved_runs
 from ipexctl.show.sanitise import escape
@@ -84,7 +85,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
             try:
                 line = _parse_object(raw)
                 if line.get("event") == "gap":
-                    yield _make_warning(at, f"{line.get('lines')} events are missing here: they could not be stored")
+                    yield _make_warning(at, f"missing here, since they could not be stored: {line.get('lines')} events")
                     continue
                 if "offset" in line:
                     yield from ranks.read(line)
@@ -182,7 +183,9 @@ class _RankFiles:
         lost = line.get("lost")
         missing = end - offset + (lost if isinstance(lost, int) else 0)
         if missing:
-            yield _make_warning(stamped.at, f"{missing} bytes of rank {event.rank} ({event.stream}) are missing here")
+            yield _make_warning(
+                stamped.at, f"missing here: {pluralize(missing, 'byte')} of rank {event.rank} ({event.stream})"
+            )
 
     def read_unreferenced(self, at: float) -> Iterator[Stamped]:
         """What the ranks' files hold beyond the last reference: the record ended before it was noted."""
@@ -191,7 +194,8 @@ class _RankFiles:
             if first is None or first[1].startswith(MARK):  # only the mark of a gap that was reported above
                 continue
             size = (self._directory / f"{rank}.{stream}").stat().st_size
-            yield _make_warning(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
+            left = f"{pluralize(size - shown, 'byte')} of rank {rank} ({stream})"
+            yield _make_warning(at, f"shown here, since their time is not known: {left}")
             for _, data in self._read_pieces((rank, stream), shown, size):
                 yield Stamped(at, e.Output(rank, self._hosts[rank], stream, data, partial=True))
 

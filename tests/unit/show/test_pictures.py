@@ -9,8 +9,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ipexctl.data import read_data
+from ipexctl.model.text import format_size, pluralize
+from ipexctl.show import phrases
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding
 from tests.unit.show.pictures import HEIGHT, PICTURES, ROOT, WIDTH, Picture, files, read, recorded, write, write_plainly
 from tests.unit.show.terminal import Terminal, as_text, read_screen
@@ -109,6 +113,44 @@ def test_a_terminal_that_shows_ascii_only_is_known_by_its_environment(environ: d
 
 
 OF_OTHERS = {"®", "\ufffd", "▶"}  # in what processors and programs write; what could not be read
+
+
+SINGULAR = re.compile(
+    r"(?<![\d.,:/×-])\b1 (?:hosts|ranks|bytes|files|steps|processes|events|lines|runs|errors|warnings|samples|cores)\b"
+)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_words_are_true_on_every_screen(picture: Picture) -> None:
+    """Plurals; units of one kind; nothing of 100 % that waits; no mark of success beside a failure; a command last."""
+    for width in (40, 160):
+        lines = as_text(read(picture, width, whole=True)).splitlines()
+        text = "\n".join(lines)
+        assert not SINGULAR.search(text)
+        assert not re.search(r"\d ?(?:kB|MB|GB)\b(?!/s)", text), "sizes are in binary units"
+        assert not re.search(r"\b100 ?%.*(?:wait|left)", text)
+        for line in lines:
+            assert not (line.startswith("✓") and re.search(r"\b(?:failed|exit [1-9]|waits|not begun)\b", line)), line
+            assert not (re.search(r"✗.*\bok=\d", line) and "failed=0" in line and "unreachable=0" in line), line
+        commands = [number for number, line in enumerate(lines) if line.startswith("ipexctl ")]
+        below = "".join(line for line in lines[(commands or [len(lines)])[-1] + 1 :])
+        assert " " not in below.strip() or width == 40, "nothing is below the command but, on a narrow screen, its end"
+
+
+@given(st.floats(1, 1e15))
+def test_a_size_has_a_binary_unit_and_at_most_three_digits(size: float) -> None:
+    assert re.fullmatch(r"(?:\d{1,3}|\d\.\d) (?:B|KiB|MiB|GiB|TiB)", format_size(size))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 10_000))
+def test_a_step_that_goes_on_is_never_at_100_percent(done: int, total: int) -> None:
+    for text in (phrases.format_amount(done, total, "files"), phrases.format_short_amount(done, total, "files")):
+        assert "100 %" not in text
+
+
+@given(st.integers(0, 3), st.sampled_from(["host", "process", "rank", "byte", "box", "switch"]))
+def test_one_is_singular_and_nothing_else(count: int, noun: str) -> None:
+    assert (pluralize(count, noun) == f"{count} {noun}") == (count == 1)
 
 
 # What a person must find on the screen of 80 × 24 characters: host and rank, the line of the script, and what to type.
