@@ -170,11 +170,19 @@ class RunFollower:
     """Reads a run's files from the head, reconnecting at the exact byte; with ``once`` only what is there now."""
 
     def __init__(
-        self, context: Context, site: RemoteRunDir, *, once: bool = False, timings: Timings = Timings()
+        self,
+        context: Context,
+        site: RemoteRunDir,
+        *,
+        once: bool = False,
+        samples: bool = True,
+        timings: Timings = Timings(),
     ) -> None:
         self._context = context
         self._site = site
-        self._once = ("once",) if once else ()
+        self._once = (frames.ONCE,) if once else ()
+        # The agent of a version without samples does not know the word.
+        self._samples = () if samples or not timings.sample else (frames.NO_SAMPLES,)
         self._timings = timings
         self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR, frames.SAMPLES), 0)
         self._frames: queue.Queue[Frame] = queue.Queue(64)
@@ -235,7 +243,7 @@ class RunFollower:
     def _stream_frames(self) -> Iterator[Frame]:
         *words, samples = (str(offset) for offset in self.offsets)
         link = self._context.links.open(self._site.host)
-        more = (samples,) if self._offsets[frames.SAMPLES] else ()  # the agent of an earlier version sends none
+        more = (samples,) if self._offsets[frames.SAMPLES] else self._samples
         command = self._site.build_command(Role.WATCH, self._site.directory, *words, *self._once, *more, timeout=0)
         with link.stream(command) as channel:
             # Of its own, so that a screen that stands still does not look like a controller that is gone.

@@ -17,6 +17,8 @@ _HEADER = struct.Struct("!cQI")  # kind, offset in its file, length; then the by
 JOURNAL, OUT, ERR, SAMPLES, ALIVE, END = "j", "o", "e", "s", "t", "z"
 # The data of END: the final record is there, the keeper died without one, only what was there now was asked for.
 ENDED, GONE, NOW = b"end", b"gone", b"now"
+# Words of a watcher's command line, behind the offsets: only what the files hold now; no samples.
+ONCE, NO_SAMPLES = "once", "no-samples"
 
 
 def get_missing_kind(kind: str) -> str:

@@ -61,14 +61,14 @@ def _ask_keeper(directory: str, spec: "RunSpec", message: "Message") -> "Optiona
 
 
 def watch(argv: "List[str]") -> int:
-    """``watch RUNDIR JOURNAL OUT ERR [once] [SAMPLES]``: what is in the run's files from these offsets on, in frames,
-    until its end; with ``once`` until the files' present end. Needs no keeper.
+    """``watch RUNDIR JOURNAL OUT ERR [once] [SAMPLES|no-samples]``: what is in the run's files from these offsets on,
+    in frames, until its end; with ``once`` until the files' present end. Needs no keeper.
 
     Ends early when the controller falls silent (`_exit_when_silent`)."""
     directory, offsets = argv[0], [int(word) for word in argv[1:4]]
     spec = files.read_spec(directory)
     sink = sys.stdout.buffer
-    once = argv[4:5] == ["once"]
+    once = argv[4:5] == [frames.ONCE]
     samples_offset = next((int(word) for word in argv[4:] if word.isdigit()), 0)
     link: Optional[rpc.Wire] = None
     if not once:
@@ -81,7 +81,7 @@ def watch(argv: "List[str]") -> int:
         frames.OUT: spool.Tail(out, cap, offsets[1]),  # of an output the oldest parts may be gone: the offset tells
         frames.ERR: spool.Tail(err, cap, offsets[2]),
     }
-    if spec.timings.sample:
+    if spec.timings.sample and frames.NO_SAMPLES not in argv[4:]:
         tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples.CAP, samples_offset)
     written, pause = time.monotonic(), 0.02
     while True:

@@ -135,7 +135,7 @@ def logs(
         return
     run = discovered.row.run
     _check_ranks(discovered, ranks)
-    for event in watcher.read_files(follow=follow):
+    for event in watcher.read_files(follow=follow, samples=False):
         if isinstance(event, RunStarted | Message | HostFailed) or (
             isinstance(event, Output) and (not ranks or event.rank in ranks)
         ):

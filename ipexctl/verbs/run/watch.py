@@ -97,9 +97,10 @@ class RunWatcher:
                     return True
         return False
 
-    def _read_frames(self, *, once: bool = False) -> Generator[Frame | None, None, None]:
+    def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[Frame | None, None, None]:
         """The frames of the run's files, up to the last; None where there was none for a moment."""
-        with closing(RunFollower(self.context, self.head, once=once, timings=self.timings)) as follower:
+        following = RunFollower(self.context, self.head, once=once, samples=samples, timings=self.timings)
+        with closing(following) as follower:
             frame = None
             while frame is None or frame.kind not in {frames.END, GAVE_UP}:
                 frame = follower.read_frame(0.2)
@@ -187,10 +188,11 @@ class RunWatcher:
                 if time.monotonic() >= deadline:
                     break
 
-    def read_files(self, *, follow: bool) -> Generator[Event, None, None]:
-        """The contents of the run's files as events; ``follow`` goes on to the run's end. Sends no orders."""
+    def read_files(self, *, follow: bool, samples: bool = True) -> Generator[Event, None, None]:
+        """The contents of the run's files as events, with or without those of samples; ``follow`` goes on to the run's
+        end. Sends no orders."""
         log = RunLog(self.nonce, self.running)
-        with closing(self._read_frames(once=not follow)) as received:
+        with closing(self._read_frames(once=not follow, samples=samples)) as received:
             for frame in received:
                 if frame is None or frame.kind not in {frames.END, GAVE_UP}:
                     yield from self._read_frame(frame, log)

@@ -109,7 +109,7 @@ def test_samples_and_figures_reach_the_watcher_and_the_last_ones_at_the_end(tmp_
         guard = start_guard(kept)
         [sampler] = children(guard)
         until(lambda: [each.pid for each in find("meter", kept)] == [sampler.pid])
-        assert find("guard", kept) == [guard]
+        assert [each.pid for each in find("guard", kept)] == [guard.pid]
         name = f"events.out.tfevents.1.{os.uname().nodename}.{script}.0"
         (work / name).write_bytes(event(1, b"loss", 0.5))
 
@@ -124,6 +124,12 @@ def test_samples_and_figures_reach_the_watcher_and_the_last_ones_at_the_end(tmp_
 
         until(figures)
         until(busy)
+        words = [*("0",) * 3, frames.ONCE, frames.NO_SAMPLES]
+        bare = subprocess.run(
+            remote("watch", str(kept.directory), *words), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True
+        )
+        assert b"GuardJoined" in bare.stdout
+        assert b"HostSample" not in bare.stdout, "logs have no use for them"
         assert figures() == [e.FiguresRead("a", 0, name, "loss", ((1, 0.5),))]
         with (work / name).open("ab") as file:
             file.write(event(2, b"loss", float("nan")))
