@@ -210,7 +210,9 @@ def test_the_page_of_a_run_is_served_while_it_goes_on_and_left_in_its_record(
         words = [*hosts.controller, sys.executable, "-c", fetch, url]
         return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
 
-    wait(lambda: "tick 0" in look() and "3 ranks on 3 hosts, running" in look(), 60.0)
+    # Samples are drawn from the second one on.
+    shown = ("tick 0", "3 ranks on 3 hosts, running", "CPU per rank")
+    wait(lambda: all(words in page for page in [look()] for words in shown), 60.0)
     open_gates(hosts)
     told = going.end()
     assert told.code == 0, told
