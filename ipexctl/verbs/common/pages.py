@@ -19,13 +19,19 @@ _RECORDS = "doctor"  # directory below the state: what doctor reported, a file p
 _KEPT = 32  # files in it
 
 
-def write_page(path: Path, text: str) -> None:
-    """Writes a page for its owner alone, old or new, never half. Raises `UsageError` (exit 9)."""
+def check_destination(path: Path) -> None:
+    """Refuses a file that no page can be written to, before anything is done for it. Raises `UsageError`."""
     shown = printable(str(path), 300)
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UsageError(f"{shown} is not a regular file", exit=Exit.RECORD)
+        raise UsageError(f"{shown} is not a regular file")
     if not path.parent.is_dir():
-        raise UsageError(f"{shown} cannot be written: its directory does not exist", exit=Exit.RECORD)
+        raise UsageError(f"{shown} cannot be written: its directory does not exist")
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes a page for its owner alone, old or new, never half. Raises `UsageError` (exit 9 where writing fails)."""
+    check_destination(path)
+    shown = printable(str(path), 300)
     try:
         write_private_file(path, text.encode("utf-8", "replace"))
     except OSError as error:

@@ -30,7 +30,7 @@ from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import pluralize, printable
-from ipexctl.verbs.common.pages import save_doctor_record, write_page
+from ipexctl.verbs.common.pages import check_destination, save_doctor_record, write_page
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.doctor.import_check import try_imports
@@ -63,6 +63,8 @@ def doctor(
         yield Answer(answers.ExplainAnswer(task.explain.upper(), text))
         yield Ended("doctor", Exit.OK)
         return
+    if page is not None:
+        check_destination(Path(page).expanduser())
     if task.recorded:
         paths = _name_saved_probes(task.recorded)
         texts = {name: read_input(path, limit=_LIMIT).text for name, path in paths.items()}

@@ -21,7 +21,7 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.masking import Masker
 from ipexctl.show.record import read_report
-from ipexctl.verbs.common.pages import find_doctor_record, open_page, write_page
+from ipexctl.verbs.common.pages import check_destination, find_doctor_record, open_page, write_page
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 PAGE = "report.html"
@@ -49,6 +49,8 @@ def report(
     from ipexctl.show.page.render import render_comparison, render_run
 
     directories = [find_saved_run(context.state / "runs", word) for word in words or ("last",)]
+    if page is not None:
+        check_destination(Path(page).expanduser())
     yield Started("report", ", ".join(directory.name for directory in directories), ())
     if len(directories) > 1:
         pages = [(each.name, read_page(each, context.state, environ, known)) for each in directories]

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.act.context import Context
+from ipexctl.act.ssh import Links
 from ipexctl.decide.page.cluster import build_cluster_page, find_differences, make_doctor_record
 from ipexctl.model.answers import DoctorAnswer, DoctorHost, HostFailure, NetworkCheck, TriedConnection
-from ipexctl.model.errors import Kind
+from ipexctl.model.errors import Kind, UsageError
 from ipexctl.model.events import Message
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.tasks import Doctor
 from ipexctl.show.page.render import render_cluster, render_run
 from ipexctl.verbs.common.pages import find_doctor_record, save_doctor_record
-from ipexctl.verbs.doctor.doctor import check_recorded
+from ipexctl.verbs.doctor.doctor import check_recorded, doctor
 from tests.unit.doctor.test_doctor import text_of
 from tests.unit.page.runs import EVIL, fold_page, make_doctor, make_facts, make_run
 from tests.unit.page.test_render import Reader
@@ -61,6 +65,15 @@ def test_saved_probes_have_a_page_too(tmp_path: Path) -> None:
     assert [event.code for event in events if isinstance(event, Message)] == ["page"]
     assert "not measured" in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_any_host_is_asked(tmp_path: Path) -> None:
+    context = Context(Links(), tmp_path, tmp_path)
+    nobody = Inventory((Host("a", "192.0.2.1"),))
+    with pytest.raises(UsageError, match="its directory does not exist"):
+        next(doctor(Doctor(), nobody, context, page=str(tmp_path / "none" / "page.html")))
+    with pytest.raises(UsageError, match="not a regular file"):
+        next(doctor(Doctor(), nobody, context, page=str(tmp_path)))
 
 
 def test_a_run_shows_what_doctor_last_reported_of_its_hosts(tmp_path: Path) -> None:
