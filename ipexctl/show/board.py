@@ -51,6 +51,7 @@ class Board:
     def __init__(self) -> None:
         self.verb = ""
         self.title = ""
+        self.place: tuple[str, ...] = ()  # options by which a further command finds these hosts
         self.started = 0.0
         self.at = 0.0
         self.phase: e.PhaseStarted | None = None
@@ -79,7 +80,7 @@ class Board:
                     rank_view = self._rank(sample.rank, host)
                     rank_view.cpu, rank_view.rss = sample.cpu, sample.rss
             case e.Started(verb=verb, title=title, hosts=hosts):
-                self.verb, self.title = verb, title
+                self.verb, self.title, self.place = verb, title, event.place
                 self.started, self.ended = at, False
                 self.hosts = OrderedDict((name, HostView(name)) for name in hosts)
                 self.run, self.over, self.ranks, self.phase = None, None, [], None

@@ -11,6 +11,7 @@ from rich.text import Text
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.harmless import find_harmless, read_harmless
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.board import Board
@@ -48,8 +49,7 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     for rank in board.ranks:
         rank.refresh(now, 0.25 if len(board.ranks) <= FEW else 1.0)
     unusual = [] if view.whole else _draw_unusual(board, width, min(max(height // 5, 2), 10))
-    stall = [part for line in board.stall for part in phrases.fold_line(line, width - 2, 4)]
-    verdict = [make_row(("▌ ", BAD), part) for part in stall[: max(height // 3, 1)]]
+    verdict = _draw_verdict(board, width, max(height // 3, 1))
     room = height - 2 - len(verdict) - len(unusual)
     rows = min(max(room // 2, 3), max(len(board.ranks), 1))
     grid = [] if view.whole else _draw_ranks(view, width, rows, now, headed=height >= 14)
@@ -74,6 +74,16 @@ def _draw_header(board: Board, width: int, now: float) -> Text:
     while parts and cell_len(title + right) + len(" · ".join(parts)) + 5 > width:
         parts.pop()
     return justify_ends(width, title, right, f"   {' · '.join(parts)}" if parts else "")
+
+
+def _draw_verdict(board: Board, width: int, most: int) -> list[Text]:
+    """Why ranks stall, and how to end the run, from here and from elsewhere."""
+    if not board.stall or board.run is None:
+        return []
+    lines = [part for line in board.stall for part in phrases.fold_line(line, width - 2, 4)]
+    stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', board.run.run), board.place)}"
+    lines.append(one_line(stop) if cell_len(stop) <= width - 2 else "end it: Ctrl-C")
+    return [make_row(("▌ ", BAD), line) for line in lines[:most]]
 
 
 # rows

@@ -267,10 +267,12 @@ STALLED: list[Event] = [
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_stall_stays_in_the_frame_and_its_rank_is_marked_until_progress_returns(width: int) -> None:
     noise = [e.Output(0, "a", "err", b"warning %d\n" % n) for n in range(100)]
-    lines = drawn(View(board(streams.stamp([*STALLED, *noise]))), width)
+    started = e.Started("run", "x.py", ("a", "b"), place=("-f", "h2"))
+    lines = drawn(View(board(streams.stamp([started, *STALLED, *noise]))), width)
     assert lines[1] == "▌ no progress for 60 s: all 4 ranks silent on a, b"
     assert lines[3] == "▌   rank 2  data.py:41 read_batch"
-    assert [line[:10] for line in lines[5:9]] == [" 0     a  ", " 1     a  ", " 2 ◀   b  ", " 3     b  "]
+    assert lines[4] == "▌ end it: Ctrl-C here, or ipexctl stop r -f h2"
+    assert [line[:10] for line in lines[6:10]] == [" 0     a  ", " 1     a  ", " 2 ◀   b  ", " 3     b  "]
     resumed = e.Message("the stalled ranks make progress again", code="resumed")
     text = "\n".join(drawn(View(board(streams.stamp([*STALLED, resumed]))), width))
     assert "▌" not in text
@@ -280,7 +282,7 @@ def test_a_stall_stays_in_the_frame_and_its_rank_is_marked_until_progress_return
 def test_of_many_ranks_the_one_that_the_others_wait_for_is_the_first_row() -> None:
     events = [e.RunStarted("r", "a", tuple(f"n{n // 8}" for n in range(256)), ""), *STALLED[1:3]]
     lines = drawn(View(board(streams.stamp([*events, e.StallCompared((77,), "x")]))))
-    assert re.match(r" 77 ◀ +n9 ", lines[4])
+    assert re.match(r" 77 ◀ +n9 ", lines[5])
 
 
 def test_ctrl_c_is_seen_at_once_in_the_footer_and_in_the_rows() -> None:
