@@ -34,8 +34,8 @@ def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: I
     assert profile.missing == ()
     assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(0, "node0", 3), (1, "node1", 3)]
     first, late = profile.ranks
-    assert late.awaited > first.awaited  # the other may be late once as well, on a busy machine
-    assert first.waiting > 0.1 < late.awaited
+    assert late.awaited > first.awaited  # the other may be late as well, on a busy machine
+    assert first.waiting == pytest.approx(late.awaited)  # of two ranks one waits for the other
     assert profile.clock in {"run", "collectives"}
     assert abs(profile.offsets["node1"]) < 0.02  # the hosts of a test have one clock
     reduces = next(row for row in profile.collectives if row.name == "gloo:all_reduce")
