@@ -120,7 +120,7 @@ class _HostsTable:
         for row, names in self._rows:
             yield Line(text((phrases.format_hosts(names, most=3), STRONG)), 2)
             cpu, cores, memory, system, python, stack = (" · ".join(cell.split("\n")) for cell in _mark(row, most))
-            for facts in (cpu, f"{cores} cores · {memory}", system, f"Python {python}", stack):
+            for facts in (cpu, f"{cores} cores · {memory}", system, f"Python {python}", f"stack: {stack}"):
                 yield Line(text(f"  {facts}"), 4)
 
 

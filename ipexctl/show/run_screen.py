@@ -23,24 +23,24 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed.
     `format_next_step` says what to do about it."""
     ranks = run.ranks
-    took = phrases.format_duration(run.ended - run.started)
+    after = f" after {phrases.format_duration(run.ended - run.started)}" if run.started else ""  # else it never started
     by = {rank.rank: rank for rank in ranks}
     many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len({rank.host for rank in ranks}), 'host')}"
     items: list[RenderableType] = []
+    stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     if run.first is not None:
-        items += [*_first_failure(by[run.first], run), *_format_diagnosis(run)]
+        items += [*_first_failure(by[run.first], run), *_format_diagnosis(run), *stall]
         items += [labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}")] if run.followers else []
         items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
     elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
-        items += [outcome(True, f"{many} ended well after {took}"), _RankLines(ranks)]
+        items += [outcome(True, f"{many} ended well{after}"), _RankLines(ranks), *stall]
     elif not run.reason:
-        items.append(text(f"run {run.run} goes on: {many}"))
+        items += [text(f"run {run.run} goes on: {many}"), *stall]
     else:
-        items.append(outcome(False, f"{_REASONS[run.reason]} after {took}"))
+        items.append(outcome(False, f"{_REASONS[run.reason]}{after}".rstrip(",")))
         items += sentences(run.detail, 2) if run.detail else []
+        items += [*stall, *(_format_diagnosis(run) if run.reason != "done" else [])]
         items += [labelled("  ended", f"by us: {phrases.format_ranks(run.stopped)}")] if run.stopped else []
-        items += _format_diagnosis(run) if run.reason != "done" else []
-    items += [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))
@@ -55,10 +55,10 @@ _REASONS = {
 
 
 def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
-    after = phrases.format_duration(rank.at - run.started)
+    after = f" after {phrases.format_duration(rank.at - run.started)}" if run.started else ""
     first = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
     who = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}"
-    items: list[RenderableType] = [outcome(False, (who, STRONG), f" after {after}{first}")]
+    items: list[RenderableType] = [outcome(False, (who, STRONG), f"{after}{first}")]
     output = (rank.traceback or rank.tail).strip("\n") or rank.error
     lines = escape_lines(strip_colours(output))[-_LAST_WORDS:]
     if lines and lines != [""]:

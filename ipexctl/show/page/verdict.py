@@ -38,7 +38,7 @@ def make_verdict(page: RunPage) -> Verdict:
     if run is None:
         return Verdict("warn", "nothing is known of the end of this run")
     many = f"{pluralize(len(run.ranks), 'rank')} on {pluralize(len({rank.host for rank in run.ranks}), 'host')}"
-    after = format_duration(run.ended - run.started)
+    after = format_duration(run.ended - (run.started or page.report.started))  # of a launch that failed, the command
     details = _list_details(page, run)
     stall = tuple(run.stall or ())
     if not run.reason:

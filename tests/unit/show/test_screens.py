@@ -151,6 +151,24 @@ def test_a_run_that_ended_otherwise_says_why(reason: Any, said: str) -> None:
     assert "by us: ranks 0-3" in text
 
 
+def test_a_launch_that_failed_before_there_was_a_run_lasted_no_time() -> None:
+    events = [e.Started("run", "train.py", ("a",)), e.RunEnded("k7", "launch", "no mpirun"), e.Ended("run", Exit.LOST)]
+    text = drawn(screens.format_ending(fold(streams.stamp([*events]))))
+    assert text.startswith("✗ the launch failed\n  no mpirun")
+
+
+def test_what_a_bench_measured_is_no_run_card() -> None:
+    report = fold(streams.stamp([*_story("bench"), *WELL, e.RunEnded("k7", "done"), PROVED, e.Ended("bench", Exit.OK)]))
+    assert drawn(screens.format_ending(report)) == ""
+    lost = [ended(0, 1), *WELL[1:], e.RunEnded("k7", "rank"), e.Ended("bench", Exit.RANK)]
+    report = fold(streams.stamp([*_story("bench"), *lost]))
+    assert drawn(screens.format_ending(report)).startswith("✗ rank 0 on a exited with code 1")
+
+
+def _story(verb: str) -> list[Event]:
+    return [e.Started(verb, "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun")]
+
+
 def test_ranks_whose_end_nobody_saw_are_named() -> None:
     text = ending(WELL[0], WELL[1], ended(2, None, cause="lost"), e.RunEnded("k7", "lost"))
     assert "nobody saw the end of ranks 2-3 on b" in text
