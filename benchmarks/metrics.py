@@ -21,6 +21,7 @@ from ground import Ground, arguments, conditions, hosts, number, table
 from launch import as_installed, ours
 
 from ipexctl.protocol import messages, samples, seal
+from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.run_spec import RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, sampling, spool
@@ -39,15 +40,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000, help="of the training")
     parser.add_argument("--venv", type=Path, help="an environment with torch and impi-rt; without it no training")
     given = parser.parse_args()
-    said = conditions()
+    machine = conditions()
     cost = measure_hour(given.ranks, given.processes)
     count = sum(path.name.isdigit() for path in Path("/proc").iterdir())
     what = f"{given.ranks} ranks of {given.processes} processes, {count} on it"
-    print(f"An hour's samples of one host, {what}. {said}\n")
+    print(f"An hour's samples of one host, {what}. {machine}\n")
     rows = [[name, f"{seconds:.2f}", f"{100 * seconds / 3600:.4f}"] for name, seconds in cost.items()]
     print(table(["part", "CPU s", "% of a core"], rows))
     if given.venv:
-        compare_training(given.venv, given.ranks, given.steps, given.rounds, said)
+        compare_training(given.venv, given.ranks, given.steps, given.rounds, machine)
 
 
 def measure_hour(ranks: int, processes: int) -> dict[str, float]:
@@ -104,14 +105,15 @@ def pass_on(lines: list[bytes], place: str) -> float:
     begun = time.process_time()
     for line in lines:
         sample = samples.KINDS.read(line)
+        assert not isinstance(sample, Unreadable)
         sealed = sending.seal(messages.KINDS.write(sample))
         received = messages.KINDS.read(opening.open(sealed) or b"")
         assert received == sample
-        stored.write(samples.encode_sample(received))
+        stored.write(samples.encode_sample(sample))
     return time.process_time() - begun
 
 
-def compare_training(venv: Path, ranks: int, steps: int, rounds: int, said: str) -> None:
+def compare_training(venv: Path, ranks: int, steps: int, rounds: int, machine: str) -> None:
     """Prints the pace of pairs, with samples and without."""
     import json
 
@@ -128,7 +130,7 @@ def compare_training(venv: Path, ranks: int, steps: int, rounds: int, said: str)
                 paces[name].append(train(ground, venv, project, ranks, steps, cases[name]))
                 print(f"  pair {turn + 1}: {name}: {paces[name][-1]:.0f} samples/s", file=sys.stderr)
     ratios = [with_ / without for with_, without in zip(*(paces[name] for name in cases), strict=True)]
-    print(f"\nexamples/train_ddp.py, {ranks} ranks, {steps} steps, {rounds} interleaved pairs. {said}\n")
+    print(f"\nexamples/train_ddp.py, {ranks} ranks, {steps} steps, {rounds} interleaved pairs. {machine}\n")
     summaries = (statistics.median, min, max)
     rows = [[name, *(number(summary(each)) for summary in summaries)] for name, each in paces.items()]
     print(table(["", "samples/s, median", "least", "most"], rows))

@@ -18,7 +18,7 @@ from ipexctl.decide.runlog import RunLog
 from ipexctl.model import events as e
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal, messages, paths, run_spec
-from ipexctl.protocol.samples import FilePoints, HostSample, RankSample
+from ipexctl.protocol.samples import KINDS, FilePoints, HostSample, RankSample, encode_sample
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, sampling
 from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, Kept, keeping, remote, until
@@ -42,15 +42,15 @@ class Watched:
         done = subprocess.run(
             remote("watch", str(self.kept.directory), *words), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True
         )
-        told, data = [], done.stdout
+        events, data = list[e.Event](), done.stdout
         while data:
             frame, data = frames.unpack_frame(data)
             assert frame is not None
             if frame.kind in self.offsets:
                 assert frame.offset == self.offsets[frame.kind]
                 self.offsets[frame.kind] += len(frame.data)
-                told += self.log.read(frame.kind, frame.data)
-        return told
+                events += self.log.read(frame.kind, frame.data)
+        return events
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def test_samples_and_figures_reach_the_watcher_and_the_last_ones_at_the_end(tmp_
     work = tmp_path / "work"
     work.mkdir()
     with keeping(tmp_path, timings=QUICK, workdir=str(work)) as kept, rank(kept) as (_, script):
-        watched, told = Watched(kept), list[e.Event]()
+        watched, events = Watched(kept), list[e.Event]()
         guard = start_guard(kept)
         [sampler] = children(guard)
         until(lambda: [each.pid for each in find("meter", kept)] == [sampler.pid])
@@ -114,12 +114,12 @@ def test_samples_and_figures_reach_the_watcher_and_the_last_ones_at_the_end(tmp_
         (work / name).write_bytes(event(1, b"loss", 0.5))
 
         def figures() -> list[e.FiguresRead]:
-            told.extend(watched.read())
-            return [each for each in told if isinstance(each, e.FiguresRead)]
+            events.extend(watched.read())
+            return [each for each in events if isinstance(each, e.FiguresRead)]
 
         def busy() -> list[e.RankSample]:
             figures()
-            samples = [each for each in told if isinstance(each, e.HostSample)]
+            samples = [each for each in events if isinstance(each, e.HostSample)]
             return [use for sample in samples for use in sample.ranks if use.rank == 0 and use.cpu > 0 and use.rss]
 
         until(figures)
@@ -135,7 +135,7 @@ def test_samples_and_figures_reach_the_watcher_and_the_last_ones_at_the_end(tmp_
             file.write(event(2, b"loss", float("nan")))
         stop(kept)
         assert figures()[1:] == [e.FiguresRead("a", 0, name, "loss", ((2, None),))]
-        [last] = [each for each in told if isinstance(each, e.HostSample)][-1:]
+        [last] = [each for each in events if isinstance(each, e.HostSample)][-1:]
         assert (last.host, last.cores > 0, last.memory > 0) == ("a", True, True)
         assert not list(kept.directory.glob("*.crash"))
         until(lambda: not procs.is_still_alive(sampler) and not procs.is_still_alive(guard))
@@ -188,16 +188,21 @@ def test_the_keeper_stores_what_is_the_hosts_own_once_and_at_the_heads_time(
             links[host].send(points)
         links["b"].send(sent)
         log = RunLog("n0nce", Running("r1", "a", ("a", "b"), {}, "train.py"))
-        told: list[e.Event] = []
+        events: list[e.Event] = []
         watched = Watched(kept, log=log)
-        until(lambda: (told.extend(watched.read()), any(isinstance(each, e.HostSample) for each in told))[1])
+
+        def is_sampled() -> bool:
+            events.extend(watched.read())
+            return any(isinstance(each, e.HostSample) for each in events)
+
+        until(is_sampled)
         stop(kept)
-    [read] = [each for each in told if isinstance(each, e.FiguresRead)]
+    [read] = [each for each in events if isinstance(each, e.FiguresRead)]
     assert read in (
         e.FiguresRead("b", -1, "trainer_state.json", "loss", ((1, 0.5),)),
         e.FiguresRead("a", 0, "trainer_state.json", "loss", ((1, 0.5),)),
     ), "of one of the hosts that see the file"
-    [sample] = [each for each in told if isinstance(each, e.HostSample)]
+    [sample] = [each for each in events if isinstance(each, e.HostSample)]
     assert (sample.host, sample.ranks) == ("b", (e.RankSample(1, 2.0, 6),))
     assert abs(sample.at - real()) < 400, "by the head's clock"
 
@@ -213,15 +218,15 @@ def test_a_sampler_slows_down_and_never_beyond_its_limit(tmp_path: Path, monkeyp
         steady[0] += pause
         return (read if len(pauses) == 14 else [], [], [])
 
-    monkeypatch.setattr(sampling.select, "select", select)
-    monkeypatch.setattr(sampling.time, "monotonic", lambda: steady[0])
+    monkeypatch.setattr("ipexctl.remote.agent.sampling.select.select", select)
+    monkeypatch.setattr("ipexctl.remote.agent.sampling.time.monotonic", lambda: steady[0])
     monkeypatch.setattr(sampling, "DOUBLING", 3)
     spec = SPEC._replace(timings=Timings(sample=5.0), workdir=str(tmp_path))
     out, into = os.pipe()
     sampling.sample_host(str(tmp_path), spec, 0, into)
     os.close(into)
     with os.fdopen(out, "rb") as lines:
-        seconds = [sample.seconds for sample in map(sampling.KINDS.read, lines) if isinstance(sample, HostSample)]
+        seconds = [sample.seconds for sample in map(KINDS.read, lines) if isinstance(sample, HostSample)]
     assert pauses == [5, 5, 5, 10, 10, 10, 20, 20, 20, 40, 40, 40, 60, 60]
     assert seconds == pauses
 
@@ -229,9 +234,9 @@ def test_a_sampler_slows_down_and_never_beyond_its_limit(tmp_path: Path, monkeyp
 def test_lines_of_samples_that_are_none_are_gaps() -> None:
     log = RunLog("n0nce", Running("r1", "a", ("a",), {}, "train.py"))
     lines = [b"{}", b"[1", b"", b"\xff", b'{"kind": "HostSample", "host": "a"}', b'{"kind": "FilePoints"}']
-    foreign = sampling.encode_sample(HostSample("x", 1.0, 1.0, 1.0, 1, 1, 1))
+    foreign = encode_sample(HostSample("x", 1.0, 1.0, 1.0, 1, 1, 1))
     assert not list(log.read(frames.SAMPLES, b"\n".join(lines) + b"\n" + foreign))
-    line = sampling.encode_sample(HostSample("a", 1.0, 1.0, 1.0, 1, 1, 1))
+    line = encode_sample(HostSample("a", 1.0, 1.0, 1.0, 1, 1, 1))
     assert not list(log.read(frames.SAMPLES, line[:20]))
     assert list(log.read(frames.SAMPLES, line[20:])) == [e.HostSample("a", 1.0, 1.0, 1.0, 1, 1, 1)]
     assert not log.unreadable

@@ -43,10 +43,13 @@ def test_the_clocks_of_hosts_are_set_by_the_ends_of_collectives() -> None:
     assert merging.shifts[0] == pytest.approx(merging.shifts[1], abs=0.01)
     profile = build_profile("run", merging, (), 3, 4)
     first, second = profile.ranks
-    assert (first.waiting, first.awaited) == (pytest.approx(0.050), 0.0)
-    assert (second.waiting, second.awaited) == (pytest.approx(0.0, abs=1e-6), pytest.approx(0.050))
+    assert first.waiting == pytest.approx(0.050)
+    assert first.awaited == 0.0
+    assert second.waiting == pytest.approx(0.0, abs=1e-6)
+    assert second.awaited == pytest.approx(0.050)
     (collective,) = profile.collectives
-    assert (collective.calls, collective.matched, collective.longest_wait) == (4, 2, pytest.approx(0.025))
+    assert (collective.calls, collective.matched) == (4, 2)
+    assert collective.longest_wait == pytest.approx(0.025)
 
 
 def test_a_clock_that_the_run_measured_well_is_taken() -> None:
@@ -74,7 +77,8 @@ def test_a_clock_that_the_run_measured_better_than_collectives_agree_is_taken() 
         )
         for rank in range(2)
     ]
-    assert (merged(*traces).clock, merged(*traces).clock_error) == ("collectives", pytest.approx(0.013))
+    assert merged(*traces).clock == "collectives"
+    assert merged(*traces).clock_error == pytest.approx(0.013)
     clocks = {"node0": HostClock(0.0, 0.0015), "node1": HostClock(1.0, 0.002)}
     assert (merged(*traces, clocks=clocks).clock, merged(*traces, clocks=clocks).clock_error) == ("run", 0.002)
     clocks["node1"] = HostClock(1.0, 0.02)
@@ -115,8 +119,9 @@ def test_collectives_of_impi_come_from_its_own_record() -> None:
     works = (("barrier", BASE + 50_000, BASE + 60_000), ("allreduce", BASE + 10_000, BASE + 40_000))
     steps = RecordedSteps(3, 4, (BASE, BASE + 100_000), True, "", works)
     merging = merge_ranks([summarise_rank(trace, steps, NONE)], {})
-    found = [(row.name, row.seconds) for row in build_profile("run", merging, (), 3, 4).collectives]
-    assert found == [("impi:allreduce", pytest.approx(30e-6)), ("impi:barrier", pytest.approx(10e-6))]
+    seconds = {row.name: row.seconds for row in build_profile("run", merging, (), 3, 4).collectives}
+    assert list(seconds) == ["impi:allreduce", "impi:barrier"], "most time first"
+    assert seconds == pytest.approx({"impi:allreduce": 30e-6, "impi:barrier": 10e-6})
     events = json.loads("".join(format_trace(merging, [trace])))["traceEvents"]
     shown = [(event["name"], event["dur"]) for event in events if event.get("cat") == "collective"]
     assert shown == [("impi:allreduce", 30), ("impi:barrier", 10)]

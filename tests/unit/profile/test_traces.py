@@ -36,20 +36,21 @@ def test_own_time_is_without_what_an_operator_calls() -> None:
         op("aten::addmm", 5, 30, tid=8),  # of another thread: no part of the first
     ]
     sums = sum_operators(parse_trace(pack(*events), 0, "node0").slices)
-    assert sums["aten::linear"] == (2, pytest.approx(80e-6), pytest.approx(150e-6))
-    assert sums["aten::addmm"] == (2, pytest.approx(80e-6), pytest.approx(90e-6))
-    assert sums["aten::copy_"] == (2, pytest.approx(20e-6), pytest.approx(20e-6))
+    expected = {"aten::linear": (2, 80e-6, 150e-6), "aten::addmm": (2, 80e-6, 90e-6), "aten::copy_": (2, 20e-6, 20e-6)}
+    assert sums.keys() == expected.keys()
+    for name, values in expected.items():
+        assert sums[name] == pytest.approx(values), name
 
 
 def test_a_recursive_call_counts_once_in_the_total() -> None:
     sums = sum_operators(parse_trace(pack(op("f", 0, 10), op("f", 2, 5)), 0, "node0").slices)
-    assert sums["f"] == (2, pytest.approx(10e-6), pytest.approx(10e-6))
+    assert sums["f"] == pytest.approx((2, 10e-6, 10e-6))
 
 
 def test_collectives_are_the_work_of_a_backend_in_the_order_of_their_starts() -> None:
     events = [work("gloo:barrier", 50, 5), op("c10d::allreduce_", 0, 2), work("gloo:all_reduce", 1, 30, tid=10)]
-    found = find_collectives(parse_trace(pack(*events), 0, "node0").slices)
-    assert [(each.name, each.start, each.finished) for each in found] == [
+    collectives = find_collectives(parse_trace(pack(*events), 0, "node0").slices)
+    assert [(each.name, each.start, each.finished) for each in collectives] == [
         ("gloo:all_reduce", 1, True),
         ("gloo:barrier", 50, True),
     ]
@@ -58,8 +59,8 @@ def test_collectives_are_the_work_of_a_backend_in_the_order_of_their_starts() ->
 
 
 def test_a_backend_without_titles_has_its_calls_whose_end_is_not_that_of_the_work() -> None:
-    found = find_collectives(parse_trace(pack(op("c10d::allreduce_", 0, 2)), 0, "node0").slices)
-    assert [(each.name, each.finished) for each in found] == [("c10d:allreduce", False)]
+    collectives = find_collectives(parse_trace(pack(op("c10d::allreduce_", 0, 2)), 0, "node0").slices)
+    assert [(each.name, each.finished) for each in collectives] == [("c10d:allreduce", False)]
 
 
 GOOD = op("aten::mm", 1, 1)

@@ -10,8 +10,10 @@ from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.table import parse_table
 from ipexctl.model import answers as a
 from ipexctl.model.findings import Finding
+from ipexctl.model.saved_runs import RunResult
 from ipexctl.model.stack import StackMpi, StackSummary
 from ipexctl.show.bench_table import format_rows
+from ipexctl.verbs.migrate import convert_launch_line
 from tests.unit.show import streams
 
 _STACK = StackSummary(
@@ -63,7 +65,7 @@ def _bench(rates: Mapping[str, Mapping[str, float]], cluster: Mapping[str, float
 
 def _migrate() -> a.MigrateAnswer:
     rules = migration.parse_rules(read_data("migrate.toml"))
-    uses = migration.find_uses(_SCRIPT, "train.py", rules, lambda _: None)
+    uses = migration.find_uses(_SCRIPT, "train.py", rules, convert_launch_line)
     return a.MigrateAnswer("train.py", tuple(uses), migration.format_report(uses, "train.py"))
 
 
@@ -78,10 +80,11 @@ _RUNS = (
     a.ListedRun("1121-204502-77ab", "ended", "finetune.py", 4, ("node0", "node1"), "node0", "2026-11-21 20:45:02",
                 "ann@desk", 0, "rank", 4210.0, 880, None, "finetune.py --lr 3e-5 --data /data/corpus"),
 )  # fmt: skip
+_RESULTS: tuple[tuple[RunResult, str], ...] = (("ok", ""), ("failed", "rank 5 on node2 exited with code 1"))
 _SAVED = tuple(
     a.SavedRun(f"2026-11-21T2{n}00-run", f"1121-2{n}0000-k{n}", "run", "train.py --epochs 3", result, cause,
                1_795_298_400.0 + 3600 * n, 1_795_299_400.0 + 3600 * n, 1000.0, 8, 4, 12 << 20, f"/runs/{n}")
-    for n, (result, cause) in enumerate((("ok", ""), ("failed", "rank 5 on node2 exited with code 1")))
+    for n, (result, cause) in enumerate(_RESULTS)
 )  # fmt: skip
 
 _C10D = "torch/distributed/distributed_c10d.py:2810 all_reduce"

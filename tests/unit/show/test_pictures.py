@@ -178,5 +178,5 @@ def test_the_lines_of_the_script_are_what_the_pictures_say() -> None:
     assert "/tmp/features" in lines[16 - 1] + lines[17 - 1]
     assert "out.write(" in lines[28 - 1]
     assert "raise ValueError" in lines[39 - 1]
-    assert "kept.append" in lines[43 - 1]
+    assert "ballast.append" in lines[43 - 1]
     assert len(list(recorded("hang")())) > 90

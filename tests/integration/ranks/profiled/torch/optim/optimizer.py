@@ -1,9 +1,12 @@
 """As torch's, as far as a step goes."""
 
-hooks = []
+from typing import Any, Callable
+
+Hook = Callable[["Optimizer", Any, Any], None]
+hooks: "list[Hook]" = []
 
 
-def register_optimizer_step_post_hook(hook):  # type: ignore[no-untyped-def]
+def register_optimizer_step_post_hook(hook: Hook) -> None:
     hooks.append(hook)
 
 
