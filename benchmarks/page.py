@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from ipexctl.decide.page.fold import PageFolding
+from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.reports import Folding
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=10.0, help="seconds of a step and of a sample")
     parser.add_argument("--times", type=int, default=5, help="how often the page is opened")
     arguments = parser.parse_args()
-    pages, reports, count, spent = PageFolding(read_figures, find_harmless), Folding(read_known_errors), 0, 0.0
+    pages, reports, count, spent = PageBuilder(read_figures, find_harmless), Folding(read_known_errors), 0, 0.0
     for stamped in make_events(arguments):
         reports.handle_event(stamped)
         begun = time.process_time()

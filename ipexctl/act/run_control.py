@@ -100,7 +100,7 @@ def collect_stacks(
     done = link.run(site.build_command(Role.STACKS, site.directory, request, timeout=timeout))
     records = [journal.KINDS.read(line) for line in done.out.splitlines()]
     if done.ok and records and isinstance(records[-1], journal.InquiryEnded):
-        return tuple(one for one in records if isinstance(one, journal.RankStack)), tuple(records[-1].missing)
+        return tuple(record for record in records if isinstance(record, journal.RankStack)), tuple(records[-1].missing)
     problem = "its ranks' stacks cannot be read"
     answer = _parse_answer(link, done, problem, messages.AgentFailed)
     raise LinkError(Failure(site.host.name, Kind.STEP, f"{problem}: {answer.error}", code="stacks"))

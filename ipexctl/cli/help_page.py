@@ -23,8 +23,8 @@ def list_every_option(ctx: Any) -> None:
     ctx.meta[_EVERY] = True
 
 
-def _print_long_help(ctx: typer.Context, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
+def _print_long_help(ctx: typer.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
         list_every_option(ctx)
         typer.echo(ctx.get_help())
         ctx.exit()

@@ -53,7 +53,7 @@ class RootGroup(CommandGroup):
         try:
             context = super().make_context(info_name, args, parent, **extra)
         except WrongWords as error:
-            raise _end_with(error, words) from None
+            raise _print_error(error, words) from None
         context.meta[_WORDS] = words
         return context
 
@@ -63,10 +63,10 @@ class RootGroup(CommandGroup):
         try:
             return super().invoke(ctx)
         except (WrongWords, UsageError) as error:
-            raise _end_with(error, ctx.meta[_WORDS]) from None
+            raise _print_error(error, ctx.meta[_WORDS]) from None
 
 
-def _end_with(error: Any, words: list[str]) -> Exception:
+def _print_error(error: Any, words: list[str]) -> Exception:
     """Prints the error; the exception that ends the program. A group without a command prints its help itself."""
     from ipexctl.loop import end_with_error
 
@@ -165,14 +165,14 @@ def _find_nearest(word: str, names: Sequence[str]) -> str | None:
     """The name that is most like the word; of several the one that begins as it does."""
     from difflib import SequenceMatcher
 
-    def measure(name: str) -> tuple[float, int]:
+    def compute_likeness(name: str) -> tuple[float, int]:
         same = next(
             (at for at, (a, b) in enumerate(zip(word, name, strict=False)) if a != b), min(len(word), len(name))
         )
         return SequenceMatcher(None, word.lstrip("-"), name.lstrip("-")).ratio(), same
 
-    best = max(names, key=measure, default=None)
-    return best if best is not None and measure(best)[0] >= _ALIKE else None
+    best = max(names, key=compute_likeness, default=None)
+    return best if best is not None and compute_likeness(best)[0] >= _ALIKE else None
 
 
 def _replace_word(words: Sequence[str], old: str, new: str | None) -> list[str] | None:

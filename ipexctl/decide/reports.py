@@ -97,13 +97,13 @@ class Folding:
                 self._launcher = (self._launcher + data)[-_TAIL:]
             case e.RankStage(rank=rank, host=host, stage=stage, at=at):
                 self._stages[rank] = stage
-                self._note_delay(host, stamped.at, at)
+                self._record_delay(host, stamped.at, at)
             case e.RankEnded(rank=rank, host=host, at=at):
                 # What is seen first is kept, but for "nobody saw its end", which any better knowledge replaces.
                 known = self._ends.get(rank)
                 if known is None or (known[1].cause == "lost" and event.cause != "lost"):
                     self._ends[rank] = (stamped.at, event)
-                self._note_delay(host, stamped.at, at)
+                self._record_delay(host, stamped.at, at)
             case e.RunEnded():
                 self._over, self._run_ended = event, stamped.at
             case e.CleanupChecked():
@@ -278,7 +278,7 @@ class Folding:
         lines = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in output.split(b"\n")]
         return b"\n".join([line for line in lines if line.strip()][-most:]).decode("utf-8", "replace")
 
-    def _note_delay(self, host: str, seen: float, at: float) -> None:
+    def _record_delay(self, host: str, seen: float, at: float) -> None:
         if at:
             self._delays[host] = min(self._delays.get(host, seen - at), seen - at)
 

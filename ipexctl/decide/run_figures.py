@@ -33,9 +33,9 @@ class FigureReader:
     def _read_output(self, at: float, output: e.Output) -> Iterator[FigureRow]:
         key = (output.rank, output.stream)
         data = self._unfinished.pop(key, b"") + output.data
-        *lines, rest = data.replace(b"\r", b"\n").split(b"\n")
-        if rest:
-            self._unfinished[key] = rest[-LIMIT:]
+        *lines, unfinished = data.replace(b"\r", b"\n").split(b"\n")
+        if unfinished:
+            self._unfinished[key] = unfinished[-LIMIT:]
         for line in lines:
             figures = read_figures(line.decode("utf-8", "replace")) if line else {}
             if "step" in figures:

@@ -153,7 +153,7 @@ def _read_pairs(line: str) -> list[tuple[str, float]]:
         key = _find_key(line, words, start)
         if key == _BATCH:
             key = "step" if _TOTAL.match(line, end) else ""
-        if key and _is_value(key, value, line, end):
+        if key and _is_plausible(key, value, line, end):
             pairs.append((key, value))
             if key == "epoch" and (step := _EPOCH_STEP.match(line, end)):
                 pairs += [("step", float(step[1])), ("steps", float(step[2]))]
@@ -188,7 +188,7 @@ def _normalise(name: str) -> str:
     return name.lower().rstrip(".").replace("/", "_").replace(".", "_")
 
 
-def _is_value(key: str, value: float, line: str, end: int) -> bool:
+def _is_plausible(key: str, value: float, line: str, end: int) -> bool:
     """Whether a number can be this figure: whole where it counts, not the beginning of a time or of a longer word."""
     after = line[end : end + 2]
     if after[:1].isalnum() or after[:1] == "_" or (after[:1] in tuple(":.-") and after[1:].isdigit()):

@@ -55,11 +55,13 @@ def complete_hint(text: Text, place: Sequence[str]) -> Text:
     Of those that name hosts it gets all or none. Any other text stays as it is."""
     if not isinstance(text, Hint):
         return text
-    verb, *rest = text.words
-    named = any(word.partition("=")[0] in _HOST_OPTIONS for word in rest)
+    verb, *arguments = text.words
+    named = any(word.partition("=")[0] in _HOST_OPTIONS for word in arguments)
     taken = (_HOST_OPTIONS if verb in ON_HOSTS and not named else frozenset()) | (
         {"--venv"} if verb in WITH_VENV else set()
     )
-    options = (pair for pair in zip(place[::2], place[1::2], strict=True) if pair[0] in taken and pair[0] not in rest)
-    words = [verb, *chain(*options), *rest] if verb in _SCRIPTS else [verb, *rest, *chain(*options)]
+    options = (
+        pair for pair in zip(place[::2], place[1::2], strict=True) if pair[0] in taken and pair[0] not in arguments
+    )
+    words = [verb, *chain(*options), *arguments] if verb in _SCRIPTS else [verb, *arguments, *chain(*options)]
     return Hint(words, text.advice)  # type: ignore[return-value]  # a Hint is a text

@@ -105,10 +105,10 @@ def write_tensorboard(directory: Path, rows: Iterable[FigureRow], begun: float) 
             time = begun if row.time is None else row.time
             buffers[key] += pack_record(encode_scalar(time, step, tag, row.value))
             if len(buffers[key]) >= _BUFFER:
-                _append(parts[key], buffers[key])
+                _append_buffer(parts[key], buffers[key])
             count += 1
         for key, part in parts.items():
-            _append(part, buffers[key])
+            _append_buffer(part, buffers[key])
             part.replace(part.with_name(name))
     except BaseException:
         for part in parts.values():
@@ -118,7 +118,7 @@ def write_tensorboard(directory: Path, rows: Iterable[FigureRow], begun: float) 
     return count
 
 
-def _append(part: Path, buffer: bytearray) -> None:
+def _append_buffer(part: Path, buffer: bytearray) -> None:
     """Writes a buffer out; the file is open for this moment only, for there is one for each rank."""
     with part.open("ab") as file:
         file.write(buffer)
@@ -145,13 +145,13 @@ def write_prometheus(path: Path, runs: Sequence[SavedRun], rows: Iterable[Figure
     without time stamps, which the textfile collector refuses; returns how many. Raises `OSError`."""
     samples: dict[str, dict[str, float]] = {family: {} for family in _FAMILIES}
     for run in runs:
-        one = {"run": run.word}
-        info = {**one, "verb": run.verb, "result": run.result, "title": run.title}
+        labels = {"run": run.word}
+        info = {**labels, "verb": run.verb, "result": run.result, "title": run.title}
         samples["ipexctl_run_info"][_format_labels(info)] = 1
-        samples["ipexctl_run_started_seconds"][_format_labels(one)] = run.started
-        samples["ipexctl_run_duration_seconds"][_format_labels(one)] = run.seconds
+        samples["ipexctl_run_started_seconds"][_format_labels(labels)] = run.started
+        samples["ipexctl_run_duration_seconds"][_format_labels(labels)] = run.seconds
         if run.exit is not None:
-            samples["ipexctl_run_exit_code"][_format_labels(one)] = run.exit
+            samples["ipexctl_run_exit_code"][_format_labels(labels)] = run.exit
     figures: set[tuple[str, str]] = set()
     for row in rows:
         labels = {"run": row.run, "host": row.host, "name": row.name}

@@ -213,7 +213,7 @@ class Live:
             above, self._above = self._above, []
             stamp, then = self._last
             # While paused, after one frame that says so, nothing is drawn: what is selected stays selected.
-            still = self._view.paused and self._still and not above and not self._view.asking
+            still = self._view.paused and self._still and not above and not self._view.prompt
             self._still = self._view.paused
             stamp_now = stamp + (now - then) * self._speed
             frame = None if still else self._make_frame(width, max(height - 1, 4), stamp_now)

@@ -76,12 +76,12 @@ class Painter:
     def _draw_changes(self, lines: list[CellLine]) -> str:
         old = self._lines
         if not old:
-            return "\n".join(self._write_cells(line) for line in lines)
+            return "\n".join(self._encode_cells(line) for line in lines)
         at = len(old) - 1  # the row of the cursor
         written = ""
         for row, line in enumerate(lines):
             if row >= len(old):
-                written += _move(at, row - 1) + "\n" + self._write_cells(line)
+                written += _move(at, row - 1) + "\n" + self._encode_cells(line)
                 at = row
             elif change := self._write_change(old[row], line):
                 written += _move(at, row) + change
@@ -106,9 +106,9 @@ class Painter:
                 end += 1
         erase = "\x1b[K" if len(new) < len(old) else ""
         # The cursor is moved by its column; a line as wide as the screen leaves no cell to erase.
-        return f"\x1b[{first + 1}G" + erase + self._write_cells(new[first:end])
+        return f"\x1b[{first + 1}G" + erase + self._encode_cells(new[first:end])
 
-    def _write_cells(self, cells: CellLine) -> str:
+    def _encode_cells(self, cells: CellLine) -> str:
         segments = [
             Segment("".join(char for char, _ in run), style) for style, run in groupby(cells, key=lambda cell: cell[1])
         ]

@@ -48,11 +48,11 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     board = view.board
     for rank in board.ranks:
         rank.refresh(now, 0.25 if len(board.ranks) <= FEW else 1.0)
-    unusual = [] if view.whole else _draw_unusual(board, width, min(max(height // 5, 2), 10))
+    unusual = [] if view.full_screen else _draw_unusual(board, width, min(max(height // 5, 2), 10))
     verdict = _draw_verdict(board, width, max(height // 3, 1))
     room = height - 2 - len(verdict) - len(unusual)
     rows = min(max(room // 2, 3), max(len(board.ranks), 1))
-    grid = [] if view.whole else _draw_ranks(view, width, rows, now, headed=height >= 14)
+    grid = [] if view.full_screen else _draw_ranks(view, width, rows, now, headed=height >= 14)
     pane = _draw_pane(view, width, max(room - len(grid) - 1, 1))
     lines = [_draw_header(board, width, now), *verdict, *grid, *pane, *unusual]
     return Group(*lines[: height - 1], _draw_footer(view, width))
@@ -97,14 +97,14 @@ def _draw_ranks(view: View, width: int, rows: int, now: float, *, headed: bool) 
     widths = _choose_columns(columns, width, len(gap))
     lines = []
     if headed and shown:
-        cells = [_align(name, " rank" if name == "rank" else name, size) for name, size in widths.items()]
+        cells = [_align_cell(name, " rank" if name == "rank" else name, size) for name, size in widths.items()]
         lines.append(make_row((gap.join(cells).rstrip(), QUIET)))
     for index in range(len(shown)):
         parts: list[Part] = []
         for name, size in widths.items():
             words, style = columns[name][index]
             words = fit_bar(words, size) if name == "last line" else words
-            parts += [(_align(name, words, size), style), gap]
+            parts += [(_align_cell(name, words, size), style), gap]
         lines.append(make_row(*parts[:-1]))
         lines[-1].rstrip()
     if folded:
@@ -117,7 +117,7 @@ def _draw_ranks(view: View, width: int, rows: int, now: float, *, headed: bool) 
 _RIGHT = ("step", "loss", "it/s", "×", "cpu", "memory")
 
 
-def _align(name: str, words: str, size: int) -> str:
+def _align_cell(name: str, words: str, size: int) -> str:
     """A cell, cut or filled to its width; numbers end at its right edge, and of a pace the latest counts."""
     if name == "pace":
         return fill_cells(words[-size:], size)
@@ -175,7 +175,7 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankView]], now: float) 
         return f"{chosen}{_summarise_numbers(group)}{' ◀' if suspect else ''}", BAD if suspect else STRONG
 
     def share(group: Sequence[RankView]) -> tuple[str, str]:
-        pace = _middle(rank.pace for rank in group if rank.ended is None)
+        pace = _compute_median(rank.pace for rank in group if rank.ended is None)
         if pace is None or not usual or _SLOW <= pace / usual <= _FAST:
             return "", ""
         return f"×{pace / usual:.1f}" if pace / usual >= 0.05 else "×0", WARN if pace < usual else ""
@@ -192,13 +192,16 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankView]], now: float) 
     add("isa", isa)
     add("stage", lambda group: _describe_group(board, group, now))
     add("step", lambda group: (_format_steps(group), ""))
-    add("loss", lambda group: (_format_figure(_middle(rank.figures.get("loss") for rank in group), "{:.4g}"), ""))
-    add("it/s", lambda group: (_format_pace(_middle(rank.pace for rank in group if rank.ended is None)), ""))
+    add(
+        "loss",
+        lambda group: (_format_figure(_compute_median(rank.figures.get("loss") for rank in group), "{:.4g}"), ""),
+    )
+    add("it/s", lambda group: (_format_pace(_compute_median(rank.pace for rank in group if rank.ended is None)), ""))
     add("×", share)
     if top > 0:
-        add("pace", lambda group: (draw_sparkline(_slowest(group).paces, top, _WIDE_SPARK), ""))
-    add("cpu", lambda group: (_format_cpu(_total(rank.cpu for rank in group)), ""))
-    add("memory", lambda group: (_format_bytes(_total(rank.rss for rank in group)), ""))
+        add("pace", lambda group: (draw_sparkline(_find_slowest(group).paces, top, _WIDE_SPARK), ""))
+    add("cpu", lambda group: (_format_cpu(_compute_sum(rank.cpu for rank in group)), ""))
+    add("memory", lambda group: (_format_bytes(_compute_sum(rank.rss for rank in group)), ""))
     add("last line", last)
     return columns
 
@@ -275,17 +278,17 @@ def _summarise_numbers(group: Sequence[RankView]) -> str:
     return format_cpus(rank.rank for rank in group)
 
 
-def _middle(values: Iterable[float | None]) -> float | None:
+def _compute_median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(median(known)) if known else None
 
 
-def _total(values: Iterable[float | None]) -> float | None:
+def _compute_sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
-def _slowest(group: Sequence[RankView]) -> RankView:
+def _find_slowest(group: Sequence[RankView]) -> RankView:
     return min(group, key=lambda rank: rank.pace if rank.pace is not None else float("inf"))
 
 
@@ -323,24 +326,24 @@ def _format_bytes(count: float | None) -> str:
 def _draw_pane(view: View, width: int, rows: int) -> list[Text]:
     view.page = rows
     if view.panel == "keys":
-        return _fill(draw_rule("keys", width, "Esc back"), _draw_keys(view), rows)
+        return _pad_rows(draw_rule("keys", width, "Esc back"), _draw_keys(view), rows)
     if view.panel == "harmless":
-        return _fill(draw_rule("known harmless lines", width, "Esc back"), _draw_harmless(view.board, width), rows)
+        return _pad_rows(draw_rule("known harmless lines", width, "Esc back"), _draw_harmless(view.board, width), rows)
     rank = view.followed
     if rank is None:
         return [Text("")] * rows
     name = f"rank {rank.rank}"
     if view.bottom is not None:
         name += f" · line {view.bottom:,} of {rank.lines:,}" + (f" · «{view.pattern}»" if view.pattern else "")
-        return _fill(draw_rule(name, width, "G follows"), _draw_older_lines(view, rank, width, rows), rows)
-    view.skipped += max(rank.lines - view.seen - rows, 0)
-    view.seen = rank.lines
+        return _pad_rows(draw_rule(name, width, "G follows"), _draw_older_lines(view, rank, width, rows), rows)
+    view.skipped += max(rank.lines - view.drawn_count - rows, 0)
+    view.drawn_count = rank.lines
     name += f" · {view.skipped:,} lines went by unseen, the log has them" if view.skipped else ""
     lines = [line for line in rank.last_lines(rows + _HIDDEN) if find_harmless(line) is None][-rows:]
-    return _fill(draw_rule(name, width), [make_row(fit_bar(line, width)) for line in lines], rows)
+    return _pad_rows(draw_rule(name, width), [make_row(fit_bar(line, width)) for line in lines], rows)
 
 
-def _fill(rule: Text, lines: Sequence[Text], rows: int) -> list[Text]:
+def _pad_rows(rule: Text, lines: Sequence[Text], rows: int) -> list[Text]:
     return [rule, *lines[:rows], *[Text("")] * (rows - len(lines))]
 
 
@@ -406,8 +409,8 @@ def _draw_unusual(board: Board, width: int, most: int) -> list[Text]:
 
 
 def _draw_footer(view: View, width: int) -> Text:
-    if view.asking:
-        return make_row((f"{view.asking}: ", STRONG), view.typed, "▏  (Enter, Esc)")
+    if view.prompt:
+        return make_row((f"{view.prompt}: ", STRONG), view.typed, "▏  (Enter, Esc)")
     stop = {"": "[Ctrl-C] stop", "stopping": "stopping  [Ctrl-C] again to kill"}.get(view.board.stopping, "killing")
     keys = ["[↑↓] rank", "[/] find", "[space] go on" if view.paused else "[space] pause"] if view.keys else []
     keys += ["[d] detach"] if view.keys and view.can_detach else []

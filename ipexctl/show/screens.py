@@ -133,8 +133,8 @@ class _StackTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         rows = self._rows
         for name in ("", *self.LEAST):  # at first as they are
-            kept = [index for index, head in enumerate(rows[0]) if not name or head != name]
-            rows = [[row[index] for index in kept] for row in rows]
+            columns = [index for index, head in enumerate(rows[0]) if not name or head != name]
+            rows = [[row[index] for index in columns] for row in rows]
             widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
             if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
                 break

@@ -52,13 +52,13 @@ class Preparation(Record):
     def list_contents(self) -> str:
         """A line for each member: bytes, how many secrets were masked, name; then what is left out, and why. Those of
         all ranks are one line."""
-        groups = group_pairs((_fold_name(one.part.name), one.part) for one in self.parts)
+        groups = group_pairs((_fold_name(prepared.part.name), prepared.part) for prepared in self.parts)
         lines = []
         for name, parts in groups.items():
             many = f"  ({len(parts)} files)" if len(parts) > 1 else ""
             size, masked = sum(part.bytes for part in parts), sum(part.masked for part in parts)
             lines.append(f"{size:>12}  {masked:>6}  {name if many else parts[0].name}{many}")
-        left = group_pairs(((_fold_name(one.name), one.why), one.name) for one in self.left_out)
+        left = group_pairs(((_fold_name(entry.name), entry.why), entry.name) for entry in self.left_out)
         lines += [f"left out: {name if len(names) > 1 else names[0]} ({why})" for (name, why), names in left.items()]
         return "\n".join([f"{'bytes':>12}  {'masked':>6}  name", *lines])
 
@@ -84,11 +84,11 @@ def prepare_parts(
                 pieces = _mask_objects(file, name, masker, with_output=with_output)
             else:
                 pieces = (_mask_line(line, masker) for line in _read_lines(file))
-            parts.append(_spool(name, time, pieces))
+            parts.append(_store_part(name, time, pieces))
     for name, text in documents.items():
         lines = (_mask_line(line.encode("utf-8", "replace"), masker) for line in text.splitlines(keepends=True))
-        parts.append(_spool(name, latest, lines))
-    return Preparation(tuple(sorted(parts, key=lambda one: one.part.name)), tuple(left_out))
+        parts.append(_store_part(name, latest, lines))
+    return Preparation(tuple(sorted(parts, key=lambda prepared: prepared.part.name)), tuple(left_out))
 
 
 def _open_files(directory: Path, left_out: list[LeftOutPart]) -> Iterator[tuple[str, int]]:
@@ -155,8 +155,8 @@ class _ValueMasking:
         if isinstance(value, list):
             return [self.mask_value(inner) for inner in value]
         if isinstance(value, dict):
-            kept = (key for key in value if not key.endswith("_base64") and (self._with_output or key not in _TAILS))
-            return {self.mask_value(key): self._mask_item(key, value[key]) for key in kept}
+            keys = (key for key in value if not key.endswith("_base64") and (self._with_output or key not in _TAILS))
+            return {self.mask_value(key): self._mask_item(key, value[key]) for key in keys}
         return value
 
     def _mask_item(self, key: str, value: Any) -> Any:
@@ -166,7 +166,7 @@ class _ValueMasking:
         return self.mask_value(value)
 
 
-def _spool(name: str, time: int, pieces: Iterator[tuple[bytes, int]]) -> PreparedPart:
+def _store_part(name: str, time: int, pieces: Iterator[tuple[bytes, int]]) -> PreparedPart:
     file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `Preparation.close`
     masked = 0
     for data, count in pieces:

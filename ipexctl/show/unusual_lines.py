@@ -80,12 +80,12 @@ class UnusualLines:
             for line in lines:
                 self._add_error_line(event.rank, format_line(line[:_LINE]))
         else:
-            for line in _find_odd_lines(data):
+            for line in _find_unusual_lines(data):
                 shown = format_line(line[:_LINE])
                 if (code := self._find_code(shown)) is not None:
                     self._count_harmless(code, event.rank)
                 elif _ODD.search(shown):
-                    self._add(shown, event.rank)
+                    self._get_entry(shown, event.rank)
 
     def _add_error_line(self, rank: int, line: str) -> None:
         if line.startswith("Traceback (most recent call last)"):
@@ -96,7 +96,7 @@ class UnusualLines:
             if indented:
                 self._tracebacks[rank] += 1
                 return
-            entry = self._add(line, rank)
+            entry = self._get_entry(line, rank)
             entry.more = max(entry.more, self._tracebacks.pop(rank))
             self._heads[rank] = None
             return
@@ -111,7 +111,7 @@ class UnusualLines:
         elif _ODD.search(line) is None and (_ROUTINE.search(line) or read_figures(line)):
             self._heads[rank] = None
         else:
-            self._heads[rank] = self._add(line, rank)
+            self._heads[rank] = self._get_entry(line, rank)
 
     def _find_code(self, line: str) -> str | None:
         key = _VARIABLE.sub("#", line)
@@ -127,7 +127,7 @@ class UnusualLines:
         entry.count += 1
         return entry
 
-    def _add(self, line: str, rank: int) -> UnusualLine:
+    def _get_entry(self, line: str, rank: int) -> UnusualLine:
         key = _VARIABLE.sub("#", line).strip()
         entry = self.entries.get(key)
         if entry is None:
@@ -140,7 +140,7 @@ class UnusualLines:
         return entry
 
 
-def _find_odd_lines(data: bytes) -> list[bytes]:
+def _find_unusual_lines(data: bytes) -> list[bytes]:
     """The lines of these bytes that hold an odd word, the last 50 of them."""
     lines: list[bytes] = []
     end = -1

@@ -1,4 +1,4 @@
-"""How a person looks at a run: the rank followed, the place in its log, what is asked. Knows no terminal."""
+"""How a person looks at a run: the rank followed, the place in its log, what is prompt. Knows no terminal."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,17 +19,17 @@ class View:
     rank: int = 0
     host: str = ""  # the host whose ranks are rows, where rows are hosts
     paused: bool = False
-    asking: Literal["", "rank", "find"] = ""  # while something is typed
+    prompt: Literal["", "rank", "find"] = ""  # while something is typed
     typed: str = ""
     answer: str = ""  # to what was typed, until the next key
     pattern: str = ""  # what was searched for last
     match: int = 0  # number of the line of the rank in which it is
     bottom: int | None = None  # number of the last line shown; None: the newest
     panel: Literal["log", "harmless", "keys"] = "log"
-    whole: bool = False  # the log has the whole screen
+    full_screen: bool = False  # the log has the full_screen screen
     page: int = 10  # rows of the log in the last frame
     skipped: int = 0
-    seen: int = 0  # lines of the rank at the last frame
+    drawn_count: int = 0  # lines of the rank at the last frame
 
     @property
     def by_host(self) -> bool:
@@ -45,8 +45,8 @@ class View:
     def press(self, key: str) -> str:
         """One key, as `Keys` names them. Returns "detach" when that is what it asks for."""
         self.answer = ""
-        if self.asking:
-            self._type(key)
+        if self.prompt:
+            self._edit_input(key)
             return ""
         match key:
             case " ":
@@ -54,25 +54,25 @@ class View:
             case "d" if self.can_detach:
                 return "detach"
             case "r" | "/":
-                self.asking, self.typed = ("rank" if key == "r" else "find"), ""
+                self.prompt, self.typed = ("rank" if key == "r" else "find"), ""
             case "up" | "k":
-                self._choose(-1)
+                self._select_row(-1)
             case "down" | "j":
-                self._choose(1)
+                self._select_row(1)
             case "tab":
-                self._choose_odd()
+                self._select_failed_or_awaited()
             case "enter":
-                self._open()
+                self._open_host_or_log()
             case "pageup":
-                self._leaf(-self.page)
+                self._turn_pages(-self.page)
             case "pagedown":
-                self._leaf(self.page)
+                self._turn_pages(self.page)
             case "end" | "G":
                 self._follow()
             case "home" | "g":
-                self._leaf(-(1 << 40))
+                self._turn_pages(-(1 << 40))
             case "n" | "N" if self.pattern:
-                self._find(forwards=key == "N")
+                self._find_pattern(forwards=key == "N")
             case "w":
                 self.panel = "log" if self.panel == "harmless" else "harmless"
             case "?":
@@ -81,31 +81,31 @@ class View:
                 self._go_back()
         return ""
 
-    def _type(self, key: str) -> None:
+    def _edit_input(self, key: str) -> None:
         if key == "enter":
-            asked, self.asking = self.asking, ""
-            if asked == "find" and self.typed:
+            prompt, self.prompt = self.prompt, ""
+            if prompt == "find" and self.typed:
                 self.pattern, self.match, self.panel = self.typed, 0, "log"
-                self._find(forwards=False)
+                self._find_pattern(forwards=False)
             elif self.typed.isascii() and self.typed.isdigit() and int(self.typed) < len(self.board.ranks):
-                self._select(int(self.typed))
+                self._select_rank(int(self.typed))
             elif self.typed:
                 self.answer = f"there is no rank {self.typed}   "
         elif key == "escape":
-            self.asking = ""
+            self.prompt = ""
         elif key == "backspace":
             self.typed = self.typed[:-1]
         elif len(key) == 1 and key.isprintable() and len(self.typed) < 60:
             self.typed += key
 
-    def _select(self, rank: int) -> None:
+    def _select_rank(self, rank: int) -> None:
         self.rank = rank
-        self.seen = self.board.ranks[rank].lines
+        self.drawn_count = self.board.ranks[rank].lines
         if self.host and self.board.ranks[rank].host != self.host:
             self.host = ""
         self._follow()
 
-    def _choose(self, step: int) -> None:
+    def _select_row(self, step: int) -> None:
         """The next row: a rank, or the first rank of a host."""
         ranks, followed = self.board.ranks, self.followed
         if followed is None:
@@ -116,9 +116,9 @@ class View:
             first = {rank.host: rank.rank for rank in reversed(ranks)}
             rows, at = sorted(first.values()), first[followed.host]
         index = (rows.index(at) if at in rows else 0) + step
-        self._select(rows[min(max(index, 0), len(rows) - 1)])
+        self._select_rank(rows[min(max(index, 0), len(rows) - 1)])
 
-    def _choose_odd(self) -> None:
+    def _select_failed_or_awaited(self) -> None:
         """The next rank that others wait for, or that failed; where there is none, the next rank."""
         ranks, followed = self.board.ranks, self.followed
         if followed is None:
@@ -127,13 +127,13 @@ class View:
             r.rank for r in ranks if r.rank in self.board.suspects or (r.ended and (r.ended.status or r.ended.signal))
         ]
         rows = odd or [rank.rank for rank in ranks]
-        self._select(next((rank for rank in rows if rank > followed.rank), rows[0]))
+        self._select_rank(next((rank for rank in rows if rank > followed.rank), rows[0]))
 
-    def _open(self) -> None:
+    def _open_host_or_log(self) -> None:
         if self.by_host and self.followed is not None:
             self.host = self.followed.host
         else:
-            self.whole, self.panel = not self.whole, "log"
+            self.full_screen, self.panel = not self.full_screen, "log"
 
     def _go_back(self) -> None:
         """One level: out of a panel, a search, the log, a host."""
@@ -141,15 +141,15 @@ class View:
             self.panel = "log"
         elif self.bottom is not None or self.pattern:
             self._follow()
-        elif self.whole:
-            self.whole = False
+        elif self.full_screen:
+            self.full_screen = False
         else:
             self.host = ""
 
     def _follow(self) -> None:
         self.bottom, self.match, self.pattern = None, 0, ""
 
-    def _leaf(self, lines: int) -> None:
+    def _turn_pages(self, lines: int) -> None:
         rank = self.followed
         if rank is None:
             return
@@ -159,7 +159,7 @@ class View:
         if self.bottom >= rank.lines:
             self.bottom = None
 
-    def _find(self, *, forwards: bool) -> None:
+    def _find_pattern(self, *, forwards: bool) -> None:
         """Goes to the next line with the pattern: up, or down with ``forwards``. Lower case finds either case."""
         rank = self.followed
         if rank is None:

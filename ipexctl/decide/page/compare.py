@@ -18,7 +18,7 @@ _ABSENT = "-"
 
 def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
     """What differed between runs, and their figures. Figures are set against those of the first run."""
-    runs = tuple(_summarise(name, page) for name, page in pages)
+    runs = tuple(_summarise_run(name, page) for name, page in pages)
     kinds = {"plan": _list_plan, "variable": _list_variables, "stack": _list_stack, "hosts": _list_hosts}
     differences = [
         difference
@@ -29,7 +29,7 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
     return CompareAnswer(runs, tuple(differences), tuple(ratios))
 
 
-def _summarise(name: str, page: RunPage) -> ReportedRun:
+def _summarise_run(name: str, page: RunPage) -> ReportedRun:
     figures: dict[str, RankSpread] = {}
     for figure in page.figures:
         if figure.by == "rank" and not figure.steps and figure.key not in ("rank cpu", "rank memory", "epoch", "lr"):
@@ -85,15 +85,15 @@ def _list_plan(page: RunPage) -> dict[str, str]:
         **values,
         "backend": launch.backend,
         "MPI": launch.launcher,
-        "ranks per host": _join(per_host),
-        "threads per rank": _join(threads),
-        "CPUs of collectives": _join(workers),
+        "ranks per host": _join_numbers(per_host),
+        "threads per rank": _join_numbers(threads),
+        "CPUs of collectives": _join_numbers(workers),
         "interface": join_names([*interfaces], 4),
         "words of the script": " ".join(launch.argv),
     }
 
 
-def _join(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:6]))
 
 

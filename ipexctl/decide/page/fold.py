@@ -69,8 +69,8 @@ _SAME_CLOCK = 2.0  # seconds: a host's clock that differs by less needs no corre
 class _Attempt:
     """One start of the run: its ranks' hosts, and what happened to them."""
 
-    def __init__(self, event: e.RunStarted, seen: float) -> None:
-        self.hosts, self.event, self.seen = event.ranks, event, seen
+    def __init__(self, event: e.RunStarted, received: float) -> None:
+        self.hosts, self.event, self.received = event.ranks, event, received
         self.stages: dict[int, list[tuple[str, float, float, str]]] = {}  # rank → host, its time, stamp, stage
         self.ends: dict[int, tuple[float, e.RankEnded]] = {}
         self.stalls: list[_Stall] = []
@@ -81,15 +81,15 @@ class _Attempt:
 class _Stall:
     """A stall from its last progress on; ``places`` says where ranks stood, ``waits`` which of them for others."""
 
-    def __init__(self, event: e.Stalled, seen: float) -> None:
-        self.event, self.begin = event, seen - event.seconds
+    def __init__(self, event: e.Stalled, received: float) -> None:
+        self.event, self.begin = event, received - event.seconds
         self.end: float | None = None
         self.stacks: list[e.RankStack] = []
         self.compared = False  # stacks that come later were asked for by the user
         self.odd: tuple[int, ...] = ()
 
 
-class PageFolding:
+class PageBuilder:
     """Takes events as a sink does; `build_page` makes the page of all so far, also of a run that goes on.
 
     ``read_figures`` reads a line's figures, ``find_harmless`` gives the code of a line that is known to be harmless."""
@@ -142,13 +142,13 @@ class PageFolding:
         attempt = self._attempts[-1] if self._attempts else None
         match event:
             case e.Output():
-                self._take_output(at, event)
+                self._add_output(at, event)
             case e.LauncherOutput(stream=stream, data=data):
                 self._launcher.add_piece(at, stream, data)
             case e.HostSample():
-                self._take_sample(at, event)
+                self._add_sample(at, event)
             case e.FiguresRead():
-                self._take_file_figures(event)
+                self._add_file_figures(event)
             case e.Started(verb=verb, title=title):
                 self._title = title if verb in ("run", "attach") or not self._title else self._title
                 self._over = self._over or (verb == "run" and bool(self._attempts))
@@ -174,12 +174,12 @@ class PageFolding:
                 pass
             case e.RankStage(rank=rank, host=host, stage=stage):
                 attempt.stages.setdefault(rank, []).append((host, event.at, at, stage))
-                self._note_delay(host, at, event.at)
+                self._record_delay(host, at, event.at)
             case e.RankEnded(rank=rank):
                 known = attempt.ends.get(rank)
                 if known is None or (known[1].cause == "lost" and event.cause != "lost"):
                     attempt.ends[rank] = (at, event)
-                self._note_delay(event.host, at, event.at)
+                self._record_delay(event.host, at, event.at)
             case e.Stalled():
                 attempt.stalls.append(_Stall(event, at))
             case e.RankStack() if attempt.stalls and not attempt.stalls[-1].compared:
@@ -197,24 +197,24 @@ class PageFolding:
 
     # what grows with the run ---------------------------------------------------------------------------------------
 
-    def _take_output(self, at: float, event: e.Output) -> None:
+    def _add_output(self, at: float, event: e.Output) -> None:
         output = self._outputs.get(event.rank)
         if output is None:
             output = self._outputs[event.rank] = RankOutput(max(_LOGS // self._ranks, _LEAST_LOG))
         output.add_piece(at, event.stream, event.data)
         key, data = (event.rank, event.stream), event.data
-        room = self._find_room(at, event.rank)
+        room = self._count_lines_left(at, event.rank)
         if not room:  # only where the next line begins is of interest
             self._unfinished[key] = b"" if data.endswith(b"\n") else data[data.rfind(b"\n") + 1 :][-_LONGEST:]
             return
-        *lines, rest = (self._unfinished.get(key, b"") + data).replace(b"\r", b"\n").split(b"\n")
-        self._unfinished[key] = rest[-_LONGEST:]
+        *lines, unfinished = (self._unfinished.get(key, b"") + data).replace(b"\r", b"\n").split(b"\n")
+        self._unfinished[key] = unfinished[-_LONGEST:]
         self._searched[event.rank] = (int(at), room - min(len(lines), room))
         for line in lines[-room:]:
             if len(line) <= _LONGEST:
-                self._take_line(at, event.rank, line.decode("utf-8", "replace"))
+                self._add_line(at, event.rank, line.decode("utf-8", "replace"))
 
-    def _find_room(self, at: float, rank: int) -> int:
+    def _count_lines_left(self, at: float, rank: int) -> int:
         """How many lines of a rank are still searched in this second: ranks that write without end cost no more. Lines
         that were written before they were watched have no time that a figure could be drawn at."""
         if at < self._late_until:
@@ -222,7 +222,7 @@ class PageFolding:
         second, room = self._searched.get(rank, (0, 0))
         return room if second == int(at) else max(_SEARCHED // self._ranks, 4)
 
-    def _take_line(self, at: float, rank: int, line: str) -> None:
+    def _add_line(self, at: float, rank: int, line: str) -> None:
         figures = self._read_figures(line)
         if not figures:
             return
@@ -254,8 +254,8 @@ class PageFolding:
             table[key] = Series(_count_columns(members))
         return table[key]
 
-    def _take_sample(self, at: float, sample: e.HostSample) -> None:
-        self._note_delay(sample.host, at, sample.at)
+    def _add_sample(self, at: float, sample: e.HostSample) -> None:
+        self._record_delay(sample.host, at, sample.at)
         seconds = sample.seconds or 1.0
         values = {
             "cpu": sample.cpu,
@@ -282,7 +282,7 @@ class PageFolding:
                     of_ranks[rank.rank] = (sample.host, Series(_count_columns(self._ranks)))
                 of_ranks[rank.rank][1].add_point(sample.at, value)
 
-    def _take_file_figures(self, event: e.FiguresRead) -> None:
+    def _add_file_figures(self, event: e.FiguresRead) -> None:
         if event.name not in self._file_figures and len(self._file_figures) >= _NAMES:
             return
         who = f"rank {event.rank}" if event.rank >= 0 else event.host
@@ -294,9 +294,9 @@ class PageFolding:
             if value is not None:
                 series.add_point(step, value)
 
-    def _note_delay(self, host: str, seen: float, at: float) -> None:
+    def _record_delay(self, host: str, received: float, at: float) -> None:
         if at:
-            self._delays[host] = min(self._delays.get(host, seen - at), seen - at)
+            self._delays[host] = min(self._delays.get(host, received - at), received - at)
 
     # the page ------------------------------------------------------------------------------------------------------
 
@@ -307,11 +307,13 @@ class PageFolding:
             raise ValueError("no rank was started")
         shifts = self._estimate_clock_shifts()
         first, last = self._attempts[0], self._attempts[-1]
-        begun = min(first.event.at + shifts.get(first.event.head, 0.0) if first.event.at else first.seen, first.seen)
+        begun = min(
+            first.event.at + shifts.get(first.event.head, 0.0) if first.event.at else first.received, first.received
+        )
         live = last.over is None and not report.finished
         end = max(self._at, begun + 0.1)
         if last.over is not None:
-            end = max(last.over[0], *(seen for seen, _ in last.ends.values()), begun + 0.1)
+            end = max(last.over[0], *(received for received, _ in last.ends.values()), begun + 0.1)
         paces = self._measure_paces()
         slow = {rank: f"pace {share:.0%} of the median" for rank, share in find_stragglers(paces).items()}
         for stall in (stall for attempt in self._attempts for stall in attempt.stalls):
@@ -366,10 +368,10 @@ class PageFolding:
             if rank >= len(attempt.hosts):
                 continue
             host = attempt.hosts[rank]
-            following = self._attempts[number + 1].seen if number + 1 < len(self._attempts) else end
-            stop, mark, state = _judge_end(attempt, rank, following, shifts)
+            following = self._attempts[number + 1].received if number + 1 < len(self._attempts) else end
+            stop, mark, state = _classify_end(attempt, rank, following, shifts)
             if number:
-                marks.append(Mark(attempt.seen - begun, "restart", f"started again on {host}"))
+                marks.append(Mark(attempt.received - begun, "restart", f"started again on {host}"))
             if mark is not None:
                 marks.append(replace(mark, at=max(mark.at - begun, 0.0)))
             spans += _list_stage_spans(attempt.stages.get(rank, ()), begun, stop, shifts)
@@ -427,7 +429,7 @@ class PageFolding:
                 if name in table and table[name].count > 1
             ]
             if curves and any(value for curve in curves for _, value in curve.points):
-                figures.append(_make_amount(name, "host", curves))
+                figures.append(_make_usage_figure(name, "host", curves))
         for name in _OF_RANKS:
             of_ranks = [
                 Curve(f"rank {rank}", series.points(shifts.get(host, 0.0) - begun), rank in slow)
@@ -435,11 +437,11 @@ class PageFolding:
                 if series.count > 1
             ]
             if of_ranks:
-                figures.append(_make_amount(name, "rank", of_ranks))
+                figures.append(_make_usage_figure(name, "rank", of_ranks))
         return figures
 
 
-def _make_amount(name: str, by: Literal["rank", "host"], curves: list[Curve]) -> Figure:
+def _make_usage_figure(name: str, by: Literal["rank", "host"], curves: list[Curve]) -> Figure:
     """The chart of something that is used. Where that is less than a GiB everywhere, it is in MiB."""
     title, unit = _TITLES[name]
     if unit == "GiB" and max(value for curve in curves for _, value in curve.points) < 1:
@@ -464,15 +466,15 @@ def _choose_curves(curves: list[Curve]) -> tuple[Curve, ...]:
     return tuple(curve for curve in curves if id(curve) in chosen)
 
 
-def _judge_end(
+def _classify_end(
     attempt: _Attempt, rank: int, following: float, shifts: Mapping[str, float]
 ) -> tuple[float, Mark | None, RankState]:
     """When a rank's part of an attempt ended, the mark of it, and the rank's state."""
     host = attempt.hosts[rank]
     end: tuple[float, MarkKind, str, RankState] | None = None
     if rank in attempt.ends:
-        seen, event = attempt.ends[rank]
-        at = event.at + shifts.get(event.host, 0.0) if event.at else seen
+        received, event = attempt.ends[rank]
+        at = event.at + shifts.get(event.host, 0.0) if event.at else received
         if event.cause == "lost":
             end = (at, "lost", "nobody saw its end", "lost")
         elif event.cause == "stopped":
@@ -495,7 +497,7 @@ def _list_stage_spans(
     stages: Iterable[tuple[str, float, float, str]], begun: float, stop: float, shifts: Mapping[str, float]
 ) -> list[Span]:
     """The stages of one rank in one attempt, each to the beginning of the next."""
-    times = sorted((at + shifts.get(host, 0.0) if at else seen, stage) for host, at, seen, stage in stages)
+    times = sorted((at + shifts.get(host, 0.0) if at else received, stage) for host, at, received, stage in stages)
     spans = []
     for number, (at, stage) in enumerate(times):
         end = times[number + 1][0] if number + 1 < len(times) else max(stop, at)

@@ -11,7 +11,7 @@ FindHarmless = Callable[[str], str | None]
 
 
 class RankOutput:
-    """What one rank wrote, within ``limit`` bytes: a quarter for its beginning, the rest for its end."""
+    """What one rank wrote, within ``limit`` bytes: a quarter for its beginning, the unfinished_line for its end."""
 
     __slots__ = ("_end", "_end_size", "_head", "_head_size", "_limit", "omitted")
 
@@ -58,18 +58,18 @@ def _split_lines(pieces: list[tuple[float, Stream, bytes]], begun: float, find_h
 
     for at, stream, data in pieces:
         place, since, before = unfinished.pop(stream, (len(lines), at, b""))
-        *whole, rest = (before + data).split(b"\n")
-        for number, line in enumerate(whole):
+        *complete, unfinished_line = (before + data).split(b"\n")
+        for number, line in enumerate(complete):
             if number == 0 and before:
                 lines[place] = make_line(since, stream, line)
             else:
                 lines.append(make_line(at, stream, line))
-        if rest:
-            rest = rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :][-4 * _LONGEST :]
-            if before and not whole:
-                lines[place] = make_line(since, stream, rest)
+        if unfinished_line:
+            unfinished_line = unfinished_line[max(0, unfinished_line.rstrip(b"\r").rfind(b"\r")) :][-4 * _LONGEST :]
+            if before and not complete:
+                lines[place] = make_line(since, stream, unfinished_line)
             else:
                 place, since = len(lines), at
-                lines.append(make_line(at, stream, rest))
-            unfinished[stream] = (place, since, rest)
+                lines.append(make_line(at, stream, unfinished_line))
+            unfinished[stream] = (place, since, unfinished_line)
     return lines

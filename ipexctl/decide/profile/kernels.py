@@ -45,8 +45,8 @@ def parse_kernels(text: bytes) -> KernelReport:
             continue
         fields = line.decode("utf-8", "replace").rstrip("\r").split(",")
         if "exec" not in fields[1:5]:
-            found = re.search(r",info,cpu,isa:(.{1,200})", ",".join(fields))
-            isa = found[1] if found else isa
+            match = re.search(r",info,cpu,isa:(.{1,200})", ",".join(fields))
+            isa = match[1] if match else isa
             continue
         at = fields.index("exec", 1)
         time = _parse_milliseconds(fields[-1])

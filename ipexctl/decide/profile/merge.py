@@ -131,12 +131,12 @@ def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, HostClock
     offsets, error = dict.fromkeys(hosts, 0.0), None  # microseconds by which a host's clock is ahead
     known = {host: clocks[host] for host in hosts if host in clocks}
     if len(hosts) > 1:
-        within = [one.within for one in known.values() if one.within is not None]
+        within = [clock.within for clock in known.values() if clock.within is not None]
         measured = len(within) == len(hosts)
         by_ends = measure_offsets(summaries, matches)
         if measured and (by_ends is None or max(within) <= max(EXACT, by_ends.spread / 1e6)):
             clock, error = "run", max(within)
-            offsets = {host: one.offset * 1e6 for host, one in known.items()}
+            offsets = {host: clock.offset * 1e6 for host, clock in known.items()}
         elif by_ends is not None:
             clock, offsets, error = "collectives", by_ends.offsets, by_ends.spread / 1e6
         else:
@@ -190,7 +190,7 @@ def build_profile(run: str, merging: Merging, missing: Sequence[UnprofiledRank],
             each.host,
             max(0, len(each.ends) - 1),
             ((each.ends[-1] - each.ends[0]) if len(each.ends) > 1 else each.end) / 1e6,
-            _cover([(call.start, call.end) for call in each.collectives]) / 1e6,
+            _measure_union([(call.start, call.end) for call in each.collectives]) / 1e6,
             sum(wait for (rank, _), wait in waits.items() if rank == each.rank) / 1e6,
             awaited.get(each.rank, 0.0) / 1e6,
         )
@@ -231,7 +231,7 @@ def measure_waits(merging: Merging) -> tuple[dict[tuple[int, int], float], dict[
     return waits, awaited
 
 
-def _cover(spans: Sequence[tuple[float, float]]) -> float:
+def _measure_union(spans: Sequence[tuple[float, float]]) -> float:
     """How much time spans cover that may overlap."""
     covered, until = 0.0, float("-inf")
     for start, end in sorted(spans):
@@ -279,7 +279,7 @@ def format_trace(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]
     rows: dict[int, list[int]] = {}
     for trace in traces:
         summary = summaries[trace.rank]
-        rows[trace.rank] = _spread_collectives(summary.collectives)
+        rows[trace.rank] = _assign_rows(summary.collectives)
         events = _list_events(trace, summary, merging.shifts[trace.rank], rows[trace.rank], numbers)
         yield from _join_events(events)
         numbers += max((arrow.number + 1 for arrow in trace.arrows), default=0)
@@ -305,11 +305,11 @@ def _list_events(
     names = {_STEPS_ROW: "steps", **{_COLLECTIVES_ROW + row: "collectives" for row in sorted(set(rows))}}
     for thread in sorted({each.thread for each in trace.slices if not is_collective(each.name)}):
         names[thread] = f"thread {thread}"
-    yield _describe(pid, 0, "process_name", {"name": f"rank {pid} · {trace.host}"})
-    yield _describe(pid, 0, "process_sort_index", {"sort_index": pid})
+    yield _format_metadata(pid, 0, "process_name", {"name": f"rank {pid} · {trace.host}"})
+    yield _format_metadata(pid, 0, "process_sort_index", {"sort_index": pid})
     for thread, name in names.items():
-        yield _describe(pid, thread, "thread_name", {"name": name})
-        yield _describe(pid, thread, "thread_sort_index", {"sort_index": thread})
+        yield _format_metadata(pid, thread, "thread_name", {"name": name})
+        yield _format_metadata(pid, thread, "thread_sort_index", {"sort_index": thread})
     for number, (start, end) in enumerate(pairwise(summary.ends), summary.first):
         yield _format_slice(pid, _STEPS_ROW, f"step {number}", "step", start + shift, end + shift)
     for each in trace.slices:
@@ -325,7 +325,7 @@ def _list_events(
         yield json.dumps({**event, "pid": pid, "tid": arrow.thread, "ts": round(arrow.at + shift, 3), "bp": "e"})
 
 
-def _describe(pid: int, thread: int, name: str, args: Mapping[str, object]) -> str:
+def _format_metadata(pid: int, thread: int, name: str, args: Mapping[str, object]) -> str:
     return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": thread, "args": args})
 
 
@@ -339,7 +339,7 @@ def _format_slice(
     return f'{{{words}, {times}, "args": {text}}}' if 0 < len(text) <= _MOST_ARGUMENTS else f"{{{words}, {times}}}"
 
 
-def _spread_collectives(calls: Sequence[Collective]) -> list[int]:
+def _assign_rows(calls: Sequence[Collective]) -> list[int]:
     """The row of each call: those of one row do not overlap, unless all of `_MOST_ROWS` are taken."""
     rows: list[float] = []
     chosen = []
@@ -357,12 +357,12 @@ def _list_arrows(merging: Merging, rows: Mapping[int, Sequence[int]], numbers: i
         calls = {rank: by_rank[rank].collectives[place] for rank, place in match.calls.items()}
         if not all(call.finished for call in calls.values()):
             continue
-        last = max(calls, key=lambda rank: calls[rank].start + merging.shifts[rank])
+        latest = max(calls, key=lambda rank: calls[rank].start + merging.shifts[rank])
         for rank, call in calls.items():
-            if rank == last:
+            if rank == latest:
                 continue
             event = {"cat": "collective", "name": match.name, "id": numbers, "bp": "e"}
-            for phase, who, at in (("s", last, calls[last].start), ("f", rank, call.end)):
+            for phase, who, at in (("s", latest, calls[latest].start), ("f", rank, call.end)):
                 row = _COLLECTIVES_ROW + rows[who][match.calls[who]]
                 at += merging.shifts[who] + (0.001 if phase == "s" else -0.001)  # inside of the slice
                 yield json.dumps({**event, "ph": phase, "pid": who, "tid": row, "ts": round(at, 3)})

@@ -221,16 +221,16 @@ class Figure:
     """What was passed on of one figure: of the first `POINTS` each, of as many more each second one, and so on."""
 
     def __init__(self) -> None:
-        self.seen = self.taken = 0
+        self.count = self.passed = 0
         self.stride = 1
 
-    def take(self) -> bool:
+    def pass_point(self) -> bool:
         """Whether the next point is passed on."""
-        self.seen += 1
-        if (self.seen - 1) % self.stride:
+        self.count += 1
+        if (self.count - 1) % self.stride:
             return False
-        self.taken += 1
-        if self.taken % POINTS == 0:
+        self.passed += 1
+        if self.passed % POINTS == 0:
             self.stride *= 2
         return True
 
@@ -278,19 +278,19 @@ class FigureFiles:
                     entries += 1
                     name = entry.name
                     if name == STATE or name.startswith(EVENTS):
-                        changed = self.get_change(entry)
+                        changed = self.get_change_time(entry)
                         source = os.path.relpath(entry.path, self.root)
                         if changed is not None and name == STATE:
                             source = _CHECKPOINT.sub("", source)
                             states[source] = max(states.get(source, (0.0, "")), (changed, entry.path))
-                        elif changed is not None and self.is_ours(name):
+                        elif changed is not None and self.is_of_this_host(name):
                             logs.append((source, entry.path))
                     elif not name.startswith(".") and name not in _SKIPPED and _is_directory(entry):
                         below.append(entry.path)
             level = below
         return ([(source, path) for source, (_, path) in states.items()] + logs)[:FILES]
 
-    def get_change(self, entry: "os.DirEntry[str]") -> "Optional[float]":
+    def get_change_time(self, entry: "os.DirEntry[str]") -> "Optional[float]":
         """When a regular file was changed; None for others, and for one that was not changed since the run began."""
         try:
             status = entry.stat(follow_symlinks=False)
@@ -298,7 +298,7 @@ class FigureFiles:
             return None
         return status.st_mtime if stat.S_ISREG(status.st_mode) and status.st_mtime >= self.since else None
 
-    def is_ours(self, name: str) -> bool:
+    def is_of_this_host(self, name: str) -> bool:
         """Whether a process of this host wrote an event file: several hosts may see it."""
         writer = _WRITER.match(name[len(EVENTS) :])
         return writer is None or writer.group("host") == self.host
@@ -317,7 +317,7 @@ class FigureFiles:
                     self.spare -= at - offset
                     self.offsets[path] = offset = at
                     for name, value in values:
-                        self.add(fresh, source, step, name, value)
+                        self.add_point(fresh, source, step, name, value)
             except MalformedError:
                 self.offsets[path] = -1
         for name, points in fresh.items():
@@ -339,18 +339,20 @@ class FigureFiles:
         self.entries[source] = len(entries)
         fresh: Dict[str, List[Tuple[int, str]]] = {}
         for step, name, value in entries[done:]:
-            self.add(fresh, source, step, name, value)
+            self.add_point(fresh, source, step, name, value)
         for name, points in fresh.items():
             yield Points(source, -1, name, points)
 
-    def add(self, fresh: "Dict[str, List[Tuple[int, str]]]", source: str, step: int, name: str, value: float) -> None:
+    def add_point(
+        self, fresh: "Dict[str, List[Tuple[int, str]]]", source: str, step: int, name: str, value: float
+    ) -> None:
         name = name[:NAME]
         figure = self.figures.get((source, name))
         if figure is None:
             if len(self.figures) >= FIGURES:
                 return
             figure = self.figures[source, name] = Figure()
-        if self.total < ALL_POINTS and abs(step) < 1 << 53 and figure.take():
+        if self.total < ALL_POINTS and abs(step) < 1 << 53 and figure.pass_point():
             self.total += 1
             fresh.setdefault(name, []).append((step, format_value(value)))
 

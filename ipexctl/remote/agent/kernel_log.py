@@ -9,34 +9,34 @@ MOST = 32 << 20  # bytes stored of one rank
 
 
 class KernelLog:
-    """``kept``: the user has asked oneDNN for these lines, and gets them as well."""
+    """``echo``: the user has asked oneDNN for these lines, and gets them as well."""
 
-    def __init__(self, directory: str, rank: int, kept: bool) -> None:
+    def __init__(self, directory: str, rank: int, echo: bool) -> None:
         self.path = os.path.join(directory, hooks.PROFILE, "%d%s" % (rank, hooks.KERNELS))
-        self.kept = kept
+        self.echo = echo
         self.held = b""  # the beginning of a line that is too short to say whose it is
-        self.ours: "Optional[bool]" = None  # the line that has begun; None between lines
+        self.verbose: "Optional[bool]" = None  # the line that has begun; None between lines
         self.room = MOST
         self.file: "Optional[BinaryIO]" = None
 
-    def take(self, data: bytes) -> bytes:
+    def filter_output(self, data: bytes) -> bytes:
         """What of the script's output is to be passed on."""
         data, self.held = self.held + data, b""
         passed: "List[bytes]" = []
         while data:
-            if self.ours is None:
+            if self.verbose is None:
                 if any(mark.startswith(data) for mark in hooks.VERBOSE):
                     self.held = data
                     break
-                self.ours = data.startswith(hooks.VERBOSE)
+                self.verbose = data.startswith(hooks.VERBOSE)
             end = data.find(b"\n") + 1 or len(data)
             line, data = data[:end], data[end:]
-            if self.ours:
-                self.store(line)
-            if self.kept or not self.ours:
+            if self.verbose:
+                self.write_line(line)
+            if self.echo or not self.verbose:
                 passed.append(line)
             if line.endswith(b"\n"):
-                self.ours = None
+                self.verbose = None
         return b"".join(passed)
 
     def finish(self) -> bytes:
@@ -46,7 +46,7 @@ class KernelLog:
             self.file.close()
         return held
 
-    def store(self, data: bytes) -> None:
+    def write_line(self, data: bytes) -> None:
         if self.room <= 0:
             return
         self.room -= len(data)
@@ -61,4 +61,4 @@ class KernelLog:
 
 def open_kernel_log(directory: str, rank: int, env: "Dict[str, str]") -> KernelLog:
     """For a rank with this environment."""
-    return KernelLog(directory, rank, kept=any(env.get(name) for name in hooks.VERBOSE_ENV))
+    return KernelLog(directory, rank, echo=any(env.get(name) for name in hooks.VERBOSE_ENV))

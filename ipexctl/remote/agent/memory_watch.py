@@ -2,7 +2,7 @@
 asks for its stacks shortly before: when, growing as it does, it would soon have all that its control group or its host
 has left.
 
-Costs one short read a second, and nothing of the rank; a rank that grows fast is looked at ten times a second."""
+Costs one short read a second, and nothing of the rank; a rank that grows fast is measured ten times a second."""
 
 import os
 import threading
@@ -13,12 +13,12 @@ from typing import Tuple
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import procs, stack_traces
 
-SLOW, FAST = 1.0, 0.1  # seconds between two looks, of a rank that grows slowly or fast
-SOON = 3.0  # seconds until memory would run out: the rank is asked
-NEAR = 15.0  # seconds until then: it is looked at often
-BETWEEN = 1.0  # seconds between two questions
-MOST = 50  # questions to one rank
-TEXT = 1 << 15  # bytes kept of an answer
+SLOW, FAST = 1.0, 0.1  # seconds between two measurements, of a rank that grows slowly or fast
+SOON = 3.0  # seconds until memory would run out: the rank is requested
+NEAR = 15.0  # seconds until then: it is measured often
+BETWEEN = 1.0  # seconds between two requests
+MOST = 50  # requests to one rank
+TEXT = 1 << 15  # bytes read of an answer
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -35,8 +35,8 @@ class MemoryWatch:
         threading.Thread(target=self.watch, daemon=True).start()
 
     def watch(self) -> None:
-        before, then, asked, questions, pause = read_resident(self.pid), time.monotonic(), 0.0, 0, SLOW
-        while questions < MOST:
+        before, then, requested, requests, pause = read_resident(self.pid), time.monotonic(), 0.0, 0, SLOW
+        while requests < MOST:
             time.sleep(pause)
             resident, now = read_resident(self.pid), time.monotonic()
             if not resident:
@@ -44,11 +44,11 @@ class MemoryWatch:
             growth, before, then = (resident - before) / max(now - then, 0.001), resident, now  # bytes a second
             left = read_room(*self.group) / growth if growth > 0 else NEAR  # seconds
             pause = FAST if left < NEAR else SLOW
-            if left < SOON and now - asked > BETWEEN:
-                asked, questions = now, questions + self.ask()
+            if left < SOON and now - requested > BETWEEN:
+                requested, requests = now, requests + self.request_stacks()
 
-    def ask(self) -> int:
-        """Has the rank's Python write its stacks; how many questions that were."""
+    def request_stacks(self) -> int:
+        """Has the rank's Python write its stacks; how many requests that were."""
         if not stack_traces.has_file_open(self.pid, self.path):
             return 0
         with suppress(OSError):
@@ -58,8 +58,8 @@ class MemoryWatch:
             return 1
         return 0
 
-    def read_last_answer(self) -> str:
-        """The last stacks that the rank wrote when it was asked; "" where it was not, or did not."""
+    def read_last_stacks(self) -> str:
+        """The last stacks that the rank wrote when it was requested; "" where it was not, or did not."""
         if self.offset < 0:
             return ""
         return procs.read_file(self.path)[self.offset :][:TEXT].decode("utf-8", "replace")

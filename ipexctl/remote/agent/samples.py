@@ -72,12 +72,12 @@ def parse_cpu_times(text: bytes) -> "Tuple[float, int, int]":
     for line in text.splitlines():
         words = line.split()
         if line.startswith(b"cpu "):
-            times = list(map(to_number, words[1:9]))
+            times = list(map(parse_number, words[1:9]))
             seconds = (sum(times) - sum(times[3:5])) / TICKS  # neither idle nor waiting for a disk
         elif line.startswith(b"cpu"):
             cores += 1
         elif line.startswith(b"ctxt ") and len(words) == 2:
-            switches = to_number(words[1])
+            switches = parse_number(words[1])
             break
     return seconds, cores, switches
 
@@ -88,7 +88,7 @@ def parse_memory(text: bytes) -> "Dict[str, int]":
     for line in text.splitlines():
         words = line.split()
         if len(words) == 3 and words[2] == b"kB":
-            amounts[words[0].decode("ascii", "replace").rstrip(":")] = 1024 * to_number(words[1])
+            amounts[words[0].decode("ascii", "replace").rstrip(":")] = 1024 * parse_number(words[1])
     return amounts
 
 
@@ -99,7 +99,7 @@ def parse_traffic(text: bytes) -> "Dict[str, Tuple[int, int]]":
         name, colon, numbers = line.partition(b":")
         words = numbers.split()
         if colon and len(words) >= 9:
-            traffic[name.strip().decode("utf-8", "replace")] = (to_number(words[0]), to_number(words[8]))
+            traffic[name.strip().decode("utf-8", "replace")] = (parse_number(words[0]), parse_number(words[8]))
     return traffic
 
 
@@ -109,8 +109,8 @@ def parse_disks(text: bytes, disks: "Iterable[str]") -> "Tuple[int, int]":
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 10 and words[2].decode("utf-8", "replace") in disks:
-            read += SECTOR * to_number(words[5])
-            written += SECTOR * to_number(words[9])
+            read += SECTOR * parse_number(words[5])
+            written += SECTOR * parse_number(words[9])
     return read, written
 
 
@@ -125,8 +125,8 @@ def parse_process(text: bytes) -> "Optional[ProcessUse]":
     words = text[text.rfind(b")") + 2 :].split()  # the name before it may hold anything
     if len(words) < 22:
         return None
-    ticks = sum(map(to_number, words[11:15]))
-    return ProcessUse(to_number(words[1]), to_number(words[19]), ticks / TICKS, PAGE * to_number(words[21]))
+    ticks = sum(map(parse_number, words[11:15]))
+    return ProcessUse(parse_number(words[1]), parse_number(words[19]), ticks / TICKS, PAGE * parse_number(words[21]))
 
 
 def parse_switches(text: bytes) -> int:
@@ -134,7 +134,7 @@ def parse_switches(text: bytes) -> int:
     return sum(map(int, re.findall(rb"ctxt_switches:\s+(\d{1,18})\b", text)))
 
 
-def to_number(word: bytes) -> int:
+def parse_number(word: bytes) -> int:
     """0 for what is no number, or none of the kernel's."""
     return int(word) if len(word) < 20 and word.isdigit() else 0
 
@@ -162,7 +162,7 @@ class RankProcesses:
             if rank is None:
                 continue
             total = sums.get(rank, RankUse(0.0, 0, 0))
-            switches = parse_switches(self.read_of_process(pid, "status"))
+            switches = parse_switches(self.read_process_file(pid, "status"))
             grown = max(0, switches - self.switches.get(pid, 0))
             self.switches[pid] = max(switches, self.switches.get(pid, 0))
             sums[rank] = RankUse(total.seconds + use.seconds, total.rss + use.rss, total.switches + grown)
@@ -186,7 +186,7 @@ class RankProcesses:
         for pid in pids:
             if self.rank_of.get(pid, -1) is None:
                 continue
-            use = parse_process(self.read_of_process(pid, "stat"))
+            use = parse_process(self.read_process_file(pid, "stat"))
             if use is None:
                 self.rank_of.pop(pid, None)
             elif pid in self.rank_of and self.started.get(pid) == use.start:
@@ -213,7 +213,7 @@ class RankProcesses:
                 return roots[pid]
         return self.rank_of.get(pid) if pid not in roots else None
 
-    def read_of_process(self, pid: int, name: str) -> bytes:
+    def read_process_file(self, pid: int, name: str) -> bytes:
         """A short file at once: a sample reads hundreds of them, and a file object would cost as much again."""
         try:
             number = os.open("%s/%d/%s" % (self.proc, pid, name), os.O_RDONLY | os.O_CLOEXEC)
@@ -236,7 +236,7 @@ class HostReader:
         self.processes = RankProcesses(proc)
         base = os.path.join(sys, "devices/system/cpu")
         numbers = sorted(set(cpus)) or _list_numbered(base, "cpu")
-        chosen = [os.path.join(base, "cpu%d" % number) for number in _spread(numbers, CPUS)]
+        chosen = [os.path.join(base, "cpu%d" % number) for number in _select_evenly(numbers, CPUS)]
         self.clocks = _find_readable(os.path.join(path, "cpufreq/scaling_cur_freq") for path in chosen)
         self.throttles = self.find_throttle_counts(chosen)
         self.sensors = self.find_sensors()
@@ -274,7 +274,7 @@ class HostReader:
         for path in sorted(glob(os.path.join(self.sys, "class/powercap/intel-rapl:*"))):
             name = read_file(os.path.join(path, "name")).decode("utf-8", "replace")
             if name.startswith(ENERGY_ZONES) and read_file(os.path.join(path, "energy_uj")):
-                zones[path] = to_number(read_file(os.path.join(path, "max_energy_range_uj")).strip())
+                zones[path] = parse_number(read_file(os.path.join(path, "max_energy_range_uj")).strip())
         return zones
 
     def find_rdma_ports(self) -> "Dict[str, str]":
@@ -306,7 +306,7 @@ class HostReader:
 
     def read_energy(self) -> "Dict[str, Tuple[int, int]]":
         texts = ((path, end, read_file(os.path.join(path, "energy_uj")).strip()) for path, end in self.zones.items())
-        return {path: (to_number(text), end) for path, end, text in texts if text}
+        return {path: (parse_number(text), end) for path, end, text in texts if text}
 
     def read_proc(self, name: str) -> bytes:
         return read_file(os.path.join(self.proc, name))
@@ -319,14 +319,16 @@ class HostReader:
         used = total - amounts.get("MemAvailable", amounts.get("MemFree", 0))
         if self.group is not None and self.group.limit < (total or UNLIMITED):
             words = read_file(self.group.statistics).split()
-            cache = to_number(words[words.index(self.group.cache) + 1]) if self.group.cache in words[:-1] else 0
-            used, total = to_number(read_file(self.group.usage).strip()) - cache, self.group.limit
+            cache = parse_number(words[words.index(self.group.cache) + 1]) if self.group.cache in words[:-1] else 0
+            used, total = parse_number(read_file(self.group.usage).strip()) - cache, self.group.limit
         return max(0, used), total, max(0, swap)
 
     def read_traffic(self) -> "Dict[str, Tuple[int, int]]":
         traffic = parse_traffic(self.read_proc("self/net/dev"))
         for name, path in self.ports.items():
-            received, sent = (to_number(read_file(os.path.join(path, part)).strip()) * RDMA_UNIT for part in RDMA_FILES)
+            received, sent = (
+                parse_number(read_file(os.path.join(path, part)).strip()) * RDMA_UNIT for part in RDMA_FILES
+            )
             traffic[name] = received, sent
         return traffic
 
@@ -357,7 +359,7 @@ def find_memory_group(own: bytes, root: str) -> "Optional[MemoryGroup]":
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts) + 1):
             limit, usage, statistics = (os.path.join(base, *parts[:depth], "memory." + name) for name in names)
-            number = to_number(read_file(limit).strip())
+            number = parse_number(read_file(limit).strip())
             if 0 < number < UNLIMITED:
                 groups.append(MemoryGroup(number, usage, statistics, cache))
     return min(groups) if groups else None
@@ -445,7 +447,7 @@ def _list_numbered(path: str, word: str) -> "List[int]":
     return sorted(int(end) for end in names if end.isdigit())
 
 
-def _spread(numbers: "List[int]", most: int) -> "List[int]":
+def _select_evenly(numbers: "List[int]", most: int) -> "List[int]":
     """So many of them, evenly."""
     return [numbers[at * len(numbers) // min(most, len(numbers))] for at in range(min(most, len(numbers)))]
 

@@ -73,7 +73,7 @@ def start_sampler(directory: str, spec: "RunSpec") -> "Optional[Sampler]":
         return None
     if pid == 0:
         try:
-            _serve(directory, spec, control_end, output_end)
+            _run_sampler(directory, spec, control_end, output_end)
         finally:
             os._exit(1)
     os.close(output_end)
@@ -81,7 +81,7 @@ def start_sampler(directory: str, spec: "RunSpec") -> "Optional[Sampler]":
     return Sampler(procs.find_process(pid) or procs.Process(pid, -1, os.getpid(), "X"), output, control)
 
 
-def _serve(directory: str, spec: "RunSpec", control: int, output: int) -> None:
+def _run_sampler(directory: str, spec: "RunSpec", control: int, output: int) -> None:
     """The process: has no other file of the guard's open, among them its lock and its connection."""
     procs.die_with_parent()
     procs.rename_word(Role.GUARD.encode(), METER.encode())
@@ -114,7 +114,7 @@ def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int =
     while not ended:
         ended = bool(select.select([control], [], [], max(0.0, due - time.monotonic()))[0])
         now = reader.read(ranks.find_wrappers())
-        _write(output, compute_sample(before, now, spec.host))
+        _write_sample(output, compute_sample(before, now, spec.host))
         before, count = now, count + 1
         if count % DOUBLING == 0:
             period = max(spec.timings.sample, min(2 * period, LONGEST))
@@ -124,7 +124,7 @@ def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int =
             for points in written.read(now.steady + patience):
                 for at in range(0, len(points.points), CHUNK):
                     part = points.points[at : at + CHUNK]
-                    _write(output, FilePoints(spec.host, points.rank, points.source, points.name, part))
+                    _write_sample(output, FilePoints(spec.host, points.rank, points.source, points.name, part))
             took = time.monotonic() - now.steady
             figures_due = time.monotonic() + max(spec.timings.figures, SHARE * took)
 
@@ -164,7 +164,7 @@ class RankFiles:
         return value if type(value) is int else 0
 
 
-def _write(output: int, sample: "Sample") -> None:
+def _write_sample(output: int, sample: "Sample") -> None:
     """Ends this process where nobody reads any more."""
     line = encode_sample(sample)
     while line:

@@ -94,7 +94,7 @@ def main(argv: "List[str]") -> int:
     if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
         record = record._replace(oom=after)
     if record.signal == signal.SIGKILL and not stopped:
-        record = record._replace(stacks=watch.read_last_answer())
+        record = record._replace(stacks=watch.read_last_stacks())
     loaded = libraries.list_loaded_libraries(directory, rank)
     record = record._replace(libraries=loaded)
     for text in libraries.describe_duplicate_libraries(loaded, env.get("LD_PRELOAD", "")):
@@ -190,7 +190,7 @@ class Output:
                     if not data:
                         selector.unregister(key.fd)
                     if self.kernels and key.data == OUT:
-                        data = self.kernels.take(data)
+                        data = self.kernels.filter_output(data)
                     self.write(key.data, data)
         if self.kernels:
             self.write(OUT, self.kernels.finish())

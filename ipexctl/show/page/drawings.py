@@ -173,7 +173,7 @@ def draw_topology(host: str, facts: Facts | None, launch: PlannedLaunch | None) 
             place = {"x": 5 + column * (_CELL + _GAP), "y": y + 20 + row * (_CELL + _GAP)}
             parts.append(_draw_cpu(cpu, owners.get(cpu), place))
         y += height + 6
-    return _frame("topology", width, y, f"processors of {clean(host)}", parts)
+    return _make_drawing("topology", width, y, f"processors of {clean(host)}", parts)
 
 
 def _draw_cpu(cpu: int, owner: tuple[RankPlacement, bool] | None, place: dict[str, int]) -> Markup:
@@ -195,7 +195,7 @@ def _find_sockets(facts: Facts | None) -> dict[str, tuple[int, ...]]:
     return {"0": facts.cpus_online} if facts.sockets == 1 and facts.cpus_online else {}
 
 
-def _frame(kind: str, width: float, height: float, about: str, parts: Sequence[Markup]) -> Markup:
+def _make_drawing(kind: str, width: float, height: float, about: str, parts: Sequence[Markup]) -> Markup:
     """A drawing of a fixed size that shrinks where there is less room; nothing where it has no parts."""
     size = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
     return make_tag("svg", *parts, class_=kind, **size, role="img", aria_label=about) if parts else Markup("")
@@ -246,7 +246,7 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
                 place = {"x": x + cell / 2, "y": y + cell / 2 + 4}
                 parts.append(make_tag("text", text.partition(" ")[0], **place, class_=f"on-h{shade} middle"))
     about = f"{'latency' if figure == 'latency' else 'bandwidth'} between {count} hosts"
-    return _frame("heat", left + cell * count + 2, top + cell * count + 2, about, parts)
+    return _make_drawing("heat", left + cell * count + 2, top + cell * count + 2, about, parts)
 
 
 def _format_link(value: float, figure: str) -> str:
@@ -262,7 +262,7 @@ def draw_bars(bars: Sequence[tuple[str, float, str]], about: str) -> Markup:
         parts.append(make_tag("text", clean(name)[-16:], x=114, y=y + 15, class_="label end"))
         parts.append(make_tag("rect", x=120, y=y + 3, width=width, height=16, class_="bar"))
         parts.append(make_tag("text", clean(words), x=126 + width, y=y + 15, class_="label"))
-    return _frame("bars", 560, 22 * len(bars), about, parts)
+    return _make_drawing("bars", 560, 22 * len(bars), about, parts)
 
 
 def list_speed_bars(speeds: Sequence[HostSpeed], figure: str) -> list[tuple[str, float, str]]:

@@ -96,9 +96,11 @@ def _hash_source(text: str) -> str:
 def render_run(page: RunPage, *, live: bool = False) -> str:
     """The page of one run. ``live``: it is served while the run goes on, and renews itself."""
     figures = {
-        by: [_draw(figure, page.length) for figure in page.figures if figure.by == by] for by in ("rank", "host")
+        by: [_draw_figure(figure, page.length) for figure in page.figures if figure.by == by] for by in ("rank", "host")
     }
-    of_host = [_draw(figure, page.length) for figure in page.figures if figure.key in ("rank cpu", "rank memory")]
+    of_host = [
+        _draw_figure(figure, page.length) for figure in page.figures if figure.key in ("rank cpu", "rank memory")
+    ]
     figures["rank"] = [figure for figure in figures["rank"] if figure not in of_host]
     figures["host"] += of_host
     findings = page.report.findings or (page.doctor.findings if page.doctor else ())
@@ -111,7 +113,7 @@ def render_run(page: RunPage, *, live: bool = False) -> str:
         live=live,
         page=page,
         verdict=make_verdict(page),
-        summary=_summarise(page),
+        summary=_format_summary(page),
         sections=[(name, title) for name, title in _SECTIONS if present.get(name, True)],
         timeline=drawings.draw_timeline(page.rows, page.length),
         axis=drawings.draw_axis(page.length),
@@ -123,7 +125,7 @@ def render_run(page: RunPage, *, live: bool = False) -> str:
         heat=_draw_links([host.host for host in page.hosts], page.links),
         measured=_format_date(page.doctor.speed_at) if page.doctor else "",
         variables=_list_variables(page),
-        stacks=_list_stacks(page),
+        stacks=_list_installed_stacks(page),
         held=sort_findings(findings),
         checked=_describe_checks(page, bool(findings)),
         harmless=f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
@@ -156,7 +158,7 @@ def render_cluster(page: ClusterPage) -> str:
         held=sort_findings(answer.findings),
         checked="" if answer.findings else "No finding.",
         heat=[*_draw_links(names, answer.speed.pairs if answer.speed else ()),
-              *_draw_heat("Round trips of TCP connections in µs", names, trips, "latency")],
+              *_draw_heat_map("Round trips of TCP connections in µs", names, trips, "latency")],
         bars=[(title, drawings.draw_bars(values, title)) for title, values in bars if values],
         unmeasured=unmeasured,
         topologies=[
@@ -177,7 +179,7 @@ def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
         runs=runs,
         rows=list_figure_rows(answer),
         length=length,
-        figures=[_draw(figure, length) for figure in figures],
+        figures=[_draw_figure(figure, length) for figure in figures],
         groups=list(group_pairs((each.of, each) for each in answer.differences).items()),
     )
 
@@ -185,10 +187,12 @@ def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
 def _draw_links(names: Sequence[str], links: Sequence[LinkSpeed]) -> list[tuple[str, Markup]]:
     """The heat maps of measured links, each with its title."""
     figures = (("Latency in µs", "latency"), ("Bandwidth in Gbit/s", "rate"))
-    return [each for title, figure in figures for each in _draw_heat(title, names, links, figure)]
+    return [each for title, figure in figures for each in _draw_heat_map(title, names, links, figure)]
 
 
-def _draw_heat(title: str, names: Sequence[str], links: Sequence[LinkSpeed], figure: str) -> list[tuple[str, Markup]]:
+def _draw_heat_map(
+    title: str, names: Sequence[str], links: Sequence[LinkSpeed], figure: str
+) -> list[tuple[str, Markup]]:
     drawing = drawings.draw_heat_map(names, links, figure)
     return [(title, drawing)] if drawing else []
 
@@ -197,7 +201,7 @@ def _format_date(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def _summarise(page: RunPage) -> str:
+def _format_summary(page: RunPage) -> str:
     parts = [pluralize(len(page.rows), "rank"), pluralize(len(page.hosts), "host")]
     if page.launch:
         parts += [page.launch.launcher, page.launch.backend]
@@ -221,7 +225,7 @@ def _list_kinds(page: RunPage) -> list[tuple[str, str]]:
     return [(kind, title) for kind, title in _KINDS if kind in used]
 
 
-def _draw(figure: Figure, length: float) -> DrawnFigure:
+def _draw_figure(figure: Figure, length: float) -> DrawnFigure:
     high, low = drawings.list_scale(figure)
     names = [curve.name for curve in figure.curves if curve.marked]
     about = f"slow: {', '.join(names[:4])}" if names else pluralize(len(figure.curves), figure.by)
@@ -267,11 +271,11 @@ def _draw_topologies(page: RunPage) -> list[tuple[str, Markup, str]]:
     drawn = []
     for host in page.hosts[:_DRAWN]:
         if drawing := drawings.draw_topology(host.host, host.facts, page.launch):
-            drawn.append((host.host, drawing, clean(" · ".join(_describe_place(page, host)))))
+            drawn.append((host.host, drawing, clean(" · ".join(_describe_placement(page, host)))))
     return drawn
 
 
-def _describe_place(page: RunPage, host: HostPart) -> list[str]:
+def _describe_placement(page: RunPage, host: HostPart) -> list[str]:
     """How many ranks a host has, and which network card they use."""
     words = [pluralize(sum(row.host == host.host for row in page.rows), "rank")]
     planned = page.launch.hosts.get(host.host) if page.launch else None
@@ -293,7 +297,7 @@ def _list_variables(page: RunPage) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _list_stacks(page: RunPage) -> list[tuple[str, str]]:
+def _list_installed_stacks(page: RunPage) -> list[tuple[str, str]]:
     """What is installed, and on which hosts."""
     stacks: dict[str, list[str]] = {}
     for host in page.hosts:

@@ -84,13 +84,13 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
         details += [("known as", run.diagnosis.title), ("why", run.diagnosis.why)]
         details.append(("what to do", run.diagnosis.fix))
     elif run.first is not None:
-        look = advise("logs", run.run, "--rank", str(run.first))
-        details.append(("what to do", complete_hint(look, page.report.place)))
+        hint = advise("logs", run.run, "--rank", str(run.first))
+        details.append(("what to do", complete_hint(hint, page.report.place)))
     hosts = {rank.rank: rank.host for rank in run.ranks}
     if run.followers:
-        details.append(("failed after it", _name_ranks(run.followers, hosts)))
+        details.append(("failed after it", _format_ranks_and_hosts(run.followers, hosts)))
     if run.stopped:
-        details.append(("ended by ipexctl", _name_ranks(run.stopped, hosts)))
+        details.append(("ended by ipexctl", _format_ranks_and_hosts(run.stopped, hosts)))
     details += [("lost", f"{host.host}: {host.lost}") for host in page.hosts if host.lost][:4]
     if page.attempts > 1:
         details.append(("started", f"{page.attempts} times"))
@@ -105,5 +105,5 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
     return tuple((name, text) for name, text in details if text)
 
 
-def _name_ranks(numbers: tuple[int, ...], hosts: dict[int, str]) -> str:
+def _format_ranks_and_hosts(numbers: tuple[int, ...], hosts: dict[int, str]) -> str:
     return f"{format_ranks(numbers)} on {format_hosts(hosts[number] for number in numbers if number in hosts)}"

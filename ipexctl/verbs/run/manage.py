@@ -35,7 +35,7 @@ from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
-from ipexctl.verbs.run.saved_logs import no_rank_error
+from ipexctl.verbs.run.saved_logs import make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
 
 Workflow = Generator[Event, None, None]
@@ -170,16 +170,17 @@ def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ran
     if not isinstance(answer, Failure):
         records, missing = answer
         stacks = tuple(
-            RankStack(**select_attributes(one, "rank", "host", "pid", "state", "wchan", "text"))
-            for one in records
-            if not ranks or one.rank in ranks
+            RankStack(**select_attributes(record, "rank", "host", "pid", "state", "wchan", "text"))
+            for record in records
+            if not ranks or record.rank in ranks
         )
         groups = group_stacks(stacks)
         for host in missing:
             yield Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
         summary = tuple(format_comparison(groups, len({stack.rank for stack in stacks})))
         processes = tuple(
-            ProcessStack(**select_attributes(one, "rank", "host", "pid", "state", "wchan", "text")) for one in stacks
+            ProcessStack(**select_attributes(stack, "rank", "host", "pid", "state", "wchan", "text"))
+            for stack in stacks
         )
         places = describe_places(stacks)
         yield Answer(RankStacksAnswer(run, summary, find_odd_ranks(groups), places, processes, missing))
@@ -189,7 +190,7 @@ def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ran
 def _check_ranks(discovered: DiscoveredRun, ranks: Collection[int]) -> None:
     run, size = discovered.row.run, discovered.row.size
     if unknown := sorted(rank for rank in ranks if rank >= size):
-        raise no_rank_error(run, unknown, size)
+        raise make_no_rank_error(run, unknown, size)
 
 
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:

@@ -181,7 +181,9 @@ def merge_profile(watcher: RunWatcher, saved: Path) -> Generator[Event, None, Pr
         merged = {summary.rank for summary in summaries}
         try:
             with pause_garbage_collection():
-                save_trace(saved, format_trace(merging, (one.read_trace() for one in every if one.rank in merged)))
+                save_trace(
+                    saved, format_trace(merging, (files.read_trace() for files in every if files.rank in merged))
+                )
             watcher.trace = str(get_trace_path(saved))
         except OSError as error:
             what = f"the merged trace cannot be saved: {(error.strerror or str(error)).lower()}"

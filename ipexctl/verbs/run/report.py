@@ -8,7 +8,7 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
-from ipexctl.decide.page.fold import PageFolding
+from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.reports import Folding
 from ipexctl.model.answers import ReportAnswer
 from ipexctl.model.errors import Exit, UsageError
@@ -29,9 +29,9 @@ ReadErrors = Callable[[], KnownErrors]
 _log = logging.getLogger(__name__)
 
 
-def make_folding() -> PageFolding:
+def make_page_builder() -> PageBuilder:
     """A folding of events with our readers of figures and of harmless messages."""
-    return PageFolding(read_figures, find_harmless)
+    return PageBuilder(read_figures, find_harmless)
 
 
 def report(
@@ -78,7 +78,7 @@ def report(
 def read_page(directory: Path, state: Path, environ: Mapping[str, str], known: ReadErrors) -> RunPage:
     """The page of a saved run as a value. What looks secret in the ranks' own files, and secrets of environ, are
     masked: a page is sent to others. Raises `UsageError` where no rank was started."""
-    pages, reports, masker = make_folding(), Folding(known), Masker(environ)
+    pages, reports, masker = make_page_builder(), Folding(known), Masker(environ)
     for stamped in read_saved_run(directory):
         reports.handle_event(stamped)
         for event in masker.mask_event(stamped.event):
@@ -96,7 +96,7 @@ class PageSink:
 
     def __init__(self, directory: Path, state: Path, warn: Callable[[str], None]) -> None:
         self._directory, self._state, self._warn = directory, state, warn
-        self._folding: PageFolding | None = make_folding()
+        self._folding: PageBuilder | None = make_page_builder()
 
     def handle_event(self, stamped: Stamped) -> None:
         if self._folding is None:

@@ -27,7 +27,7 @@ def print_saved_output(directory: Path, ranks: Collection[int] = ()) -> Generato
     report = read_report(directory)
     size = len(report.run.ranks) if report and report.run else 0
     if unknown := sorted(rank for rank in ranks if rank >= size):
-        raise no_rank_error(directory.name, unknown, size)
+        raise make_no_rank_error(directory.name, unknown, size)
     yield Started("logs", directory.name, ())
     for stamped in read_saved_run(directory):
         event = stamped.event
@@ -36,7 +36,7 @@ def print_saved_output(directory: Path, ranks: Collection[int] = ()) -> Generato
     yield Ended("logs", Exit.OK)
 
 
-def no_rank_error(run: str, unknown: Collection[int], size: int) -> UsageError:
+def make_no_rank_error(run: str, unknown: Collection[int], size: int) -> UsageError:
     """The error for ranks that a run does not have."""
     reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
     return UsageError(

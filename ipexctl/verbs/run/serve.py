@@ -16,7 +16,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.show.masking import Masker
 from ipexctl.verbs.common.pages import find_doctor_record
 from ipexctl.verbs.run.manage import find_watcher
-from ipexctl.verbs.run.report import ReadErrors, make_folding
+from ipexctl.verbs.run.report import ReadErrors, make_page_builder
 
 _LEAST = 2.0  # seconds between two drawings, however many ask
 _SHARE = 5  # and at least so many times as long as the last one took
@@ -29,7 +29,7 @@ class LivePage:
 
     def __init__(self, context: Context, environ: Mapping[str, str], known: ReadErrors) -> None:
         self._state, self._clock = context.state, context.clock
-        self._pages, self._reports, self._masker = make_folding(), Folding(known), Masker(environ)
+        self._pages, self._reports, self._masker = make_page_builder(), Folding(known), Masker(environ)
         self._events = threading.Lock()  # of what events change
         self._drawing = threading.Lock()
         self._count = 0

@@ -46,17 +46,17 @@ def support(
         why = (error.strerror or str(error)).lower()
         raise UsageError(f"{printable(str(directory), 400)} cannot be read: {why}", exit=Exit.STEP) from None
     try:
-        yield from _write(preparation, path, name, dry=dry, ask=ask)
+        yield from _write_archive(preparation, path, name, dry=dry, ask=ask)
     finally:
         preparation.close()
     yield Ended("support", Exit.OK)
 
 
-def _write(
+def _write_archive(
     preparation: Preparation, path: Path, name: str, *, dry: bool, ask: Callable[[str], bool] | None
 ) -> Workflow:
     contents = preparation.list_contents()
-    parts = tuple(one.part for one in preparation.parts)
+    parts = tuple(prepared.part for prepared in preparation.parts)
     size = sum(part.bytes for part in parts)
     if dry:
         yield Answer(SupportAnswer(None, parts, preparation.left_out, None, True, contents))

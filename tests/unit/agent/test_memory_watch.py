@@ -59,8 +59,8 @@ def test_a_rank_that_grows_where_nothing_is_left_says_where_it_is(tmp_path: Path
     with rank(tmp_path, 1) as watch:
         watch.group = fill(tmp_path, 100 << 20), 100 << 20
         watch.start()
-        until(lambda: "grow" in watch.read_last_answer())
-        line = describe_position(watch.read_last_answer())
+        until(lambda: "grow" in watch.read_last_stacks())
+        line = describe_position(watch.read_last_stacks())
     assert line in ("train.py:10 grow", "train.py:9 grow")
 
 
@@ -71,7 +71,7 @@ def test_a_rank_that_does_not_grow_is_not_asked(tmp_path: Path, monkeypatch: pyt
         thread = threading.Thread(target=watch.watch)
         thread.start()
         thread.join(1.0)
-        assert watch.read_last_answer() == ""
+        assert watch.read_last_stacks() == ""
     thread.join()
 
 
@@ -79,7 +79,7 @@ def test_a_process_that_has_no_handler_gets_no_signal(tmp_path: Path) -> None:
     (tmp_path / RANKS).mkdir()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         watch = MemoryWatch(str(tmp_path), 0, process.pid)
-        assert watch.ask() == 0
+        assert watch.request_stacks() == 0
         assert process.poll() is None
         process.kill()
 

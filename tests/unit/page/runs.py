@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
-from ipexctl.decide.page.fold import PageFolding
+from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.reports import Folding
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
@@ -219,7 +219,7 @@ END = {"good": end_well, "failed": end_failed, "hang": end_hanging, "lost": end_
 
 def fold_page(stream: Iterable[Stamped], doctor: DoctorRecord | None = None) -> RunPage:
     """The page of these events as a value."""
-    pages, reports = PageFolding(read_figures), Folding(read_known_errors)
+    pages, reports = PageBuilder(read_figures), Folding(read_known_errors)
     for stamped in stream:
         pages.handle_event(stamped)
         reports.handle_event(stamped)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.page.fold import PageFolding
+from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.page.logs import RankOutput
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
@@ -141,7 +141,7 @@ def test_a_run_that_goes_on_is_drawn_up_to_its_last_event() -> None:
 
 
 def test_a_loss_that_is_no_number_is_a_mark_and_figures_of_a_script_are_bounded() -> None:
-    pages = PageFolding(lambda line: json.loads(line))
+    pages = PageBuilder(lambda line: json.loads(line))
     at = START
     pages.handle_event(Stamped(at, e.RunStarted("k7", "a", ("a",), "train.py", at)))
     for number in range(40):
@@ -168,7 +168,7 @@ def test_ranks_that_write_without_end_are_searched_no_more_than_a_chart_needs() 
         read.append(line)
         return {"loss": 1.0}
 
-    pages = PageFolding(count)
+    pages = PageBuilder(count)
     pages.handle_event(Stamped(START, e.RunStarted("k7", "a", ("a", "a"), "train.py", START)))
     for number in range(100):
         data = b"".join(b"line %d of %d\n" % (line, number) for line in range(1000))
