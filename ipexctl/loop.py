@@ -58,7 +58,7 @@ class OutputOptions:
     ask_pass: bool = False
     only: str = ""  # the one key of the answer that --json prints
     bare: bool = False  # the bytes of the ranks and nothing else on standard output
-    notify: Sequence[str] | None = None  # commands and URLs that are told what happens
+    notify: Sequence[str] | None = None  # commands and URLs that get notifications
     bell: bool = False
     detachable: bool = False  # a key of the live view may detach from the run
     report: bool = True  # a run leaves its page in its record
@@ -220,7 +220,7 @@ class Delivery:
         self._folding = Folding(read_known_errors)
         self._screen = make_screen_sink(options, console)
         self._record: Record | None = None
-        self._unsaved: list[Stamped] = []  # of a look-up, until what it looks for is found
+        self._unsaved: list[Stamped] = []  # of a look-up, until its run is known
         self._sinks: list[sinks.Sink] = [self._folding, self._screen]
         if options.bell and state is not None:
             self._sinks.append(Bell(console.out, console.err))
@@ -278,7 +278,7 @@ class Delivery:
         return record
 
     def _save_look_up(self, event: Event, masked: list[Stamped]) -> Exception | None:
-        """Saves what a look-up did once it has found its run: one that finds none leaves nothing."""
+        """Saves the events of a look-up once its run is known; a look-up without a run saves nothing."""
         self._unsaved += masked
         if self._state is None or not isinstance(event, events.RunStarted):
             return None
@@ -379,7 +379,7 @@ def _describe_interruption(report: CommandReport) -> str:
 
 
 def make_screen_sink(options: OutputOptions, console: Console, speed: float = 1.0, *, keys: bool = True) -> sinks.Sink:
-    """The sink that prints: live on a terminal, with ``keys`` there or without, plain elsewhere, JSON if asked for."""
+    """The sink that prints: live on a terminal, plain elsewhere, JSON on request. ``keys``: the live one reads keys."""
     out, err = console.out, console.err
     if options.bare:
         return sinks.Bare(out, err)

@@ -1,6 +1,6 @@
 """A page on loopback, for the user of this machine alone.
 
-Whoever asks must know the token that is part of the address. The name in ``Host`` must be loopback's: a page of
+A request must hold the token that is part of the address. The name in ``Host`` must be loopback's: a page of
 another site whose name was pointed at loopback (DNS rebinding) sends its own name. Only GET is answered, and nothing is
 logged."""
 

@@ -94,8 +94,8 @@ def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | message
 def collect_stacks(
     link: Link, site: RemoteRunDir, request: str, timings: Timings
 ) -> tuple[tuple[journal.RankStack, ...], tuple[str, ...]]:
-    """Where the ranks of a run that goes on stand now, and the hosts that did not report it. ``request`` is a word that
-    nobody else asks with. Raises `LinkError`."""
+    """Stacks of the ranks of a running run, and the hosts that did not report theirs. ``request`` is an id that no
+    other request has. Raises `LinkError`."""
     timeout = 2 * timings.inquiry + 2 * timings.reply + timings.connect
     done = link.run(site.build_command(Role.STACKS, site.directory, request, timeout=timeout))
     records = [journal.KINDS.read(line) for line in done.out.splitlines()]

@@ -43,7 +43,7 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
             f"doctor takes no argument {flags.files[0]!r}", hint="hosts: -f HOSTFILE or --hosts; saved: --recorded"
         )
     if flags.page is not None and (flags.verify or task.explain is not None):
-        raise UsageError("--report fits neither --verify nor --explain, which look at no cluster")
+        raise UsageError("--report does not fit --verify and --explain, which probe no cluster")
     if flags.verify:
         other = sorted({name for name, value in task if value != type(task).model_fields[name].default} - {"venv"})
         if other:

@@ -123,7 +123,7 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     asking = not flags.yes
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            "init asks a few questions, and nobody can answer here",
+            "init asks a few questions, which needs a terminal",
             hint=advise("init", "--yes", flags.script or "train.py"),
         )
 

@@ -60,7 +60,7 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
         words = [*flags.names, *words]
         return prune_runs(saved, flags.names, chosen, policy, dry=not flags.yes, words=words)
     if not policy.is_empty or flags.yes:
-        raise UsageError("rules that say which runs go, and --yes, need --prune")
+        raise UsageError("--yes and the rules of which runs to remove need --prune")
     return list_runs(saved, flags.names, chosen)
 
 
@@ -78,7 +78,7 @@ def support(context: Context, flags: SupportFlags) -> Workflow:
 
     asking = not (flags.yes or flags.dry_run)
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        what = "support asks before it writes, and nobody can answer here"
+        what = "support asks before it writes, which needs a terminal"
         raise UsageError(what, reasons=["--dry-run lists what goes in, --yes writes it"], hint="ipexctl support --yes")
     return support(
         context.state / "runs",

@@ -22,7 +22,7 @@ def read_title(text: str) -> str:
 
 
 def list_needed_files(text: str, neighbours: Collection[str]) -> tuple[str, ...]:
-    """The examples that a playbook names or a script imports, of those there are."""
+    """The files among ``neighbours`` that a playbook names or a script imports."""
     imported = [f"{name}.py" for node in ast.walk(parse_script(text)) for name in list_module_names(node)]
     return tuple(name for name in dict.fromkeys([*_EXAMPLES.findall(text), *imported]) if name in neighbours)
 

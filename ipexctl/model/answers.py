@@ -413,8 +413,8 @@ class ProcessStack(JsonRecord):
 
 
 class RankStacksAnswer(JsonRecord):
-    """``logs --stacks``: where the ranks of a run stand. ``odd`` ranks are elsewhere than those that wait for them,
-    where that is clear; ``summary`` are the lines that say it. Hosts in ``missing`` did not report in time."""
+    """``logs --stacks``: where the ranks of a run stand. ``odd`` are the ranks that others wait for,
+    where that is clear; ``summary`` describes it in lines. Hosts in ``missing`` did not report in time."""
 
     run: str
     summary: tuple[str, ...]

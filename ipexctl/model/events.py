@@ -34,7 +34,7 @@ class Started(Event):
 
 
 class Planned(Event):
-    """What will be done, once the hosts were looked at: the text of the dry run, and what is then executed. ``launch``
+    """The plan, after the hosts were probed: the text of the dry run, and what is executed next. ``launch``
     is a run's, with the source of each variable; secrets are not in it."""
 
     verb: str
@@ -105,7 +105,7 @@ class FindingReported(Event):
 class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
 
-    ``title`` says what runs, to those who come later: they see the run from its beginning, and long after it.
+    ``title`` names the script; it is set for commands that read the run later, from its beginning (`attach`, `logs`).
     ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known."""
 
     run: str

@@ -7,7 +7,7 @@ tqdm (Accelerate's and Lightning's are such bars too), ``12.5 samples/s``, and l
 import math
 import re
 
-LIMIT = 4096  # characters of a line that are looked at
+LIMIT = 4096  # characters of a line that are searched
 
 KEYS = ("step", "steps", "epoch", "loss", "lr", "grad_norm", "pace", "samples_s", "tokens_s", "accuracy")
 

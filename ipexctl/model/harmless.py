@@ -8,7 +8,7 @@ from ipexctl.data import read_data
 from ipexctl.model.json_values import Record
 from ipexctl.model.toml import parse_toml
 
-LIMIT = 400  # characters of a line that are looked at
+LIMIT = 400  # characters of a line that are searched
 
 
 class HarmlessMessage(Record):

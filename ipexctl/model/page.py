@@ -36,7 +36,7 @@ class Mark(Record):
 
 
 class RankRow(Record):
-    """One rank on the time axis. ``straggles`` says why it is marked as slower than the others, if it is."""
+    """One rank on the time axis. ``straggles`` is the reason why it is marked as slower than the others, or empty."""
 
     rank: int
     host: str

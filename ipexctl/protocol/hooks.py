@@ -16,7 +16,7 @@ TRACE = ".trace.gz"  # <rank>.trace.gz: Chrome's JSON, as torch.profiler writes 
 STEPS = ".steps"  # <rank>.<pid>.steps: JSON, which steps were profiled and when each ended, or why none was
 KERNELS = ".onednn"  # <rank>.onednn: what oneDNN reported during these steps
 VERBOSE = (b"onednn_verbose,", b"dnnl_verbose,")  # how its lines begin (oneDNN's guide: Verbose Mode)
-VERBOSE_ENV = ("ONEDNN_VERBOSE", "DNNL_VERBOSE")  # with these the user has asked for the lines
+VERBOSE_ENV = ("ONEDNN_VERBOSE", "DNNL_VERBOSE")  # set by users who want the lines themselves
 
 # Stages, in the order in which a rank reaches them.
 PYTHON = "python"

@@ -121,7 +121,7 @@ class Resumed(NamedTuple):
 
 
 class StacksRequested(NamedTuple):
-    """Somebody asked where the ranks stand: ``request`` is their word for it. Stacks follow, up to `InquiryEnded`."""
+    """The stacks of all ranks were requested; ``request`` is an id. Stacks follow, up to `InquiryEnded`."""
 
     request: str
     at: float = 0.0

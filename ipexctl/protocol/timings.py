@@ -32,7 +32,7 @@ class Timings(NamedTuple):
     spy: float = 10.0  # for py-spy to do so
     settle: float = 10.0  # after its start a rank's threads run where they will run
     # Figures.
-    figures: float = 120.0  # between two looks of a host at the figures that scripts wrote into files
+    figures: float = 120.0  # seconds between two searches of a host for figures in files of scripts
     # The end.
     grace: float = 10.0  # between the polite stop and the hard one
     orderly: float = 1.0  # for the launcher's own end after that of its ranks
@@ -42,7 +42,7 @@ class Timings(NamedTuple):
     last_wipe: float = 5.0  # for processes to be gone after the last SIGKILL
     flush: float = 2.0  # for a guard's last messages
     leave: float = 10.0  # the same where the keeper is lost
-    last_figures: float = 2.0  # for the last look at figures
+    last_figures: float = 2.0  # seconds for the last search
     linger: float = 2.0  # for the output of processes that outlive their script
     # The user's policies.
     lease: float = 0.0  # without a watcher after which the run ends

@@ -47,7 +47,7 @@ def format_doctor(answer: DoctorAnswer) -> list[RenderableType]:
         finding.level for finding in findings if not finding.hosts or not {*finding.hosts} <= {*unprobed}
     )
     parts = [pluralize(counts[level], level) for level in ("error", "warning") if counts[level]]
-    parts += [f"{pluralize(len(unprobed), 'host')} could not be looked at"] if unprobed else []
+    parts += [f"{pluralize(len(unprobed), 'host')} could not be probed"] if unprobed else []
     fit = bool(rows) and not counts["error"] and not unprobed
     count = (", ".join(parts) or "no error, no warning", BAD if not fit else WARN if counts["warning"] else GOOD)
     return [*items, labelled("fit" if fit else "not fit", count)]

@@ -34,12 +34,12 @@ _WITH_KEYS = ("run", "attach", "logs")  # verbs
 
 class Live:
     """The sink for a terminal, with keys where standard input is one. ``on_detach`` is called once, from the drawing
-    thread, when the user asks to let go of a run; without it there is no such key. Without ``keys`` there is none,
-    as of a saved run. Our own talk also goes to ``err`` where that is not a terminal.
+    thread, when the user detaches from a run; without it that key does nothing. Without ``keys`` no key is read,
+    as for a saved run. Our own talk also goes to ``err`` where that is not a terminal.
 
     What stays after the end (warnings, failures, answers, the run's card) is printed above the live part."""
 
-    RATE = 0.1  # seconds between looks at keys and at Ctrl-C
+    RATE = 0.1  # seconds between two polls of the keys and of Ctrl-C
     FRAME = 0.2  # between frames where ranks print
     IDLE = 0.5  # between frames where only time goes by
 
@@ -189,8 +189,8 @@ class Live:
         for key in self._keys.poll():
             self._asked = True
             with self._lock:
-                asked = self._view.press(key)
-            if asked == "detach" and self._on_detach is not None:
+                action = self._view.press(key)
+            if action == "detach" and self._on_detach is not None:
                 detach, self._on_detach = self._on_detach, None
                 detach()
 

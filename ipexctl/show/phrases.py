@@ -104,7 +104,7 @@ def _format_subject(kind: Kind, names: list[str]) -> str:
 
 
 def format_failure_lines(every: Iterable[Failure]) -> list[str]:
-    """What `group_failures` says but its hints, as lines to print."""
+    """The sentences and reasons of `group_failures` as lines, without the hints."""
     return [line for sentence, more, _ in group_failures(every) for line in (sentence, *(f"  {each}" for each in more))]
 
 

@@ -10,7 +10,7 @@ from ipexctl.show.sanitise import decode_utf8, escape, find_decodable_end, strip
 
 RECENT = 1 << 16  # bytes of whole lines held of each rank: what can be searched and leafed through
 OPEN = 1 << 12  # bytes held of a line that has not ended
-_READ = 1 << 12  # bytes of these in which figures are looked for
+_READ = 1 << 12  # bytes of these that are searched for figures
 _STALE = 10.0  # seconds without a step after which a pace is 0; five steps where those take longer
 
 

@@ -25,7 +25,7 @@ _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
 _SLOW, _FAST = 0.8, 1.25  # shares of the median pace beyond which a rank's own share is shown
 _SPARK, _WIDE_SPARK = 12, 24  # cells of a sparkline
 _LAST = 30  # cells that a last line needs to be worth its place beside figures
-_HIDDEN = 50  # lines of a rank beyond those shown that are looked at for harmless ones
+_HIDDEN = 50  # lines of a rank beyond those shown that are searched for harmless ones
 
 _KEYS = (
     ("↑ ↓ j k", "the rank, or the host, above and below"),

@@ -113,8 +113,8 @@ def _choose_next_step(run: RunOutcome) -> tuple[str, str]:
     if not run.reason:
         return "", advise("attach", run.run)
     if known := run.diagnosis:
-        look = known.command or advise("logs", run.run, *(["--rank", str(first.rank)] if first else []))
-        return known.fix if known.fix != look else "", look
+        command = known.command or advise("logs", run.run, *(["--rank", str(first.rank)] if first else []))
+        return known.fix if known.fix != command else "", command
     if first and first.status == 127:
         return "a command or a library was not found", advise("doctor")
     if first:

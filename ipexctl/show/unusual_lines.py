@@ -11,7 +11,7 @@ from ipexctl.model.figures import read_figures
 from ipexctl.model.harmless import find_harmless
 from ipexctl.show.rank_view import format_line
 
-LOOKED_AT = 1 << 15  # bytes a tenth of a second that are looked at
+BUDGET = 1 << 15  # bytes that are searched in a tenth of a second
 LINES = 200  # lines of error output a tenth of a second, likewise
 MOST = 200  # unusual lines held; the oldest make room
 _LINE = 400  # bytes of a line
@@ -59,7 +59,7 @@ class UnusualLines:
         self._tracebacks: dict[int, int] = {}  # lines of a traceback whose last line is still to come
         self._codes: dict[str, str | None] = {}  # of lines looked up lately: all ranks print the same ones
         self._window = 0.0
-        self._budget = LOOKED_AT
+        self._budget = BUDGET
         self._lines = LINES
 
     @property
@@ -70,7 +70,7 @@ class UnusualLines:
     def handle_output(self, event: e.Output, at: float) -> None:
         """Looks at the whole lines of one output, within the budget of this tenth of a second."""
         if not 0 <= at - self._window < 0.1:
-            self._window, self._budget, self._lines = at, LOOKED_AT, LINES
+            self._window, self._budget, self._lines = at, BUDGET, LINES
         data = event.data[-self._budget :] if self._budget else b""
         self._budget -= len(data)
         if event.stream == "err":

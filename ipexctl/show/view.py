@@ -1,4 +1,4 @@
-"""How a person looks at a run: the rank followed, the place in its log, what is prompt. Knows no terminal."""
+"""The state of the live screen: the rank followed, the position in its log, the open prompt. Knows no terminal."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ FEW = 16  # ranks; of more, a row is a host, which Enter opens
 
 @dataclass
 class View:
-    """The board as it is looked at. ``keys``: there is a keyboard; ``can_detach``: the run goes on without us."""
+    """What of the board is shown. ``keys``: a keyboard is attached; ``can_detach``: the run survives this screen."""
 
     board: Board
     keys: bool = False
@@ -43,7 +43,7 @@ class View:
         return ranks[min(self.rank, len(ranks) - 1)] if ranks else None
 
     def press(self, key: str) -> str:
-        """One key, as `Keys` names them. Returns "detach" when that is what it asks for."""
+        """One key, as `Keys` names them. Returns "detach" for the key that detaches."""
         self.answer = ""
         if self.prompt:
             self._edit_input(key)

@@ -1,4 +1,4 @@
-"""What differs between the hosts of a cluster, and what is remembered of a look at them."""
+"""Differences between the hosts of a cluster, and the record that `doctor` saves of its probes."""
 
 from collections.abc import Callable, Iterable, Mapping
 

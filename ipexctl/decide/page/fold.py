@@ -79,13 +79,13 @@ class _Attempt:
 
 
 class _Stall:
-    """A stall from its last progress on; ``places`` says where ranks stood, ``waits`` which of them for others."""
+    """A stall from its last progress on; ``places`` are stacks of its ranks, ``waits`` those that wait for others."""
 
     def __init__(self, event: e.Stalled, received: float) -> None:
         self.event, self.begin = event, received - event.seconds
         self.end: float | None = None
         self.stacks: list[e.RankStack] = []
-        self.compared = False  # stacks that come later were asked for by the user
+        self.compared = False  # later stacks are of `logs --stacks`
         self.odd: tuple[int, ...] = ()
 
 
@@ -349,8 +349,8 @@ class PageBuilder:
         return [(rank, median(value for _, value in series.points())) for rank, series in table.items() if series.count]
 
     def _estimate_clock_shifts(self) -> dict[str, float]:
-        """Host → seconds to add to its own time to get the controller's, from the least delay of its messages. What
-        was watched later than it happened says no more than that nothing is from the future."""
+        """Host → seconds to add to its own time to get the controller's, from the least delay of its messages. Of
+        events that were read long after they happened only one thing is known: none is from the future."""
         late = any(attempt.event.title for attempt in self._attempts)
         if late:
             return dict.fromkeys(self._delays, min([0.0, *self._delays.values()]))

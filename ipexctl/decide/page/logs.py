@@ -11,7 +11,7 @@ FindHarmless = Callable[[str], str | None]
 
 
 class RankOutput:
-    """What one rank wrote, within ``limit`` bytes: a quarter for its beginning, the unfinished_line for its end."""
+    """What one rank wrote, within ``limit`` bytes: a quarter for its beginning, three quarters for its end."""
 
     __slots__ = ("_end", "_end_size", "_head", "_head_size", "_limit", "omitted")
 

@@ -30,7 +30,7 @@ class Kernel(NamedTuple):
 
 
 class KernelReport(NamedTuple):
-    """Of one rank: kernel → calls and seconds; ``isa`` is what oneDNN says of the processor, or empty."""
+    """Of one rank: kernel → calls and seconds; ``isa`` is the instruction set that oneDNN reports, or empty."""
 
     sums: dict[Kernel, tuple[int, float]]
     isa: str = ""

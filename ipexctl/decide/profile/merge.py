@@ -26,8 +26,8 @@ from ipexctl.decide.profile.traces import (
 from ipexctl.model.json_values import JsonObject, Record
 from ipexctl.model.profile import CollectiveTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 
-EXACT = 0.001  # seconds: a clock that the run measured this well is taken whatever collectives say
-_ALONE = 0.01  # seconds: by what ranks of a busy host may leave one collective later; of more the spread says it
+EXACT = 0.001  # seconds: a clock that the run measured this well is preferred to that of collectives
+_ALONE = 0.01  # seconds: the error of a single collective, which a busy host may leave later; of several their spread
 MOST_OPERATORS = 100  # in the profile; the trace has all
 _STEPS_ROW, _COLLECTIVES_ROW = 0, 1_000_000  # threads of a merged rank that are none of its process
 _MOST_ROWS = 32  # of collectives in a rank

@@ -195,7 +195,7 @@ def show(argv: "List[str]") -> int:
 
 
 def stacks(argv: "List[str]") -> int:
-    """``stacks RUNDIR REQUEST``: asks the keeper where the ranks stand; prints a `journal.RankStack` a line, at last
+    """``stacks RUNDIR REQUEST``: requests the ranks' stacks from the keeper; prints a `journal.RankStack` a line, then
     `journal.InquiryEnded`. Status 3, and `AgentFailed`, when the run does not go on or nobody answers in time."""
     directory, request = argv
     why = "its keeper did not answer in time"

@@ -9,12 +9,12 @@ MOST = 32 << 20  # bytes stored of one rank
 
 
 class KernelLog:
-    """``echo``: the user has asked oneDNN for these lines, and gets them as well."""
+    """``echo``: the user's environment enables these lines, so that they are passed on as well."""
 
     def __init__(self, directory: str, rank: int, echo: bool) -> None:
         self.path = os.path.join(directory, hooks.PROFILE, "%d%s" % (rank, hooks.KERNELS))
         self.echo = echo
-        self.held = b""  # the beginning of a line that is too short to say whose it is
+        self.held = b""  # the beginning of a line that is too short to be classified
         self.verbose: "Optional[bool]" = None  # the line that has begun; None between lines
         self.room = MOST
         self.file: "Optional[BinaryIO]" = None

@@ -14,7 +14,7 @@ from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import procs, stack_traces
 
 SLOW, FAST = 1.0, 0.1  # seconds between two measurements, of a rank that grows slowly or fast
-SOON = 3.0  # seconds until memory would run out: the rank is requested
+SOON = 3.0  # seconds until memory would run out: its stacks are requested
 NEAR = 15.0  # seconds until then: it is measured often
 BETWEEN = 1.0  # seconds between two requests
 MOST = 50  # requests to one rank
@@ -48,7 +48,7 @@ class MemoryWatch:
                 requested, requests = now, requests + self.request_stacks()
 
     def request_stacks(self) -> int:
-        """Has the rank's Python write its stacks; how many requests that were."""
+        """Has the rank's Python write its stacks. The number of requests: 1, or 0 where it cannot be asked."""
         if not stack_traces.has_file_open(self.pid, self.path):
             return 0
         with suppress(OSError):
@@ -59,7 +59,7 @@ class MemoryWatch:
         return 0
 
     def read_last_stacks(self) -> str:
-        """The last stacks that the rank wrote when it was requested; "" where it was not, or did not."""
+        """The last stacks that the rank wrote on request; "" where it wrote none."""
         if self.offset < 0:
             return ""
         return procs.read_file(self.path)[self.offset :][:TEXT].decode("utf-8", "replace")

@@ -1,5 +1,5 @@
-"""What a host and the ranks on it use: counters of the kernel, read every few seconds, and what they say of the time
-between two readings. What a host does not have, or does not let this account read, stays None or is left out.
+"""What a host and the ranks on it use: counters of the kernel, read every few seconds, and their differences
+between two readings. Counters that a host does not have, or does not let this account read, are None or left out.
 
 Formats: proc(5); Documentation/ABI/stable/sysfs-class-infiniband, testing/sysfs-class-powercap, hwmon/sysfs-interface
 and accounting/psi of the kernel's own documentation."""
@@ -140,8 +140,7 @@ def parse_number(word: bytes) -> int:
 
 
 class RankProcesses:
-    """Which processes are whose rank's. A process that was looked at once is not looked at again unless it is a rank's:
-    hosts have thousands of others."""
+    """The processes of each rank. A process that belongs to none is inspected only once: hosts have thousands."""
 
     def __init__(self, proc: str) -> None:
         self.proc = proc

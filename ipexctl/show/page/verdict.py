@@ -60,7 +60,7 @@ def make_cluster_verdict(answer: DoctorAnswer) -> Verdict:
     count = {level: sum(finding.level == level for finding in answer.findings) for level in ("error", "warning")}
     silent = [host.host for host in answer.hosts if host.facts is None]
     parts = [pluralize(number, level) for level, number in count.items() if number]
-    parts += [f"{pluralize(len(silent), 'host')} could not be looked at"] if silent else []
+    parts += [f"{pluralize(len(silent), 'host')} could not be probed"] if silent else []
     bad = count["error"] or silent or not answer.hosts
     details = [("common", f"{answer.common_isa} on every host that answered")] if answer.common_isa else []
     details += [("advice", line) for line in answer.advice]

@@ -74,7 +74,7 @@ class NotificationSink:
             self._warn(warning)
 
     def _report_stall(self, verdict: str) -> None:
-        """Reports the stall that waits, with what its stacks told, if they did."""
+        """Reports the pending stall, with the verdict of its stacks if it has one."""
         stamped, self._stall = self._stall, None
         if stamped is None or not isinstance(stall := stamped.event, e.Stalled):
             return

@@ -73,7 +73,7 @@ def doctor(
     confirm: Ask | None = (lambda _: True) if task.yes else ask
     if task.fix and confirm is None:
         hint = complete_hint(advise("doctor", "--fix", "--yes"), list_flags(inventory, task.venv))
-        raise UsageError("doctor --fix asks before each fix, and nobody can answer here", hint=hint)
+        raise UsageError("doctor --fix asks before each fix, which needs a terminal", hint=hint)
     yield Started("doctor", pluralize(len(inventory), "host"), inventory.names, place=list_flags(inventory, task.venv))
     close_links = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
     bundles: dict[str, ProbeOutput] = {}

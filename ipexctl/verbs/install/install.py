@@ -79,7 +79,7 @@ def install(
     failed: dict[str, Failure] = {}
     facts = yield from _collect_facts(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
-        return (yield from _give_up("nothing was changed: some hosts could not be looked at", failed, len(inventory)))
+        return (yield from _give_up("nothing was changed: some hosts could not be probed", failed, len(inventory)))
     venv = choose_venv(task.venv, inventory, facts)
     base = None
     if not locked and (found := find_environment(task, request, venv, facts)):

@@ -55,7 +55,7 @@ def export_runs(
 
 
 def choose_format(target: str) -> ExportFormat:
-    """The format that a file's name says. Raises `UsageError` where it says none."""
+    """The format by the ending of a file's name. Raises `UsageError` for any other ending."""
     if target.endswith(os.sep) or Path(target).is_dir():
         return "tensorboard"
     if (form := _ENDINGS.get(Path(target).suffix.lower())) is None:

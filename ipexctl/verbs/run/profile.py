@@ -110,7 +110,7 @@ def is_wanted(local: str, size: int, ranks: set[int]) -> bool:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """For a trace, which is a million objects without cycles: to look through them again and again doubles the time."""
+    """For a trace, which is a million objects without cycles: searching them for cycles doubles the time."""
     before = gc.isenabled()
     gc.disable()
     try:

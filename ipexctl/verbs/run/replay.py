@@ -129,7 +129,7 @@ def pace_events(
         yield stamped
 
 
-_GLANCE = 0.1  # seconds between two looks at whether the view is paused
+_GLANCE = 0.1  # seconds between two checks whether the view is paused
 
 
 def _make_warning(at: float, text: str) -> Stamped:

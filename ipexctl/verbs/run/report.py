@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def make_page_builder() -> PageBuilder:
-    """A folding of events with our readers of figures and of harmless messages."""
+    """A builder with the readers of printed figures and of harmless messages."""
     return PageBuilder(read_figures, find_harmless)
 
 
@@ -96,30 +96,30 @@ class PageSink:
 
     def __init__(self, directory: Path, state: Path, warn: Callable[[str], None]) -> None:
         self._directory, self._state, self._warn = directory, state, warn
-        self._folding: PageBuilder | None = make_page_builder()
+        self._builder: PageBuilder | None = make_page_builder()
 
     def handle_event(self, stamped: Stamped) -> None:
-        if self._folding is None:
+        if self._builder is None:
             return
         try:
-            self._folding.handle_event(stamped)
+            self._builder.handle_event(stamped)
         except Exception as error:
             self._give_up(error)
 
     def close(self, report: CommandReport | None = None) -> None:
-        folding, self._folding = self._folding, None
-        if folding is None or report is None or not folding.started:
+        builder, self._builder = self._builder, None
+        if builder is None or report is None or not builder.started:
             return
         try:
             from ipexctl.show.page.render import render_run
 
-            page = folding.build_page(report, find_doctor_record(self._state, folding.hosts))
+            page = builder.build_page(report, find_doctor_record(self._state, builder.hosts))
             write_page(self._directory / PAGE, render_run(page))
         except Exception as error:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        self._folding = None
+        self._builder = None
         _log.debug("the run's page could not be made", exc_info=error)
         why = printable(str(error), 200) or type(error).__name__
         self._warn(f"the run's page could not be made ({why}); the run is not affected")

@@ -11,7 +11,7 @@ from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
 def find_ended_run(runs: Path, word: str | None) -> Path | None:
-    """The saved run of this name or id whose end was seen; None where there is none, or several."""
+    """The saved run of this name or id that has ended; None without one, or with several."""
     if not word:
         return None
     try:

@@ -37,7 +37,7 @@ def prune_runs(
     removes them. Raises `UsageError` where the policy names none."""
     if policy.is_empty and not names:
         raise UsageError(
-            "--prune needs a rule that says which runs go",
+            "--prune needs a rule: which runs to remove",
             reasons=["--older-than 30d, --larger-than 500M, --max-size 2G or --keep 20"],
             hint=advise("runs", "--prune", "--older-than", "30d"),
         )
@@ -78,7 +78,7 @@ def select_saved_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> tu
 
 
 def _describe_saved_run(directory: Path, run_id: str | None, unique: bool) -> SavedRun:
-    """What a saved run's report says of it; of one without a report, what its first events do."""
+    """The entry of a saved run, from its report; without one, from its first events."""
     size, changed = measure_record(directory)
     report = read_report(directory)
     word = run_id if run_id and unique else directory.name

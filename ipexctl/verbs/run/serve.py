@@ -18,14 +18,14 @@ from ipexctl.verbs.common.pages import find_doctor_record
 from ipexctl.verbs.run.manage import find_watcher
 from ipexctl.verbs.run.report import ReadErrors, make_page_builder
 
-_LEAST = 2.0  # seconds between two drawings, however many ask
+_LEAST = 2.0  # seconds between two drawings, for any number of viewers
 _SHARE = 5  # and at least so many times as long as the last one took
 _FAREWELL = 6.0  # seconds after the run in which open pages get its end
 
 
 class LivePage:
-    """The page of a run that goes on: events come in from one thread, viewers ask from others. It is drawn when one
-    asks, at most every `_LEAST` seconds: viewers cost the run nothing and this machine no more when they are many."""
+    """The page of a running run: events come from one thread, requests of viewers from others. A request draws it, at
+    most every `_LEAST` seconds: viewers cost the run nothing, and many cost this machine no more than one."""
 
     def __init__(self, context: Context, environ: Mapping[str, str], known: ReadErrors) -> None:
         self._state, self._clock = context.state, context.clock
@@ -57,7 +57,7 @@ class LivePage:
             return self._drawn
 
     def finish(self) -> None:
-        """The next one who asks gets the end."""
+        """Makes the next request draw the final page."""
         with self._drawing:
             self._drawn_at, self._took = -_LEAST, 0.0
 

@@ -1,4 +1,4 @@
-"""The command ``support``: one archive of a saved run for whoever is asked for help."""
+"""The command ``support``: one archive of a saved run, to send to those who help."""
 
 import platform
 from collections.abc import Callable, Generator, Mapping
@@ -63,7 +63,7 @@ def _write_archive(
         return
     yield Message(contents, code="contents")
     if any(part.name.startswith("ranks/") for part in parts):
-        text = "what ranks printed is masked by patterns only: look at it before you pass it on"
+        text = "what ranks printed is masked by patterns only: check it before you send it"
         yield Message(text, "warning", code="output-included")
     if ask is not None and not ask(f"Write {pluralize(len(parts), 'file')}, {format_size(size)}, to {path}?"):
         yield Message("nothing was written", code="declined")

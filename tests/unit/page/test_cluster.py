@@ -50,7 +50,7 @@ def test_differences_name_each_value_with_its_hosts_the_commonest_first() -> Non
 def test_the_page_has_hosts_differences_findings_speeds_and_the_network() -> None:
     html = render_cluster(build_cluster_page(make_answer(names(3)), START))
     reader = Reader(html)
-    shown = ["not fit: 1 warning, 1 host could not be looked at", "powersave", "NET004", "ip link set eth1 mtu 1500"]
+    shown = ["not fit: 1 warning, 1 host could not be probed", "powersave", "NET004", "ip link set eth1 mtu 1500"]
     shown += ["21,000 Gflop/s", "480 GB/s", "19.2", "80 µs", "bf16 on 2 hosts", "AVX512_VNNI", "xeon03"]
     for words in shown:
         assert words in reader.text, words

@@ -203,7 +203,7 @@ def test_a_page_that_cannot_be_made_is_one_warning_and_nothing_else(tmp_path: Pa
 
     sink = PageSink(tmp_path, tmp_path, warnings.append)
     sink.handle_event(stream[0])
-    sink._folding = Broken()  # type: ignore[assignment]
+    sink._builder = Broken()  # type: ignore[assignment]
     for stamped in stream:
         sink.handle_event(stamped)
     sink.close(fold(stream))

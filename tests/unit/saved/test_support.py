@@ -177,7 +177,7 @@ def test_the_command_asks_on_a_terminal_only(
     call = CliRunner().invoke
     refused = call(app, ["support"])
     assert refused.exit_code == Exit.INPUT
-    assert "nobody can answer" in refused.output
+    assert "which needs a terminal" in refused.output
     listed = call(app, ["support", "last", "--dry-run"])
     assert listed.exit_code == Exit.OK
     assert "events.jsonl" in listed.stdout

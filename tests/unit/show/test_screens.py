@@ -223,7 +223,7 @@ def test_a_host_that_could_not_be_looked_at_is_told_once_and_counted_once(explai
     text = drawn(screens.format_answer(value), 100)
     assert ("✗ nothing is known of b" in text) != explained
     assert ("E  SSH001  b  cannot be reached: connection refused (10.0.0.3:22)" in text) == explained
-    assert text.endswith("not fit    1 host could not be looked at")
+    assert text.endswith("not fit    1 host could not be probed")
     known = Failure("b", Kind.UNREACHABLE, what)
     others = [Failure("b", Kind.STEP, "no space left"), Failure("a", Kind.UNREACHABLE, what)]
     assert select_unexplained([known, *others], value) == ([] if explained else [known]) + others

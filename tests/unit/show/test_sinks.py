@@ -155,7 +155,7 @@ def test_a_failure_that_doctor_explains_is_told_as_the_finding_alone() -> None:
         f"E  SSH002  b  has no trusted host key: {what}",
         f"           fix: {fix}",
         "",
-        "not fit    1 host could not be looked at",
+        "not fit    1 host could not be probed",
     ]
     assert f"b: unreachable: {what}\n" in plain([begun, failure, e.Ended("doctor", Exit.UNREACHABLE)])[1]
 
