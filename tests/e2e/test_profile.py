@@ -25,11 +25,11 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: Installed, desk: Desk) -> None:
-    told = desk("run", *BOTH, "--profile", "4:6", RANKS / "profiled.py", timeout=300)
-    assert told.code == 0, told
-    assert "onednn_verbose" not in told.out + told.err
-    assert told.out.count("│step 9 loss") == 2
-    assert "profile of steps 4 to 6 · 2 ranks on 2 hosts" in told.out, told
+    result = desk("run", *BOTH, "--profile", "4:6", RANKS / "profiled.py", timeout=300)
+    assert result.code == 0, result
+    assert "onednn_verbose" not in result.out + result.err
+    assert result.out.count("│step 9 loss") == 2
+    assert "profile of steps 4 to 6 · 2 ranks on 2 hosts" in result.out, result
     profile = read_profile(desk.records[-1])
     assert profile.missing == ()
     assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(0, "node0", 3), (1, "node1", 3)]
@@ -58,7 +58,7 @@ def test_the_trainer_is_profiled_as_it_is(native: Installed, desk: Desk) -> None
     """Accelerate's optimizer is a wrapper of torch's: its steps count once."""
     quick = ("--cpu", "--epochs", "1", "--pairs", "512", "--batch", "8")
     words = (*BOTH, "--launcher", "accelerate", "--profile", "2")
-    told = desk("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
-    assert told.code == 0, told
+    result = desk("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
+    assert result.code == 0, result
     profile = read_profile(desk.records[-1])
     assert [(rank.rank, rank.steps) for rank in profile.ranks] == [(0, 2), (1, 2)], profile.missing

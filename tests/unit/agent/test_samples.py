@@ -204,10 +204,10 @@ def test_the_processes_of_a_rank_are_those_below_its_wrapper_whenever_they_began
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples, "TICKS", 64)
-    seen = samples.RankProcesses(str(tmp_path))
+    processes = samples.RankProcesses(str(tmp_path))
     write(tmp_path, {"100/stat": stat(100, 1, 50, 1), "101/stat": stat(101, 100, 64, 1)})
-    assert seen.measure({}) == {}, "nobody has said yet that 100 is a wrapper"
-    assert seen.measure({0: 100}) == {0: RankUse(1.0, PAGE, 0)}
+    assert processes.measure({}) == {}, "nobody has said yet that 100 is a wrapper"
+    assert processes.measure({0: 100}) == {0: RankUse(1.0, PAGE, 0)}
     write(
         tmp_path,
         {
@@ -216,12 +216,12 @@ def test_the_processes_of_a_rank_are_those_below_its_wrapper_whenever_they_began
             "9/stat": stat(9, 1, 5, 5),
         },
     )
-    assert seen.measure({0: 100}) == {0: RankUse(1.25, 6 * PAGE, 0)}
+    assert processes.measure({0: 100}) == {0: RankUse(1.25, 6 * PAGE, 0)}
     (tmp_path / "104/stat").unlink()
     (tmp_path / "104").rmdir()
     write(tmp_path, {"101/stat": stat(101, 100, 72, 1)})  # it has waited for 104
     write(tmp_path, {"105/stat": stat(105, 1, 8, 2, start=999)})  # the number of another one by now
-    assert seen.measure({0: 100}) == {0: RankUse(1.25, PAGE, 0)}, "its time never goes backwards"
+    assert processes.measure({0: 100}) == {0: RankUse(1.25, PAGE, 0)}, "its time never goes backwards"
 
 
 def test_the_use_of_a_real_process_is_what_it_used() -> None:
@@ -237,14 +237,14 @@ def test_the_use_of_a_real_process_is_what_it_used() -> None:
         child.stdout.readline()
         now = reader.read({3: os.getpid()})
         child.stdin.write(b"\n")
-    told = compute_sample(before, now, "here")
-    [rank] = told.ranks
-    assert rank.cpu * told.seconds >= 0.4
+    sample = compute_sample(before, now, "here")
+    [rank] = sample.ranks
+    assert rank.cpu * sample.seconds >= 0.4
     assert rank.rss > 1 << 20
-    assert told.cpu * told.seconds >= 0.4
-    assert 0 < told.memory <= told.memory_total
-    assert told.cores >= len(os.sched_getaffinity(0)) > 0
-    assert abs(told.at - time.time()) < 600
+    assert sample.cpu * sample.seconds >= 0.4
+    assert 0 < sample.memory <= sample.memory_total
+    assert sample.cores >= len(os.sched_getaffinity(0)) > 0
+    assert abs(sample.at - time.time()) < 600
 
 
 TEXTS = st.binary(max_size=60) | st.text("cpu ctxt0123456789:\n-somet=al. kB", max_size=60).map(str.encode)
@@ -266,9 +266,9 @@ def test_a_sample_is_written_without_what_it_lacks_and_comes_back() -> None:
     whole = HostSample(
         "h", 1.5, 5.0, 1.0, 4, 3, 9, 0, {"eth0": 7}, throttled=0, joules=2.5, ranks=[RankSample(1, 0.5, 8)]
     )
-    for told in (whole, HostSample("h", 1.5, 5.0, 1.0, 4, 3, 9), FilePoints("h", -1, "a", "loss", [(1, "nan")])):
-        line = encode_sample(told)
+    for sample in (whole, HostSample("h", 1.5, 5.0, 1.0, 4, 3, 9), FilePoints("h", -1, "a", "loss", [(1, "nan")])):
+        line = encode_sample(sample)
         assert line.count(b"\n") == 1
-        assert KINDS.read(line) == told
+        assert KINDS.read(line) == sample
     assert b"pressure" not in encode_sample(whole)
     assert isinstance(KINDS.read(b'{"kind": "HostSample", "host": 3}'), Unreadable)

@@ -174,20 +174,20 @@ def test_a_masked_checksum_can_be_unmasked(crc: int) -> None:
 
 def records(data: bytes) -> list[bytes]:
     """The records of an event file, with their checksums checked."""
-    found = []
+    parsed = []
     while data:
         (length,) = struct.unpack("<Q", data[:8])
         assert struct.unpack("<I", data[8:12])[0] == tensorboard.mask_crc(tensorboard.compute_crc32c(data[:8]))
         body, after = data[12 : 12 + length], data[12 + length :]
         assert struct.unpack("<I", after[:4])[0] == tensorboard.mask_crc(tensorboard.compute_crc32c(body))
-        found.append(body)
+        parsed.append(body)
         data = after[4:]
-    return found
+    return parsed
 
 
 def fields(message: bytes) -> dict[int, Any]:
     """A protocol buffer by the numbers of its fields."""
-    found: dict[int, Any] = {}
+    parsed: dict[int, Any] = {}
     at = 0
 
     def varint() -> int:
@@ -205,12 +205,12 @@ def fields(message: bytes) -> dict[int, Any]:
         key = varint()
         wire = key & 7
         if wire == 0:
-            found[key >> 3] = varint()
+            parsed[key >> 3] = varint()
         else:
             size = {1: 8, 5: 4}.get(wire) or varint()
             piece, at = message[at : at + size], at + size
-            found[key >> 3] = struct.unpack("<d" if wire == 1 else "<f", piece)[0] if wire in (1, 5) else piece
-    return found
+            parsed[key >> 3] = struct.unpack("<d" if wire == 1 else "<f", piece)[0] if wire in (1, 5) else piece
+    return parsed
 
 
 def test_tensorboard_gets_a_directory_for_each_rank_and_host(tmp_path: Path) -> None:
@@ -242,8 +242,8 @@ def test_tensorboard_itself_reads_them(runs: Path, tmp_path: Path) -> None:
     save(runs, list(streams.run(1, ppn=1, steps=5)))
     export(runs, tmp_path / "tb", "tensorboard")
     [directory] = {path.parent for path in tmp_path.rglob("events.out.*")}
-    seen = loader.EventAccumulator(str(directory)).Reload()
-    assert [scalar.step for scalar in seen.Scalars("loss")] == [1, 2, 3, 4, 5]
+    accumulator = loader.EventAccumulator(str(directory)).Reload()
+    assert [scalar.step for scalar in accumulator.Scalars("loss")] == [1, 2, 3, 4, 5]
 
 
 # Prometheus -------------------------------------------------------------------------------------------------------

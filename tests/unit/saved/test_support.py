@@ -138,19 +138,19 @@ def test_links_are_left_out(runs: Path, saved: Path, tmp_path: Path) -> None:
 
 def test_what_goes_in_is_listed_before_it_is_written(runs: Path, saved: Path, tmp_path: Path) -> None:
     target = tmp_path / "k7.tar.gz"
-    asked: list[str] = []
+    questions: list[str] = []
     messages: list[str] = []
 
     def refuse(question: str) -> bool:
         assert "debug.log" in messages[0], "listed before it is asked"
-        asked.append(question)
+        questions.append(question)
         return False
 
     for event in support(runs, "last", str(target), ENVIRON, ask=refuse):
         messages += [event.text] if isinstance(event, e.Message) else []
         assert not isinstance(event, e.Answer)
     assert messages[-1] == "nothing was written"
-    assert asked[0].startswith(f"Write {len(ALWAYS)} files, ")
+    assert questions[0].startswith(f"Write {len(ALWAYS)} files, ")
     assert not target.exists()
     dry = pack(runs, target, dry=True)
     assert dry.dry
