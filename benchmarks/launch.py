@@ -19,6 +19,9 @@ from pathlib import Path
 
 from ground import IPEXCTL, Ground, arguments, conditions, hosts, number, table
 
+from ipexctl.model.json_values import to_json
+from ipexctl.model.stack import StackMpi, StackSummary
+
 LIMIT = 120.0
 WORD = b"the first line"
 IMPI = "impi-rt==2021.18.1"
@@ -54,14 +57,16 @@ def main() -> None:
 
 def as_installed(venv: Path) -> dict[str, object]:
     """What `ipexctl install` would have left: an environment with nothing but Intel MPI."""
-    layout = {"mpi": "impi-rt", "version": IMPI.partition("==")[2], "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"]}
+    version, python = IMPI.partition("==")[2], f"{sys.version_info.major}.{sys.version_info.minor}"
+    stack = StackSummary("impi-rt only", "2.8.0", None, None, None, "gloo", python, StackMpi("impi-rt", version))
+    layout = {"mpi": "impi-rt", "version": version, "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"]}
     return {
         "format": 1,
         "id": "bench",
         "venv": str(venv),
         "prefix": str(venv),
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "stack": {"name": "impi-rt only"},
+        "python": python,
+        "stack": to_json(stack),
         "packages": {},
         "layout": {**layout, "lib": ["lib"], "providers": None, "mpi_root": "", "ccl_root": None, "module": None},
     }

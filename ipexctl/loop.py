@@ -6,34 +6,41 @@ import select
 import sys
 import termios
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from platformdirs import user_cache_path, user_state_path
 
-from ipexctl.act.context import Context
+from ipexctl.act.context import Context, SavedRun
 from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
+from ipexctl.decide.parsing.amounts import parse_clock
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
 from ipexctl.model.events import Event, Message, Stamped
+from ipexctl.model.hints import complete_hint
 from ipexctl.model.reports import CommandReport
-from ipexctl.model.text import complete_commands
 from ipexctl.show import sinks
+from ipexctl.show.bell import Bell
 from ipexctl.show.debug_log import NAME, DebugLog
-from ipexctl.show.pipe import Pipe
+from ipexctl.show.pipe import Pipe, choose_terminal_encoding
 from ipexctl.show.record import Record, make_private_directory, prune_records
+
+if TYPE_CHECKING:
+    from ipexctl.act.notify import Target
 
 _log = logging.getLogger(__name__)
 
 Workflow = Generator[Event, None, Any]
 Output = Literal["auto", "live", "plain", "json"]
+_LOOK_UPS = ("attach",)  # verbs that are saved from the run on that they find
+_RUNNING = ("run", "attach", "play", "demo", "bench")  # verbs that start ranks, or watch them
 KEPT = 200  # saved runs; the oldest finished ones make room
 
 
@@ -51,7 +58,10 @@ class OutputOptions:
     ask_pass: bool = False
     only: str = ""  # the one key of the answer that --json prints
     bare: bool = False  # the bytes of the ranks and nothing else on standard output
+    notify: Sequence[str] | None = None  # commands and URLs that get notifications
+    bell: bool = False
     detachable: bool = False  # a key of the live view may detach from the run
+    report: bool = True  # a run leaves its page in its record
 
 
 def get_state_directory() -> Path:
@@ -76,6 +86,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
         context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
         context = replace(context, interrupts=console.interrupts, declare_secrets=log.masker.add_secrets)
         try:
+            targets = _parse_notification_targets(options.notify or (), log)
             with console.interrupts.raise_on_signal():
                 if acting:
                     make_private_directory(context.cache)
@@ -83,7 +94,8 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
                 first = next(workflow)
             # A live screen leaves no lines to the log.
             shown = replace(options, output="plain") if log.shown and options.output == "auto" else options
-            return Delivery(shown, console, log, context.state if acting else None).deliver_events(first, workflow)
+            state, known = context.state if acting else None, targets if acting else ()
+            return Delivery(shown, console, log, state, context.saved, known).deliver_events(first, workflow)
         except Interrupted:
             console.err.write("interrupted: nothing was done\n")
             raise
@@ -93,19 +105,40 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     return _run_with_debug_log(run)
 
 
-def replay_run(word: str, options: OutputOptions) -> Exit:
-    """Shows a saved run in this output mode; the exit code is that of the run."""
+def _parse_notification_targets(words: Sequence[str], log: DebugLog) -> tuple["Target", ...]:
+    """The targets of ``--notify``, whose secrets are masked from here on. Raises `UsageError`."""
+    if not words:
+        return ()
+    from ipexctl.act.notify import parse_target
+
+    targets = tuple(parse_target(word, os.environ) for word in words)
+    log.masker.add_secrets(target.secret for target in targets)
+    return targets
+
+
+def replay_run(word: str, options: OutputOptions, speed: float | None = None, start: str | None = None) -> Exit:
+    """Shows a saved run in this output mode; the exit code is that of the run. With a ``speed`` it is shown so many
+    times as fast as it went; up to ``start``, as ``00:12:30``, at once."""
 
     def replay(console: Console, log: DebugLog) -> Exit:
-        from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+        from ipexctl.verbs.run.replay import find_saved_run, pace_events, read_saved_run
 
+        skip = parse_clock("--at", start) if start is not None else 0.0
         directory = find_saved_run(get_state_directory() / "runs", word)
         folding = Folding(read_known_errors)
-        screen = make_screen_sink(options, console)
-        with console.interrupts.raise_on_signal():
-            for stamped in read_saved_run(directory):
-                folding.handle_event(stamped)
-                screen.handle_event(stamped)
+        timed = bool(speed or start is not None)
+        screen = make_screen_sink(options, console, speed=speed or 1.0, keys=timed)
+        saved = read_saved_run(directory)
+        try:
+            with console.interrupts.raise_on_signal():
+                if timed:
+                    saved = pace_events(saved, speed or 1.0, skip, is_paused=lambda: getattr(screen, "paused", False))
+                for stamped in saved:
+                    folding.handle_event(stamped)
+                    screen.handle_event(stamped)
+        except Interrupted:
+            screen.close()
+            raise
         report = folding.report()
         screen.close(replace(report, saved=str(directory)))
         return report.exit
@@ -113,8 +146,8 @@ def replay_run(word: str, options: OutputOptions) -> Exit:
     return _run_with_debug_log(replay)
 
 
-def end_with_internal_error(error: Exception) -> Exit:
-    """For what no command has caught: logs the traceback, prints the sentence."""
+def end_with_error(error: Exception) -> Exit:
+    """For what no command has caught: prints the sentence; of a fault of ipexctl, logs the traceback."""
 
     def fail(console: Console, log: DebugLog) -> Exit:
         raise error
@@ -126,7 +159,8 @@ class Console:
     """The process's outputs and signals."""
 
     def __init__(self) -> None:
-        self.out, self.err = Pipe(sys.stdout), Pipe(sys.stderr)
+        encoding = choose_terminal_encoding(os.environ)
+        self.out, self.err = Pipe(sys.stdout, encoding), Pipe(sys.stderr, encoding)
         self.interrupts = Interrupts()
 
 
@@ -153,7 +187,9 @@ def _run_with_debug_log(run: Callable[[Console, DebugLog], Exit]) -> Exit:
             console.err.flush()
 
 
-def describe_exception(error: Exception, log: DebugLog, verb: str = "ipexctl") -> UsageError:
+def describe_exception(
+    error: Exception, log: DebugLog, verb: str = "ipexctl", *, place: Sequence[str] = ()
+) -> UsageError:
     """What to print of an exception that ended a command. The traceback of a fault of ours goes to the log."""
     if isinstance(error, LinkError):
         failure = error.failure
@@ -161,7 +197,7 @@ def describe_exception(error: Exception, log: DebugLog, verb: str = "ipexctl") -
     if isinstance(error, UsageError):
         hide = log.masker.mask_text
         error.sentence, error.reasons = hide(error.sentence), tuple(map(hide, error.reasons))
-        error.hint = error.hint and hide(error.hint)
+        error.hint = error.hint and hide(complete_hint(error.hint, place))
         return error
     return log.log_internal_error(error, verb)
 
@@ -169,13 +205,27 @@ def describe_exception(error: Exception, log: DebugLog, verb: str = "ipexctl") -
 class Delivery:
     """The events of one workflow on their way to all sinks; they are saved below ``state``, if that is given."""
 
-    def __init__(self, options: OutputOptions, console: Console, log: DebugLog, state: Path | None) -> None:
+    def __init__(
+        self,
+        options: OutputOptions,
+        console: Console,
+        log: DebugLog,
+        state: Path | None,
+        saved: SavedRun,
+        targets: Sequence["Target"] = (),
+    ) -> None:
         self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
-        self._verb = "ipexctl"
+        self._saved = saved
+        self._verb, self._options, self._closed = "ipexctl", options, False
         self._folding = Folding(read_known_errors)
         self._screen = make_screen_sink(options, console)
         self._record: Record | None = None
+        self._unsaved: list[Stamped] = []  # of a look-up, until its run is known
         self._sinks: list[sinks.Sink] = [self._folding, self._screen]
+        if options.bell and state is not None:
+            self._sinks.append(Bell(console.out, console.err))
+        if targets:
+            self._sinks.append(self._make_notification_sink(targets))
         self._broken: list[sinks.Sink] = []  # sinks that raised: they get no more events
 
     def deliver_events(self, first: Event, workflow: Workflow) -> Exit:
@@ -183,8 +233,8 @@ class Delivery:
 
         Signals, and what a sink raises, are thrown into the workflow, so that it ends its work in an orderly way."""
         self._verb = getattr(first, "verb", "run")
-        if self._state is not None:
-            self._open_record(self._state / "runs")
+        if self._state is not None and self._verb not in _LOOK_UPS:
+            self._open_record(self._state / "runs", report=self._options.report)
         failure: Exception | Interrupted | None = self._send_to_sinks(first)
         thrown = failure
         while True:
@@ -201,21 +251,58 @@ class Delivery:
             failure = failure or thrown
         return self._close_sinks(failure)
 
-    def _open_record(self, runs: Path) -> None:
-        def warn(text: str) -> None:
+    def _warn(self, text: str) -> None:
+        if self._closed:
+            self._err.write(f"warning: {text}\n")
+        else:
             self._screen.handle_event(Stamped(time.time(), Message(text, "warning")))
 
-        self._record = Record(runs, self._verb, time.time(), trouble=warn)
-        self._log.set_directory(self._record.directory)
-        prune_records(runs, KEPT, spare=[self._record.directory])
-        self._sinks.insert(1, self._record)  # before the screen, which may be slow
+    def _make_notification_sink(self, targets: Sequence["Target"]) -> sinks.Sink:
+        from ipexctl.act.notify import Notifier
+        from ipexctl.verbs.common.notifications import NotificationSink
+
+        notifier = Notifier(targets, os.environ)
+        return NotificationSink(notifier, self._warn, lambda: self._interrupts.has_pending_signal)
+
+    def _open_record(self, runs: Path, *, report: bool) -> Record:
+        self._record = record = Record(runs, self._verb, time.time(), trouble=self._warn)
+        self._log.set_directory(record.directory)
+        self._saved.directory = record.directory
+        prune_records(runs, KEPT, spare=[record.directory])
+        self._sinks.insert(1, record)  # before the screen, which may be slow
+        if report and self._verb in _RUNNING:
+            from ipexctl.verbs.run.report import PageSink
+
+            # After the screen: nobody waits for a page.
+            self._sinks.append(PageSink(record.directory, runs.parent, self._warn))
+        return record
+
+    def _save_look_up(self, event: Event, masked: list[Stamped]) -> Exception | None:
+        """Saves the events of a look-up once its run is known; a look-up without a run saves nothing."""
+        self._unsaved += masked
+        if self._state is None or not isinstance(event, events.RunStarted):
+            return None
+        try:
+            record = self._open_record(self._state / "runs", report=self._options.report)
+            for stamped in self._unsaved:
+                record.handle_event(stamped)
+        except Exception as error:
+            return error
+        self._unsaved = []
+        return None
 
     def _send_to_sinks(self, event: Event) -> Exception | None:
         """Gives the event to all sinks; what one of them raised."""
         failure, now = None, time.time()
+        if isinstance(event, events.HostFailed):  # what helps has the user's own options, wherever it is shown
+            hint = complete_hint(event.failure.hint, self._folding.place)
+            event = replace(event, failure=replace(event.failure, hint=hint))
         log_event(event)
         masked = [Stamped(now, each) for each in self._log.masker.mask_event(event)]
         exact = [Stamped(now, event)] if isinstance(event, events.Output) else masked
+        if self._state is not None and self._verb in _LOOK_UPS and self._record is None:
+            failure = self._save_look_up(event, masked)
+            exact = []  # saved with those before it
         for sink in tuple(self._sinks):
             try:
                 for stamped in exact if sink is self._record else masked:  # a rank's own file has what the rank wrote
@@ -232,9 +319,9 @@ class Delivery:
             report = self._folding.report(lost=self._record.count_lost_output() if self._record else None)
         except Exception as error:
             failure = failure or error
-        described = describe_exception(failure, self._log, self._verb) if isinstance(failure, Exception) else None
-        if described and described.hint:
-            described.hint = complete_commands(described.hint, self._folding.place)
+        place, described = self._folding.place, None
+        if isinstance(failure, Exception):
+            described = describe_exception(failure, self._log, self._verb, place=place)
         exit = _choose_exit_code(report, failure, described)
         closing = replace(
             report or CommandReport(self._verb, "", exit, False, (), 0.0, 0.0, False, (), (), (), (), None, None),
@@ -246,6 +333,7 @@ class Delivery:
         for sink in (*self._sinks, *self._broken):
             try:
                 sink.close(closing)
+                self._closed = self._closed or sink is self._screen
             except Exception as error:
                 described = described or describe_exception(error, self._log, self._verb)
                 exit = choose_exit([exit, Exit.INTERNAL])
@@ -269,7 +357,8 @@ def _choose_exit_code(
     return report.exit if report else Exit.INTERNAL
 
 
-_NOT_LOGGED = (events.Answer, events.Output, events.Progress, events.RankStage, events.LauncherOutput)
+_NOT_LOGGED = (events.Answer, events.Output, events.Progress, events.RankStage, events.LauncherOutput,
+               events.HostSample, events.FiguresRead)  # fmt: skip
 _FACTS = ("model_name", "isa_level", "physical_cores", "mem_total_kb", "distribution", "kernel", "glibc", "interfaces",
           "pythons", "installed", "mpi", "unread")  # fmt: skip
 
@@ -289,8 +378,8 @@ def _describe_interruption(report: CommandReport) -> str:
     return f"interrupted{progress}; type the same command again to go on\n"
 
 
-def make_screen_sink(options: OutputOptions, console: Console) -> sinks.Sink:
-    """The sink that prints: live on a terminal, plain elsewhere, JSON if asked for."""
+def make_screen_sink(options: OutputOptions, console: Console, speed: float = 1.0, *, keys: bool = True) -> sinks.Sink:
+    """The sink that prints: live on a terminal, plain elsewhere, JSON on request. ``keys``: the live one reads keys."""
     out, err = console.out, console.err
     if options.bare:
         return sinks.Bare(out, err)
@@ -301,7 +390,8 @@ def make_screen_sink(options: OutputOptions, console: Console) -> sinks.Sink:
     if options.output == "live" or (options.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
         from ipexctl.show.live import Live
 
-        return Live(out, err, on_detach=console.interrupts.detach.set if options.detachable else None)
+        detach = console.interrupts.detach.set if options.detachable else None
+        return Live(out, err, on_detach=detach, speed=speed, keys=keys)
     return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
 
 

@@ -19,6 +19,7 @@ import typer.main
 
 from ipexctl.cli import app
 from ipexctl.cli.command import Option, read_options
+from ipexctl.cli.help_page import list_every_option
 from ipexctl.model import tasks
 
 PLAYBOOK = Path(__file__).parents[1] / "docs/playbook.md"
@@ -27,8 +28,8 @@ _WIDTH = 78  # of a terminal of 80 columns
 _TOP = """\
 # The command line
 
-All commands with all flags, word for word as `ipexctl COMMAND --help` prints them on 80 columns: `tools/cli.py`
-writes this page.
+All commands with all flags, word for word as `ipexctl COMMAND --help-all` prints them on 80 columns (`--help` has
+those that most people need): `tools/cli.py` writes this page.
 
 The flag `--install-completion` teaches your shell (bash, zsh, fish) to complete commands, flags, hosts of the
 hostfile, steps of the playbook and runs; `--show-completion` only prints what that would be.
@@ -39,6 +40,7 @@ def contexts(command: Any, name: str, parent: Any = None) -> Iterator[Any]:
     """Every command as it is called, the groups before what is in them."""
     settings = {"terminal_width": _WIDTH, **command.context_settings}
     context = command.context_class(command, info_name=name, parent=parent, **settings)
+    list_every_option(context)
     yield context
     for inner, sub in getattr(command, "commands", {}).items():
         if not sub.hidden:

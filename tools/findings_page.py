@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.checks.catalogue import Catalogue, mark_placeholders
+from ipexctl.decide.checks.catalogue import Catalogue, CatalogueEntry, mark_placeholders
 
 
 def render_findings_page(catalogue: Catalogue) -> str:
@@ -23,8 +23,14 @@ def render_findings_page(catalogue: Catalogue) -> str:
             f"## {entry.code}",
             f"**{entry.level}**: a host {mark_placeholders(entry.title)}",
             entry.story,
-            f"Fix: `{mark_placeholders(entry.fix)}`",
+            _format_fix(entry),
         ]
         if entry.upstream:
             parts.append(f"Reported by others: {', '.join(entry.upstream)}")
     return "\n\n".join(parts) + "\n"
+
+
+def _format_fix(entry: CatalogueEntry) -> str:
+    """The fix in words, and its command."""
+    parts = [mark_placeholders(text) for text in (entry.fix, entry.command) if text]
+    return f"Fix: {' '.join(f'`{part}`' for part in parts)}"

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
 from ipexctl.model.answers import ANSWERS
+from ipexctl.model.json_values import UNWRITTEN
 from ipexctl.model.reports import CommandReport
 
 DIRECTORY = Path(__file__).parents[1] / "docs/json"
@@ -36,7 +37,6 @@ def _text(name: str, cls: type) -> str:
     named = _find_records()
     for definition, inner in schema.get("$defs", {}).items():
         _tidy(inner, named.get(definition))
-    schema.get("$defs", {}).get("Facts", {}).get("properties", {}).pop("cores", None)  # `Facts.public` leaves them out
     schema.get("$defs", {}).pop("Core", None)
     return json.dumps({"$schema": _DIALECT, "title": f"ipexctl {name}", **schema}, indent=1, sort_keys=True) + "\n"
 
@@ -56,6 +56,8 @@ def _tidy(schema: dict[str, Any], cls: type | None) -> None:
     doc = inspect.getdoc(cls) if cls else None
     if cls and doc and not doc.startswith(f"{cls.__name__}("):  # what dataclass itself writes
         schema["description"] = " ".join(doc.replace("``", "`").split())
+    for name in _list_unwritten(cls) if cls else ():
+        schema.get("properties", {}).pop(name, None)
     for inner in schema.get("properties", {}).values():
         inner.pop("title", None)
     for part in _walk(schema):
@@ -65,6 +67,14 @@ def _tidy(schema: dict[str, Any], cls: type | None) -> None:
             part["default"] = ""
         if part.get("additionalProperties") is True:  # as if it were not there
             del part["additionalProperties"]
+
+
+def _list_unwritten(cls: type) -> list[str]:
+    """The fields of a record that its JSON does not have."""
+    if not dataclasses.is_dataclass(cls):
+        return []
+    hints = get_type_hints(cls, include_extras=True)
+    return [each.name for each in dataclasses.fields(cls) if UNWRITTEN in getattr(hints[each.name], "__metadata__", ())]
 
 
 def _walk(schema: Any) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ import typer.main
 
 from ipexctl import __version__
 from ipexctl.cli import app
+from ipexctl.cli.help_page import list_every_option
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "ipexctl.1"
@@ -56,6 +57,7 @@ def escaped(text: str) -> str:
 def visible_commands(command: Any, path: str, parent: Any = None) -> Iterator[Any]:
     """A context for each command that the help lists, a group before its members."""
     context = command.context_class(command, info_name=path, parent=parent, **command.context_settings)
+    list_every_option(context)
     yield context
     for name, member in getattr(command, "commands", {}).items():
         if not member.hidden:

@@ -21,8 +21,10 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.reports import CommandReport
 from ipexctl.show import screens, typeset
 from ipexctl.show.board import Board
-from ipexctl.show.live import View
 from ipexctl.show.pending_failures import PendingFailures
+from ipexctl.show.run_frame import draw_run
+from ipexctl.show.steps_frame import draw_steps
+from ipexctl.show.view import View
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
@@ -66,10 +68,14 @@ def picture(
             for item in screens.format_answer(stamped.event.value) if at is None else ():
                 console.print(item)
     if at is not None:
-        console.print(view.frame(width, height, max(board.at, (first or 0.0) + at)))
+        now = max(board.at, (first or 0.0) + at)
+        steps = board.run is None
+        console.print(draw_steps(board, width, height, now) if steps else draw_run(view, width, height, now))
     for line in typeset.format_failures(failures.pop_failures()) if at is None else ():
         console.print(line)
     for item in screens.format_ending(report, dry=dry) if at is None and report else ():
+        console.print(item)
+    for item in screens.format_next_steps(report, None, failures.pop_hints()) if at is None else ():
         console.print(item)
     svg = console.export_svg(title=typeset.text(title).plain, unique_id="ipexctl")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

@@ -17,6 +17,8 @@ if [ "${1:-demo}" = test ]; then
     need fish fish
     need mpiexec.mpich mpich
     need mpirun.openmpi openmpi-bin
+    need chromium chromium
+    need chromedriver chromium-driver
 fi
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1; then

@@ -119,16 +119,24 @@ def main() -> None:
                     "ipex": ipex.__version__ if ipex else None,
                 }
                 try:
-                    seconds = None if why else measure(args, mode, how, dtype, ipex, size)
+                    times = [] if why else measure(args, mode, how, dtype, ipex, size)
                 except (RuntimeError, AssertionError) as error:
                     if size > 1:
                         raise  # the others would wait
-                    why, seconds = last_words(error), None
+                    why, times = last_words(error), []
                     hindered = why if how == "compile" else ""  # what cannot be compiled is not tried again
-                rate = None if seconds is None else size * args.batch / seconds
-                print(json.dumps({**told, "samples_per_s": rate, "median_s": seconds, "why": why}), flush=True)
+                print(json.dumps({**told, **summary(times, size * args.batch), "why": why}), flush=True)
     if size > 1:
         dist.destroy_process_group()
+
+
+def summary(times: list[float], samples: int) -> dict[str, float | int | list[float] | None]:
+    """The median step, and the quarters of the steps: how far apart the middle half of them is."""
+    if not times:
+        return {"samples_per_s": None, "median_s": None, "quartiles_s": None, "measured": 0}
+    median = statistics.median(times)
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [median] * 3
+    return {"samples_per_s": samples / median, "median_s": median, "quartiles_s": [low, high], "measured": len(times)}
 
 
 def no_compiler() -> str:
@@ -179,8 +187,8 @@ class Form:
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16)
 
 
-def measure(args: argparse.Namespace, mode: str, how: str, dtype: str, ipex: Any, size: int) -> float:
-    """Seconds of a step: the median of those that are measured."""
+def measure(args: argparse.Namespace, mode: str, how: str, dtype: str, ipex: Any, size: int) -> list[float]:
+    """Seconds of each step that is measured."""
     torch.manual_seed(20)
     model = Bert(args.size).train(mode == "train")
     inputs = torch.randint(SIZES[args.size][4], (args.batch, SIZES[args.size][5]))
@@ -195,7 +203,7 @@ def measure(args: argparse.Namespace, mode: str, how: str, dtype: str, ipex: Any
         work()
         if turn >= args.warmup:
             times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return times
 
 
 def training(form: Form) -> Callable[[], None]:

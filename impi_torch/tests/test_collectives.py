@@ -39,3 +39,7 @@ def test_point_to_point_is_right_in_many_messages(run: Run) -> None:
 
 def test_groups_and_point_to_point_are_right_across_hosts(across: Run) -> None:
     across("groups", ranks=4, per_host=1).ok()
+
+
+def test_operations_are_recorded_while_a_profiler_wants_it(run: Run) -> None:
+    run("recording", ranks=2).ok()

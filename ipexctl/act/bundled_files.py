@@ -13,15 +13,32 @@ from typing import Literal
 from ipexctl.act.private_files import write_private_file
 
 _TAG = "py3-none-any"
+Kind = Literal["playbooks", "examples"]
 
 
-def find_bundled_file(kind: Literal["playbooks", "examples"], name: str) -> Path:
+def find_bundled_file(kind: Kind, name: str) -> Path:
     """A ready-made playbook or example. Raises FileNotFoundError if this ipexctl came without it."""
+    folder = _find_folder(kind)
+    if folder is None or not (folder / name).is_file():
+        raise FileNotFoundError(name)
+    return folder / name
+
+
+def _find_folder(kind: Kind) -> Path | None:
     package = Path(__file__).resolve().parent.parent
-    for folder in (package / "share" / kind, package.parent / kind):
-        if (folder / name).is_file():
-            return folder / name
-    raise FileNotFoundError(name)
+    return next((folder for folder in (package / "share" / kind, package.parent / kind) if folder.is_dir()), None)
+
+
+def list_bundled_files(*kinds: Kind) -> tuple[Path, ...]:
+    """The playbooks and examples that come with ipexctl, those that explain themselves in their first line."""
+    folders = [folder for kind in kinds if (folder := _find_folder(kind))]
+    files = [path for folder in folders for path in sorted(folder.iterdir())]
+    return tuple(path for path in files if path.is_file() and path.suffix != ".md")
+
+
+def find_by_name(name: str, *kinds: Kind) -> Path | None:
+    """The playbook or example of this name, with or without its ending."""
+    return next((path for path in list_bundled_files(*kinds) if name in (path.name, path.stem)), None)
 
 
 def pack_impi_torch(cache: Path) -> Path:

@@ -10,6 +10,12 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.links import Opener
 
 
+class SavedRun:
+    """Where what happens is saved: known once the command has begun, None for commands that are not saved."""
+
+    directory: Path | None = None
+
+
 class Context(Record):
     """``links`` opens hosts; ``state`` holds the user's runs, ``cache`` what can be fetched again.
 
@@ -21,4 +27,5 @@ class Context(Record):
     bound: int = 32
     clock: Callable[[], float] = field(default=time.time)
     interrupts: Interrupts = field(default_factory=Interrupts)
+    saved: SavedRun = field(default_factory=SavedRun)
     declare_secrets: Callable[[Iterable[str]], object] = tuple  # values that are to be shown nowhere

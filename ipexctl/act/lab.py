@@ -26,6 +26,7 @@ from pathlib import Path
 
 from ipexctl.act.private_files import write_private_file
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
@@ -289,7 +290,9 @@ def _end_processes(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
     servers = {server.pid for server in lab.servers if is_server_alive(lab, server)}
     pids = find_processes(lab)
     if os.getpid() in pids:
-        raise UsageError("this shell is a session of the lab", hint="exit, then ipexctl lab down")
+        raise UsageError(
+            "this shell is a session of the lab", hint=advise("lab", "down", text="leave it (exit), then:")
+        )
     _signal_processes(servers, signal.SIGTERM)
     _signal_processes(pids - servers, signal.SIGTERM)
     start_times = {pid: _read_start_time(pid) for pid in pids}

@@ -13,10 +13,11 @@ from ipexctl.act.context import Context
 from ipexctl.act.transfer.send import build_script_command, write_files
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, Link, LinkError
-from ipexctl.protocol import frames, messages, paths, run_spec
+from ipexctl.protocol import frames, journal, messages, paths, run_spec
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, HOOKS, PART, ROLE, RUNS, SHIM, SPEC, STDIN, Role
@@ -53,7 +54,7 @@ def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely."""
     files = {SPEC: run_spec.encode_spec(spec), AGENT: agent.build_archive(), ROLE: site.wrap_agent()}
     files |= {SHIM: site.wrap_agent(Role.SHIM, site.directory)} | ({STDIN: stdin} if stdin and 0 in spec.ranks else {})
-    files |= {f"{HOOKS}/{name}": data for name, data in agent.read_hooks().items()}
+    files |= {f"{HOOKS}/{name}": data for name, data in agent.read_hooks(profile=bool(spec.profile)).items()}
     write_files(link, files, site.directory, modes={SHIM: 0o700, ROLE: 0o700})
 
 
@@ -76,18 +77,33 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: in
     if isinstance(answer, messages.HostBusy):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(answer.started))
         what = f"busy with run {answer.run} of {answer.owner}, since {since}"
-        hint = "wait for it, stop it (ipexctl stop), or start beside it with --share"
+        hint = advise("stop", answer.run, text="wait for it, start beside it with --share, or stop it:")
         raise LinkError(Failure(site.host.name, Kind.BUSY, what, hint, "busy"))
     if isinstance(answer, (messages.AgentFailed, messages.KeeperUnreachable)):
         what = f"cannot reach the head at {address} port {port}: {answer.error}"
-        hint = "open the ports between the hosts, or choose another network with --iface"
+        ports = "open the ports between the hosts, or choose another network with --iface"
         kind = Kind.UNREACHABLE if isinstance(answer, messages.KeeperUnreachable) else Kind.STEP
-        raise LinkError(Failure(site.host.name, kind, what, hint, "back-connection"))
+        raise LinkError(Failure(site.host.name, kind, what, ports, "back-connection"))
 
 
 def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | messages.KillRun) -> bool:
     """Gives the keeper an order; False when it is gone."""
     return link.run(site.build_command(Role.ORDER, site.directory, KINDS.write(order).decode())).ok
+
+
+def collect_stacks(
+    link: Link, site: RemoteRunDir, request: str, timings: Timings
+) -> tuple[tuple[journal.RankStack, ...], tuple[str, ...]]:
+    """Stacks of the ranks of a running run, and the hosts that did not report theirs. ``request`` is an id that no
+    other request has. Raises `LinkError`."""
+    timeout = 2 * timings.inquiry + 2 * timings.reply + timings.connect
+    done = link.run(site.build_command(Role.STACKS, site.directory, request, timeout=timeout))
+    records = [journal.KINDS.read(line) for line in done.out.splitlines()]
+    if done.ok and records and isinstance(records[-1], journal.InquiryEnded):
+        return tuple(record for record in records if isinstance(record, journal.RankStack)), tuple(records[-1].missing)
+    problem = "its ranks' stacks cannot be read"
+    answer = _parse_answer(link, done, problem, messages.AgentFailed)
+    raise LinkError(Failure(site.host.name, Kind.STEP, f"{problem}: {answer.error}", code="stacks"))
 
 
 def find_leftover_processes(
@@ -154,13 +170,21 @@ class RunFollower:
     """Reads a run's files from the head, reconnecting at the exact byte; with ``once`` only what is there now."""
 
     def __init__(
-        self, context: Context, site: RemoteRunDir, *, once: bool = False, timings: Timings = Timings()
+        self,
+        context: Context,
+        site: RemoteRunDir,
+        *,
+        once: bool = False,
+        samples: bool = True,
+        timings: Timings = Timings(),
     ) -> None:
         self._context = context
         self._site = site
-        self._once = ("once",) if once else ()
+        self._once = (frames.ONCE,) if once else ()
+        # The agent of a version without samples does not know the word.
+        self._samples = () if samples or not timings.sample else (frames.NO_SAMPLES,)
         self._timings = timings
-        self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR), 0)
+        self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR, frames.SAMPLES), 0)
         self._frames: queue.Queue[Frame] = queue.Queue(64)
         self._over = threading.Event()
         self._error: Exception | None = None  # a fault of ours in the thread
@@ -178,7 +202,7 @@ class RunFollower:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where the next watcher would have to go on: journal, out, err."""
+        """Where the next watcher would have to go on: journal, out, err, samples."""
         return tuple(self._offsets.values())
 
     def close(self) -> None:
@@ -217,9 +241,10 @@ class RunFollower:
             pause = min(pause * 2, 10.0)
 
     def _stream_frames(self) -> Iterator[Frame]:
-        words = [str(offset) for offset in self.offsets]
+        *words, samples = (str(offset) for offset in self.offsets)
         link = self._context.links.open(self._site.host)
-        command = self._site.build_command(Role.WATCH, self._site.directory, *words, *self._once, timeout=0)
+        more = (samples,) if self._offsets[frames.SAMPLES] else self._samples
+        command = self._site.build_command(Role.WATCH, self._site.directory, *words, *self._once, *more, timeout=0)
         with link.stream(command) as channel:
             # Of its own, so that a screen that stands still does not look like a controller that is gone.
             threading.Thread(target=_send_beats, args=(channel, self._timings.beat), name="beat", daemon=True).start()

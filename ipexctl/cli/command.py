@@ -9,15 +9,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from inspect import Parameter, Signature, getdoc
 from pathlib import Path
 from types import MappingProxyType, NoneType, SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
+
+from ipexctl.cli.help_page import LONG_HELP, HelpPage
+from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, WrongWords
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
     from ipexctl.model.hosts import Inventory
     from ipexctl.model.tasks import Flag
 
-_FIRST, _LAST = ("Options", "Hosts"), ("Output", "Connection")  # sections of the help; the others stand between
 _METAVARS = {float: "SECONDS", int: "N"}
 _DRY = ("dry_run", "check", "emit", "list_steps")  # flags with which a command changes nothing
 
@@ -46,6 +49,12 @@ class HostSelection:
         inventory = select_hosts(**named, environ=os.environ, cwd=Path.cwd(), runs=get_state_directory() / "runs")
         self.warnings = [*inventory.warnings]
         return inventory
+
+
+def confirm(question: str) -> bool:
+    """Asks on the terminal; no answer is no."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 class Option(NamedTuple):
@@ -77,6 +86,12 @@ class Option(NamedTuple):
         optional = NoneType in get_args(self.type)
         kind = next(kind for kind in get_args(self.type) if kind is not NoneType) if optional else self.type
         default, metavar = self.default, self.flag.metavar or _METAVARS.get(kind)
+        if get_origin(kind) is Literal:
+            metavar = metavar or "|".join(get_args(kind))
+        if self.flag.argument:
+            metavar = metavar or self.key.upper()
+            metavar = metavar if default is Parameter.empty else f"[{metavar}]"
+            metavar += "..." if get_origin(kind) is tuple and "..." not in metavar else ""
         if get_origin(kind) in (tuple, dict):
             kind, default = list[str], default if default is Parameter.empty else None
         shown: dict[str, Any] = {"help": self.help_text, "show_default": False, "metavar": metavar}
@@ -164,7 +179,7 @@ def parse_pairs(flag: str, words: list[str] | tuple[()]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-class _Generated:
+class _Generated(HelpPage):
     """A command whose options are built when they are first used, and whose help has sections and examples."""
 
     build: Callable[[], Any]
@@ -176,37 +191,27 @@ class _Generated:
     params = property(lambda self: self.build().params, lambda self, params: None)
     callback = property(lambda self: self.build().callback, lambda self, callback: None)
 
+    @property
+    def advanced(self) -> frozenset[str]:
+        """Names of the options that only --help-all lists."""
+        options = (option for name in (*self.models, "OutputFlags") for option in read_options(find_model(name)))
+        return frozenset(option.name for option in options if option.flag.advanced)
+
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
         args = self.expand(args)
         following = [*args, "-"][1:]
         words = [self.alone.get(word, word) if next_.startswith("-") else word
                  for word, next_ in zip(args, following, strict=True)]  # fmt: skip
-        return super().parse_args(ctx, words)  # type: ignore[misc]
-
-    def help_sections(self: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-        """Title → names and help of its arguments or options, in the order of the help."""
-        sections: dict[str, list[Any]] = {"Arguments": [], **{title: [] for title in _FIRST}}
-        for param in self.get_params(ctx):
-            names, text = param.get_help_record(ctx)
-            if param.param_type_name == "argument":
-                sections["Arguments"].append((names.partition(" <")[0], text))
-            else:
-                sections.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append((names, text))
-        titles = sorted(sections, key=lambda title: _LAST.index(title) if title in _LAST else -1)
-        return {title: sections[title] for title in titles if sections[title]}
-
-    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
-        for title, records in self.help_sections(ctx).items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-        if isinstance(self, TyperGroup):
-            self.format_commands(ctx, formatter)
-
-    def format_epilog(self, _: Any, formatter: Any) -> None:
-        if self.examples:
-            with formatter.section("Examples"):
-                for line in self.examples:
-                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+        single = isinstance(self, TyperCommand)
+        ctx.allow_extra_args = ctx.allow_extra_args or single
+        try:
+            super().parse_args(ctx, words)  # type: ignore[misc]
+        except WrongWords as error:
+            error.ctx = error.ctx or ctx
+            raise
+        if single and ctx.args and not ctx.resilient_parsing:
+            raise NeedlessWords(ctx.args, ctx)
+        return ctx.args
 
 
 def command(
@@ -251,6 +256,7 @@ def command(
             for option in (option for name in (*own, "OutputFlags") for option in read_options(find_model(name))):
                 options.setdefault(option.name, option)  # a command's own --output wins
             parameters = [option.build_parameter() for name, option in options.items() if name != without]
+            parameters += [LONG_HELP] if any(option.flag.advanced for option in options.values()) else []
             context = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
             invoke.__signature__ = Signature([context, *parameters])  # type: ignore[attr-defined]
             invoke.__annotations__ = {each.name: each.annotation for each in (context, *parameters)}
@@ -267,7 +273,7 @@ def command(
             settings["context_settings"] = {"allow_interspersed_args": False} if script else None
             app.command(name, cls=type("Command", (_Generated, TyperCommand), generated), **settings)(lambda: None)
         else:
-            app.callback(cls=type("Group", (_Generated, TyperGroup), generated), **settings)(lambda: None)
+            app.callback(cls=type("Group", (_Generated, CommandGroup), generated), **settings)(lambda: None)
         return function
 
     return register

@@ -40,6 +40,26 @@ def complete_tags(incomplete: str) -> list[str]:
     return _select_matching((tag for _, tags in _read_playbook_steps() for tag in tags), incomplete)
 
 
+def complete_examples(incomplete: str) -> list[str]:
+    """Names of the playbooks and examples that come with ipexctl."""
+    from ipexctl.act.bundled_files import list_bundled_files
+
+    examples = (path.name for path in list_bundled_files("examples"))
+    return _select_matching((*_list_bundled_playbooks(), *examples), incomplete)
+
+
+def complete_playbooks(incomplete: str) -> list[str]:
+    """Playbooks of this directory, and the names of those that come with ipexctl."""
+    local = (path.name for pattern in ("*.yaml", "*.yml") for path in sorted(Path.cwd().glob(pattern)))
+    return _select_matching((*local, *_list_bundled_playbooks(), "lint"), incomplete)
+
+
+def _list_bundled_playbooks() -> list[str]:
+    from ipexctl.act.bundled_files import list_bundled_files
+
+    return [path.stem for path in list_bundled_files("playbooks")]
+
+
 def _select_matching(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
@@ -62,7 +82,8 @@ def _read_playbook_steps() -> list[tuple[str, tuple[str, ...]]]:
     from ipexctl.verbs.common.select import read_playbook
 
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""  # bash; the other shells
-    file = next((word for word in line.split() if word.endswith((".yaml", ".yml"))), None)
+    words, bundled = line.split(), _list_bundled_playbooks()
+    file = next((word for word in words if word.endswith((".yaml", ".yml")) or word in bundled), None)
     if file is None:
         return []
     try:

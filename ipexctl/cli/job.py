@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ipexctl.cli.command import HostSelection, command
+from ipexctl.cli.command import HostSelection, command, confirm
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -23,16 +23,11 @@ def _can_ask(flags: Any) -> bool:
     return bool(flags.fix and not flags.yes and sys.stdin.isatty() and sys.stderr.isatty())
 
 
-def _confirm(question: str) -> bool:
-    """Asks on the terminal; no answer is no."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
-
-
 @command(
     app,
     "doctor",
     output=lambda flags: {"output": "plain"} if flags.output == "auto" and _can_ask(flags) else {},  # for questions
+    alone={"--report": "--report=doctor.html"},
     examples=("--hosts node0,node1", "--bench --limit node[1-3]", "--verify"),
 )
 def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFlags) -> Workflow:
@@ -47,6 +42,8 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
         raise UsageError(
             f"doctor takes no argument {flags.files[0]!r}", hint="hosts: -f HOSTFILE or --hosts; saved: --recorded"
         )
+    if flags.page is not None and (flags.verify or task.explain is not None):
+        raise UsageError("--report does not fit --verify and --explain, which probe no cluster")
     if flags.verify:
         other = sorted({name for name, value in task if value != type(task).model_fields[name].default} - {"venv"})
         if other:
@@ -55,7 +52,8 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
     task = task.model_copy(update={"recorded": (*task.recorded, *flags.files)})
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.read_inventory()
-    return doctor(task, inventory, context, ask=_confirm if _can_ask(task) else None, environ=os.environ, alone=True)
+    ask = confirm if _can_ask(task) else None
+    return doctor(task, inventory, context, ask=ask, environ=os.environ, alone=True, page=flags.page)
 
 
 @command(app, "verify", hidden=True)
@@ -98,8 +96,8 @@ def _expand_mpirun_line(words: list[str]) -> list[str]:
     at = words.index("--from-mpirun")
     try:
         options, script = convert_launch_line(words[at + 1])
-    except (UsageError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--from-mpirun") from None
+    except ValueError as error:
+        raise UsageError(f"--from-mpirun: {error}") from None
     return [*options, *words[:at], *words[at + 2 :], *script]
 
 

@@ -2,43 +2,29 @@
 
 import gc
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from ipexctl import __version__
 from ipexctl.act.private_files import switch_to_root_home
-from ipexctl.cli import job, play, runs, stack, tools
+from ipexctl.cli import examples, job, play, runs, saved, stack, tools
 from ipexctl.cli.command import VERBOSITY
-
-
-class Group(TyperGroup):
-    """Reports wrong values in the same words, whatever checks them."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            from ipexctl.model.schema_errors import describe_error
-
-            error.message = describe_error({"type": "", "loc": (), "msg": error.message, "input": None})
-            raise
-
+from ipexctl.cli.usage_errors import RootGroup
 
 app = typer.Typer(
     name="ipexctl",
-    cls=Group,
+    cls=RootGroup,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train PyTorch on your Xeon and EPYC hosts: doctor, install, sync and run over SSH, with a real mpirun.",
-    epilog="Exit codes: 0 done · 2 wrong input · 3 unreachable · 4 a step failed · 5 a rank failed"
-    " · 6 lost or at a limit · 7 busy · 8 something left · 9 output not stored · 70 a bug · 130 interrupted",
+    help="Train PyTorch on your Xeon and EPYC hosts over SSH, with a real mpirun.",
+    epilog="Exit codes: 0 done · 2 input · 3 unreachable · 4 step · 5 rank · 6 lost or limit · 7 busy · 8 left over"
+    " · 9 not stored · 70 bug · 130 interrupted",
 )
-for group in (job, play, stack, runs, tools):
+for group in (job, play, examples, stack, runs, saved, tools):
     app.add_typer(group.app)
 
 
@@ -59,7 +45,7 @@ def _root_callback(
             "-v",
             "--verbose",
             show_default=False,
-            help="Print each command executed on a host to standard error; -vv: all of debug.log.",
+            help="Print what is executed on hosts; -vv: the debug.log.",
             **VERBOSITY,
         ),
     ] = 0,
@@ -75,6 +61,6 @@ def main() -> None:
     try:
         app(prog_name="ipexctl")
     except Exception as error:  # a fault of ours before the loop
-        from ipexctl.loop import end_with_internal_error
+        from ipexctl.loop import end_with_error
 
-        raise SystemExit(int(end_with_internal_error(error))) from None
+        raise SystemExit(int(end_with_error(error))) from None

@@ -5,6 +5,7 @@ Read only when the options of a command are built (`cli.command`)."""
 
 from typing import Literal
 
+from ipexctl.model.saved_runs import ExportFormat, RunResult
 from ipexctl.model.tasks import RANKS, RANKS_PER_HOST, VENV, Backend, Fields, VersionFields, flag
 
 Screen = Literal["auto", "live", "plain", "json"]
@@ -23,7 +24,7 @@ class HostFlags(Fields):
     )
     limit: str | None = flag(
         None,
-        "Hosts to use: names, groups, globs, ranges, !exclusions, @failed (default: all).",
+        "Hosts to use, by names, groups, globs, ranges, !exclusions or @failed (default: all).",
         "Hosts",
         "LIST",
         names=("-l",),
@@ -36,23 +37,30 @@ class OutputFlags(Fields):
 
     json_: bool = flag(False, "Print only the answer, as one JSON document.", "Output", alias="json")
     output: Screen = flag(
-        "auto", "Format: live (a terminal's default), plain, or json, one object per event.", "Output", names=("-o",)
+        "auto",
+        "Format: live (a terminal's default), plain, or json, one object per event.",
+        "Output",
+        names=("-o",),
+        advanced=True,
     )
     verbose: int = flag(
         0,
         "Print each command executed on a host to standard error; -vv: all of debug.log (default: warnings).",
         "Output",
         names=("-v",),
+        advanced=True,
     )
 
 
 class ConnectionFlags(Fields):
     """How to connect."""
 
-    accept_new_host_keys: bool = flag(False, "Record the keys of hosts that are not in known_hosts.", "Connection")
-    connect_timeout: float = flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1)
-    forks: int = flag(32, "Hosts to work on at once.", "Connection", ge=1)
-    ask_pass: bool = flag(False, "Ask for the passphrase of an identity file.", "Connection")
+    accept_new_host_keys: bool = flag(
+        False, "Record the keys of hosts that are not in known_hosts.", "Connection", advanced=True
+    )
+    connect_timeout: float = flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1, advanced=True)
+    forks: int = flag(32, "Hosts to work on at once.", "Connection", ge=1, advanced=True)
+    ask_pass: bool = flag(False, "Ask for the passphrase of an identity file.", "Connection", advanced=True)
 
 
 class DryRunFlags(Fields):
@@ -63,31 +71,84 @@ class DryRunFlags(Fields):
 
 class DoctorFlags(Fields):
     files: tuple[str, ...] = flag((), "More saved probes, after --recorded.", argument=True)
+    page: str | None = flag(
+        None,
+        "Write a page of the cluster to this file (default name: doctor.html).",
+        "Output",
+        "FILE",
+        alias="report",
+    )
     verify: bool = flag(
-        False, "Check only that each environment is still what install made; takes under a second.", "Checks"
+        False, "Check only that environments are still what install made; takes under a second.", "Checks"
     )
 
 
 class RawFlags(Fields):
     """Of commands that print the output of ranks."""
 
-    raw: bool = flag(False, "Print the ranks' bytes unescaped, in plain output.", "Output")
+    raw: bool = flag(False, "Print the ranks' bytes unescaped, in plain output.", "Output", advanced=True)
 
 
-class RunFlags(RawFlags, DryRunFlags):
-    emit: Emit | None = flag(None, "Print the launch for another program; start nothing.")
-    from_mpirun: str | None = flag(
-        None, "Launch line to take options and script from: mpirun, torchrun, ipexrun, sbatch, srun.", metavar="LINE"
+class PageFlags(Fields):
+    """Of commands that leave the page of a run in its record."""
+
+    report: bool = flag(
+        True, "Write the page of the run, report.html, into its record (default: yes).", "Output", advanced=True
     )
-    label_hosts: bool = flag(False, "Print [rank host] before each line, in plain output.", "Output")
+
+
+class NotifyFlags(Fields):
+    """Of commands that take long."""
+
+    notify: tuple[str, ...] = flag(
+        (),
+        "Command that gets JSON on standard input, or URL that gets it by POST, at start, stall, failure and end;"
+        " env:NAME takes it from a variable; repeatable.",
+        "Notifications",
+        "COMMAND|URL",
+        advanced=True,
+    )
+    bell: bool = flag(False, "Ring the terminal's bell at a stall and at the end.", "Notifications", advanced=True)
+
+
+class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
+    emit: Emit | None = flag(
+        None,
+        "Print the launch for another program, start nothing: sh, sbatch, torchrun, accelerate, ansible, pytorchjob.",
+        metavar="PROGRAM",
+    )
+    from_mpirun: str | None = flag(
+        None,
+        "Launch line to take options and script from: mpirun, torchrun, ipexrun, sbatch, srun.",
+        metavar="LINE",
+        advanced=True,
+    )
+    label_hosts: bool = flag(False, "Print [rank host] before each line, in plain output.", "Output", advanced=True)
 
 
 class HostsFlags(Fields):
     as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
 
 
-class PlayFlags(Fields):
-    files: tuple[str, ...] = flag(..., "Playbook (YAML).", metavar="FILE | lint FILE...", argument=True)
+class ExampleFlags(Fields):
+    name: str = flag(
+        ..., "Playbook or example, by its name.", argument=True, completes="examples", example="train_ddp.py"
+    )
+
+
+class CopyFlags(ExampleFlags):
+    directory: str = flag(".", "Local directory to copy it into.", argument=True)
+    force: bool = flag(False, "Overwrite existing files.")
+
+
+class PlayFlags(NotifyFlags, PageFlags):
+    files: tuple[str, ...] = flag(
+        (),
+        "Playbook (YAML), or the name of a bundled one.",
+        metavar="FILE | NAME | lint FILE...",
+        argument=True,
+        completes="playbooks",
+    )
     tags: tuple[str, ...] = flag(
         (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",), completes="tags"
     )
@@ -96,7 +157,8 @@ class PlayFlags(Fields):
     var: dict[str, str] = flag({}, "Variable of the playbook; repeatable.", "Steps", "NAME=VALUE")
     diff: bool = flag(False, "Show how text files differ that sync copies.")
     list_steps: bool = flag(False, "List the steps; contact no host.")
-    schema_: bool = flag(False, "Print a JSON schema of playbooks for editors.", alias="schema")
+    list_: bool = flag(False, "List the bundled playbooks.", alias="list")
+    schema_: bool = flag(False, "Print a JSON schema of playbooks for editors.", alias="schema", advanced=True)
     dry_run: bool = flag(False, "Print what each step would change; change nothing.", names=("--check",))
 
 
@@ -110,9 +172,11 @@ class InitFlags(Fields):
     backend: Backend | None = flag(None, "Collectives backend (default: asked for).", "Playbook")
     ipex: bool | None = flag(None, "Use IPEX, or stock torch (default: asked for).", "Playbook")
     torch: str | None = flag(None, "Version of torch: 2.7.0, 2.7, '>=2.6,<2.8' or latest.", "Playbook", "VERSION")
-    precision: Literal["bf16", "no"] | None = flag(None, "Mixed precision (default: asked for).", "Playbook")
+    precision: Literal["bf16", "no"] | None = flag(
+        None, "Mixed precision (default: asked for).", "Playbook", advanced=True
+    )
     port: int | None = flag(
-        None, "Rendezvous port on node0 (default: a free one).", "Playbook", "PORT", ge=1024, le=65535
+        None, "Rendezvous port on node0 (default: a free one).", "Playbook", "PORT", ge=1024, le=65535, advanced=True
     )
     playbook: str = flag("playbook.yaml", "Playbook to write.", metavar="PATH")
     yes: bool = flag(False, "Ask nothing and use what the hosts report.", names=("-y",))
@@ -127,25 +191,114 @@ class RunIdFlags(Fields):
     )
 
 
-class AttachFlags(RawFlags, RunIdFlags):
+class AttachFlags(RawFlags, RunIdFlags, PageFlags):
     pass
 
 
 class StopFlags(RunIdFlags):
     kill: bool = flag(False, "Send SIGKILL at once.")
-    orphans: bool = flag(False, "End the processes that ended runs left behind and remove their files on the hosts.")
+    orphans: bool = flag(False, "End processes that ended runs left behind; remove their files on the hosts.")
 
 
 class LogsFlags(RunIdFlags):
     rank: str | None = flag(
         None, "Ranks to print, such as 3,5-7; one rank alone is printed byte for byte (default: all).", "Output", "LIST"
     )
+    stacks: bool = flag(
+        False, "Print where the ranks stand at this moment instead, as after a stall; the run goes on.", "Output"
+    )
     follow: bool = flag(False, "Follow the output to the end of the run.", "Output", names=("-F",))
-    output: Screen = flag("plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",))
+    output: Screen = flag(
+        "plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",), advanced=True
+    )
 
 
 class ReplayFlags(RawFlags):
     run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+    speed: float | None = flag(
+        None,
+        "Show it so many times as fast as it went, such as 1 or 10 (default: all at once).",
+        "Replay",
+        "N",
+        ge=0.01,
+    )
+    at: str | None = flag(
+        None, "Show all up to this time of the run at once, such as 00:12:30, then go on as it went.", "Replay", "TIME"
+    )
+
+
+class SavedRunFlags(Fields):
+    """Which saved runs."""
+
+    names: tuple[str, ...] = flag(
+        (), "Saved runs: last, ids, or paths (default: all).", argument=True, metavar="RUN...", completes="saved_runs"
+    )
+    verb: str | None = flag(None, "Runs of this command only, such as run or install.", "Selection", "NAME")
+    result: RunResult | None = flag(None, "Runs that ended like this only.", "Selection")
+    script: str | None = flag(None, "Runs with this in their script or title only.", "Selection", "TEXT")
+    since: str | None = flag(
+        None, "Runs started since: 2h, 3d, 10:31, 2026-11-20 or 2026-11-20T10:31.", "Selection", "TIME"
+    )
+
+
+class RunsFlags(SavedRunFlags):
+    prune: bool = flag(False, "Remove saved runs; only list them without --yes.", "Removal")
+    older_than: str | None = flag(None, "Remove runs that ended longer ago than this, such as 30d.", "Removal", "TIME")
+    larger_than: str | None = flag(None, "Remove runs larger than this, such as 500M.", "Removal", "SIZE")
+    max_size: str | None = flag(
+        None, "Remove the oldest runs until all together are no larger than this, such as 2G.", "Removal", "SIZE"
+    )
+    keep: int | None = flag(
+        None, "Never remove the newest N runs; without another rule, remove all others.", "Removal", ge=0
+    )
+    yes: bool = flag(False, "Remove them.", "Removal", names=("-y",))
+    export: str | None = flag(
+        None,
+        "File for the runs' figures and samples: .csv, .parquet, .prom; TensorBoard: DIRECTORY/.",
+        "Export",
+        "PATH",
+    )
+    format: ExportFormat | None = flag(None, "Format of that file (default: by its name).", "Export", advanced=True)
+
+
+class WatchFlags(RunIdFlags):
+    serve: str = flag(
+        "127.0.0.1:0", "Loopback address and port to serve the page on; port 0 is a free one.", metavar="ADDRESS:PORT"
+    )
+    open_: bool = flag(False, "Open the page in a browser.", alias="open")
+
+
+class ReportFlags(Fields):
+    runs: tuple[str, ...] = flag(
+        (), "Saved run: last, an id, or a path (default: last).", argument=True, metavar="RUN", completes="saved_runs"
+    )
+    page: str | None = flag(
+        None,
+        "File to write (default: report.html in the saved run; of several runs: none).",
+        "Output",
+        "FILE",
+        names=("-o",),
+        alias="output",
+    )
+    open_: bool = flag(False, "Open the page in a browser.", "Output", alias="open")
+
+
+class ProfileFlags(Fields):
+    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+
+
+class SupportFlags(DryRunFlags):
+    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+    file: str | None = flag(
+        None,
+        "Archive to write (default: one named after the run, here).",
+        "Output",
+        "FILE.tar.gz",
+        names=("-o",),
+        alias="output",
+    )
+    with_output: bool = flag(False, "Include what the ranks printed.")
+    yes: bool = flag(False, "Do not ask before the archive is written.", names=("-y",))
 
 
 class LabFlags(Fields):
@@ -167,7 +320,9 @@ class WhyFlags(VersionFields):
 
 
 class MigrateFlags(Fields):
-    script: str = flag(..., "Local script, shell file or configuration; it is only read.", argument=True)
+    script: str = flag(
+        ..., "Local script, shell file or configuration; it is only read.", argument=True, example="train.py"
+    )
     args: tuple[str, ...] = flag((), "Arguments of the script, with --compare.", argument=True)
     compare: bool = flag(False, "Run the script with and without IPEX on the first host.", "Comparison")
     migrated: str | None = flag(None, "Script without IPEX (default: the same script).", "Comparison", "PATH")
@@ -182,8 +337,10 @@ class AccelerateFlags(Fields):
     precision: Literal["no", "fp16", "bf16"] = flag("bf16", "Mixed precision.")
     no_ipex: bool = flag(False, "Use stock torch also where IPEX is installed.")
     port: int = flag(29500, "Rendezvous port on node0.", metavar="PORT", ge=1024, le=65535)
-    mpirun_hostfile: str | None = flag(None, "Let Accelerate start mpirun with this hostfile on node0.", metavar="PATH")
-    ccl_workers: int = flag(1, "oneCCL worker threads per rank, with mpirun.", ge=1)
+    mpirun_hostfile: str | None = flag(
+        None, "Let Accelerate start mpirun with this hostfile on node0.", metavar="PATH", advanced=True
+    )
+    ccl_workers: int = flag(1, "oneCCL worker threads per rank, with mpirun.", ge=1, advanced=True)
     accelerate_version: str | None = flag(
         None, "Version of Accelerate to write for; contact no host (default: the installed one).", metavar="VERSION"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,42 +22,59 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def _asks_for_lint(files: list[str] | tuple[str, ...]) -> bool:
-    return files[0] == "lint" and len(files) > 1
+def _asks_for_lint(files: list[str] | tuple[str, ...] | None) -> bool:
+    return files is not None and len(files) > 1 and files[0] == "lint"
+
+
+def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
+    """The command line of a play, without ``--limit``."""
+    pairs = [("-f", hosts.hostfile or ""), ("--hosts", hosts.hosts or ""), ("--start-at", flags.start_at or "")]
+    pairs += [("--var", f"{name}={value}") for name, value in flags.var.items()]
+    pairs += [("--tags", tag) for tag in flags.tags] + [("--skip-tags", tag) for tag in flags.skip_tags]
+    return shlex.join(["ipexctl", "play", flags.files[0], *(word for pair in pairs if pair[1] for word in pair)])
 
 
 @command(
     app,
     "play",
-    acting=lambda flags: not _asks_for_lint(flags.files),
+    acting=lambda flags: not (flags.list_ or _asks_for_lint(flags.files)),
     output=lambda flags: {"only": "playbooks" if _asks_for_lint(flags.files) else "list" if flags.list_steps else "",
                           "detachable": not _asks_for_lint(flags.files)},
     examples=(
         "playbook.yaml --check --diff",
         "playbook.yaml --var epochs=3 --tags train",
-        "lint playbook.yaml",
+        "demo --dry-run",
     ),
 )  # fmt: skip
 def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     """Play a playbook: the same tasks, with the same keys, in order. `play lint FILE...` only reads."""
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.hints import advise
     from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.common.select import FAILED, limit_hosts, read_playbook, select_play_hosts
+    from ipexctl.verbs.examples import examples
     from ipexctl.verbs.play.lint import lint
     from ipexctl.verbs.play.play import PlayOptions, list_steps, play
 
+    if flags.list_:
+        return examples(playbooks_only=True)
+    if not flags.files:
+        raise UsageError("play needs a playbook: a file, or the name of a bundled one", hint=advise("play", "--list"))
     if _asks_for_lint(flags.files):
         return lint(flags.files[1:], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
     if len(flags.files) > 1:
         raise UsageError(
-            f"play takes one playbook, not {len(flags.files)}", hint="ipexctl play lint FILE... checks several"
+            f"play takes one playbook, not {len(flags.files)}",
+            hint=advise("play", "lint", *flags.files, text="this checks several:"),
         )
     book = read_playbook(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
     inventory = select_play_hosts(book, hostfile=hosts.hostfile, hosts=hosts.hosts, environ=os.environ, cwd=Path.cwd())
     limit = hosts.limit
     chosen = None if limit is None else frozenset(limit_hosts(inventory, limit, context.state / "runs").names)
     same = select_attributes(flags, "tags", "skip_tags", "start_at", "diff")
-    options = PlayOptions(**same, dry=flags.dry_run, hosts=chosen, again=limit is not None and FAILED in limit)
+    again = limit is not None and FAILED in limit
+    command = _format_command(hosts, flags)
+    options = PlayOptions(**same, dry=flags.dry_run, hosts=chosen, again=again, command=command)
     if flags.list_steps:
         return list_steps(book, inventory, options)
     return play(book, inventory, context, os.environ, options)
@@ -98,12 +116,16 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     from ipexctl.decide.parsing import parse_list
     from ipexctl.decide.planning.init import Answers, Question
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.hints import advise
     from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.play.init import Source, Target, init, read_source
 
     asking = not flags.yes
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("init asks a few questions, and nobody can answer here", hint="ipexctl init --yes train.py")
+        raise UsageError(
+            "init asks a few questions, which needs a terminal",
+            hint=advise("init", "--yes", flags.script or "train.py"),
+        )
 
     unnamed = not (hosts.hosts or hosts.hostfile)
     source = read_source(flags.from_, cwd=Path.cwd(), hosts=unnamed) if flags.from_ else Source()

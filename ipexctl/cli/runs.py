@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,15 @@ from ipexctl.cli.command import HostSelection, command
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import AttachFlags, LogsFlags, ReplayFlags, StopFlags
+    from ipexctl.cli.options import (
+        AttachFlags,
+        LogsFlags,
+        ProfileFlags,
+        ReplayFlags,
+        ReportFlags,
+        StopFlags,
+        WatchFlags,
+    )
     from ipexctl.loop import OutputOptions, Workflow
     from ipexctl.model.errors import Exit
 
@@ -53,24 +62,64 @@ def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
     "logs",
     without="json_",
     alone={"-f": "--follow"},
-    output=lambda flags: {"bare": bool(re.fullmatch(r"(\d+)([-,]\1)*", flags.rank or ""))},
-    examples=("--follow", "--rank 0 > rank0.log", "1120-083015-k7 --rank 3,5-7"),
+    output=lambda flags: {"bare": not flags.stacks and bool(re.fullmatch(r"(\d+)([-,]\1)*", flags.rank or ""))},
+    examples=("--follow", "--rank 0 > rank0.log", "1120-083015-k7 --stacks"),
 )
 def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     """Print what the ranks of a run wrote so far."""
     from ipexctl.decide.facts.numbers import parse_cpu_list
     from ipexctl.model.errors import UsageError
-    from ipexctl.verbs.run.manage import logs
+    from ipexctl.verbs.run.manage import logs, print_stacks
+    from ipexctl.verbs.run.saved_logs import find_ended_run, print_saved_output
 
     ranks = parse_cpu_list(flags.rank)  # numbers and ranges, as those of ranks
     if flags.rank is not None and not ranks:
         raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {flags.rank!r}")
+    if flags.stacks and flags.follow:
+        raise UsageError("--follow does not fit --stacks, which shows one moment")
+    if flags.stacks:
+        return print_stacks(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()))
+    if saved := find_ended_run(context.state / "runs", flags.run):
+        return print_saved_output(saved, frozenset(ranks or ()))
     return logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
 
 
-@command(app, "replay", examples=("", "1120-083015-k7 --output json"))
+@command(app, "profile", examples=("", "1120-083015-k7 --json"))
+def profile(context: Context, flags: ProfileFlags) -> Workflow:
+    """Show the profile of a saved run. Costly operators, who waited for whom, oneDNN's kernels."""
+    from ipexctl.verbs.run.profile import show_saved_profile
+
+    return show_saved_profile(flags.run, context)
+
+
+@command(app, "replay", examples=("", "1120-083015-k7 --output json", "last --speed 10 --at 00:12:30"))
 def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
     """Show a saved run again, in any output mode."""
     from ipexctl.loop import replay_run
 
-    return replay_run(flags.run, output)
+    return replay_run(flags.run, output, flags.speed, flags.at)
+
+
+@command(
+    app,
+    "watch",
+    alone={"--serve": "--serve=127.0.0.1:0"},
+    output=lambda flags: {"output": "plain"} if flags.output == "auto" else {},
+    examples=("--serve", "1120-083015-k7 --serve 127.0.0.1:8000 --open"),
+)
+def watch(context: Context, hosts: HostSelection, flags: WatchFlags) -> Workflow:
+    """Serve the page of a run that goes on. Only browsers on this machine can read it."""
+    from ipexctl.loop import read_known_errors
+    from ipexctl.verbs.run.serve import watch
+
+    inventory = hosts.read_inventory()
+    return watch(flags.run, inventory, context, os.environ, read_known_errors, serve=flags.serve, show=flags.open_)
+
+
+@command(app, "report", without="output", examples=("", "last --open", "1120-083015-k7 1120-091500-k8"))
+def report(context: Context, flags: ReportFlags) -> Workflow:
+    """Draw a saved run as one page. Several are set side by side."""
+    from ipexctl.loop import read_known_errors
+    from ipexctl.verbs.run.report import report
+
+    return report(flags.runs, context, os.environ, read_known_errors, page=flags.page, show=flags.open_)

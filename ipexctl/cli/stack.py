@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ipexctl.cli.command import HostSelection, command
+from ipexctl.cli.usage_errors import CommandGroup
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 stacks_app = typer.Typer(name="stacks", invoke_without_command=True)
-wheels_app = typer.Typer(name="wheels", no_args_is_help=True, help="Wheels for hosts without internet access.")
+wheels_app = typer.Typer(
+    name="wheels", cls=CommandGroup, no_args_is_help=True, help="Wheels for hosts without internet access."
+)
 app.add_typer(stacks_app)
 app.add_typer(wheels_app)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ipexctl.cli.command import HostSelection, command
+from ipexctl.cli.usage_errors import CommandGroup
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -17,10 +18,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 lab_app = typer.Typer(
-    name="lab", no_args_is_help=True, help="A small cluster on this machine: real SSH servers on loopback."
+    name="lab",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    help="A small cluster on this machine: real SSH servers on loopback.",
 )
 accelerate_app = typer.Typer(
-    name="accelerate", no_args_is_help=True, help="Hugging Face Accelerate: its configuration for these hosts."
+    name="accelerate",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    help="Hugging Face Accelerate: its configuration for these hosts.",
 )
 app.add_typer(lab_app)
 app.add_typer(accelerate_app)
@@ -97,6 +104,7 @@ def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlag
 def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Workflow:
     """List what a script uses of IPEX, oneCCL and Accelerate. Beside each stands its replacement."""
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.hints import advise
     from ipexctl.verbs.migrate import Comparison, migrate
 
     if not flags.compare:
@@ -112,7 +120,14 @@ def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Work
     if flags.native_venv is None:
         raise UsageError(
             "--compare needs two environments: the one without IPEX is --native-venv",
-            hint="ipexctl install --track native --torch 2.13.0 --venv PATH",
+            hint=advise(
+                "install",
+                "--track",
+                "native",
+                "--venv",
+                "/opt/native",
+                text="an install makes it:",
+            ),
         )
     inventory, script = hosts.read_inventory(), flags.migrated or flags.script
     comparison = Comparison(inventory, script, flags.ipex_venv, flags.native_venv, flags.ppn, flags.args)

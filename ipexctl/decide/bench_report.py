@@ -1,14 +1,27 @@
-"""What ``bench`` makes of the lines that its ranks wrote: rows, a table with bars, and how they compare."""
+"""What ``bench`` makes of the lines that its ranks wrote: rows, and which of them are no result."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from types import MappingProxyType
 
-from ipexctl.model.answers import BenchResult
-from ipexctl.model.json_values import JsonObject
+from ipexctl.decide.launch.placement import find_usable_cores
+from ipexctl.model.answers import BENCH_MODES, BenchResult
+from ipexctl.model.facts import Facts
+from ipexctl.model.json_values import JsonObject, Record
+from ipexctl.model.text import pluralize
 
-MODES: Mapping[str, str] = {"train": "training", "infer": "inference"}
 NO_IPEX = "not measured: no IPEX in this environment"
-_BAR = 24  # cells of the longest bar
+LEAST_STEPS = 5  # fewer have no middle half
+MOST_APART = 5.0  # times that hosts of equal processors may differ: clock, memory, temperature, some other work
+MOST_GAIN = 1.5  # times that hosts together may be faster than each alone: the model is the same, they only communicate
+
+
+class PeakTable(Record):
+    """``data/peaks.toml``: instruction set level → operations of one core in a clock cycle, at most."""
+
+    source: str
+    fp32: Mapping[str, float]
+    bf16: Mapping[str, float]
 
 
 def build_rows(
@@ -17,9 +30,11 @@ def build_rows(
     alone: Sequence[tuple[str, JsonObject]],
     together: Sequence[tuple[str, JsonObject]],
     missing: Mapping[str, str],
+    peaks: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> tuple[BenchResult, ...]:
     """A row for each form of ``ways`` (engine, how), measured or not. ``alone`` and ``together`` are (host, line);
-    ``missing`` says of an engine why it was not measured. The inference of a cluster is the sum of its hosts'."""
+    ``missing`` says of an engine why it was not measured. The inference of a cluster is the sum of its hosts'.
+    ``peaks`` are those of `compute_peaks`: hosts that are further apart than these allow are no result."""
     made: list[BenchResult] = []
     for mode, (engine, how), dtype in product(modes, ways, ("fp32", "bf16")):
         key = (mode, engine, how, dtype)
@@ -31,40 +46,54 @@ def build_rows(
             whole = sum(hosts.values())
         reasons = [str(line["why"]) for line in [*(line for _, line in mine), *all_of] if line.get("why")]
         why = missing.get(engine) or (f"not measured: {reasons[0]}" if reasons else "" if hosts else "not measured")
-        made.append(BenchResult(mode, engine, how, dtype, hosts, whole, why or None))
+        spread = {host: wide for host, line in mine if host in hosts and (wide := _read_spread(line)) is not None}
+        steps = min((_read_steps(line) for host, line in mine if host in hosts), default=0)
+        refused = _find_refusal(hosts, whole, steps, peaks.get(dtype, {})) if hosts else None
+        made.append(BenchResult(mode, engine, how, dtype, hosts, whole, why or None, spread, steps, refused))
     return tuple(made)
 
 
-def format_rows(results: Sequence[BenchResult], title: str, notes: Sequence[str] = ()) -> str:
-    """The table for people: samples a second of a host and of the cluster, against stock torch in fp32."""
-    several = any(len(row.hosts) > 1 for row in results)
-    lines = [title]
-    for mode in dict.fromkeys(row.mode for row in results):
-        mine = [row for row in results if row.mode == mode]
-        most = max((row.host or 0.0 for row in mine), default=0.0)
-        base = next((row.host for row in mine if (row.engine, row.how, row.dtype) == ("stock", "eager", "fp32")), None)
-        first, second = ("a host", "cluster") if several else ("samples/s", "")
-        head = f"{MODES[mode]:<20}{first:>10}{second:>10}{'× fp32':>8}"
-        lines += ["", head.rstrip()]
-        for row in mine:
-            if row.host is None:
-                lines.append(f"{row.name:<20}{row.why or '':>10}")
-                continue
-            cluster = ("-" if row.cluster is None else f"{row.cluster:.1f}") if several else ""
-            times = f"{row.host / base:.2f}" if base else "-"
-            lines.append(f"{row.name:<20}{row.host:>10.1f}{cluster:>10}{times:>8}  {_draw_bar(row.host, most)}")
-            if several:
-                slow, fast = min(row.hosts, key=row.hosts.__getitem__), max(row.hosts, key=row.hosts.__getitem__)
-                if row.hosts[fast] > 1.2 * row.hosts[slow]:
-                    lines.append(
-                        f"{'':<20}  slowest {slow} {row.hosts[slow]:.1f}, fastest {fast} {row.hosts[fast]:.1f}"
-                    )
-    return "\n".join([*lines, "", *notes]).rstrip()
+def _find_refusal(
+    hosts: Mapping[str, float], cluster: float | None, repetitions: int, peaks: Mapping[str, float]
+) -> str | None:
+    """Why these rates are no result."""
+    if repetitions < LEAST_STEPS:
+        return f"{pluralize(repetitions, 'step')} measured, {LEAST_STEPS} are the least"
+    slow, fast = min(hosts, key=hosts.__getitem__), max(hosts, key=hosts.__getitem__)
+    times, most = hosts[fast] / hosts[slow], MOST_APART
+    if slow in peaks and fast in peaks:
+        most *= max(peaks[fast] / peaks[slow], 1.0)
+    if times > most:
+        apart = f"{slow} {hosts[slow]:.3g} and {fast} {hosts[fast]:.3g} are {times:,.0f} times apart"
+        return f"{apart}, by their processors {most:,.0f} at most: other work ran on {slow}, or it was stopped"
+    alone = sum(hosts.values())
+    if cluster is not None and cluster > MOST_GAIN * alone:
+        return f"all hosts together {cluster:.3g}, the sum of each alone {alone:.3g}: they were disturbed alone"
+    return None
 
 
-def _draw_bar(value: float, most: float) -> str:
-    eighths = round(8 * _BAR * value / most) if most else 0
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+def compute_peaks(facts: Mapping[str, Facts], table: PeakTable) -> dict[str, dict[str, float]]:
+    """Per dtype, operations that a host can do in a clock cycle at most: its cores times those of one (``peaks.toml``).
+    Hosts whose level or cores are not known are left out."""
+    return {
+        dtype: {
+            host: cores * levels[level]
+            for host, fact in facts.items()
+            if (level := fact.isa_level or "") in levels and (cores := len(find_usable_cores(fact).cpus))
+        }
+        for dtype, levels in (("fp32", table.fp32), ("bf16", table.bf16))
+    }
+
+
+def describe_line(line: JsonObject) -> str:
+    """A rank's line for people: ``training, stock torch bf16: 12.3 samples/s``; empty where it is none of a bench."""
+    mode, engine, how, dtype = (str(part) for part in _get_row_key(line))
+    if "samples_per_s" not in line or mode not in BENCH_MODES:
+        return ""
+    rate = _read_rate(line)
+    name = BenchResult(mode, engine, how, dtype, {}, None, None).name
+    result = f"not measured: {line.get('why') or '?'}" if rate is None else f"{rate:.1f} samples/s"
+    return f"{BENCH_MODES[mode]}, {name}: {result}"
 
 
 def _get_row_key(line: JsonObject) -> tuple[object, ...]:
@@ -74,3 +103,18 @@ def _get_row_key(line: JsonObject) -> tuple[object, ...]:
 def _read_rate(line: JsonObject) -> float | None:
     rate = line.get("samples_per_s")
     return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
+
+
+def _read_spread(line: JsonObject) -> float | None:
+    """How far apart the middle half of the steps is, as a share of their median."""
+    median, quartiles = line.get("median_s"), line.get("quartiles_s")
+    if not isinstance(median, int | float) or not isinstance(quartiles, list) or len(quartiles) != 2 or median <= 0:
+        return None
+    low, high = quartiles
+    known = isinstance(low, int | float) and isinstance(high, int | float)
+    return max(high - low, 0.0) / median if known else None
+
+
+def _read_steps(line: JsonObject) -> int:
+    steps = line.get("measured")
+    return steps if isinstance(steps, int) else 0

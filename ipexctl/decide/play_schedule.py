@@ -33,9 +33,7 @@ def select_steps(
         tags_text = ", ".join(printable(tag) for tag in unknown)
         raise UsageError(f"{source} has no step with the tags {tags_text}{suggest_nearest(unknown[0], known)}")
     if not left:
-        raise UsageError(
-            f"{source} has no step that is left to do", hint="ipexctl play --list-steps shows names and tags"
-        )
+        raise UsageError(f"{source} has no step that is left to do", hint="--list-steps shows names and tags")
     return left
 
 

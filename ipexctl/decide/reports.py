@@ -12,9 +12,9 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.findings import Diagnosis, Finding
+from ipexctl.model.hints import Hint, complete_hint
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, HostOutcome, HostStep, LostOutput, RankOutcome, RankState, RunOutcome
-from ipexctl.model.text import complete_commands
 
 _TAIL = 1 << 12  # bytes of output of each rank that are kept for its last words
 _TAIL_LINES = 20
@@ -44,6 +44,7 @@ class Folding:
         self._mark: tuple[int, dict[str, int], int] = (0, {}, 0)  # failures, steps and findings before the last Started
         self._excused = ""  # the run that failed and may
         self._stall: list[str] = []
+        self._suspects: tuple[int, ...] = ()  # the ranks that the others wait for
         self._stages: dict[int, str] = {}
         self._bytes: dict[tuple[int, str], int] = {}
         self._tails: dict[int, bytes] = {}
@@ -67,8 +68,9 @@ class Folding:
                 for host in event.hosts:
                     self._hosts.setdefault(host, [])
             case e.Message(code="resumed"):
-                self._stall = []
-            case e.StallCompared(text=text):
+                self._stall, self._suspects = [], ()
+            case e.StallCompared(text=text, ranks=ranks):
+                self._suspects = ranks
                 self._stall = [*self._stall[:1], *text.splitlines()]
             case e.Message(level="warning", text=text, host=host):
                 self._stall = [text] if event.code == "stalled" else self._stall
@@ -89,19 +91,19 @@ class Folding:
                     self._failures = [f for f in self._failures if f.kind is not Kind.LOST or f.host not in back]
                 self._run, self._over, self._run_started = event, None, stamped.at
                 self._title = event.title or self._title
-                self._stall = []
+                self._stall, self._suspects = [], ()
                 self._stages, self._ends, self._tails, self._bytes, self._launcher = {}, {}, {}, {}, b""
             case e.LauncherOutput(data=data):
                 self._launcher = (self._launcher + data)[-_TAIL:]
             case e.RankStage(rank=rank, host=host, stage=stage, at=at):
                 self._stages[rank] = stage
-                self._note_delay(host, stamped.at, at)
+                self._record_delay(host, stamped.at, at)
             case e.RankEnded(rank=rank, host=host, at=at):
                 # What is seen first is kept, but for "nobody saw its end", which any better knowledge replaces.
                 known = self._ends.get(rank)
                 if known is None or (known[1].cause == "lost" and event.cause != "lost"):
                     self._ends[rank] = (stamped.at, event)
-                self._note_delay(host, stamped.at, at)
+                self._record_delay(host, stamped.at, at)
             case e.RunEnded():
                 self._over, self._run_ended = event, stamped.at
             case e.CleanupChecked():
@@ -152,6 +154,7 @@ class Folding:
             warnings=tuple(self._warnings),
             run=run if self._run or self._over else None,
             lost=lost,
+            place=self.place,
         )
 
     def _judge_run(self) -> RunOutcome:
@@ -181,6 +184,7 @@ class Folding:
             orphans=orphans,
             unchecked=unchecked,
             stall=tuple(self._stall) or None,
+            suspects=self._suspects if self._stall else (),
         )
 
     def _find_run_times(self, shifts: Mapping[str, float]) -> tuple[float, float]:
@@ -200,7 +204,12 @@ class Folding:
         texts = [text for rank in failed[:8] for text in (rank.error, rank.traceback, rank.tail)]
         texts += [*([over.detail] if over else []), self._launcher.decode("utf-8", "replace")]
         known = diagnose(self._known(), texts, failed[0].signal if failed else 0)
-        return known and replace(known, fix=complete_commands(known.fix, self.place))
+        if known is None:
+            return None
+        run = self._run.run if self._run else over.run if over else ""
+        texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (known.fix, known.command)]
+        fix, command = (complete_hint(text, self.place) for text in texts)
+        return replace(known, fix=fix, command=command)
 
     def _list_causes(self, run: RunOutcome, lost: LostOutput | None) -> list[Exit]:
         states = {rank.state for rank in run.ranks}
@@ -256,7 +265,7 @@ class Folding:
             state = "stopped" if end.cause == "stopped" else "lost"
         return replace(
             running,
-            **select_attributes(end, "status", "signal", "error", "traceback", "kernel", "oom", "libraries"),
+            **select_attributes(end, "status", "signal", "error", "traceback", "kernel", "oom", "libraries", "where"),
             host=end.host or host,
             state=state,
             at=end.at + shifts.get(end.host, 0.0) if end.at else seen,
@@ -269,7 +278,7 @@ class Folding:
         lines = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in output.split(b"\n")]
         return b"\n".join([line for line in lines if line.strip()][-most:]).decode("utf-8", "replace")
 
-    def _note_delay(self, host: str, seen: float, at: float) -> None:
+    def _record_delay(self, host: str, seen: float, at: float) -> None:
         if at:
             self._delays[host] = min(self._delays.get(host, seen - at), seen - at)
 

@@ -1,17 +1,25 @@
-"""A run's files, as they grow → events: the keeper's journal, and mpirun's two outputs split into ranks."""
+"""A run's files, as they grow → events: the keeper's journal, mpirun's two outputs split into ranks, and samples."""
 
-from collections.abc import Generator, Iterable
+import math
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Literal
 
 from ipexctl.decide.demux import Demux, Lines, Piece
-from ipexctl.decide.diagnosis.stack_traces import describe_stall, find_odd_ranks, format_comparison, group_stacks
+from ipexctl.decide.diagnosis.stack_traces import (
+    describe_position,
+    describe_stall,
+    find_odd_ranks,
+    format_comparison,
+    group_stacks,
+)
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
 from ipexctl.model.text import format_size, join_names, pluralize, printable
-from ipexctl.protocol import frames, journal
+from ipexctl.protocol import frames, journal, samples
 from ipexctl.protocol.codec import LONGEST, Unreadable
 from ipexctl.protocol.journal import Record
 
@@ -28,9 +36,10 @@ class RunLog:
         self._demux = {stream: Demux(nonce, stream) for stream in (frames.OUT, frames.ERR)}
         self._missing_kinds = {frames.get_missing_kind(stream): stream for stream in self._demux}
         self._lines: dict[tuple[int | None, str], Lines] = {}
-        self._journal = b""
+        self._journal = self._samples = b""
         self._stacks: list[e.RankStack] = []
         self._stall: e.Stalled | None = None
+        self._requested = self._alarmed = False  # why the inquiry under way was begun
         self.launched = False
         self.over: e.RunEnded | None = None
         self.unreadable = 0  # records of the journal
@@ -42,6 +51,11 @@ class RunLog:
                 self._journal = b"\0"  # no record is that long: its line is one that cannot be read
             for line in lines:
                 yield from self._read_record(self._check_rank(journal.KINDS.read(line)))
+        elif kind == frames.SAMPLES:
+            *lines, self._samples = (self._samples + data).split(b"\n")
+            self._samples = self._samples if len(self._samples) <= LONGEST else b"\0"
+            for line in lines:
+                yield from self._read_sample(samples.KINDS.read(line))
         elif kind in self._missing_kinds:
             yield from self._fail_on_lost_output(self._missing_kinds[kind], int(data))
         elif kind in self._demux:
@@ -67,8 +81,8 @@ class RunLog:
         """The oldest bytes of an output are gone; what follows begins anywhere."""
         self._demux[kind] = Demux(self._nonce, kind)
         output = "output" if kind == frames.OUT else "error output"
-        text = f"{count} bytes of {output} were dropped before they were read"
-        hint = "raise --log-cap, or watch the run sooner: ipexctl attach"
+        text = f"dropped before they were read: {pluralize(count, 'byte')} of {output}"
+        hint = advise("attach", self._running.run, text="raise --log-cap, or watch the run sooner:")
         yield e.HostFailed(Failure(self._running.head, Kind.RECORD, text, hint, "dropped"))
 
     def _split_lines(self, pieces: Iterable[Piece]) -> Events:
@@ -95,7 +109,11 @@ class RunLog:
         match record:
             case journal.Launched(at=at):
                 self.launched = True
-                yield e.RunStarted(running.run, running.head, running.hosts, running.command, at, running.title)
+                yield e.RunStarted(
+                    **select_attributes(running, "run", "head", "command", "title", "backend", "precision"),
+                    ranks=running.hosts,
+                    at=at,
+                )
             case journal.RankNote(rank=rank, text=text):
                 yield e.Message(f"rank {rank}: {text}", "warning", record.host, "rank")
             case journal.RankStarted() | journal.RankStage():
@@ -113,13 +131,18 @@ class RunLog:
                 stack = e.RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
                 self._stacks.append(stack)
                 yield stack
+            case journal.StacksRequested():
+                self._requested, self._stacks = True, []
             case journal.InquiryEnded():
                 groups = group_stacks(self._stacks)
                 lines = format_comparison(groups, len({stack.rank for stack in self._stacks}))
-                yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines))
-                outlook = "going on" if self._stall is not None and not self._stall.ends else "ending the run"
-                yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
-                self._stacks = []
+                if self._alarmed or not self._requested:
+                    yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines))
+                    outlook = "going on" if self._stall is not None and not self._stall.ends else "ending the run"
+                    yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
+                else:
+                    yield e.Message("\n".join([*lines, "stacks are in the record, on request"]), code="stacks")
+                self._stacks, self._requested, self._alarmed = [], False, False
             case journal.RankEnded():
                 yield _make_rank_end(record)
             case journal.HostLost(host=host, why=why, tampered=tampered):
@@ -137,12 +160,13 @@ class RunLog:
                 yield e.Message(text, "warning", host, "strays")
             case journal.Leftovers(host=host, processes=processes):
                 pids = ", ".join(f"{pid} (state {state})" for pid, state in processes)
-                hint = f"ipexctl stop --orphans {running.run} looks again, and ends what can be ended"
+                hint = advise("stop", "--orphans", running.run, text="this looks again, and ends what can be ended:")
                 what = f"still running, SIGKILL has no effect: process {pids}"
                 yield e.HostFailed(Failure(host, Kind.RESIDUE, what, hint, "residue"))
             case journal.RunEnd():
                 if record.unstored:
-                    text = f"{record.unstored} bytes of output were not stored: no space left for the run's directory"
+                    size = pluralize(record.unstored, "byte")
+                    text = f"not stored, no space left for the run's directory: {size} of output"
                     yield e.HostFailed(Failure(running.head, Kind.RECORD, text, code="unstored"))
                 reason: Any = record.reason
                 self.over = e.RunEnded(running.run, reason, record.detail, record.at)
@@ -154,10 +178,33 @@ class RunLog:
                     text = f"the run's journal has a record that cannot be read ({why}); the run is not affected"
                     yield e.Message(text, "warning", running.head, "journal")
 
+    def _read_sample(self, sample: samples.Sample | Unreadable) -> Events:
+        """What cannot be read, or is of no host of the run, is a gap in a curve."""
+        if isinstance(sample, Unreadable) or sample.host not in self._running.hosts_used:
+            return
+        ranks = {rank for rank, host in enumerate(self._running.hosts) if host == sample.host}
+        if isinstance(sample, samples.HostSample):
+            uses = tuple(e.RankSample(*use) for use in sample.ranks if use.rank in ranks)
+            yield e.HostSample(**{**sample._asdict(), "ranks": uses})
+        elif points := tuple(_read_points(sample.points)):
+            rank = sample.rank if sample.rank in ranks else -1
+            yield e.FiguresRead(sample.host, rank, sample.source, sample.name, points)
+
     def _report_stall(self, stall: e.Stalled) -> Events:
-        self._stall, self._stacks = stall, []
+        self._stall, self._alarmed = stall, True
+        self._stacks = self._stacks if self._requested else []
         yield stall
         yield e.Message(describe_stall(stall, self._running.hosts), "warning", code="stalled")
+
+
+def _read_points(points: Iterable[tuple[int, str]]) -> Iterator[tuple[int, float | None]]:
+    """None for what is no finite number. Texts that are no number are left out."""
+    for step, text in points:
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        yield step, value if math.isfinite(value) else None
 
 
 def _make_rank_end(record: journal.RankEnded) -> e.RankEnded:
@@ -170,5 +217,6 @@ def _make_rank_end(record: journal.RankEnded) -> e.RankEnded:
         cause="lost" if lost else "stopped" if ended_by_others and record.status != 0 else "",
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,
+        where=describe_position(record.stacks),
         libraries=tuple(LoadedLibrary(*library) for library in record.libraries),
     )

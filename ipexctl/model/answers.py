@@ -13,7 +13,9 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonObject, JsonRecord, Record
 from ipexctl.model.launch import PlannedLaunch
+from ipexctl.model.profile import Profile
 from ipexctl.model.reports import Cleanup
+from ipexctl.model.saved_runs import ExportFormat, RunResult
 from ipexctl.model.stack import StackSummary
 
 # doctor -----------------------------------------------------------------------------------------------------------
@@ -59,9 +61,19 @@ class SharedDirectory(JsonRecord):
     hosts: tuple[str, ...]
 
 
+class TriedConnection(JsonRecord):
+    """A connection between two hosts that was made: the round trip in seconds, and bytes a second where they were
+    measured on it."""
+
+    from_: str
+    to: str
+    rtt: float | None
+    rate: float | None
+
+
 class NetworkCheck(JsonRecord):
-    """Connections between hosts: ``tried`` counts them, round trips in seconds, rates in bytes a second. ``untried``
-    maps hosts that could not take part to the reason."""
+    """Connections between hosts: ``tried`` counts them, ``made`` are those that were made; round trips in seconds,
+    rates in bytes a second. ``untried`` maps hosts that could not take part to the reason."""
 
     tried: int
     failed: tuple[FailedConnection, ...]
@@ -72,6 +84,7 @@ class NetworkCheck(JsonRecord):
     mtu: int | None
     shared: tuple[SharedDirectory, ...]
     untried: Mapping[str, str]
+    made: tuple[TriedConnection, ...] = ()
 
 
 class HostSpeed(Record):
@@ -307,11 +320,21 @@ class FetchAnswer(JsonRecord):
 
 
 class RunAnswer(JsonRecord):
-    """``run`` and ``attach``: ``reason`` is why the run ended, None while it goes on."""
+    """``run`` and ``attach``: ``reason`` is why the run ended, None while it goes on. ``profile`` and the path of its
+    merged ``trace``: with ``--profile``."""
 
     run: str
     reason: str | None
     detached: bool
+    profile: Profile | None = None
+    trace: str | None = None
+
+
+class ProfileAnswer(JsonRecord):
+    """``profile``: ``trace`` is the path of the merged trace, None where it is gone."""
+
+    profile: Profile
+    trace: str | None
 
 
 class RunPlanAnswer(JsonRecord):
@@ -330,7 +353,9 @@ class EmitAnswer(JsonRecord):
 
 
 class ListedRun(JsonRecord):
-    """A run that its head keeps: ``started`` in local time, ``ranks`` counts them."""
+    """A run that its head keeps: ``started`` in local time, ``ranks`` counts them. ``elapsed`` is its seconds so far,
+    or in all; ``command`` the script and its arguments. ``step`` and ``pace`` (iterations a second) are what rank 0
+    printed last; None: unknown."""
 
     run: str
     state: str
@@ -342,6 +367,10 @@ class ListedRun(JsonRecord):
     owner: str
     watchers: int
     reason: str | None
+    elapsed: float | None = None
+    step: int | None = None
+    pace: float | None = None
+    command: str = ""
 
 
 class OrphanDirectory(JsonRecord):
@@ -361,6 +390,40 @@ class PsAnswer(JsonRecord):
     unreachable: tuple[str, ...]
 
 
+class StackPlace(JsonRecord):
+    """Ranks whose main threads are at the same place, ``where``. ``frames`` are the stack of the first of them, each
+    ``FILE:LINE FUNCTION``, innermost first."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    where: str
+    frames: tuple[str, ...]
+
+
+class ProcessStack(JsonRecord):
+    """A process of a rank: the kernel's words for its state and for what it waits in, and the stacks of its threads as
+    Python's faulthandler or py-spy writes them, empty if it did not answer."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    wchan: str
+    text: str
+
+
+class RankStacksAnswer(JsonRecord):
+    """``logs --stacks``: where the ranks of a run stand. ``odd`` are the ranks that others wait for,
+    where that is clear; ``summary`` describes it in lines. Hosts in ``missing`` did not report in time."""
+
+    run: str
+    summary: tuple[str, ...]
+    odd: tuple[int, ...]
+    places: tuple[StackPlace, ...]
+    stacks: tuple[ProcessStack, ...]
+    missing: tuple[str, ...]
+
+
 class StopAnswer(Cleanup):
     """``stop``."""
 
@@ -374,6 +437,96 @@ class ReapAnswer(Cleanup):
     removed: tuple[str, ...]
 
 
+# saved runs -------------------------------------------------------------------------------------------------------
+
+
+class SavedRun(JsonRecord):
+    """A saved run: ``name`` of its directory, ``id`` of the run on hosts if it was one, and the ``word`` by which other
+    commands find it. ``cause`` says why it did not end well. ``started`` and ``changed`` (when it was last written to)
+    in Unix seconds, ``seconds`` from start to end."""
+
+    name: str
+    word: str
+    verb: str
+    title: str
+    result: RunResult
+    cause: str
+    started: float
+    changed: float
+    seconds: float
+    ranks: int
+    hosts: int
+    bytes: int
+    directory: str
+    id: str | None = None
+    exit: int | None = None
+
+
+class RunsAnswer(JsonRecord):
+    """``runs``: saved runs, newest first; ``saved`` counts all in ``directory``."""
+
+    directory: str
+    saved: int
+    runs: tuple[SavedRun, ...]
+
+
+class SparedRun(JsonRecord):
+    """A saved run that may not be removed now, and why."""
+
+    name: str
+    why: str
+
+
+class PruneAnswer(JsonRecord):
+    """``runs --prune``: what was removed; in a dry run, what would be, and ``next``, the command that removes it.
+    ``bytes`` is the space of it."""
+
+    directory: str
+    removed: tuple[SavedRun, ...]
+    spared: tuple[SparedRun, ...]
+    bytes: int
+    dry: bool | None = None
+    next: str | None = None
+
+
+class ExportAnswer(JsonRecord):
+    """``runs --export``: the figures of these runs are in the file ``path``, or the directory for TensorBoard."""
+
+    path: str
+    format: ExportFormat
+    runs: tuple[str, ...]
+    values: int
+
+
+class SupportPart(JsonRecord):
+    """A file of a support archive: its size there, and how many secrets were masked in it."""
+
+    name: str
+    bytes: int
+    masked: int
+
+
+class LeftOutPart(JsonRecord):
+    """A file of a saved run that is not in its support archive, and why."""
+
+    name: str
+    why: str
+
+
+class SupportAnswer(JsonRecord):
+    """``support``: the archive ``path`` of ``bytes``, and what is in it; in a dry run nothing is written."""
+
+    path: str | None
+    parts: tuple[SupportPart, ...]
+    left_out: tuple[LeftOutPart, ...]
+    bytes: int | None
+    dry: bool | None = None
+    plan: str | None = None
+
+
+# play -------------------------------------------------------------------------------------------------------------
+
+
 class PlayedStep(JsonRecord):
     """A step of a play; ``exit`` None: it was not begun."""
 
@@ -384,13 +537,14 @@ class PlayedStep(JsonRecord):
 
 
 class PlayAnswer(JsonRecord):
-    """``play`` and ``demo``: ``lost`` maps hosts that failed to the step."""
+    """``play`` and ``demo``: ``lost`` maps hosts that failed to the step; ``next`` plays it again on these only."""
 
     play: str
     steps: tuple[PlayedStep, ...]
     changed: bool
     lost: Mapping[str, str]
     dry: Literal[True] | None = None
+    next: str | None = None
 
 
 class ListedStep(JsonRecord):
@@ -458,6 +612,37 @@ class InitAnswer(JsonRecord):
     then: str
 
 
+class ListedExample(JsonRecord):
+    """A playbook or an example script that comes with ipexctl, and its first line."""
+
+    name: str
+    kind: Literal["playbook", "example"]
+    title: str
+
+
+class ExamplesAnswer(JsonRecord):
+    """``examples``, and ``play --list``."""
+
+    examples: tuple[ListedExample, ...]
+
+
+class ShownExampleAnswer(JsonRecord):
+    """``examples show``: the whole file."""
+
+    name: str
+    kind: Literal["playbook", "example"]
+    path: str
+    text: str
+
+
+class CopiedExampleAnswer(JsonRecord):
+    """``examples copy``: the files that were written into ``directory``, and the command that uses them."""
+
+    directory: str
+    files: tuple[str, ...]
+    next: str
+
+
 class ListedHost(JsonRecord):
     """A host of the inventory; ``origin`` is where it was written (``hosts:3``)."""
 
@@ -504,9 +689,14 @@ class LabAnswer(JsonRecord):
     processes_left: int | None = None
 
 
+BENCH_MODES: Mapping[str, str] = {"train": "training", "infer": "inference"}
+
+
 class BenchResult(JsonRecord):
     """One form of the model. Samples per second: ``hosts`` each alone (all at the same time), ``cluster`` all together;
-    None where it was not measured, and ``why``."""
+    None where it was not measured, and ``why``. ``spread`` is how far apart the middle half of a host's steps is, as a
+    share of their median; ``repetitions`` the steps that the least measured host has. ``refused`` is why these figures
+    are no result: too few steps, or hosts further apart than their processors can be."""
 
     mode: str
     engine: str
@@ -515,6 +705,9 @@ class BenchResult(JsonRecord):
     hosts: Mapping[str, float]
     cluster: float | None
     why: str | None
+    spread: Mapping[str, float] = field(default_factory=dict)
+    repetitions: int = 0
+    refused: str | None = None
 
     @property
     def name(self) -> str:
@@ -524,12 +717,12 @@ class BenchResult(JsonRecord):
 
     @property
     def host(self) -> float | None:
-        """The rate of the median host."""
-        return median(self.hosts.values()) if self.hosts else None
+        """The rate of the median host; None without a result."""
+        return median(self.hosts.values()) if self.hosts and not self.refused else None
 
 
 class BenchAnswer(JsonRecord):
-    """``bench``: ``text`` is the table for people."""
+    """``bench``: ``text`` is the table for people, ``title`` what was measured on which stack."""
 
     model: str
     size: str
@@ -537,6 +730,7 @@ class BenchAnswer(JsonRecord):
     rows: tuple[BenchResult, ...]
     notes: tuple[str, ...]
     text: str
+    title: str = ""
 
 
 class AccelerateAnswer(JsonRecord):
@@ -593,6 +787,66 @@ class MigrateAnswer(JsonRecord):
     compare: Comparison | None = None
 
 
+class ReportAnswer(JsonRecord):
+    """``report`` of one run: the file of its page, and how large that is."""
+
+    page: str
+    bytes: int
+    runs: tuple[str, ...]
+
+
+class RankSpread(JsonRecord):
+    """One figure of a run, of the rank with the least, the median rank, and the one with the greatest."""
+
+    least: float
+    median: float
+    greatest: float
+
+
+class ReportedRun(JsonRecord):
+    """A run beside others. ``figures`` maps a figure ("pace" in steps a second, "loss" at the end …) to its spread
+    between ranks; ``joules`` is the energy of the ``metered`` hosts, None where none was metered."""
+
+    name: str
+    run: str
+    title: str
+    result: str
+    seconds: float
+    ranks: int
+    hosts: tuple[str, ...]
+    figures: Mapping[str, RankSpread]
+    joules: float | None
+    metered: int
+
+
+class RunDifference(JsonRecord):
+    """What differs between runs: ``values`` has one of each run, in their order. ``of``: "plan", "variable", "stack",
+    "hosts"."""
+
+    of: str
+    name: str
+    values: tuple[str, ...]
+
+
+class FigureRatio(JsonRecord):
+    """A figure of one run against the first one's: how many times it is, by the median ranks. ``apart``: the ranges of
+    the ranks of both do not meet, so that ranks differ less than the runs do."""
+
+    name: str
+    figure: str
+    ratio: float
+    apart: bool
+
+
+class CompareAnswer(JsonRecord):
+    """``report`` of several runs: what differed, and what came of it. ``page`` is the file, if one was written."""
+
+    compared: tuple[ReportedRun, ...]
+    differences: tuple[RunDifference, ...]
+    ratios: tuple[FigureRatio, ...]
+    page: str | None = None
+
+
 class UnknownAnswer(JsonRecord):
     """An answer of a saved run that another version of ipexctl wrote."""
 
@@ -605,8 +859,9 @@ class UnknownAnswer(JsonRecord):
 AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswer | UninstallAnswer | WheelsAnswer
              | StacksAnswer | StacksWhyAnswer | SyncAnswer | FetchAnswer | RunAnswer | RunPlanAnswer | EmitAnswer
              | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
-             | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
-             | UnknownAnswer)  # fmt: skip
+             | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer | ProfileAnswer
+             | RunsAnswer | PruneAnswer | ExportAnswer | RankStacksAnswer | ReportAnswer | ExamplesAnswer
+             | ShownExampleAnswer | CopiedExampleAnswer | CompareAnswer | SupportAnswer | UnknownAnswer)  # fmt: skip
 
 
 def is_dry(answer: AnyAnswer) -> bool:

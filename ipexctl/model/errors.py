@@ -7,6 +7,7 @@ host, beside the results of the others. Any other exception is a fault of ipexct
 from collections.abc import Sequence
 from enum import Enum, IntEnum
 
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import JsonObject, Record
 
 
@@ -120,7 +121,9 @@ class UnwatchedRunError(IpexctlError):
     code = "unwatched"
 
     def __init__(self, run: str) -> None:
-        super().__init__(f"run {run} may still be running: ipexctl attach {run} watches it, ipexctl stop {run} ends it")
+        super().__init__(
+            f"run {run} may still be running: {advise('attach', run)} watches it, {advise('stop', run)} ends it"
+        )
         self.run = run
 
 

@@ -4,6 +4,7 @@ Events carry no time of their own: the loop stamps each as it passes it to the s
 is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock."""
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Literal
 
 from ipexctl.model.answers import AnyAnswer
@@ -11,6 +12,7 @@ from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import Record
+from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
 
 Stream = Literal["out", "err"]
@@ -32,10 +34,12 @@ class Started(Event):
 
 
 class Planned(Event):
-    """What will be done, once the hosts were looked at: the text of the dry run, and what is then executed."""
+    """The plan, after the hosts were probed: the text of the dry run, and what is executed next. ``launch``
+    is a run's, with the source of each variable; secrets are not in it."""
 
     verb: str
     text: str
+    launch: PlannedLaunch | None = None
 
 
 class Message(Event):
@@ -101,7 +105,8 @@ class FindingReported(Event):
 class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
 
-    ``title`` says what runs, to those who come later: they see the run from its beginning, and long after it."""
+    ``title`` names the script; it is set for commands that read the run later, from its beginning (`attach`, `logs`).
+    ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known."""
 
     run: str
     head: str
@@ -109,6 +114,8 @@ class RunStarted(Event):
     command: str
     at: float = 0.0
     title: str = ""
+    backend: str = ""
+    precision: str = ""
 
 
 class RankStage(Event):
@@ -164,6 +171,60 @@ class Output(Event):
     partial: bool = False
 
 
+class RankSample(Record):
+    """What the processes of a rank use: ``cpu`` cores since the sample before, ``rss`` bytes of memory now, and context
+    switches since the sample before."""
+
+    rank: int
+    cpu: float
+    rss: int
+    switches: int = 0
+
+
+class HostSample(Event):
+    """What a host of the run does, every few seconds. ``at`` is on the head's clock; ``seconds`` have passed since the
+    sample before, to which all counts refer. What a host does not let us read is None, 0 or left out.
+
+    ``cpu`` is in cores; ``memory``, of ``memory_total``, and ``swap`` are bytes in use, of the control group where that
+    limits the run; ``received`` and ``sent`` are bytes per interface that had traffic ("eth0"; "mlx5_0/1" is a port of
+    an RDMA device); ``read`` and ``written`` are bytes of the host's disks; ``mhz`` is the mean clock of its cores;
+    ``throttled`` counts the times a core or package slowed down for its heat; ``celsius`` is the hottest sensor of a
+    processor; ``joules`` the energy of all packages and their memory; ``pressure`` (PSI "cpu", "memory", "io") the
+    share of the time, 0 to 1, in which some task waited for it."""
+
+    host: str
+    at: float
+    seconds: float
+    cpu: float
+    cores: int
+    memory: int
+    memory_total: int
+    swap: int = 0
+    received: Mapping[str, int] = field(default_factory=dict)
+    sent: Mapping[str, int] = field(default_factory=dict)
+    read: int = 0
+    written: int = 0
+    switches: int = 0
+    mhz: float | None = None
+    throttled: int | None = None
+    celsius: float | None = None
+    joules: float | None = None
+    pressure: Mapping[str, float] = field(default_factory=dict)
+    ranks: tuple[RankSample, ...] = ()
+
+
+class FiguresRead(Event):
+    """New points of one figure that a script wrote into a file: ``source`` is the file below the working directory,
+    ``name`` the figure as it is called in it. ``rank`` is -1 where the file does not tell. A point is (step, value);
+    the value is None where it is not a finite number (a loss that became NaN)."""
+
+    host: str
+    rank: int
+    source: str
+    name: str
+    points: tuple[tuple[int, float | None], ...]
+
+
 class LauncherOutput(Event):
     """A line of mpirun itself, belonging to no rank."""
 
@@ -189,6 +250,7 @@ class RankEnded(Event):
     kernel: str = ""  # what the host's kernel log says of its death
     libraries: tuple[LoadedLibrary, ...] = ()
     oom: OutOfMemory | None = None
+    where: str = ""  # the line of its script shortly before it was killed for lack of memory
 
 
 class RunEnded(Event):

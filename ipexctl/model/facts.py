@@ -165,5 +165,6 @@ class Facts(Record):
     ports: tuple[int, int] | None = None  # the kernel's range of ephemeral ports
     path: str | None = None  # PATH of a command over this link, which is not that of an interactive login
     open_directories: tuple[str, ...] = ()  # of PATH, or above what runs use: anybody may change what is in them
+    socket_cpus: Mapping[str, Cpus] = field(default_factory=dict)  # socket → its on-line CPUs; empty: not known
     ignored_settings: tuple[str, ...] = ()  # of pip and uv in this login: names of variables, paths of files
     unread: Mapping[str, str] = field(default_factory=dict)  # item → why it could not be read

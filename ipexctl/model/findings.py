@@ -21,10 +21,12 @@ class Finding(Record):
 
 
 class Diagnosis(Record):
-    """The known error that a failure was found to be. ``evidence`` is the line that shows it."""
+    """The known error that a failure was found to be. ``evidence`` is the line that shows it; ``command`` the one to
+    type next, empty where the catalogue has none."""
 
     code: str
     title: str
     why: str
     fix: str
     evidence: str = ""
+    command: str = ""

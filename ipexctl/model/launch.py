@@ -116,7 +116,8 @@ class NodePlan(Record):
 
 class Running(Record):
     """What a watcher must know of a run: ``hosts`` maps each rank, in order, to its host; ``labels`` the launcher's
-    names for hosts to theirs; ``title`` is for those who did not start it."""
+    names for hosts to theirs; ``title`` is for those who did not start it, ``backend`` and ``precision`` for those who
+    did."""
 
     run: str
     head: str
@@ -124,6 +125,8 @@ class Running(Record):
     labels: Mapping[str, str]
     command: str
     title: str = ""
+    backend: str = ""
+    precision: str = ""
 
     @property
     def hosts_used(self) -> tuple[str, ...]:
@@ -153,6 +156,7 @@ class Launch(Record):
     files: Mapping[str, str] = field(default_factory=dict)  # what the launcher reads on the head: name → text
     backend_reason: str = ""
     independent: bool = False  # the ranks are instances that do not know of each other
+    precision: str = ""  # that the launch sets: "bf16", "fp16"; "" where the script decides
 
     @property
     def head(self) -> NodePlan:
@@ -166,6 +170,8 @@ class Launch(Record):
             tuple(place.host for place in self.places),
             {node.label: node.host for node in self.nodes},
             " ".join(self.argv),
+            backend=self.backend,
+            precision=self.precision,
         )
 
     @property

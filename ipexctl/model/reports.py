@@ -3,11 +3,11 @@
 Times are Unix seconds of the controller's clock."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.findings import Diagnosis, Finding
-from ipexctl.model.json_values import JsonRecord, Record
+from ipexctl.model.json_values import UNWRITTEN, JsonRecord, Record
 from ipexctl.model.text import format_size
 
 RankState = Literal["running", "ok", "failed", "stopped", "lost"]
@@ -76,6 +76,7 @@ class RankOutcome(Record):
     kernel: str = ""  # its host's kernel log about its death
     oom: OutOfMemory | None = None
     libraries: tuple[LoadedLibrary, ...] = ()
+    where: str = ""  # the line of its script shortly before it was killed for lack of memory
 
 
 class Cleanup(JsonRecord):
@@ -90,7 +91,7 @@ class Cleanup(JsonRecord):
 class RunOutcome(Cleanup):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
     ``followers`` failed after it, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had
-    stalled and made no progress again."""
+    stalled and made no progress again, ``suspects`` those of them that the others waited for."""
 
     run: str
     head: str
@@ -104,6 +105,7 @@ class RunOutcome(Cleanup):
     followers: tuple[int, ...]
     stopped: tuple[int, ...]
     stall: tuple[str, ...] | None = None
+    suspects: tuple[int, ...] = ()
 
 
 class LostOutput(JsonRecord):
@@ -134,5 +136,6 @@ class CommandReport(JsonRecord):
     warnings: tuple[str, ...]
     run: RunOutcome | None
     lost: LostOutput | None
+    place: Annotated[tuple[str, ...], UNWRITTEN] = ()  # options by which a further command finds the same hosts
     saved: str | None = None
     refused: str | None = None

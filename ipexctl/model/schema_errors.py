@@ -12,7 +12,10 @@ _TEXTS = {
     "string_pattern_mismatch": "must be words of letters and digits",
 }  # fmt: skip
 _PARSING = {"integer": "must be a whole number", "number": "must be a number", "boolean": "must be yes or no"}
-_PARTS = {r"/.+": "a path that begins with /", r"[1-9][0-9]*": "a number"}  # of the patterns in `tasks`
+_PARTS = {  # of the patterns in `tasks`
+    r"/.+": "a path that begins with /", r"[1-9][0-9]*": "a number",
+    r"[1-9]\d{0,6}": "a number of steps", r"\d{1,7}:\d{1,7}": "the first and the last step such as 10:15",
+}  # fmt: skip
 
 
 def describe_error(error: "ErrorDetails") -> str:

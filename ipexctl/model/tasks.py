@@ -23,7 +23,9 @@ class Flag(Record):
     metavar: str | None = None
     names: tuple[str, ...] = ()  # short forms and synonyms
     argument: bool = False  # a positional argument
-    completes: str = ""  # what a shell offers: hosts, runs, saved_runs, steps or tags
+    completes: str = ""  # what a shell offers: hosts, runs, saved_runs, steps, tags, playbooks or examples
+    advanced: bool = False  # listed by --help-all only
+    example: str = ""  # what a hint writes for a required argument that was left out
 
     def __call__(self, schema: object) -> None:
         """As pydantic's ``json_schema_extra`` it adds nothing: the schema of playbooks has no groups."""
@@ -38,10 +40,12 @@ def flag(
     names: tuple[str, ...] = (),
     argument: bool = False,
     completes: str = "",
+    advanced: bool = False,
+    example: str = "",
     **field: Any,
 ) -> Any:
     """A field with its help and its place on the command line; ``field`` goes to pydantic's Field, such as bounds."""
-    place = Flag(group, metavar, names, argument, completes)
+    place = Flag(group, metavar, names, argument, completes, advanced, example)
     return Field(default, description=text, json_schema_extra=place, **field)
 
 
@@ -75,8 +79,8 @@ class VersionFields(Fields):
         None, "Release track: ipex (ends at torch 2.8.0) or native, plain torch (default: either).", "Versions"
     )
     torch: str | None = flag(None, "Version of torch: 2.7.0, 2.7, '>=2.6,<2.8' or latest.", "Versions", "VERSION")
-    ipex: str | None = flag(None, "Exact version of intel_extension_for_pytorch.", "Versions", "VERSION")
-    oneccl: str | None = flag(None, "Exact version of oneccl_bind_pt.", "Versions", "VERSION")
+    ipex: str | None = flag(None, "Exact version of intel_extension_for_pytorch.", "Versions", "VERSION", advanced=True)
+    oneccl: str | None = flag(None, "Exact version of oneccl_bind_pt.", "Versions", "VERSION", advanced=True)
     backend: Backend = flag(
         "auto", "Collectives to install: ccl needs oneccl_bind_pt, impi needs torch 2.6; auto prefers ccl.", "Versions"
     )
@@ -85,24 +89,30 @@ class VersionFields(Fields):
 class PackageFields(Fields):
     """Where packages come from, and which ones beside those of the release."""
 
-    omp: OpenMP = flag("auto", "OpenMP library: intel adds Intel's, from its wheel.", "Packages")
+    omp: OpenMP = flag("auto", "OpenMP library: intel adds Intel's, from its wheel.", "Packages", advanced=True)
     index_url: str | None = flag(None, "Package index (default: the public indexes of the release).", "Packages", "URL")
-    extra_index_url: tuple[str, ...] = flag((), "Additional package index; repeatable.", "Packages", "URL")
-    find_links: tuple[str, ...] = flag((), "Additional directory or page with wheels; repeatable.", "Packages", "PATH")
+    extra_index_url: tuple[str, ...] = flag(
+        (), "Additional package index; repeatable.", "Packages", "URL", advanced=True
+    )
+    find_links: tuple[str, ...] = flag(
+        (), "Additional directory or page with wheels; repeatable.", "Packages", "PATH", advanced=True
+    )
     requirements: tuple[str, ...] = flag(
         (), "Requirements file to resolve together with the release; repeatable.", "Packages", "PATH", names=("-r",)
     )
     with_: tuple[str, ...] = flag(
         (), "Additional requirement, such as 'transformers<4.53'; repeatable.", "Packages", "REQUIREMENT", alias="with"
     )
-    remembered_lock: bool = flag(True, "Use the wheels locked by an earlier equal command.", "Packages")
+    remembered_lock: bool = flag(True, "Use the wheels locked by an earlier equal command.", "Packages", advanced=True)
 
 
 class TransferFields(Fields):
     """Which files are copied, and how."""
 
     exclude: tuple[str, ...] = flag((), "Files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN")
-    transfer: Transfer = flag("auto", "Method: one tar stream, rsync, or auto: rsync for changed big files.", "Files")
+    transfer: Transfer = flag(
+        "auto", "Method: one tar stream, rsync, or auto: rsync for changed big files.", "Files", advanced=True
+    )
 
 
 class Doctor(Task):
@@ -114,15 +124,21 @@ class Doctor(Task):
         "Working directory whose disk is checked, a path on the hosts (default: the home directory).",
         "Checks",
         "PATH",
+        advanced=True,
     )
-    timeout: float = flag(10.0, "Seconds to wait for one host's answer.", "Checks", gt=0)
+    timeout: float = flag(10.0, "Seconds to wait for one host's answer.", "Checks", gt=0, advanced=True)
     pairwise: Literal["auto", "all", "off"] = flag(
-        "auto", "Test the network between hosts: every pair up to 32 hosts (auto), all pairs, or none.", "Checks"
+        "auto",
+        "Test the network between hosts: every pair up to 32 hosts (auto), all pairs, or none.",
+        "Checks",
+        advanced=True,
     )
     recorded: tuple[str, ...] = flag((), "Check these saved probes instead of hosts.", "Checks", "FILE...")
-    save_bundle: str | None = flag(None, "Save each host's raw answers in this directory.", "Checks", "DIRECTORY")
+    save_bundle: str | None = flag(
+        None, "Save each host's raw answers in this directory.", "Checks", "DIRECTORY", advanced=True
+    )
     explain: str | None = flag(None, "Explain one finding by its code; contact no host.", "Checks", "CODE")
-    imports: bool = flag(False, "Import the installed stack on every host; takes seconds.", "Checks")
+    imports: bool = flag(False, "Import the installed stack on every host; takes seconds.", "Checks", advanced=True)
     bench: bool = flag(False, "Measure every host and the network between pairs; takes about ten seconds.", "Checks")
     fix: bool = flag(False, "Apply the safe fixes, after asking for each.", "Fixes")
     yes: bool = flag(False, "Answer yes to every question.", "Fixes", names=("-y",))
@@ -149,25 +165,35 @@ class Install(PackageFields, VersionFields, Task):
         "Environment",
         "wheel|impi|mpich|openmpi|PATH",
         pattern=r"^(auto|wheel|impi|mpich|openmpi|/.+)$",
+        advanced=True,
     )
-    without: tuple[str, ...] = flag((), "Package to remove from the environment; repeatable.", "Packages", "PACKAGE")
-    upgrade: tuple[str, ...] = flag((), "Package to bring to its newest version; repeatable.", "Packages", "PACKAGE")
+    without: tuple[str, ...] = flag(
+        (), "Package to remove from the environment; repeatable.", "Packages", "PACKAGE", advanced=True
+    )
+    upgrade: tuple[str, ...] = flag(
+        (), "Package to bring to its newest version; repeatable.", "Packages", "PACKAGE", advanced=True
+    )
     wheels: str | None = flag(
         None, "Local wheelhouse to install from, and nothing else: a directory, .tar[.gz] or .zip.", "Packages", "PATH"
     )
     wheels_from: Literal["auto", "controller", "hosts"] = flag(
-        "auto", "Side that downloads the wheels; auto: each host, unless the controller is clearly faster.", "Packages"
+        "auto",
+        "Side that downloads the wheels; auto: each host, unless the controller is clearly faster.",
+        "Packages",
+        advanced=True,
     )
-    check: bool = flag(False, "Print what would change on each host; change nothing.")
-    partial: bool = flag(False, "Switch the hosts that are ready even if others failed.")
-    lock: str | None = flag(None, "Lock file to write, or with --locked to read.", metavar="PATH")
-    locked: bool = flag(False, "Install exactly what the lock file lists.")
+    check: bool = flag(False, "Print what would change on each host; change nothing.", advanced=True)
+    partial: bool = flag(False, "Switch the hosts that are ready even if others failed.", advanced=True)
+    lock: str | None = flag(None, "Lock file to write, or with --locked to read.", metavar="PATH", advanced=True)
+    locked: bool = flag(False, "Install exactly what the lock file lists.", advanced=True)
 
 
 class Wheels(PackageFields, VersionFields, Task):
     """Download the wheels of one release into a local directory, for hosts without internet access."""
 
-    directory: str = flag(..., "Local wheelhouse to write: a directory, .tar, .tar.gz or .zip.", argument=True)
+    directory: str = flag(
+        ..., "Local wheelhouse to write: a directory, .tar, .tar.gz or .zip.", argument=True, example="wheels"
+    )
     python: tuple[str, ...] = flag(
         (),
         "Python version of the hosts, such as 3.11; repeatable (default: the newest of the release).",
@@ -203,79 +229,145 @@ class Sync(TransferFields, Task):
 class Run(Task):
     """Start a script with mpirun on all hosts and show every rank's output."""
 
-    script: str = flag(..., "Local script to run.", argument=True)
+    script: str = flag(..., "Local script to run.", argument=True, example="train.py")
     args: tuple[str, ...] = flag((), "Arguments of the script; options of ipexctl stand before it.", argument=True)
     n: int | None = RANKS
     ppn: int | None = RANKS_PER_HOST
     backend: Backend = flag(
         "auto", "Collectives backend; auto takes the installed one of ccl and impi, else gloo.", "Collectives"
     )
-    backend_override: bool = flag(False, "Use impi also in scripts that choose gloo or no backend.", "Collectives")
+    backend_override: bool = flag(
+        False, "Use impi also in scripts that choose gloo or no backend.", "Collectives", advanced=True
+    )
     venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", "Environment", "PATH")
     workdir: str | None = flag(
-        None, "Working directory on the hosts (default: where sync put the script's directory).", "Environment", "PATH"
+        None,
+        "Working directory on the hosts (default: where sync put the script's directory).",
+        "Environment",
+        "PATH",
+        advanced=True,
     )
-    sync: bool = flag(True, "Copy the script's directory to the hosts first, or not (default: copy).", "Environment")
+    sync: bool = flag(
+        True, "Copy the script's directory to the hosts first, or not (default: copy).", "Environment", advanced=True
+    )
     env: dict[str, str] = flag({}, "Variable for the ranks; repeatable.", "Environment", "NAME=VALUE", names=("-e",))
-    env_file: tuple[str, ...] = flag((), "File of NAME=VALUE lines for the ranks; repeatable.", "Environment", "PATH")
+    env_file: tuple[str, ...] = flag(
+        (), "File of NAME=VALUE lines for the ranks; repeatable.", "Environment", "PATH", advanced=True
+    )
     stdin: str | None = flag(
         None,
         "Standard input of rank 0, read to its end before the start; - is ipexctl's own (default: empty).",
         "Environment",
         "FILE",
+        advanced=True,
     )
-    pass_env: tuple[str, ...] = flag((), "Local variable to pass to the ranks; repeatable.", "Environment", "NAME")
+    pass_env: tuple[str, ...] = flag(
+        (), "Local variable to pass to the ranks; repeatable.", "Environment", "NAME", advanced=True
+    )
     iface: str | None = flag(None, "Network interface on all hosts (default: chosen per host).", "Collectives", "NAME")
     port: int | None = flag(
-        None, "Rendezvous port on node0 (default: a free one).", "Collectives", "PORT", ge=1024, le=65535
+        None, "Rendezvous port on node0 (default: a free one).", "Collectives", "PORT", ge=1024, le=65535, advanced=True
     )
     port_range: str | None = flag(
-        None, "Ports to listen on, of all hosts (default: free ones).", "Collectives", "LOW-HIGH", pattern=r"^\d+-\d+$"
+        None,
+        "Ports to listen on, of all hosts (default: free ones).",
+        "Collectives",
+        "LOW-HIGH",
+        pattern=r"^\d+-\d+$",
+        advanced=True,
     )
-    threads: int | None = flag(None, "OpenMP threads per rank (default: the rank's cores).", "Placement", ge=1)
-    ccl_workers: int = flag(1, "oneCCL worker threads per rank.", "Collectives", ge=1)
+    threads: int | None = flag(
+        None, "OpenMP threads per rank (default: the rank's cores).", "Placement", ge=1, advanced=True
+    )
+    ccl_workers: int = flag(1, "oneCCL worker threads per rank.", "Collectives", ge=1, advanced=True)
     time_limit: float | None = flag(None, "End the run after this many seconds (default: no limit).", "Limits", gt=0)
-    grace: float = flag(10.0, "Seconds between SIGTERM and SIGKILL.", "Limits", ge=0)
+    grace: float = flag(10.0, "Seconds between SIGTERM and SIGKILL.", "Limits", ge=0, advanced=True)
     lease: float | None = flag(
-        None, "End the run after this many seconds without a watcher (default: no limit).", "Limits", gt=0
+        None,
+        "End the run after this many seconds without a watcher (default: no limit).",
+        "Limits",
+        gt=0,
+        advanced=True,
     )
-    node_lease: float = flag(30.0, "Seconds of silence after which a host of the run counts as lost.", "Limits", ge=5)
-    stall_warn: float = flag(120.0, "Warn after this many seconds without progress (0: never).", "Limits", ge=0)
+    node_lease: float = flag(
+        30.0, "Seconds of silence after which a host of the run counts as lost.", "Limits", ge=5, advanced=True
+    )
+    stall_warn: float = flag(
+        120.0, "Warn after this many seconds without progress (0: never).", "Limits", ge=0, advanced=True
+    )
     stall: Literal["report", "kill"] = flag(
         "report", "Action on a stall: report the ranks' stacks, or report them and end the run.", "Limits"
     )
-    stall_kill: bool = flag(False, "End the run on a stall, the same as --stall kill.", "Limits")
-    straggler_warn: float = flag(60.0, "Warn after this many seconds of straggling (0: never).", "Limits", ge=0)
-    straggler_kill: bool = flag(False, "End the run when a straggler is found.", "Limits")
-    log_cap: int = flag(
-        0, "Megabytes of output kept on node0; the oldest is dropped first (0: all of it).", "Limits", "MB", ge=0
+    stall_kill: bool = flag(False, "End the run on a stall, the same as --stall kill.", "Limits", advanced=True)
+    straggler_warn: float = flag(
+        60.0, "Warn after this many seconds of straggling (0: never).", "Limits", ge=0, advanced=True
     )
-    restarts: int = flag(0, "Restart at most this many times after a failed rank or a lost host.", "Limits", ge=0)
+    straggler_kill: bool = flag(False, "End the run when a straggler is found.", "Limits", advanced=True)
+    log_cap: int = flag(
+        0,
+        "Megabytes of output kept on node0; the oldest is dropped first (0: all of it).",
+        "Limits",
+        "MB",
+        ge=0,
+        advanced=True,
+    )
+    metrics_every: float = flag(
+        5.0,
+        "Seconds between two samples of each host's CPU, memory and network (0: never).",
+        "Output",
+        ge=0,
+        advanced=True,
+    )
+    restarts: int = flag(0, "Restarts after a failed rank or a lost host.", "Limits", ge=0)
     min_hosts: int | None = flag(
-        None, "Restart without lost hosts while at least this many remain (default: all).", "Limits", ge=1
+        None,
+        "Restart without lost hosts while at least this many remain (default: all).",
+        "Limits",
+        ge=1,
+        advanced=True,
+    )
+    profile: str | None = flag(
+        None,
+        "Profile these optimizer steps with torch.profiler: 10:15 is steps 10 to 15, 5 is five steps from step 3 on.",
+        "Measurement",
+        "STEPS",
+        pattern=r"^([1-9]\d{0,6}|\d{1,7}:\d{1,7})$",
     )
     detach: bool = flag(False, "Return as soon as the run has started.")
-    share: bool = flag(False, "Start even if another run uses these hosts.", "Hosts")
-    allow_duplicates: bool = flag(False, "Accept several entries that are the same machine.", "Hosts")
+    share: bool = flag(False, "Start even if another run uses these hosts.", "Hosts", advanced=True)
+    allow_duplicates: bool = flag(False, "Accept several entries that are the same machine.", "Hosts", advanced=True)
     mpi: str = flag(
         "auto",
         "MPI launcher to use; auto takes the environment's.",
         "Collectives",
         "impi|mpich|openmpi|PATH",
         pattern=r"^(auto|impi|mpich|openmpi|/.+)$",
+        advanced=True,
     )
     launcher: Literal["script", "module", "accelerate"] = flag(
-        "script", "How Python starts the script: as a file, as a module, or through Accelerate.", "Environment"
+        "script",
+        "How Python starts the script: as a file, as a module, or through Accelerate.",
+        "Environment",
+        advanced=True,
     )
     accelerate_config: str | None = flag(
-        None, "Local default_config.yaml of Accelerate, for --launcher accelerate.", "Environment", "PATH"
+        None,
+        "Local default_config.yaml of Accelerate, for --launcher accelerate.",
+        "Environment",
+        "PATH",
+        advanced=True,
     )
     allocator: Literal["auto", "tcmalloc", "jemalloc", "default"] = flag(
-        "auto", "Memory allocator to preload; auto takes tcmalloc or jemalloc where a host has one.", "Environment"
+        "auto",
+        "Memory allocator to preload; auto takes tcmalloc or jemalloc where a host has one.",
+        "Environment",
+        advanced=True,
     )
-    omp: OpenMP = flag("auto", "OpenMP library to preload; auto takes Intel's where a host has it.", "Environment")
-    membind: bool = flag(False, "Bind each rank's memory to its own NUMA nodes.", "Placement")
-    hugepages: bool = flag(False, "Request huge pages for large tensors.", "Environment")
+    omp: OpenMP = flag(
+        "auto", "OpenMP library to preload; auto takes Intel's where a host has it.", "Environment", advanced=True
+    )
+    membind: bool = flag(False, "Bind each rank's memory to its own NUMA nodes.", "Placement", advanced=True)
+    hugepages: bool = flag(False, "Request huge pages for large tensors.", "Environment", advanced=True)
     isa: Isa = flag(
         "native",
         "Instruction-set level: that of each host (native), of all (common), or one of AVX2 … AMX_FP16.",
@@ -284,20 +376,28 @@ class Run(Task):
     )
     instances: str | None = flag(
         None,
-        "Start independent processes without a rendezvous: N per host, or one per NUMA node or core.",
+        "Independent processes without a rendezvous: this many per host, per-node, per-core, or latency.",
         "Instances",
-        "N|per-node|per-core|latency",
+        "COUNT",
         pattern=r"^([1-9][0-9]*|per-node|per-core|throughput|latency)$",
     )
-    cores_per_instance: int | None = flag(None, "Cores of each instance (default: equal parts).", "Instances", ge=1)
-    within_node: bool = flag(False, "Keep each instance within one NUMA node, even if cores stay idle.", "Instances")
-    instance: int | None = flag(
-        None, "Start only this instance of each host, counted from 0 (default: all).", "Instances", ge=0
+    cores_per_instance: int | None = flag(
+        None, "Cores of each instance (default: equal parts).", "Instances", ge=1, advanced=True
     )
-    fail_fast: bool = flag(False, "End all instances when one fails.", "Instances")
-    numa: str | None = flag(None, "NUMA nodes to use, such as 0,2-3 (default: all).", "Placement", "LIST")
-    cpus: str | None = flag(None, "Logical CPUs to use, such as 0-15,32 (default: all).", "Placement", "LIST")
-    logical_cores: bool = flag(False, "Use all hardware threads of each core.", "Placement")
+    within_node: bool = flag(
+        False, "Keep each instance within one NUMA node, even if cores stay idle.", "Instances", advanced=True
+    )
+    instance: int | None = flag(
+        None, "Start only this instance of each host, counted from 0 (default: all).", "Instances", ge=0, advanced=True
+    )
+    fail_fast: bool = flag(False, "End all instances when one fails.", "Instances", advanced=True)
+    numa: str | None = flag(
+        None, "NUMA nodes to use, such as 0,2-3 (default: all).", "Placement", "LIST", advanced=True
+    )
+    cpus: str | None = flag(
+        None, "Logical CPUs to use, such as 0-15,32 (default: all).", "Placement", "LIST", advanced=True
+    )
+    logical_cores: bool = flag(False, "Use all hardware threads of each core.", "Placement", advanced=True)
 
     @property
     def independent(self) -> bool:
@@ -312,7 +412,7 @@ class Bench(Task):
     size: Literal["tiny", "small", "base"] = flag("small", "Model size; base is bert-base-uncased.", "Measurement")
     mode: Literal["both", "train", "infer"] = flag("both", "Workload: training, inference, or both.", "Measurement")
     batch: int = flag(8, "Samples per step on each host.", "Measurement", ge=1)
-    steps: int = flag(10, "Steps to measure; the median counts.", "Measurement", ge=1)
+    steps: int = flag(10, "Steps to measure, at least 5; the median counts.", "Measurement", ge=5)
     compile: bool = flag(
         True,
         "Measure torch.compile, which needs a C++ compiler on the hosts, or not (default: measure).",
@@ -321,7 +421,7 @@ class Bench(Task):
     cluster: bool = flag(True, "Measure training on all hosts together, or not (default: measure).", "Measurement")
     venv: str | None = VENV
     plot: str | None = flag(None, "Local SVG file for the chart.", "Output", "PATH")
-    time_limit: float = flag(3600.0, "End a measurement after this many seconds.", "Limits", gt=0)
+    time_limit: float = flag(3600.0, "End a measurement after this many seconds.", "Limits", gt=0, advanced=True)
 
 
 class Execute(Task):
@@ -335,7 +435,9 @@ class Execute(Task):
 class Fetch(TransferFields, Task):
     """Copy results back from the hosts: changed files only, into a directory per host."""
 
-    paths: tuple[str, ...] = flag(..., "Files, directories and globs on the hosts.", argument=True, min_length=1)
+    paths: tuple[str, ...] = flag(
+        ..., "Files, directories and globs on the hosts.", argument=True, example="logs", min_length=1
+    )
     into: str = flag("fetched", "Local directory; each host's files go into DIRECTORY/HOST.", "Files", "DIRECTORY")
     from_: str = flag(
         "all",
@@ -346,8 +448,16 @@ class Fetch(TransferFields, Task):
         completes="hosts",
     )
     source: str = flag(
-        ".", "Local directory that sync copied; relative paths start at its place on the hosts.", "Files", "PATH"
+        ".",
+        "Local directory that sync copied; relative paths start at its place on the hosts.",
+        "Files",
+        "PATH",
+        advanced=True,
     )
     workdir: str | None = flag(
-        None, "Directory on the hosts where relative paths start (default: where sync put the source).", "Files", "PATH"
+        None,
+        "Directory on the hosts where relative paths start (default: where sync put the source).",
+        "Files",
+        "PATH",
+        advanced=True,
     )

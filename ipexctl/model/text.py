@@ -1,9 +1,7 @@
 """Text for messages: untrusted text made harmless, counted nouns, sizes."""
 
 import re
-import shlex
 from collections.abc import Sequence
-from itertools import chain
 
 
 def printable(text: str, limit: int = 80) -> str:
@@ -34,16 +32,6 @@ def join_names(names: Sequence[str], most: int, separator: str = ", ") -> str:
     """``a, b and 3 more``: the first ``most`` of the names."""
     left = len(names) - most
     return separator.join(names[:most]) + (f" and {left} more" if left > 0 else "")
-
-
-def complete_commands(text: str, place: Sequence[str]) -> str:
-    """A hint whose commands of ipexctl have these options (names and values in turn), unless they have them already."""
-
-    def complete(match: re.Match[str]) -> str:
-        pairs = [pair for pair in zip(place[::2], place[1::2], strict=True) if pair[0] not in match[2].split()]
-        return shlex.join(["ipexctl", match[1], *chain(*pairs)]) + match[2]
-
-    return re.sub(r"ipexctl (doctor|install|plan|run)\b((?:(?!ipexctl)[^;\n])*)", complete, text)
 
 
 SECRET_NAME = r"(?:token|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key)"

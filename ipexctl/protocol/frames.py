@@ -14,9 +14,11 @@ from ipexctl.protocol.codec import LONGEST, DamagedError
 _HEADER = struct.Struct("!cQI")  # kind, offset in its file, length; then the bytes
 
 # Kinds of watch frames. The outputs' kinds are also the names of their streams.
-JOURNAL, OUT, ERR, ALIVE, END = "j", "o", "e", "t", "z"
+JOURNAL, OUT, ERR, SAMPLES, ALIVE, END = "j", "o", "e", "s", "t", "z"
 # The data of END: the final record is there, the keeper died without one, only what was there now was asked for.
 ENDED, GONE, NOW = b"end", b"gone", b"now"
+# Words of a watcher's command line, behind the offsets: only what the files hold now; no samples.
+ONCE, NO_SAMPLES = "once", "no-samples"
 
 
 def get_missing_kind(kind: str) -> str:
@@ -102,6 +104,15 @@ def compile_frame_pattern(nonce: str) -> "Pattern[bytes]":
 def compile_rank_pattern(nonce: str) -> "Pattern[bytes]":
     """The rank of a tag or of a frame, which may still be cut off after its stream."""
     return re.compile(re.escape(build_opening(nonce)) + rb"[:=](\d+)[\x02oe]")
+
+
+def select_rank_output(data: bytes, nonce: str, rank: int) -> bytes:
+    """What of a piece of an output is of one rank; it may begin and end anywhere. Time is linear in the bytes."""
+    opening = re.escape(build_opening(nonce))
+    parts = re.split(opening + rb"(?::(\d{1,12})|=(\d{1,9})[oe]\d{1,9})\x02", data)
+    tags = zip(parts[1::3], parts[2::3], parts[3::3])
+    text, _ = unescape_output(b"".join(text for tag, frame, text in tags if int(tag or frame) == rank))
+    return text
 
 
 UNFINISHED = re.compile(rb":\d{0,12}|=\d{0,9}(?:[oe]\d{0,9})?")  # what may follow the opening before the rest arrives

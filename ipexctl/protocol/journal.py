@@ -77,6 +77,7 @@ class RankEnded(NamedTuple):
     kernel: str = ""  # what the kernel's log says of its death
     libraries: "List[Tuple[str, str, str]]" = []  # that should be loaded once: kind, path, version
     at: float = 0.0
+    stacks: str = ""  # of its threads shortly before it was killed, when its memory was about to run out
 
 
 class RankStack(NamedTuple):
@@ -116,6 +117,13 @@ class Straggling(NamedTuple):
 class Resumed(NamedTuple):
     """The ranks of the last stall make progress again."""
 
+    at: float = 0.0
+
+
+class StacksRequested(NamedTuple):
+    """The stacks of all ranks were requested; ``request`` is an id. Stacks follow, up to `InquiryEnded`."""
+
+    request: str
     at: float = 0.0
 
 
@@ -217,7 +225,7 @@ class Reason:
 
 Record = Union[
     KeeperStarted, GuardJoined, Launched, RankStarted, RankStage, RankNote, RankEnded, RankStack, Stall, Straggling,
-    Resumed, InquiryEnded, Stopping, Killing, Killed, HostLost, Unstored, Leftovers, Strays,
+    Resumed, StacksRequested, InquiryEnded, Stopping, Killing, Killed, HostLost, Unstored, Leftovers, Strays,
     MessageIgnored, RunEnd,
 ]  # fmt: skip
 

@@ -5,6 +5,7 @@ from typing import Dict, List, NamedTuple, Tuple, Union
 from ipexctl.protocol.codec import Kinds
 from ipexctl.protocol.journal import RankEnded, RankNote, RankStack, RankStage, RankStarted
 from ipexctl.protocol.run_spec import NodeSpec
+from ipexctl.protocol.samples import FilePoints, HostSample
 from ipexctl.protocol.timings import Timings
 
 # The greeting of every connection to the keeper; `seal.Greeting` and `seal.compute_proof` say what is in it.
@@ -25,7 +26,8 @@ Kill = NamedTuple("Kill", [])  # SIGKILL to what is left of them
 ReportLoad = NamedTuple("ReportLoad", [])  # answered by `RankLoads`
 ReportStacks = NamedTuple("ReportStacks", [])  # answered by a `RankStack` each and `StacksReported`
 Finish = NamedTuple("Finish", [])  # end what is left, report it (`Cleaned`) and end
-# Guard to keeper; beside these `RankStarted`, `RankStage`, `RankNote`, `RankEnded` and `RankStack`.
+# Guard to keeper; beside these `RankStarted`, `RankStage`, `RankNote`, `RankEnded`, `RankStack`, `HostSample` and
+# `FilePoints`.
 Pong = NamedTuple("Pong", [("sent", float), ("clock", float)])
 RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  # CPU seconds so far, kernel state
 StacksReported = NamedTuple("StacksReported", [])
@@ -47,6 +49,8 @@ ShimEnd = NamedTuple("ShimEnd", [])  # the proxy has ended: so may its shim
 StopRun = NamedTuple("StopRun", [("why", str)])
 KillRun = NamedTuple("KillRun", [("why", str)])
 Inspect = NamedTuple("Inspect", [])
+# Where do the ranks stand now? Answered in the journal: `journal.StacksRequested`, stacks, `journal.InquiryEnded`.
+RequestStacks = NamedTuple("RequestStacks", [("request", str)])
 KeeperStatus = NamedTuple("KeeperStatus", [("state", str), ("watchers", int)])  # the value of a `keeper_state.State`
 # The agent to the controller.
 KeeperListening = NamedTuple("KeeperListening", [("port", int)])
@@ -64,7 +68,9 @@ class HostBusy(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """A run kept on its head. ``state``: starting, running, stopping, ended, or gone (its keeper died)."""
+    """A run kept on its head. ``state``: starting, running, stopping, ended, or gone (its keeper died). ``seconds`` on
+    the head's clock since it was created, of one that ended until then, 0 where that is not known; ``command`` is the
+    script and its arguments, ``output`` the end of what rank 0 wrote."""
 
     run: str
     title: str
@@ -76,6 +82,9 @@ class RunRow(NamedTuple):
     directory: str
     watchers: int = 0
     reason: str = ""
+    seconds: float = 0.0
+    command: "List[str]" = []
+    output: str = ""
 
 
 # The directory of a run of which nothing lives on this host.
@@ -97,6 +106,7 @@ class RunDescription(NamedTuple):
     argv: "List[str]"
     nonce: str
     timings: "Timings" = Timings()
+    profile: str = ""  # as in `run_spec.RunSpec`
 
 
 ProcessRow = NamedTuple("ProcessRow", [("pid", int), ("state", str), ("command", str)])
@@ -105,8 +115,9 @@ RankRecord = Union[RankBegun, RankStarted, RankStage, RankNote, RankEnded]  # wh
 Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,
     RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankNote,
-    RankEnded, RankStack, ShimEnd, StopRun, KillRun, Inspect, KeeperStatus, KeeperListening, GuardReady, HostBusy,
-    AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered,
+    RankEnded, RankStack, ShimEnd, StopRun, KillRun, Inspect, RequestStacks, KeeperStatus, KeeperListening, GuardReady,
+    HostBusy, AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered, HostSample,
+    FilePoints,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

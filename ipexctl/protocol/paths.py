@@ -12,19 +12,22 @@ SHIM = "shim"  # what the MPI launcher calls in place of ssh
 STDIN = "stdin"  # of rank 0, on its host; without it the rank reads nothing
 HOOKS = "hooks"  # on the ranks' PYTHONPATH
 HOOK_FILES = {"sitecustomize.py": "remote.agent.sitecustomize", "_ipexctl_hooks.py": "protocol.hooks"}  # → module
+PROFILE_HOOK_FILES = {"_ipexctl_profile.py": "remote.agent.profile_steps"}  # with --profile only
 
-# Written on the hosts. Those of the head only: KEEPER, END, JOURNAL, OUT, ERR.
+# Written on the hosts. Those of the head only: KEEPER, END, JOURNAL, OUT, ERR, SAMPLES.
 KEEPER = "keeper.json"  # where the keeper listens
 END = "end.json"  # `journal.RunEnd`: the final record
 JOURNAL = "journal.jsonl"  # `journal.Record`, one a line
 OUT = "out.bin"  # the launcher's two outputs, tagged per rank, in segments
 ERR = "err.bin"
+SAMPLES = "samples.jsonl"  # `samples.Sample`, one a line, in segments
 RESERVE = "reserve"  # space for the last records of a run whose disk is full
 OWNER = "place.json"  # which host this directory is for: homes may be shared
 PORT = "port.json"  # where the ranks meet
 ENDING = "ending.json"  # the run is being ended: no rank is to start any more
 LEFTOVERS = "left.json"  # processes that a guard without its keeper could not end
 LOCK = "lock-"  # beside the runs' directories, with the host's name: which run holds the host
+CLOCKS = "clocks"  # in `hooks.PROFILE`, JSON: ``hosts``: host → `keeper_state.HostClock`
 CRASH = ".crash"  # <role>.crash: the traceback of a fault of ours
 
 # In trees that are carried to hosts and fetched from them; also in remote/*.sh.
@@ -54,5 +57,6 @@ class Role:
     ORDER = "tell"
     LIST = "list"
     SHOW = "show"
+    STACKS = "stacks"
     PROVE = "prove"
     REAP = "reap"

@@ -63,6 +63,7 @@ class RunSpec(NamedTuple):
     independent: bool = False  # instances that do not know of each other
     fail_fast: bool = False
     share: bool = False  # start although another run holds the host
+    profile: str = ""  # as `hooks.PROFILE_ENV`; then this directory outlives the run until its files were fetched
     nofile: bool = True  # raise the limit on open files
     timings: "Timings" = Timings()
 

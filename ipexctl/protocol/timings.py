@@ -6,7 +6,7 @@ FRESH = 60.0  # age of a run's directory below which its first process may still
 
 
 class Timings(NamedTuple):
-    """0 means never for the last five, which the user sets."""
+    """0 means never for the last six, which the user sets."""
 
     # Start.
     ready_timeout: float = 30.0  # until all guards must have reached the head
@@ -31,6 +31,8 @@ class Timings(NamedTuple):
     stacks: float = 0.7  # for a process to write its stacks
     spy: float = 10.0  # for py-spy to do so
     settle: float = 10.0  # after its start a rank's threads run where they will run
+    # Figures.
+    figures: float = 120.0  # seconds between two searches of a host for figures in files of scripts
     # The end.
     grace: float = 10.0  # between the polite stop and the hard one
     orderly: float = 1.0  # for the launcher's own end after that of its ranks
@@ -40,9 +42,11 @@ class Timings(NamedTuple):
     last_wipe: float = 5.0  # for processes to be gone after the last SIGKILL
     flush: float = 2.0  # for a guard's last messages
     leave: float = 10.0  # the same where the keeper is lost
+    last_figures: float = 2.0  # seconds for the last search
     linger: float = 2.0  # for the output of processes that outlive their script
     # The user's policies.
     lease: float = 0.0  # without a watcher after which the run ends
     time_limit: float = 0.0
     stall_warn: float = 0.0  # without a sign of progress
     straggler_warn: float = 0.0  # after the others' end
+    sample: float = 0.0  # between two samples of each host

@@ -21,7 +21,7 @@ NAME = "debug.log"
 _LIMIT = 1 << 20  # bytes of the log that several commands share; what is older becomes debug.log.1
 _LINE = 4000  # characters of one line
 _WAITING = 2000  # records kept until the log has a file
-_LIBRARIES = ("typer", "rich", "pydantic", "fabric", "paramiko", "cryptography", "uv")
+LIBRARIES = ("typer", "rich", "pydantic", "fabric", "paramiko", "cryptography", "uv")
 
 
 class DebugLog(logging.Handler):
@@ -90,7 +90,7 @@ class DebugLog(logging.Handler):
         what = printable(self.masker.mask_text(f"{type(cause).__name__}: {cause}"), 400)
         reasons = [str(error)] if isinstance(error, UnwatchedRunError) else []
         hint = f"the traceback is in {printable(str(self.path), 400)}" if self.path else "-v shows the traceback"
-        return InternalError(f"error: internal error in {command}: {what}", reasons=reasons, hint=hint)
+        return InternalError(f"internal error in {command}: {what}", reasons=reasons, hint=hint)
 
     def _open_file(self, path: Path) -> None:
         try:
@@ -129,7 +129,7 @@ def _format_header() -> str:
     from ipexctl import __version__
 
     libraries = []
-    for name in _LIBRARIES:
+    for name in LIBRARIES:
         try:
             libraries.append(f"{name} {version(name)}")
         except PackageNotFoundError:

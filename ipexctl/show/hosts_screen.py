@@ -47,7 +47,7 @@ def format_doctor(answer: DoctorAnswer) -> list[RenderableType]:
         finding.level for finding in findings if not finding.hosts or not {*finding.hosts} <= {*unprobed}
     )
     parts = [pluralize(counts[level], level) for level in ("error", "warning") if counts[level]]
-    parts += [f"{pluralize(len(unprobed), 'host')} could not be looked at"] if unprobed else []
+    parts += [f"{pluralize(len(unprobed), 'host')} could not be probed"] if unprobed else []
     fit = bool(rows) and not counts["error"] and not unprobed
     count = (", ".join(parts) or "no error, no warning", BAD if not fit else WARN if counts["warning"] else GOOD)
     return [*items, labelled("fit" if fit else "not fit", count)]
@@ -94,16 +94,39 @@ class _HostsTable:
         rows = self._rows
         most = rows[0][0] if len(rows) > 1 and len(rows[0][1]) > len(rows[1][1]) else None
         space = 1 if options.max_width < 100 else 2
+        if self._measure(most, space) > options.max_width:
+            yield from self._format_list(most)
+            return
         table = Table(box=None, padding=(0, space, 0, 0), pad_edge=False, header_style=QUIET)
         for name in _COLUMNS:
             table.add_column(name, overflow="fold", no_wrap=name in ("host", "cores", "memory", "Python"))
         for row, names in rows:
-            cells = [_format_group_names(names)]
-            for index, cell in enumerate(row):
-                differs = most is not None and row != most and cell != most[index]
-                cells.append(block("≠ " + cell, STRONG) if differs else block(cell))
-            table.add_row(*cells)
+            marked = zip(row, _mark(row, most), strict=True)
+            cells = [block(shown, STRONG if shown != cell else "") for cell, shown in marked]
+            table.add_row(_format_group_names(names), *cells)
         yield table
+
+    def _measure(self, most: tuple[str, ...] | None, space: int) -> int:
+        """The cells of the table with nothing broken."""
+        rows = [_COLUMNS, *((_format_group_names(names).plain, *_mark(row, most)) for row, names in self._rows)]
+        widths = [
+            max(phrases.count_cells(line) for cell in column for line in cell.split("\n"))
+            for column in zip(*rows, strict=True)
+        ]
+        return sum(widths) + space * (len(widths) - 1)
+
+    def _format_list(self, most: tuple[str, ...] | None) -> Iterator[RenderableType]:
+        """The same where a table has no room: the facts of each kind of host below its names."""
+        for row, names in self._rows:
+            yield Line(text((phrases.format_hosts(names, most=3), STRONG)), 2)
+            cpu, cores, memory, system, python, stack = (" · ".join(cell.split("\n")) for cell in _mark(row, most))
+            for facts in (cpu, f"{cores} cores · {memory}", system, f"Python {python}", f"stack: {stack}"):
+                yield Line(text(f"  {facts}"), 4)
+
+
+def _mark(row: Sequence[str], most: Sequence[str] | None) -> list[str]:
+    """The cells, those that differ from the commonest row marked."""
+    return [cell if most is None or row == most or cell == most[n] else f"≠ {cell}" for n, cell in enumerate(row)]
 
 
 def _format_group_names(names: list[str]) -> Text:
@@ -138,7 +161,9 @@ def _format_finding(finding: Finding, count: int) -> list[RenderableType]:
         evidence, fix = "", fix if finding.action else ""
     hang = len(code)
     items: list[RenderableType] = [Line(title, hang), *(sentences(evidence, hang, QUIET) if evidence else [])]
-    return [*items, Line(text(" " * hang, "fix: ", one_line(fix)), hang, copied=True)] if fix else items
+    first, *more = fix.splitlines() or [""]
+    items += [Line(text(" " * hang, "fix: ", one_line(first)), hang, copied=True)] if first else []
+    return [*items, *(Line(text(" " * hang, line), whole=True) for line in more)]
 
 
 _BARS = 16  # hosts that have a row each; of more, the slowest and the median

@@ -1,18 +1,26 @@
 """Keys of the live screen, read one by one from the terminal without waiting for Enter.
 
 The terminal's state is always put back: at `close`, and at exit. Ctrl-C and Ctrl-Z stay signals. A command in the
-background, or without a terminal, has no keys and never touches the terminal."""
+background, or without a terminal, has no keys and never touches the terminal. More characters at once than fingers type
+were pasted: they are left where they are, for the shell, and there are no keys any more."""
 
 import atexit
+import fcntl
 import os
 import re
-import select
 import signal
+import struct
 import termios
 import tty
 from typing import Any
 
-_FUNCTION_KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows too
+PASTED = 40  # characters between two calls of `poll`; a key that is held down sends 10 in a tenth of a second
+_KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+_NAMES = {
+    "\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b[5~": "pageup", "\x1b[6~": "pagedown",
+    "\x1b[H": "home", "\x1bOH": "home", "\x1b[1~": "home", "\x1b[F": "end", "\x1bOF": "end", "\x1b[4~": "end",
+    "\t": "tab", "\r": "enter", "\n": "enter", "\x1b": "escape", "\x7f": "backspace", "\b": "backspace",
+}  # fmt: skip
 
 
 class Keys:
@@ -21,6 +29,7 @@ class Keys:
     def __init__(self, number: int = 0) -> None:
         self._number = number
         self._saved: list[Any] | None = None
+        self.pasted = False
 
     @property
     def active(self) -> bool:
@@ -28,7 +37,7 @@ class Keys:
 
     def open(self) -> "Keys":
         """Starts reading where there is a terminal and we are in its foreground; else does nothing."""
-        if not self.active and self._foreground():
+        if not self.active and not self.pasted and self._foreground():
             try:
                 saved = termios.tcgetattr(self._number)
                 tty.setcbreak(self._number, termios.TCSADRAIN)
@@ -38,17 +47,24 @@ class Keys:
             atexit.register(self.close)
         return self
 
-    def poll(self) -> str:
-        """The keys pressed since the last call. Never waits, and never reads in the background (SIGTTIN stops us)."""
+    def poll(self) -> list[str]:
+        """The keys pressed since the last call: characters, or names as ``up`` and ``enter``; other function keys are
+        left out. Never waits, and never reads in the background (SIGTTIN stops us)."""
         try:
             if not self.active or not self._foreground():
-                return ""
+                return []
             if termios.tcgetattr(self._number)[3] & termios.ICANON:  # the shell's own mode, after Ctrl-Z and fg
                 tty.setcbreak(self._number, termios.TCSADRAIN)
-            data = os.read(self._number, 64) if select.select([self._number], [], [], 0)[0] else b""
+            waiting = struct.unpack("i", fcntl.ioctl(self._number, termios.FIONREAD, bytes(4)))[0]
+            if waiting > PASTED:
+                self.pasted = True
+                self.close()
+                return []
+            data = os.read(self._number, waiting) if waiting else b""
         except (termios.error, OSError):
-            return ""
-        return _FUNCTION_KEY.sub("", data.decode("utf-8", "ignore"))
+            return []
+        keys = [match.group() for match in _KEY.finditer(data.decode("utf-8", "ignore"))]
+        return [_NAMES.get(key, key) for key in keys if key in _NAMES or len(key) == 1]
 
     def close(self) -> None:
         """Puts the terminal back. Safe to call twice."""

@@ -14,6 +14,7 @@ class PendingFailures:
 
     def __init__(self) -> None:
         self._failures: list[Failure] = []
+        self._hints: dict[str, None] = {}  # of failures that were shown: they are for the end of the screen
         self._since = 0.0
         self._explained = False  # the answer of the verb that goes on may explain them: they wait for it
 
@@ -35,7 +36,13 @@ class PendingFailures:
     def pop_failures(self) -> list[Failure]:
         """Those to be shown, once."""
         failures, self._failures = self._failures, []
+        self._hints |= dict.fromkeys(failure.hint for failure in failures if failure.hint)
         return failures
+
+    def pop_hints(self) -> list[str]:
+        """What helps against the failures that were shown, each once, in their order."""
+        hints, self._hints = list(self._hints), {}
+        return hints
 
 
 def select_unexplained(failures: Sequence[Failure], answer: AnyAnswer) -> list[Failure]:

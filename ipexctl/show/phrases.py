@@ -8,10 +8,9 @@ from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import PhaseStarted
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.names import fold_names
 from ipexctl.model.text import format_size
 from ipexctl.show.sanitise import escape, escape_lines
-
-_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)\Z", re.DOTALL)
 
 
 def format_amount(done: int, total: int, unit: str) -> str:
@@ -70,30 +69,8 @@ def format_ranks(numbers: Sequence[int]) -> str:
 
 
 def format_hosts(names: Iterable[str], most: int = 6) -> str:
-    """Host names, folded as hostfiles and ``--limit`` write them: ``xeon[01-04,06], gpu1``. At most so many words."""
-    known = list(dict.fromkeys(names))
-    split = {name: match.groups() for name in known if (match := _NUMBERED.fullmatch(name))}
-    padded = {(head, tail) for head, digits, tail in split.values() if len(digits) > 1 and digits[0] == "0"}
-    groups: dict[tuple[str, str, int], list[int]] = {}  # width 0: numbers as they are; a dict keeps the order
-    for name in known:
-        head, digits, tail = split.get(name, (name, "", ""))
-        width = len(digits) if (head, tail) in padded else 0
-        members = groups.setdefault((head, tail, width), [])
-        members += [int(digits)] if digits else []
-    shown = [_format_range(key, numbers) for key, numbers in list(groups.items())[:most]]
-    left = sum(max(len(numbers), 1) for numbers in list(groups.values())[most:])
-    return ", ".join(shown) + (f" and {left} more" if left else "")
-
-
-def _format_range(key: tuple[str, str, int], numbers: list[int]) -> str:
-    head, tail, width = key
-    if not numbers:
-        return escape(head)
-    if len(numbers) == 1:
-        return escape(f"{head}{numbers[0]:0{width}d}{tail}")
-    spans = (span.split("-") for span in format_cpus(numbers).split(","))
-    inner = ",".join("-".join(f"{int(end):0{width}d}" for end in span) for span in spans)
-    return escape(f"{head}[{inner}]{tail}")
+    """Host names as `fold_names` writes them, harmless."""
+    return escape(fold_names(names, most))
 
 
 def format_signal(number: int) -> str:
@@ -127,12 +104,25 @@ def _format_subject(kind: Kind, names: list[str]) -> str:
 
 
 def format_failure_lines(every: Iterable[Failure]) -> list[str]:
-    """What `group_failures` says, as lines to print."""
-    lines: list[str] = []
-    for sentence, more, hint in group_failures(every):
-        lines += [sentence, *(f"  {line}" for line in more)]
-        lines += format_hint_lines(hint) if hint else []
-    return lines
+    """The sentences and reasons of `group_failures` as lines, without the hints."""
+    return [line for sentence, more, _ in group_failures(every) for line in (sentence, *(f"  {each}" for each in more))]
+
+
+# A whole command and nothing else: words that are no option follow one, or hold what is not in prose.
+_WHOLE_COMMAND = re.compile(
+    r"sudo .+|ipexctl [a-z]+(?: (?:why|config|fetch|lint|init|up|down|status))?"
+    r"(?: +(?:--?[A-Za-z][\w-]*(?:[= ](?:'[^']*'|[^\s'-]\S*))?|'[^']*'|\S*[\d/.=\[\]]\S*|[A-Z]+))*"
+)
+
+
+def split_command(hint: str) -> tuple[str, str]:
+    """The words of a hint and the command at its end; one of both may be empty: ``if it is right: ipexctl …``."""
+    parts = _split_hint(hint)
+    start, end = parts[-1]
+    others = any(_COMMAND.match(hint[begin:stop].lstrip()) for begin, stop in parts[:-1])
+    if others or not _WHOLE_COMMAND.fullmatch(hint[start:end].strip()):
+        return hint, ""
+    return hint[:start].strip(), hint[start:end].strip()
 
 
 def format_hint_lines(hint: str, width: int = 0) -> list[str]:
@@ -143,7 +133,8 @@ def format_hint_lines(hint: str, width: int = 0) -> list[str]:
 
 def format_refusal_lines(refused: UsageError, width: int = 0) -> list[str]:
     """One sentence, the reasons one per line, at most one hint. With a ``width``, lines are broken as `folded` does."""
-    lines = [part for line in escape_lines(refused.sentence) for part in fold_line(line, width)]
+    first, *more = escape_lines(refused.sentence)
+    lines = [part for line in (f"error: {first}", *more) for part in fold_line(line, width, 2)]
     for reason in refused.reasons:
         lines += [part for line in escape_lines(reason) for part in fold_line(f"  {line}", width, 4)]
     return [*lines, *format_hint_lines(refused.hint, width)] if refused.hint else lines
@@ -159,13 +150,15 @@ def split_line(line: str, width: int, hang: int = 0, *, copied: bool = False) ->
     """Where a line is broken: between words, never inside one; lines after the first are to be indented by ``hang``.
 
     What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, and
-    of what is meant to be ``copied`` (a hint, a fix) every command."""
+    of what is meant to be ``copied`` (a hint, a fix) every command; one that no line could hold stays beside its label.
+    """
     if width <= 0 or count_cells(line) <= width:
         return [(0, len(line))]
     lines: list[tuple[int, int]] = []
     for start, end in _split_words(line, copied):
         room = width - (hang if len(lines) > 1 else 0)
-        if lines and count_cells(line[lines[-1][0] : end]) <= room:
+        beside = copied and len(lines) == 1 and lines[0][1] <= hang and count_cells(line[start:end]) > width - hang
+        if lines and (beside or count_cells(line[lines[-1][0] : end]) <= room):
             lines[-1] = (lines[-1][0], end)
         else:
             lines.append((start, end))

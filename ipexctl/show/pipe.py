@@ -2,12 +2,25 @@
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, TextIO
 
 # For terminals whose locale has ASCII only: signs of ours that mean something, each as wide as before.
-_ASCII = str.maketrans("✓✗·│▌◀─━╸╺…×≠←→–▏⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "+x-||<-== ~x!<>-|" + 10 * "*")
+_ASCII = str.maketrans(
+    "✓✗·│▌◀›‹─━╸╺…×≠±−–←→↔↑↓▏▎▍▋▊▉⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏▁▂▃▄▅▆▇█«»‘’“”µ≥≤├╰╭└",
+    "+x-||<><-== ~x!~--<>=^v||||||" + 10 * "*" + "_.-~=+*#" + "<>''\"\"u><++++",
+)
+
+
+def choose_terminal_encoding(environ: Mapping[str, str]) -> str:
+    """ "ascii" where the user's terminal shows no other signs: its locale is C, or it is a dumb one; else "".
+
+    Python writes UTF-8 under LC_ALL=C, and under LANG=C it sets LC_CTYPE itself (PEP 538 and 540): its encoding does
+    not say what the terminal can show."""
+    coerced = environ.get("LC_CTYPE", "") in ("", "C.UTF-8", "C.utf8", "UTF-8")
+    locale = environ.get("LC_ALL") or (environ.get("LANG", "") if coerced else environ["LC_CTYPE"])
+    return "ascii" if locale in ("C", "POSIX") or environ.get("TERM") == "dumb" else ""
 
 
 class Pipe(io.TextIOBase):
@@ -19,10 +32,13 @@ class Pipe(io.TextIOBase):
     encoding: str = "utf-8"
     error: OSError | ValueError | None = None
 
-    def __init__(self, stream: TextIO | IO[bytes]) -> None:
+    def __init__(self, stream: TextIO | IO[bytes], terminal: str = "") -> None:
+        """``terminal`` is the encoding where the stream is a terminal; empty: that of the stream."""
         self._stream = stream
         self._out: Any = getattr(stream, "buffer", stream)
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
+        if terminal and self.isatty():
+            self.encoding = terminal
 
     def writable(self) -> bool:
         return True
@@ -46,9 +62,13 @@ class Pipe(io.TextIOBase):
     def fileno(self) -> int:
         return self._stream.fileno()
 
-    def write(self, text: str) -> int:
+    def encode(self, text: str) -> bytes:
+        """The bytes of a text of ours for this reader."""
         shown = text if "utf" in self.encoding.lower() else text.translate(_ASCII)
-        self.send(shown.encode(self.encoding, "replace"))
+        return shown.encode(self.encoding, "replace")
+
+    def write(self, text: str) -> int:
+        self.send(self.encode(text))
         return len(text)
 
     def send(self, data: bytes) -> None:

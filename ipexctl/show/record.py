@@ -4,6 +4,7 @@ Directories are 0700 and files 0600 from the first instant, whatever the umask. 
 could not be stored is counted, reported at once and, where space returns, marked in the files."""
 
 import errno
+import fcntl
 import json
 import os
 import secrets
@@ -146,6 +147,8 @@ class Record:
         self._reported: set[str] = set()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         self._at, self._ranks = (os.open(path, flags) for path in (self.directory, self.directory / RANKS))
+        with suppress(OSError):  # a home without locks; the kernel gives the lock back however this process ends
+            fcntl.flock(self._at, fcntl.LOCK_SH | fcntl.LOCK_NB)
         self._events, self._plans = _File(EVENTS, self._at), _File(PLAN, self._at)
         self._files: dict[tuple[int, str], _File] = {}
         self._open: OrderedDict[str, int] = OrderedDict()  # descriptors by the file's name
@@ -364,6 +367,41 @@ def list_saved_runs(runs: Path) -> list[Path]:
     return sorted(records, key=lambda path: (path.name[:15], path.stat().st_mtime, path.name))
 
 
+def is_record_in_use(directory: Path) -> bool:
+    """Whether another process writes this record, or it is not ours to remove: a link, or another user's."""
+    try:
+        number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        if os.fstat(number).st_uid != os.geteuid():
+            return True
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a home without locks
+        return False
+    finally:
+        os.close(number)
+    return False
+
+
+def measure_record(directory: Path) -> tuple[int, float]:
+    """Bytes of a saved run's files, and when the last of them was changed, in Unix seconds. Follows no link."""
+    size, changed = 0, 0.0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                status = os.lstat(f"{parent}/{name}")
+                size, changed = size + status.st_size, max(changed, status.st_mtime)
+    return size, changed or directory.lstat().st_mtime
+
+
+def remove_record(directory: Path) -> None:
+    """Removes a saved run; links in it are removed, not followed. Raises `OSError`."""
+    shutil.rmtree(directory)
+
+
 _FORMER_KEYS = (("proved", "clean"), ("left", "orphans"), ("unproved", "unchecked"))  # of reports of earlier versions
 
 
@@ -389,6 +427,6 @@ def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Pat
     removed = []
     for path in old:
         with suppress(OSError):
-            shutil.rmtree(path)
+            remove_record(path)
             removed.append(path)
     return removed

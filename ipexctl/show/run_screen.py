@@ -1,46 +1,50 @@
 """What is shown of a run when it is over, and of the runs that hosts keep."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
-from ipexctl.model.answers import ListedRun, PsAnswer
+from ipexctl.model.answers import ListedRun, PsAnswer, RankStacksAnswer
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
-from ipexctl.show import phrases
+from ipexctl.show import phrases, typeset
+from ipexctl.show.frame_lines import fill_cells, make_row
 from ipexctl.show.sanitise import escape, escape_lines, one_line, strip_colours
 from ipexctl.show.tables import Rows
-from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, grid, labelled, outcome, sentences, text, whole
+from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, Part, labelled, outcome, sentences, text, whole
 
 
 def format_run_card(run: RunOutcome) -> list[RenderableType]:
-    """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed."""
+    """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed.
+    `format_next_step` says what to do about it."""
     ranks = run.ranks
-    took = phrases.format_duration(run.ended - run.started)
+    after = f" after {phrases.format_duration(run.ended - run.started)}" if run.started else ""  # else it never started
     by = {rank.rank: rank for rank in ranks}
     many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len({rank.host for rank in ranks}), 'host')}"
     items: list[RenderableType] = []
+    stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     if run.first is not None:
-        items += [*_first_failure(by[run.first], run), *_format_diagnosis(run)]
+        items += [*_first_failure(by[run.first], run), *_format_diagnosis(run), *stall]
         items += [labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}")] if run.followers else []
         items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
     elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
-        items += [outcome(True, f"{many} ended well after {took}"), _format_ranks(ranks)]
+        items += [outcome(True, f"{many} ended well{after}"), _RankLines(ranks), *stall]
     elif not run.reason:
-        items.append(text(f"run {run.run} goes on: {many} (ipexctl attach {run.run})"))
+        items += [text(f"run {run.run} goes on: {many}"), *stall]
     else:
-        items.append(outcome(False, f"{_REASONS[run.reason]} after {took}"))
+        items.append(outcome(False, f"{_REASONS[run.reason]}{after}".rstrip(",")))
         items += sentences(run.detail, 2) if run.detail else []
+        items += [*stall, *(_format_diagnosis(run) if run.reason != "done" else [])]
         items += [labelled("  ended", f"by us: {phrases.format_ranks(run.stopped)}")] if run.stopped else []
-        items += _format_diagnosis(run) if run.reason != "done" else []
-    items += [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))
-    return [*items, *format_cleanup_proof(run.run, run)]
+    return [*items, *format_cleanup_proof(run)]
 
 
 _REASONS = {
@@ -51,24 +55,22 @@ _REASONS = {
 
 
 def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
-    after = phrases.format_duration(rank.at - run.started)
+    after = f" after {phrases.format_duration(rank.at - run.started)}" if run.started else ""
     first = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
     who = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}"
-    items: list[RenderableType] = [outcome(False, (who, STRONG), f" after {after}{first}")]
+    items: list[RenderableType] = [outcome(False, (who, STRONG), f"{after}{first}")]
     output = (rank.traceback or rank.tail).strip("\n") or rank.error
     lines = escape_lines(strip_colours(output))[-_LAST_WORDS:]
     if lines and lines != [""]:
         items += whole("\n".join(lines), 2)
+    if rank.where:
+        items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
     if len(lines) > _SEEN:
         items.append(labelled("  first", (who, STRONG)))
     if rank.error and not rank.oom and rank.error not in output:
         items.append(Line(text(f"  {rank.error}"), 2))
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
-    if not run.diagnosis:
-        missing = "a command or a library was not found: ipexctl doctor"
-        hint = missing if rank.status == 127 else f"ipexctl logs {run.run} --rank {rank.rank}"
-        items.append(labelled("  hint", hint, copied=True))
     return items
 
 
@@ -76,13 +78,56 @@ _LAST_WORDS, _SEEN = 30, 10  # lines of a failed rank; after more than a small s
 
 
 def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:
-    """What the failure is known as, and what helps."""
+    """What the failure is known as."""
     diagnosis = run.diagnosis
     if not diagnosis:
         return []
     items: list[RenderableType] = [labelled("  known", (diagnosis.title, STRONG))]
-    items += [labelled("", diagnosis.why)] if diagnosis.why else []
-    return [*items, labelled("  hint", diagnosis.fix, copied=True)]
+    return [*items, labelled("", diagnosis.why)] if diagnosis.why else items
+
+
+def format_next_step(run: RunOutcome, place: Sequence[str] = ()) -> list[RenderableType]:
+    """What helps, and as the last line the one command to type; nothing after a good run. ``place`` are the options by
+    which it finds the run's hosts."""
+    words, command = _choose_next_step(run)
+    return typeset.format_next_step(words, complete_hint(command, place))
+
+
+def format_orphans_step(run: str, cleanup: Cleanup, place: Sequence[str] = ()) -> list[RenderableType]:
+    """What to do about processes that are left."""
+    command = advise("stop", "--orphans", *([run] if run else []))
+    return typeset.format_next_step(_END_ORPHANS, complete_hint(command, place)) if cleanup.orphans else []
+
+
+_END_ORPHANS = "this looks for the processes again and ends those that can be ended"
+
+
+def _choose_next_step(run: RunOutcome) -> tuple[str, str]:
+    """Words about what helps, and a command; empty where there is nothing to say."""
+    good = run.reason == "done" and all(rank.state == "ok" for rank in run.ranks)
+    first = next((rank for rank in run.ranks if rank.rank == run.first), None)
+    if run.orphans:
+        return _END_ORPHANS, advise("stop", "--orphans", run.run)
+    if good or not run.ranks:
+        return "", ""
+    if not run.reason:
+        return "", advise("attach", run.run)
+    if known := run.diagnosis:
+        command = known.command or advise("logs", run.run, *(["--rank", str(first.rank)] if first else []))
+        return known.fix if known.fix != command else "", command
+    if first and first.status == 127:
+        return "a command or a library was not found", advise("doctor")
+    if first:
+        return f"all that rank {first.rank} wrote:", advise("logs", run.run, "--rank", str(first.rank))
+    if run.suspects:
+        rank = run.suspects[0]
+        return (
+            "--stall kill ends such a run by itself; all that the rank wrote:",
+            advise("logs", run.run, "--rank", str(rank)),
+        )
+    if run.reason in ("lost", "launch"):
+        return "", advise("doctor")
+    return "", advise("logs", run.run)
 
 
 def describe_rank_end(rank: RankOutcome) -> str:
@@ -100,17 +145,35 @@ def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, RankOutcome]) -> s
     return f"{phrases.format_ranks(numbers)} on {where}"
 
 
-def _format_ranks(ranks: Sequence[RankOutcome]) -> RenderableType:
-    """A line per rank with its last words; of many, a line per host."""
-    table = grid(3, last="ellipsis")
-    by_host = group_pairs((rank.host, rank) for rank in ranks)
-    few = len(ranks) <= 16
-    for members in [[rank] for rank in ranks] if few else list(by_host.values())[:16]:
-        numbers = f"rank {members[0].rank}" if few else phrases.format_ranks([rank.rank for rank in members])
-        table.add_row(f"  {numbers}", text(members[0].host), "exit 0", text((_get_last_line(members[0]), QUIET)))
-    if not few and len(by_host) > 16:
-        table.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
-    return table
+class _RankLines:
+    """A line per rank with its last words; of many, a line per host. A long last line gives way, then the host's name;
+    rank and exit never do."""
+
+    FEW = 16  # ranks, or hosts
+    END = "exit 0"
+    LEAST = 8  # cells of a last line or a host's name
+
+    def __init__(self, ranks: Sequence[RankOutcome]) -> None:
+        by_host = group_pairs((rank.host, rank) for rank in ranks)
+        few = len(ranks) <= self.FEW
+        groups = [[rank] for rank in ranks] if few else list(by_host.values())
+        self._rows = [
+            (phrases.format_ranks([rank.rank for rank in group]), escape(group[0].host), _get_last_line(group[0]))
+            for group in groups[: self.FEW]
+        ]
+        self._more = len(groups) - len(self._rows)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        ranks = max(phrases.count_cells(numbers) for numbers, _, _ in self._rows)
+        hosts = max(phrases.count_cells(host) for _, host, _ in self._rows)
+        room = options.max_width - ranks - len(self.END) - 6
+        hosts = min(hosts, max(room, self.LEAST))
+        for numbers, host, last in self._rows:
+            parts: list[Part] = [f"  {fill_cells(numbers, ranks)}  {fill_cells(host, hosts)}  {self.END}"]
+            parts += [("  " + last, QUIET)] if room - hosts >= self.LEAST + 2 else []
+            yield make_row(*parts)
+        if self._more > 0:
+            yield make_row(f"  … and {self._more} more hosts: {self.END}")
 
 
 def _get_last_line(rank: RankOutcome) -> str:
@@ -118,19 +181,37 @@ def _get_last_line(rank: RankOutcome) -> str:
     return escape(strip_colours(lines[-1])) if lines else ""
 
 
-def format_cleanup_proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
+def format_cleanup_proof(cleanup: Cleanup) -> list[RenderableType]:
     """Whether processes of a run are left on its hosts."""
     items: list[RenderableType] = []
     for host, pids in cleanup.orphans.items():
         left = f"{pluralize(len(pids), 'process')} left on {host}: "
         items.append(outcome(False, (left, STRONG), " ".join(map(str, pids))))
-    if cleanup.orphans:
-        items.append(labelled("  hint", f"ipexctl stop --orphans {run}", copied=True))
-    elif cleanup.clean:
+    if cleanup.clean and not cleanup.orphans:
         items.append(text(f"0 processes left on {pluralize(len(cleanup.clean), 'host')}"))
     if cleanup.unchecked:
         items.append(Line(text(("! ", WARN), f"could not look: {phrases.format_hosts(cleanup.unchecked)}"), 2))
     return items
+
+
+def format_stacks(value: RankStacksAnswer) -> list[RenderableType]:
+    """Where ranks stand: which are where, and of each place the stack of one rank, innermost first."""
+    items: list[RenderableType] = [Line(text(line), _measure_label(line)) for line in value.summary]
+    items = items or [text("no rank answered")]
+    for place in value.places:
+        if place.frames:
+            items += ["", text((phrases.format_ranks(place.ranks), STRONG), f" on {phrases.format_hosts(place.hosts)}")]
+            items += [Line(text("  ", frame), 4) for frame in place.frames]
+    return items
+
+
+def _measure_label(line: str) -> int:
+    """Where the place stands in a line such as ``  ranks 0-3  train.py:88 step``; 2 in a sentence."""
+    label = re.match(r"  ranks? [\d,-]+ +", line)
+    return label.end() if label and label.end() <= _WIDEST_LABEL else 4 if label else 2
+
+
+_WIDEST_LABEL = 24  # cells
 
 
 def format_runs(value: PsAnswer) -> list[RenderableType]:
@@ -148,10 +229,12 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
 
 
 class _Runs:
-    """A line per run. What matters least gives way on a narrow screen; id and state are never broken."""
+    """A line per run. What matters least gives way on a narrow screen; id and state are never broken. What no run has
+    is no column."""
 
-    LEAST = ("watchers", "owner", "head", "ranks", "title", "hosts", "started")  # the first gives way first
-    TITLE = 20  # its last words may be missing
+    # The first gives way first; the time of the start at once where how long ago that was is known.
+    LEAST = ("watchers", "head", "ranks", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
+    LAST, ROOMS = "command", (40, 12)  # its last words may be missing; its least cells, at first and in the end
 
     def __init__(self, rows: Sequence[ListedRun]) -> None:
         self._rows = [self._shown(row) for row in rows]
@@ -160,28 +243,41 @@ class _Runs:
     def _shown(row: ListedRun) -> dict[str, str]:
         state = f"{row.state} ({row.reason})" if row.reason else row.state
         hosts, few = (phrases.format_hosts(row.hosts, most=most) for most in (3, 1))
-        cells = {"run": row.run, "state": state, "ranks": row.ranks, "hosts": hosts, "started": row.started}
-        cells |= {"head": row.head, "owner": row.owner, "watchers": row.watchers, "title": row.title, "few": few}
+        elapsed = "" if row.elapsed is None else phrases.format_clock(row.elapsed)
+        pace = "" if row.pace is None else f"{row.pace:.2f}"
+        cells = {"run": row.run, "state": state, "elapsed": elapsed, "step": "" if row.step is None else row.step}
+        cells |= {"it/s": pace, "ranks": row.ranks, "hosts": hosts, "started": row.started, "owner": row.owner}
+        cells |= {"head": row.head, "watchers": row.watchers, "command": row.command or row.title, "few": few}
         return {name: one_line(cell) for name, cell in cells.items()}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows, names = self._rows, [name for name in self._rows[0] if name != "few"]
-        if self._room(rows, names) > options.max_width:  # the year, the seconds and hosts after the first are the first
-            rows = [row | {"started": row["started"][5:16], "hosts": row["few"]} for row in rows]
-        for name in self.LEAST:
-            if self._room(rows, names) > options.max_width:
+        rows = self._rows
+        names = [name for name in rows[0] if name != "few" and any(row[name] for row in rows)]
+        least = [*(["started"] if all(row["elapsed"] for row in rows) else []), *self.LEAST]
+        room, few = self.ROOMS
+        if self._measure(rows, names, room) > options.max_width:
+            # The year, the seconds, the desk and hosts after the first are the first to be left out.
+            short = {row["run"]: {"started": row["started"][5:16], "owner": row["owner"].split("@")[0]} for row in rows}
+            rows = [row | short[row["run"]] | {"hosts": row["few"]} for row in rows]
+        for name in least:
+            if name == "hosts" and self._measure(rows, names, room) > options.max_width:
+                room = few
+            if name in names and self._measure(rows, names, room) > options.max_width:
                 names.remove(name)
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
         for name in names:
             table.add_column(name, no_wrap=True)
-        left = options.max_width - self._room(rows, names) + self.TITLE
+        left = options.max_width - self._measure(rows, names, room) + room
         for row in rows:
             cells = [text((row[name], STRONG if name == "run" else "")) for name in names]
-            if names[-1] == "title":
-                cells[-1].truncate(max(left, self.TITLE), overflow="ellipsis")
+            if names[-1] == self.LAST:
+                cells[-1].truncate(max(left, room), overflow="ellipsis")
             table.add_row(*cells)
         yield table
 
-    def _room(self, rows: list[dict[str, str]], names: list[str]) -> int:
+    def _measure(self, rows: list[dict[str, str]], names: list[str], room: int) -> int:
+        """The cells of the table, where its last column has at most so many."""
         widths = {name: max(map(phrases.count_cells, (name, *(row[name] for row in rows)))) for name in names}
-        return sum((widths | {"title": self.TITLE} if "title" in names else widths).values()) + 2 * len(widths) - 2
+        if self.LAST in widths:
+            widths[self.LAST] = min(widths[self.LAST], room)
+        return sum(widths.values()) + 2 * len(widths) - 2

@@ -1,20 +1,44 @@
 """What people read at the end of a verb, as Rich renderables: which screen an answer has, and the small ones."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 
 from ipexctl.model import answers as a
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.model.text import format_size, pluralize
-from ipexctl.show import phrases, typeset
+from ipexctl.show import bench_table, phrases, typeset
+from ipexctl.show.compare_screen import format_comparison
 from ipexctl.show.hosts_screen import format_doctor
-from ipexctl.show.run_screen import format_cleanup_proof, format_run_card, format_runs
+from ipexctl.show.profile_screen import format_profile
+from ipexctl.show.run_screen import (
+    format_cleanup_proof,
+    format_next_step,
+    format_orphans_step,
+    format_run_card,
+    format_runs,
+    format_stacks,
+)
+from ipexctl.show.saved_runs_screen import format_pruned_runs, format_saved_runs
 from ipexctl.show.tables import format_any_answer
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, grid, labelled, outcome, text, whole
+from ipexctl.show.typeset import (
+    BAD,
+    GOOD,
+    QUIET,
+    STRONG,
+    WARN,
+    Line,
+    Part,
+    labelled,
+    outcome,
+    split_harmless_lines,
+    text,
+    whole,
+)
 
 
 def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
@@ -24,10 +48,12 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_play_steps(value.steps, dry=bool(value.dry))
         case a.PlayListAnswer():
             return format_any_answer({"steps": to_json(value.list_)})
-        case a.DryRun() | a.RunPlanAnswer():
+        case a.RunPlanAnswer():
             return whole(value.plan)
+        case a.DryRun():
+            return typeset.format_plan(value.plan)
         case a.SyncAnswer() | a.FetchAnswer() | a.WheelsAnswer() | a.InstallAnswer() if value.dry:
-            return whole(value.plan or "")
+            return typeset.format_plan(value.plan or "")
         case a.DoctorAnswer():
             return format_doctor(value)
         case a.ExplainAnswer():
@@ -40,30 +66,101 @@ def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
             return format_verify(value)
         case a.PsAnswer():
             return format_runs(value)
+        case a.RankStacksAnswer():
+            return format_stacks(value)
+        case a.RunsAnswer():
+            return format_saved_runs(value)
+        case a.SupportAnswer():
+            return whole(value.plan or f"{value.path}: {format_size(value.bytes or 0)}")
+        case a.ExportAnswer():
+            many = pluralize(len(value.runs), "run")
+            return [text(f"{pluralize(value.values, 'value')} of {many} in {value.path} ({value.format})")]
+        case a.PruneAnswer():
+            return format_pruned_runs(value)
         case a.SyncAnswer() | a.FetchAnswer():
             return format_transfers(value.hosts)
+        case a.CompareAnswer():
+            return format_comparison(value)
+        case a.ReportAnswer():
+            return [labelled("page", f"{value.page}  ({format_size(value.bytes)})")]
         case a.RunAnswer():
-            return []
+            return format_profile(value.profile, value.trace or "") if value.profile else []
+        case a.ProfileAnswer():
+            return format_profile(value.profile, value.trace or "")
         case a.StopAnswer():
             reason = format_any_answer({"run": value.run, "reason": value.reason})
-            return [*reason, *format_cleanup_proof(value.run, value)]
+            return [*reason, *format_cleanup_proof(value)]
         case a.ReapAnswer():
-            return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof("", value)]
-        case a.StacksAnswer() | a.StacksWhyAnswer() | a.EmitAnswer() | a.HostsAnswer():
+            return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof(value)]
+        case a.StacksAnswer():
+            return [_StackTable(value.text)]
+        case a.StacksWhyAnswer() | a.MigrateAnswer():
+            return typeset.format_plan(value.text)
+        case a.EmitAnswer() | a.HostsAnswer():
             return whole(value.text)
-        case a.BenchAnswer() | a.MigrateAnswer():
+        case a.ShownExampleAnswer():
+            return whole(value.text)
+        case a.ExamplesAnswer():
+            return format_examples(value.examples)
+        case a.CopiedExampleAnswer():
+            return [labelled("into", value.directory), labelled("files", ", ".join(value.files))]
+        case a.BenchAnswer() if value.title:
+            return [_BenchTable(value)]
+        case a.BenchAnswer():
             return whole(value.text)
         case a.AccelerateAnswer() if value.text is not None:
             return whole(value.text)
         case a.UnknownAnswer():
             return format_any_answer(value.value)
         case _:  # those without a screen of their own
-            return format_any_answer(to_json(value))
+            return format_any_answer({key: part for key, part in to_json(value).items() if key not in _STEPS})
+
+
+_STEPS = ("next", "then")  # keys of answers: commands that come next
+
+
+class _StackTable:
+    """The version table. On a narrow screen the MPI gives way, then oneCCL, then the processor; what follows the table
+    is broken between words."""
+
+    LEAST = ("MPI", "oneccl", "CPU")
+
+    def __init__(self, words: str) -> None:
+        table, _, self._notes = words.partition("\n\n")
+        rows = [re.split(" {2,}", line) for line in split_harmless_lines(table)]  # no cell but the last is empty
+        self._rows = [[*row, *[""] * (len(rows[0]) + 1 - len(row))] for row in rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows = self._rows
+        for name in ("", *self.LEAST):  # at first as they are
+            columns = [index for index, head in enumerate(rows[0]) if not name or head != name]
+            rows = [[row[index] for index in columns] for row in rows]
+            widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
+            if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
+                break
+        for row in rows:
+            cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+            yield Line(text("  ".join(cells).rstrip()), whole=True)
+        yield from (["", *typeset.format_plan(self._notes)] if self._notes else [])
+
+
+class _BenchTable:
+    """The table of ``bench`` in the width of the screen."""
+
+    def __init__(self, answer: a.BenchAnswer) -> None:
+        self._answer = answer
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows, title, notes = self._answer.rows, self._answer.title, self._answer.notes
+        lines = bench_table.format_rows(rows, title, notes, min(options.max_width, bench_table.WIDTH))
+        yield from (Line(text(line), 2) for line in lines)
 
 
 def format_ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
     """The screen of a report: the run's card, the recap, what is not stored. Failures are shown before."""
-    items: list[RenderableType] = format_run_card(report.run) if report.run else []
+    # Of a bench, what its runs measured is the answer; only a run that went wrong has something to add.
+    measured = report.verb == "bench" and report.run is not None and report.run.reason == "done"
+    items: list[RenderableType] = format_run_card(report.run) if report.run and not measured else []
     if report.hosts and not dry and report.verb in ("play", "demo"):
         items += ["", *format_recap(report.hosts)] if items else format_recap(report.hosts)
     return [*items, *(format_lost_output(report.lost) if report.lost else [])]
@@ -72,6 +169,27 @@ def format_ending(report: CommandReport, *, dry: bool = False) -> list[Renderabl
 def format_saved_path(report: CommandReport) -> list[RenderableType]:
     """Where the run is saved."""
     return [labelled("saved", report.saved)] if report.saved else []
+
+
+def format_next_steps(
+    report: CommandReport | None, answer: a.AnyAnswer | None = None, hints: Sequence[str] = ()
+) -> list[RenderableType]:
+    """The end of every screen: the hints of failures, then what to do next. The last line is a command where there is
+    one."""
+    items = [item for hint in dict.fromkeys(hints) for item in typeset.format_hint(hint)]
+    place = report.place if report else ()
+    match answer:
+        case a.StopAnswer(run=run):
+            items += format_orphans_step(run, answer, place)
+        case a.ReapAnswer():
+            items += format_orphans_step("", answer, place)
+        case a.InitAnswer(next=command, then=then):
+            items += typeset.format_next_step(f"first what it would do, then: {then}", command)
+        case a.InstallAnswer() | a.LabAnswer() | a.CopiedExampleAnswer() | a.PlayAnswer() | a.PruneAnswer() if (
+            answer.next and not hints
+        ):
+            items += typeset.format_next_step("", answer.next)
+    return [*items, *(format_next_step(report.run, place) if report and report.run else [])]
 
 
 def format_lost_output(output: LostOutput) -> list[RenderableType]:
@@ -97,8 +215,7 @@ def format_install(value: a.InstallAnswer) -> list[RenderableType]:
     ]
     groups = (("changed", value.changed, GOOD), ("unchanged", value.unchanged, QUIET), ("failed", value.failed, BAD))
     items += [labelled(name, (phrases.format_hosts(hosts), style)) for name, hosts, style in groups if hosts]
-    items += [labelled("venv", value.venv)] if value.venv else []
-    return [*items, labelled("next", value.next, copied=True)] if value.next else items
+    return [*items, labelled("venv", value.venv)] if value.venv else items
 
 
 def _describe_check(check: a.ImportCheck) -> str:
@@ -145,6 +262,18 @@ def _format_amount(transfer: a.SyncedHost | a.FetchedHost) -> str:
 _NOTHING = "nothing there"
 
 
+def format_examples(examples: Sequence[a.ListedExample]) -> list[RenderableType]:
+    """Playbooks and examples by their names, each with its first line."""
+    items: list[RenderableType] = []
+    width = max((len(each.name) for each in examples), default=0)
+    for kind in dict.fromkeys(each.kind for each in examples):
+        items.append(text((f"{kind}s", STRONG)))
+        items += [
+            Line(text(f"  {each.name:{width}}  {each.title}"), width + 4) for each in examples if each.kind == kind
+        ]
+    return items
+
+
 def format_verify(value: a.VerifyAnswer) -> list[RenderableType]:
     """Which stack each host has; hosts with the same one share a line. Failures are shown elsewhere."""
     groups: dict[tuple[str, bool], list[str]] = {}
@@ -186,20 +315,42 @@ _COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
 
 def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
-    alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
-    get_counts = attrgetter(*_COUNTS)
-    rows = group_pairs(((get_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
-    table = grid(1 + len(_COUNTS), last="fold")
-    blank = "" if all(host.good for host in hosts) else "  "
-    for (counts, why, _), group in rows.items():
-        good = group[0].good
-        cells = [
-            text((f"{key}={count}", {"changed": WARN, "ok": GOOD}.get(key, BAD) if count else QUIET))
-            for key, count in zip(_COUNTS, counts, strict=True)
+    return [_Recap(hosts)]
+
+
+class _Recap:
+    """A line per host. Where it has no room, why a host failed is below it, then what is 0 is left out."""
+
+    def __init__(self, hosts: Sequence[HostOutcome]) -> None:
+        alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
+        get_counts = attrgetter(*_COUNTS)
+        rows = group_pairs(((get_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
+        self._blank = "" if all(host.good for host in hosts) else "  "
+        self._rows = [
+            (phrases.format_hosts(host.host for host in group), counts, why, group[0].good)
+            for (counts, why, _), group in rows.items()
         ]
-        names = phrases.format_hosts(host.host for host in group)
-        table.add_row(text((blank + names, STRONG) if good else (f"✗ {names}", BAD)), *cells, text(why))
-    return [table]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        names = max((phrases.count_cells(name) for name, *_ in self._rows), default=0)
+        widths = [max(len(f"{key}={row[1][index]}") for row in self._rows) for index, key in enumerate(_COUNTS)]
+        room = options.max_width - len(self._blank) - names - sum(widths) - 2 * len(widths)
+        beside = all(phrases.count_cells(why) + 2 <= room for _, _, why, _ in self._rows)
+        for name, counts, why, good in self._rows:
+            cells = [(f"{key}={count}", count) for key, count in zip(_COUNTS, counts, strict=True)]
+            if room >= 0:
+                cells = [(f"{cell:<{width}}", count) for (cell, count), width in zip(cells, widths, strict=True)]
+            else:
+                cells = [cell for cell in cells if cell[1]] or cells[:1]
+            styles = {"changed": WARN, "ok": GOOD}
+            parts: list[Part] = [(f"{self._blank}{name:<{names}}", STRONG) if good else (f"✗ {name:<{names}}", BAD)]
+            for cell, count in cells:
+                parts += ["  ", (cell, styles.get(cell.split("=")[0], BAD) if count else QUIET)]
+            line = text(*parts, *(["  ", why] if why and beside else []))
+            line.rstrip()
+            yield Line(line, 4)
+            if why and not beside:
+                yield Line(text("    ", why), 4)
 
 
 def _explain_host(host: HostOutcome) -> str:

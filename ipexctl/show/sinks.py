@@ -14,7 +14,14 @@ from ipexctl.model.text import pluralize
 from ipexctl.show import event_json
 from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
-from ipexctl.show.phrases import format_amount, format_failure_lines, format_pace, format_phase, format_refusal_lines
+from ipexctl.show.phrases import (
+    format_amount,
+    format_failure_lines,
+    format_hint_lines,
+    format_pace,
+    format_phase,
+    format_refusal_lines,
+)
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print, strip_colours
 
@@ -53,7 +60,7 @@ class Plain:
         self._shown_at: dict[object, float] = {}
         self._moved: dict[str, tuple[float, int]] = {}  # stamp and amount of a host's first progress in its step
         self._failures = PendingFailures()
-        self._dry = False
+        self._answer: AnyAnswer | None = None
         self._closed = False
 
     def handle_event(self, stamped: Stamped) -> None:
@@ -87,7 +94,7 @@ class Plain:
                 words = "\n  ".join(escape_lines(detail))
                 self._print(f"{_format_host_mark(host)}{escape(step)}: {outcome}{f': {words}' if words else ''}")
             case e.Answer(value=value):
-                self._dry = is_dry(value)
+                self._answer = value
                 self._show_failures()
                 self._print_result(lambda screens: screens.format_answer(value))
             case e.RunStarted(run=run, head=head, ranks=ranks):
@@ -101,7 +108,7 @@ class Plain:
                 self._flush_rank(rank)
             case e.RunEnded():
                 self._flush_rank(None)
-            case _:  # plans, stages, facts, findings and cleanup checks are shown by the result
+            case _:  # plans, stages, samples, facts, findings and cleanup checks are shown by the result
                 pass
 
     def close(self, report: CommandReport | None = None) -> None:
@@ -111,9 +118,13 @@ class Plain:
         self._flush_rank(None)
         self._show_failures()
         if report:
-            self._print_result(lambda screens: screens.format_ending(report, dry=self._dry))
+            dry = self._answer is not None and is_dry(self._answer)
+            self._print_result(lambda screens: screens.format_ending(report, dry=dry))
             if report.saved:
                 self._print(f"saved in {escape(report.saved)}")
+        self._print(*(line for hint in self._failures.pop_hints() for line in format_hint_lines(hint)))
+        if report:
+            self._print_result(lambda screens: screens.format_next_steps(report, self._answer))
         self._out.flush()
         self._err.flush()
 
@@ -156,7 +167,8 @@ class Plain:
 
     def _print_raw(self, key: tuple[int, str], prefix: str, data: bytes, partial: bool) -> None:
         """The rank's bytes as they are, labelled at the beginning of each line."""
-        pipe, start = self._out if key[1] == "out" else self._err, prefix.encode()
+        pipe = self._out if key[1] == "out" else self._err
+        start = pipe.encode(prefix)
         data = self._unfinished.pop(key, b"") + data
         end = data.rfind(b"\n") + 1 if partial and len(data) < LIMIT else len(data)
         if end < len(data):
@@ -190,7 +202,8 @@ class Plain:
 
 
 _OF_RANKS = (e.RankStage, e.Stalled, e.StallCompared, e.RankStack)
-_PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.FindingReported, *_OF_RANKS)
+_SAMPLED = (e.HostSample, e.FiguresRead)
+_PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.FindingReported, *_OF_RANKS, *_SAMPLED)
 
 
 def _format_host_mark(host: str) -> str:

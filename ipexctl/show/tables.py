@@ -24,7 +24,7 @@ def format_any_answer(value: JsonObject) -> list[RenderableType]:
             single[escape(key.replace("_", " "))] = flatten_value(inner)
     room = max(map(phrases.count_cells, single), default=0) + 1
     named = [
-        labelled("" if index else name, line, room=room)
+        labelled("" if index else name, line, room=room, copied=shown.startswith(("ssh ", "ipexctl ")))
         for name, shown in single.items()
         for index, line in enumerate(split_harmless_lines(shown))
     ]

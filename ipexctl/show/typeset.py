@@ -2,6 +2,7 @@
 
 Rich is imported here: import this module only to show something. 80 columns do; nothing depends on colour."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -77,6 +78,22 @@ def format_paragraphs(words_: str) -> list[RenderableType]:
     return [Line(text(line), copied=line.startswith("fix: "), most=_READABLE) for line in joined]
 
 
+_LABEL = re.compile(r"\s*(?:\S+(?: \S+)? {2,}|\S+: (?=\S))")  # what begins a line of a plan: a name and blanks, a host
+_FARTHEST = 16  # cells: a longer label does not indent the lines below it
+
+
+def format_plan(words_: str) -> list[RenderableType]:
+    """Lines of a plan or a report, each broken between words; the further lines of one are below its first word, or
+    below what follows its label. Commands stay whole."""
+    items: list[RenderableType] = []
+    for line in split_harmless_lines(words_):
+        label = _LABEL.match(line)
+        blanks = len(line) - len(line.lstrip(" "))
+        hang = label.end() if label and label.end() <= _FARTHEST else blanks + 2
+        items.append(Line(text(line), hang, copied=True))
+    return items
+
+
 _READABLE = 100  # cells: longer lines of prose are hard to read
 
 
@@ -87,13 +104,27 @@ def format_message(words_: str, *mark: Part) -> list[Line]:
 
 
 def format_failures(every: Iterable[Failure]) -> list[Line]:
-    """Failures with the same cause are one."""
+    """Failures with the same cause are one. Their hints are for the end of the screen (`format_hint`)."""
     lines: list[Line] = []
-    for sentence, more, hint in phrases.group_failures(every):
+    for sentence, more, _ in phrases.group_failures(every):
         lines.append(Line(text(("✗ ", BAD), sentence), 4))
         lines += [Line(text(f"  {line}"), 4) for line in more]
-        lines += [Line(text(line), 8, copied=True) for line in phrases.format_hint_lines(hint)] if hint else []
     return lines
+
+
+def format_hint(hint: str) -> list[RenderableType]:
+    """A hint of one or several lines; where it ends in a command, that is a line of its own."""
+    *lines, last = escape_lines(hint)
+    words_, command = phrases.split_command(last)
+    lines += [words_] if words_ else []
+    items: list[RenderableType] = [labelled("" if n else "hint", line, copied=True) for n, line in enumerate(lines)]
+    return [*items, *format_next_step("", command)]
+
+
+def format_next_step(words_: str, command: str) -> list[RenderableType]:
+    """What helps in words, and as the last line one command, which is never broken: it is copied."""
+    items: list[RenderableType] = [labelled("hint", words_)] if words_ else []
+    return [*items, Line(text((command, STRONG)), whole=True)] if command else items
 
 
 def split_harmless_lines(words_: str) -> list[str]:

@@ -16,6 +16,7 @@ from ipexctl.model.answers import AccelerateAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.verbs.common.probe import probe_hosts
@@ -82,7 +83,7 @@ def _fill_config(
     version = packages.get("accelerate")
     if version is None:
         where = head.installed.venv if head.installed else "~"
-        hint = "ipexctl install --with accelerate, or --accelerate-version 1.7.0"
+        hint = advise("install", "--with", "accelerate", text="--accelerate-version 1.7.0, or install it:")
         raise UsageError(f"{inventory.head.name} has no accelerate at {printable(where)}", hint=hint, exit=Exit.STEP)
     if len(inventory) == 1 and n is None and ppn is None and not inventory.head.slots:
         n = 1

@@ -8,15 +8,17 @@ from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.decide import bench_report
-from ipexctl.model.answers import BenchAnswer, DryRun
-from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Message, Planned, Started
+from ipexctl.model.answers import BENCH_MODES, BenchAnswer, DryRun
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import JsonObject
 from ipexctl.model.tasks import Bench, Run
-from ipexctl.model.text import pluralize
-from ipexctl.show import chart
+from ipexctl.model.text import join_names, pluralize
+from ipexctl.model.toml import parse_toml
+from ipexctl.show import bench_table, chart
 from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.run.run import run
@@ -56,24 +58,31 @@ def bench(
     for engine, together in runs:
         yield Message(f"measure {engine}, {'all hosts together' if together else 'each host alone'}")
         run_task = _make_run_task(task, engine, ("train",) if together else modes, together=together)
-        metrics: RunMetrics = yield from collect_metrics(run(run_task, inventory, context, environ))
+        metrics: RunMetrics = yield from collect_metrics(
+            run(run_task, inventory, context, environ), bench_report.describe_line
+        )
         (joint if together else alone).extend(metrics.lines)
         exit = metrics.exit
         if not metrics.good:
             missing[engine] = "not measured: the run failed"
             break
     ways = [("stock", "eager"), *([("stock", "compile")] if task.compile else []), ("ipex", "eager")]
-    rows = bench_report.build_rows(modes, ways, alone, joint, missing)
+    peaks = bench_report.compute_peaks(facts, bench_report.PeakTable(**parse_toml(read_data("peaks.toml"))))
+    rows = bench_report.build_rows(modes, ways, alone, joint, missing, peaks)
     title, notes = _format_title(task, facts), _describe_method(task, facts, modes, together=several)
     if plot:
-        groups = {
-            bench_report.MODES[mode]: [(row.name, row.host, row.why or "") for row in rows if row.mode == mode]
-            for mode in modes
-        }
+        groups: dict[str, list[tuple[str, float | None, str]]] = {BENCH_MODES[mode]: [] for mode in modes}
+        for row in rows:
+            groups[BENCH_MODES[row.mode]].append((row.name, row.host, "no result" if row.refused else row.why or ""))
         plot.write_text(chart.draw_chart(read_data("chart.j2"), title, groups, "samples/s"), encoding="utf-8")
         notes.append(f"drawn in {plot}")
-    text = bench_report.format_rows(rows, title, notes)
-    yield Answer(BenchAnswer(task.model, task.size, task.batch, rows, tuple(notes), text))
+    text = "\n".join(bench_table.format_rows(rows, title, notes))
+    yield Answer(BenchAnswer(task.model, task.size, task.batch, rows, tuple(notes), text, title))
+    if refused := [row.name for row in rows if row.refused]:
+        what = f"no result: {join_names(list(dict.fromkeys(refused)), 3)} (the table says why)"
+        yield HostFailed(
+            Failure("", Kind.STEP, what, advise("doctor", text="what else runs on the hosts:"), "no-result")
+        )
     yield Ended("bench", exit)
 
 
@@ -90,6 +99,7 @@ def _make_run_task(task: Bench, engine: str, modes: tuple[str, ...], *, together
         venv=task.venv,
         time_limit=task.time_limit,
         stall_warn=0.0,
+        metrics_every=0.0,
     )
 
 
@@ -100,7 +110,7 @@ def _format_title(task: Bench, facts: Mapping[str, Facts]) -> str:
         for name in ("torch", _IPEX)
     }
     named = [f"{'IPEX' if name == _IPEX else name} {', '.join(each)}" for name, each in versions.items() if any(each)]
-    return f"BERT {task.size}, {task.batch} samples per step, {hosts}: {', '.join(named)}"
+    return f"BERT {task.size}, {pluralize(task.batch, 'sample')} per step, {hosts}: {', '.join(named)}"
 
 
 def _describe_method(task: Bench, facts: Mapping[str, Facts], modes: tuple[str, ...], *, together: bool) -> list[str]:

@@ -7,6 +7,7 @@ from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, Message, Started
+from ipexctl.model.hints import advise
 from ipexctl.verbs import lab
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import read_playbook, select_hosts
@@ -31,7 +32,7 @@ def demo(
     finally:
         context.links.close()
         if keep:
-            yield Message(f"the lab stays up: ipexctl doctor -f {directory / 'hostfile'}")
+            yield Message(advise("doctor", "-f", str(directory / "hostfile"), text="the lab stays up:"))
         else:
             yield from run_nested(lab.down(directory))
     yield Ended("demo", exit)

@@ -11,6 +11,7 @@ from ipexctl.act.lab import Lab, LabError
 from ipexctl.model.answers import LabAnswer, LabHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Started, StepEnded, StepStarted
+from ipexctl.model.hints import advise
 from ipexctl.model.text import pluralize
 
 
@@ -25,8 +26,8 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
         old = act.load_lab(directory)
         is_up = old is not None and old.ready and not act.find_dead_hosts(old)
         if old and is_up and len(old.names) != hosts:
-            what = f"a lab of {len(old.names)} hosts is up in {directory}"
-            raise UsageError(what, hint="ipexctl lab down", exit=Exit.BUSY)
+            what = f"a lab of {pluralize(len(old.names), 'host')} is up in {directory}"
+            raise UsageError(what, hint=advise("lab", "down"), exit=Exit.BUSY)
         title = f"{pluralize(hosts, 'SSH server')} on {act.ADDRESS}, below {directory}"
         yield Started("lab up", title, tuple(f"lab{number}" for number in range(hosts)))
         if old and is_up:
@@ -99,10 +100,10 @@ def status(directory: Path) -> Generator[Event, None, Lab | None]:
         yield Answer(LabAnswer(False, str(directory), hosts=()))
         yield Ended("lab status", Exit.OK)
         return None
-    hint = "ipexctl lab up"  # cleans up first
+    hint = advise("lab", "up")  # cleans up first
     failures = [Failure(name, Kind.STEP, "sshd does not run", hint, "lab") for name in act.find_dead_hosts(lab)]
     if not lab.ready and not failures:
-        what = "the lab is not ready: ipexctl lab up was killed or still runs"
+        what = "the lab is not ready: its start was killed or goes on"
         failures = [Failure("", Kind.STEP, what, hint, "lab")]
     yield from map(HostFailed, failures)
     yield Answer(replace(_make_answer(lab), up=not failures))
@@ -117,8 +118,7 @@ def _make_answer(lab: Lab) -> LabAnswer:
         hosts.append(LabHost(server.name, act.ADDRESS, server.port, act.is_server_alive(lab, server), count, home))
     hostfile = str(lab.path("hostfile"))
     ssh = f"ssh -F {shlex.quote(str(lab.path('ssh_config')))} {lab.names[0]}"
-    doctor = f"ipexctl doctor -f {shlex.quote(hostfile)}"
-    return LabAnswer(True, str(lab.directory), hostfile, ssh, doctor, hosts=tuple(hosts))
+    return LabAnswer(True, str(lab.directory), hostfile, ssh, advise("doctor", "-f", hostfile), hosts=tuple(hosts))
 
 
 def _discard_lab(directory: Path) -> tuple[int, ...]:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyte
+
 from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import StackMpi, StackSummary
 from tests import mpi
@@ -179,7 +181,8 @@ class Started:
 
 
 class Terminal:
-    """A command on a terminal of its own: `read` what is on it, `close` it as a window is closed."""
+    """A command on a terminal of its own: `read` what was sent to it, `show` what a person saw on it, `close` it as a
+    window is closed. The live screen sends only what changes: a word on the screen may have been sent in pieces."""
 
     def __init__(
         self, desk: Desk, *words: str | Path, columns: int = 100, lines: int = 30, program: str = "env"
@@ -187,6 +190,9 @@ class Terminal:
         self.master, far = pty.openpty()
         fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.screen = b""
+        self._drawn = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._drawn)
+        self._shown: dict[str, None] = {}
 
         def own() -> None:
             os.setsid()
@@ -210,12 +216,24 @@ class Terminal:
         try:
             while piece := os.read(self.master, 65536):
                 self.screen += piece
+                self._stream.feed(piece)
+                self._shown |= dict.fromkeys(line.rstrip() for line in self._drawn.display)
         except (BlockingIOError, OSError):
             pass
         return self.screen
 
+    def look(self) -> str:
+        """What is on the screen at this moment."""
+        self.read()
+        return "".join(f"{line.rstrip()}\n" for line in self._drawn.display)
+
+    def show(self) -> bytes:
+        """All lines that were on the screen at some moment, each once."""
+        self.read()
+        return "\n".join(self._shown).encode()
+
     def until(self, word: bytes, timeout: float = 60.0) -> None:
-        wait(lambda: word in self.read(), timeout, lambda: f"no {word!r} in {self.screen!r}")
+        wait(lambda: word in self.read() or word in self.show(), timeout, lambda: f"no {word!r} in {self.screen!r}")
 
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)

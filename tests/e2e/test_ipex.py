@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 EXAMPLES = ROOT / "examples"
 DTYPE = "bf16" if IPEX_IN_BF16 else "fp32"
-TINY = ("--size", "tiny", "--batch", "4", "--steps", "3")
+TINY = ("--size", "tiny", "--batch", "4", "--steps", "5")
 
 
 def measured(told: Told) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def test_the_bench_measures_ipex_beside_stock_torch_on_each_host_and_together(
     installed: Installed, desk: Desk, tmp_path: Path
 ) -> None:
     plot = tmp_path / "bert.svg"
-    words = ("--size", "tiny", "--steps", "3", "--no-compile", "--plot", plot, "--json")
+    words = ("--size", "tiny", "--steps", "5", "--no-compile", "--plot", plot, "--json")
     told = desk("bench", "bert", "--limit", "node0,node1", *words, timeout=1100)
     assert told.code == 0, told
     rows = {(row["mode"], row["engine"], row["dtype"]): row for row in told.answer["rows"]}

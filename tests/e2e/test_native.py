@@ -14,7 +14,7 @@ from tests.e2e.trained import answered, learnt, ranks_of, said
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 TRAIN = ROOT / "examples/train_ipex.py"
-TINY = ("--size", "tiny", "--batch", "4", "--steps", "3")
+TINY = ("--size", "tiny", "--batch", "4", "--steps", "5")
 
 
 def test_stock_pytorch_with_transformers_is_installed_on_two_hosts(native: Installed) -> None:
@@ -86,7 +86,7 @@ def test_bert_trains_compiled(native: Installed, desk: Desk) -> None:
 
 
 def test_the_bench_measures_what_is_there_and_says_what_is_not(native: Installed, desk: Desk) -> None:
-    words = ("--size", "tiny", "--steps", "3", "--mode", "infer", "--json")
+    words = ("--size", "tiny", "--steps", "5", "--mode", "infer", "--json")
     told = desk("bench", "bert", "--venv", NATIVE, "--limit", "node0,node1", *words, timeout=1100)
     assert told.code == 0, told
     rows = {(row["engine"], row["how"], row["dtype"]): row for row in told.answer["rows"]}

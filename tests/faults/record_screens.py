@@ -41,6 +41,10 @@ def keep(name: str, controller: Desk) -> None:
 
 def _move(stamped: Stamped, earlier: float) -> Stamped:
     event: Any = stamped.event
+    if isinstance(event, e.Started) and event.place:
+        event = dataclasses.replace(
+            event, place=("-f", "hosts")
+        )  # as a user would have it, and no path of this machine
     if getattr(event, "at", 0.0):
         event = dataclasses.replace(event, at=round(event.at - earlier, 3))
     return Stamped(round(stamped.at - earlier, 3), event)

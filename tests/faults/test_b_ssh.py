@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,63 @@ def test_b4_an_unknown_host_key_is_refused_before_any_login(controller: Desk, ho
     told = controller(*words, "--accept-new-host-keys")
     assert fingerprint(hosts.host_key("node0"), tmp_path) not in told.out + told.err
     assert known.read_bytes() == kept
+
+
+def paste_fix(controller: Desk, hosts: Cluster, words: Sequence[str], *, options: str = "") -> int:
+    """Types the command of doctor's one finding about SSH, as it is printed; ``options`` are for its `ssh`."""
+    told = controller(*words, "--json")
+    [fix] = {each["fix"] for each in told.answer["findings"] if each["code"].startswith("SSH")}
+    line = re.split(r"; if it |^if it ", fix)[-1].partition(": ")[2] if "if it " in fix else fix
+    line = re.sub("^ssh ", f"ssh {options} ", line)
+    return subprocess.run(
+        [*hosts.controller, "bash", "-c", line], env=controller.env, cwd=controller.path, timeout=60
+    ).returncode
+
+
+@pytest.mark.fault("B4")
+def test_b4_the_fix_of_an_unknown_host_key_makes_it_known(controller: Desk, hosts: Cluster) -> None:
+    lines = {"node1": f"address={hosts.address('node1')} {keys(hosts)}"}
+    words = (*LOOK, "--hostfile", write_hostfile(controller, lines))
+    assert not (controller.home / ".ssh").exists(), "as a new account has none"
+    assert paste_fix(controller, hosts, words) == 0
+    assert reached(controller(*words, "--json")) == {"node1": True}
+    assert (controller.home / ".ssh").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.fault("B5")
+def test_b5_the_fixes_of_a_changed_host_key_replace_it(controller: Desk, hosts: Cluster) -> None:
+    lines = {"node1": f"address={hosts.address('node1')} {keys(hosts)}"}
+    words = (*LOOK, "--hostfile", write_hostfile(controller, lines))
+    other = f"x {hosts.host_key('node2')}"
+    place = ssh_files(controller, known_hosts=f"{hosts.address('node1')} {hosts.host_key('node1')}\n{other}\n")
+    with serving(hosts, "node1", key=True):
+        assert [paste_fix(controller, hosts, words) for _ in ("removed", "made known")] == [0, 0]
+        assert reached(controller(*words, "--json")) == {"node1": True}
+    assert other in (place / "known_hosts").read_text()
+
+
+@pytest.mark.fault("B7")
+def test_b7_the_fix_of_a_key_that_others_can_read_closes_it(controller: Desk, hosts: Cluster) -> None:
+    key = ssh_files(controller) / "my key"
+    key.write_bytes(hosts.key.read_bytes())
+    key.chmod(0o644)
+    more = f"user=root key='{key}' known_hosts={hosts.known_hosts}"
+    words = (*LOOK, "--hostfile", write_hostfile(controller, {"node1": f"address={hosts.address('node1')} {more}"}))
+    assert paste_fix(controller, hosts, words) == 0
+    assert reached(controller(*words, "--json")) == {"node1": True}
+
+
+@pytest.mark.fault("B1")
+def test_b1_the_fix_of_a_host_that_is_down_shows_whether_it_is_up(controller: Desk, hosts: Cluster) -> None:
+    more = f"{keys(hosts)} known_hosts={hosts.known_hosts}"
+    words = (*LOOK, "--hostfile", write_hostfile(controller, {"node2": f"address={hosts.address('node2')} {more}"}))
+    options = f"-F none -o BatchMode=yes -o UserKnownHostsFile={hosts.known_hosts}"
+    with serving(hosts, "node2", stopped=True):
+        told = controller(*words, "--json")
+        assert paste_fix(controller, hosts, words, options=options) == 255
+    [fix] = {each["fix"] for each in told.answer["findings"] if each["code"] == "SSH001"}
+    line = re.sub("^ssh ", f"ssh {options} ", fix)
+    assert subprocess.run([*hosts.controller, "bash", "-c", line], env=controller.env, timeout=60).returncode == 0
 
 
 @contextlib.contextmanager

@@ -185,13 +185,13 @@ def test_h5_escape_sequences_on_a_terminal(controller: Desk, mpi: Cluster) -> No
     terminal = Terminal(controller, *RUN, PLAYER, "hex", *(piece.hex() for piece in ESCAPES), columns=160)
     try:
         assert terminal.end(120) == 0
-        screen = terminal.read()
+        screen, shown = terminal.read(), terminal.show()
     finally:
         terminal.kill()
     for never in FORBIDDEN:
         assert never not in screen, never
-    assert rb"\x1b]52;c;ZXZpbA==\x07" in screen
-    assert b"last line" in screen
+    assert rb"\x1b]52;c;ZXZpbA==\x07" in shown
+    assert b"last line" in shown
     for rank in range(3):
         assert controller.written(rank) == ledger(mpi, rank)
 
@@ -218,7 +218,7 @@ def test_h6_markup_in_what_ranks_say(controller: Desk, mpi: Cluster) -> None:
     terminal = Terminal(controller, *RUN, PLAYER, "hex", MARKUP.encode().hex(), columns=160)
     try:
         assert terminal.end(120) == 0
-        screen = terminal.read().decode()
+        screen = terminal.show().decode()
     finally:
         terminal.kill()
     assert all(line in screen for line in MARKUP.splitlines())

@@ -4,9 +4,11 @@ network. Each must accept or refuse; a `Target` says with which exceptions it re
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import socket
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -29,6 +31,10 @@ from ipexctl.decide.facts.probe_output import parse_bundle, parse_probe_answer
 from ipexctl.decide.parsing import conditions, playbook
 from ipexctl.decide.planning.fetch import parse_listing
 from ipexctl.decide.planning.sync import parse_remote_tree
+from ipexctl.decide.profile.kernels import KernelReport, parse_kernels
+from ipexctl.decide.profile.merge import build_profile, format_trace, merge_ranks, summarise_rank
+from ipexctl.decide.profile.steps import RecordedSteps, parse_recorded_steps
+from ipexctl.decide.profile.traces import TraceError, parse_trace
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model.commands import Completed
 from ipexctl.model.errors import IpexctlError
@@ -40,6 +46,7 @@ from ipexctl.model.wheels import Lock
 from ipexctl.protocol import frames, journal, messages, seal
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.remote.agent import rpc
+from ipexctl.remote.agent.figure_files import MalformedError, compute_masked_crc, read_log_history, read_records
 from tests.fakes import FakeOpener
 
 NONCE = "5ca1ab1e"
@@ -370,6 +377,86 @@ def wire_after_proof(data: bytes) -> bool:
         return bool(received)
 
 
+# files of scripts -----------------------------------------------------------------------------------------------------
+
+
+def _frame_record(step: int, tag: bytes, value: float) -> bytes:
+    """A record of an event file with one scalar."""
+    body = b"\x0a" + bytes([len(tag)]) + tag + b"\x15" + struct.pack("<f", value)
+    data = b"\x10" + bytes([step]) + b"\x2a" + bytes([len(body) + 2]) + b"\x0a" + bytes([len(body)]) + body
+    parts = struct.pack("<Q", len(data)), data
+    return b"".join(part + struct.pack("<I", compute_masked_crc(part)) for part in parts)
+
+
+_EVENT_FILES = st.lists(
+    st.builds(_frame_record, st.integers(0, 127), st.binary(min_size=1, max_size=9), st.floats(width=32)), min_size=1
+).map(b"".join)
+_STATES = st.builds(
+    lambda entries: json.dumps({"log_history": entries}),
+    st.lists(st.fixed_dictionaries({"step": st.integers(0, 99), "loss": st.floats()}), min_size=1) | JSON,
+)
+
+
+def event_file(data: bytes) -> bool:
+    return any(values for _, _, values in read_records(io.BytesIO(data), 1 << 16, len(data)))
+
+
+def trainer_state(data: bytes) -> bool:
+    return bool(read_log_history(data))
+
+
+# profiles of ranks ----------------------------------------------------------------------------------------------------
+
+_TIMES = st.floats(0, 1e9) | st.integers(0, 1 << 50)
+_TRACE_EVENTS = st.fixed_dictionaries(
+    {
+        "ph": st.just("X"),
+        "name": st.sampled_from(["aten::mm", "gloo:all_reduce", "c10d::allreduce_"]) | st.text(max_size=5),
+        "ts": _TIMES,
+        "dur": _TIMES,
+        "tid": st.integers() | st.text(max_size=3),
+    },
+    optional={"cat": st.text(max_size=3), "args": st.dictionaries(st.just("Input Dims"), st.lists(st.integers()))},
+)
+_TRACES = st.builds(
+    lambda events, base: json.dumps({"traceEvents": events, "baseTimeNanoseconds": base}),
+    st.lists(_TRACE_EVENTS, min_size=1, max_size=6),
+    st.integers(0, 1 << 60),
+)
+_KERNEL_LINES = st.builds(
+    "onednn_verbose,v1,primitive,exec,cpu,{},{},undef,{}::blocked:ab::f0,,,{},{}\n".format,
+    st.sampled_from(["matmul", "reorder"]),
+    st.sampled_from(["brg_matmul:avx512_core_amx", "jit:uni"]),
+    st.sampled_from(["src:bf16", "src_f32"]),
+    st.just("8x8:8x8"),
+    st.floats(0, 100),
+)
+_STEPS_OF_RANKS = st.builds(
+    lambda ends: json.dumps({"first": 3, "steps": 9, "ends": sorted(ends), "traced": True, "works": []}),
+    st.lists(st.integers(0, 1 << 60), max_size=5),
+)
+
+
+def trace(data: bytes) -> bool:
+    """Read and merged with a good one of another host; what comes of it is JSON."""
+    read = [parse_trace(gzip.compress(text, 0), rank, f"h{rank}") for rank, text in enumerate((data, _GOOD_TRACE))]
+    merging = merge_ranks([summarise_rank(one, RecordedSteps(), KernelReport({})) for one in read], {})
+    build_profile("run", merging, (), 3, 4)
+    json.loads("".join(format_trace(merging, read)))
+    return True
+
+
+_GOOD_TRACE = b'{"traceEvents": [{"ph": "X", "name": "gloo:all_reduce", "ts": 1, "dur": 1, "tid": 1}]}'
+
+
+def kernels(data: bytes) -> bool:
+    return bool(parse_kernels(data).sums)
+
+
+def recorded_steps(data: bytes) -> bool:
+    return parse_recorded_steps(data) is not None
+
+
 # packages -------------------------------------------------------------------------------------------------------------
 
 _WHEELS = st.builds(
@@ -509,6 +596,11 @@ TARGETS = (
     Target("record", encode(_MESSAGES), record, least=0.2),
     Target("wire-before", encode(joined(_MESSAGES, "\n")), wire_before_proof, least=0.0),
     Target("wire-after", encode(joined(_MESSAGES, "\n")), wire_after_proof),
+    Target("event-file", _EVENT_FILES, event_file, (MalformedError,)),
+    Target("trainer-state", encode(_STATES), trainer_state, least=0.2),
+    Target("trace", encode(_TRACES), trace, (TraceError,)),
+    Target("kernels", encode(joined(_KERNEL_LINES, "")), kernels, least=0.2),
+    Target("recorded-steps", encode(_STEPS_OF_RANKS), recorded_steps),
     Target("lock", encode(_LOCKS), lock, (ValueError,)),
     Target("pylock", encode(_PYLOCKS), pylock),
     Target(

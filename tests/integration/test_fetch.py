@@ -77,7 +77,7 @@ def test_a_dry_run_says_what_would_come_and_brings_nothing(desk: Desk) -> None:
     told = desk("fetch", "out", "--dry-run", "--from", "node1")
     assert told.code == 0, told
     assert "node1: /root/ipexctl/proj → fetched/node1" in told.out
-    assert "get out/ck 1.pt (5 kB)" in told.out
+    assert "get out/ck 1.pt (4.9 KiB)" in told.out
     assert not (desk.path / "fetched").exists()
 
 
@@ -122,7 +122,7 @@ def test_of_a_big_file_that_grew_only_the_end_travels(desk: Desk, cluster: Clust
     cluster.write("node0", f"{WORK}/out/big.log", data + b"more\n")
     told = desk("fetch", "out/big.log", "--from", "node0")
     assert told.code == 0, told
-    assert "rsync saved 4.1" in told.err
+    assert "rsync saved 4.0 MiB" in told.err
     assert here(desk) == {"node0/out/big.log": data + b"more\n"}
     assert [path.name for path in (desk.path / "fetched/node0").iterdir()] == ["out"]
 

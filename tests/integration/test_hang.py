@@ -27,6 +27,7 @@ from ipexctl.model.events import (
     Ended,
     Event,
     HostFailed,
+    HostSample,
     Message,
     Output,
     RankEnded,
@@ -109,6 +110,22 @@ def test_a_rank_that_computes_without_a_word_is_no_stall(start: Start) -> None:
     assert of(RunEnded, events)[0].reason == "done"
 
 
+def test_every_host_is_sampled_and_its_own_ranks_with_it(start: Start) -> None:
+    attempt = start("busy", "1", "20", metrics_every=0.3)
+    events = list(run_alone(attempt))
+    by_host = {name: [sample for sample in of(HostSample, events) if sample.host == name] for name in "ab"}
+    for rank, samples in enumerate(by_host.values()):
+        assert {use.rank for sample in samples for use in sample.ranks} == {rank}
+        assert all(sample.cores and 0 < sample.memory <= sample.memory_total for sample in samples)
+        assert [sample.at for sample in samples] == sorted(sample.at for sample in samples)
+    seconds = dict.fromkeys(range(2), 0.0)
+    for sample in of(HostSample, events):
+        for use in sample.ranks:
+            seconds[use.rank] += use.cpu * sample.seconds
+    assert seconds[1] > seconds[0] > 0, "one computed, the other waited"
+    assert left_behind(attempt, events) == []
+
+
 def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start: Start) -> None:
     attempt = start("uneven", "3", ppn=2, straggler_warn=1.0, straggler_kill=True, stall_warn=0)
     events = list(run_alone(attempt))
@@ -157,7 +174,8 @@ def test_a_known_error_is_told_with_the_command_that_helps(start: Start) -> None
     result = report(run_alone(start("import")))
     assert result.run.diagnosis.fix == "ipexctl install --with no_such_package"
     shown = io.BytesIO()
-    typeset.print_items(typeset.make_console(Pipe(shown), 80), Pipe(shown), screens.format_ending(result))
+    items = [*screens.format_ending(result), *screens.format_next_steps(result)]
+    typeset.print_items(typeset.make_console(Pipe(shown), 80), Pipe(shown), items)
     assert b"ipexctl install --with no_such_package" in shown.getvalue()
 
 
@@ -206,7 +224,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     assert result.run.orphans["b"] == (frozen,)  # both hosts are this machine
     told = next(event.failure for event in of(HostFailed, events))
     assert f"process {frozen} (state D)" in told.what
-    assert told.hint.startswith(f"ipexctl stop --orphans {attempt.launch.run}")
+    assert told.hint.endswith(f"ipexctl stop --orphans {attempt.launch.run}")
     (freezer / "freezer.state").write_text("THAWED")
     until_when = time.monotonic() + 5
     while procs.find_marked(procs.format_run_mark(attempt.launch.run)) and time.monotonic() < until_when:

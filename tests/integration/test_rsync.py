@@ -123,10 +123,10 @@ def test_of_a_big_file_that_changed_in_part_only_the_part_travels(server: Server
         _, events = carried(Sync(source=str(source)), Inventory((over_ssh(server, cable.port, there),)), links)
         assert MB < cable.up < 3 * MB
     [plan] = [event.text for event in events if isinstance(event, Planned)]
-    assert "send data/big (64 MB) by rsync\n  send new.py (3 B)" in plan
+    assert "send data/big (61 MiB) by rsync\n  send new.py (3 B)" in plan
     outcome, detail = said(events)["node1"]
     assert outcome == "changed"
-    assert detail.startswith("2 files, 64 MB (rsync saved 6")
+    assert detail.startswith("2 files, 61 MiB (rsync saved ")
     assert picture(there) == picture(source)
     found = (there / "data" / "big").stat()
     assert (stat.S_IMODE(found.st_mode), int(found.st_mtime)) == (0o700, int(big.stat().st_mtime))
@@ -313,7 +313,7 @@ def test_where_the_host_has_no_rsync_the_stream_carries_all(source: Path, tmp_pa
         events = push(server, source, there, tmp_path, transfer="rsync")
         assert failed(events).what == "there is no rsync, or no sha256sum, on the host"
         events = push(server, source, there, tmp_path)
-    assert said(events) == {"node1": ("changed", "1 file, 8 MB")}
+    assert said(events) == {"node1": ("changed", "1 file, 7.6 MiB")}
     assert picture(there) == picture(source)
 
 
@@ -326,7 +326,7 @@ def test_where_this_machine_has_no_rsync_the_stream_carries_all(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="rsync"):
         push(server, source, there, tmp_path, transfer="rsync")
-    assert said(push(server, source, there, tmp_path)) == {"node1": ("changed", "1 file, 8 MB")}
+    assert said(push(server, source, there, tmp_path)) == {"node1": ("changed", "1 file, 7.6 MiB")}
     assert picture(there) == picture(source)
 
 

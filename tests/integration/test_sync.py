@@ -117,7 +117,7 @@ def test_a_tree_arrives_byte_for_byte_and_private(home: Path, source: Path) -> N
     there = home / "ipexctl" / "proj"
     assert done == {"n1": str(there)}
     assert picture(there) == picture(source)
-    assert said(events) == {"n1": ("changed", "4 files, 300 kB")}
+    assert said(events) == {"n1": ("changed", "4 files, 293 KiB")}
     for path in (there.parent, there, *there.rglob("*")):
         mode = stat.S_IMODE(path.lstat().st_mode)
         if not path.is_symlink():

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from ipexctl.data import read_data
 from ipexctl.decide import bench_report
+from ipexctl.model import events as e
 from ipexctl.model.answers import BenchResult
+from ipexctl.model.facts import Facts
+from ipexctl.model.toml import parse_toml
 from ipexctl.show import chart
+from ipexctl.show.bench_table import format_rows
+from ipexctl.verbs.common.nested import collect_metrics
 
 WAYS = [("stock", "eager"), ("stock", "compile"), ("ipex", "eager")]
 
 
-def line(engine: str, how: str, dtype: str, rate: float | None, mode: str = "train", why: str = "") -> dict[str, Any]:
-    return {"mode": mode, "engine": engine, "how": how, "dtype": dtype, "samples_per_s": rate, "why": why}
+def line(
+    engine: str, how: str, dtype: str, rate: float | None, mode: str = "train", why: str = "", measured: int = 10
+) -> dict[str, Any]:
+    times = {"median_s": 8 / rate, "quartiles_s": [7.6 / rate, 8.8 / rate]} if rate else {}
+    form = {"mode": mode, "engine": engine, "how": how, "dtype": dtype, "measured": measured}
+    return {**form, **times, "samples_per_s": rate, "why": why}
 
 
 ALONE = [
@@ -55,14 +68,81 @@ def test_every_form_has_a_row_and_says_why_it_was_not_measured() -> None:
 
 
 def test_the_table_compares_with_stock_fp32_and_names_a_slow_host() -> None:
-    text = bench_report.format_rows(tuple(rows("train").values()), "BERT", ["medians of 10 steps"])
-    lines = text.splitlines()
+    lines = format_rows(tuple(rows("train").values()), "BERT", ["medians of 10 steps"])
     (bf16,) = [one for one in lines if one.startswith("stock torch bf16")]
-    assert bf16.split()[3:6] == ["40.0", "-", "2.00"]
+    assert bf16.split()[3:8] == ["40.0", "8", "%", "-", "2.00"]
     assert bf16.endswith("█" * 24)
-    assert "slowest node0 10.0, fastest node2 30.0" in text
+    assert "  slowest node0 10.0, fastest node2 30.0" in lines
     assert "IPEX fp32           not measured: no IPEX in this environment" in lines
     assert lines[-1] == "medians of 10 steps"
+
+
+@pytest.mark.parametrize("width", [40, 54, 80])
+def test_a_narrow_table_keeps_rate_spread_and_ratio(width: int) -> None:
+    lines = format_rows(tuple(rows("train").values()), "BERT", (), width)
+    (fp32,) = [one for one in lines if one.startswith("stock torch fp32")]
+    assert len(fp32) <= width
+    assert fp32.split()[3:5] == ["20.0", "8"]
+    assert fp32.split()[-1] == "1.00" or width == 80
+    assert ("48.0" in fp32) == (width >= 54)
+
+
+def facts(cores: int, level: str | None) -> Facts:
+    return Facts(isa_level=level, cpus_online=tuple(range(cores)))
+
+
+PEAKS = bench_report.PeakTable(**parse_toml(read_data("peaks.toml")))
+
+
+def refusal(slow: float, fast: float, *hosts: Facts, dtype: str = "fp32", measured: int = 10) -> str | None:
+    rates = {"node0": slow, "node1": fast}
+    lines = [(host, line("stock", "eager", dtype, rate, measured=measured)) for host, rate in rates.items()]
+    peaks = bench_report.compute_peaks({f"node{n}": host for n, host in enumerate(hosts)}, PEAKS)
+    made = bench_report.build_rows(("train",), [("stock", "eager")], lines, [], {}, peaks)
+    (row,) = [row for row in made if row.dtype == dtype]
+    assert row.host == (None if row.refused else (slow + fast) / 2)
+    return row.refused
+
+
+def test_two_equal_hosts_1100_times_apart_are_no_result() -> None:
+    equal = facts(4, "AVX512_BF16")
+    why = refusal(0.04, 44.0, equal, equal) or ""
+    assert "node0 0.04 and node1 44 are 1,100 times apart, by their processors 5 at most" in why
+    assert refusal(0.04, 44.0), "nothing is known of their processors"
+    assert refusal(10.0, 44.0, equal, equal) is None
+
+
+def test_hosts_may_be_as_far_apart_as_their_cores_and_instructions_are() -> None:
+    small, large = facts(4, "AVX2"), facts(64, "AMX")
+    assert refusal(1.0, 100.0, small, large) is None
+    assert refusal(1.0, 200.0, small, large) is not None
+    assert refusal(1.0, 2000.0, small, large, dtype="bf16") is None
+    assert refusal(1.0, 100.0, large, small) is not None
+
+
+def test_few_steps_are_no_result() -> None:
+    assert refusal(1.0, 1.0, measured=4) == "4 steps measured, 5 are the least"
+    lines = [("a", line("stock", "eager", "fp32", 1.0, measured=1))]
+    table = format_rows(bench_report.build_rows(("train",), WAYS, lines, [], {}), "")
+    assert "stock torch fp32    no result: 1 step measured, 5 are the least" in table
+
+
+def test_a_cluster_faster_than_its_hosts_is_no_result() -> None:
+    alone = [("a", line("stock", "eager", "fp32", 1.0)), ("b", line("stock", "eager", "fp32", 1.0))]
+    joint = [("a", line("stock", "eager", "fp32", 30.0))]
+    row = bench_report.build_rows(("train",), WAYS, alone, joint, {})[0]
+    assert row.refused == "all hosts together 30, the sum of each alone 2: they were disturbed alone"
+
+
+def test_what_the_workers_write_is_shown_in_words() -> None:
+    lines = b'{"bench": "bert", "x": 1}\n' + json.dumps(line("ipex", "eager", "bf16", 12.34)).encode() + b"\nplain\n"
+
+    def run() -> Iterator[Any]:
+        yield e.Output(0, "a", "out", lines)
+
+    (event,) = [*collect_metrics(run(), bench_report.describe_line)]  # type: ignore[arg-type]
+    assert isinstance(event, e.Output)
+    assert event.data == b'{"bench": "bert", "x": 1}\ntraining, IPEX bf16: 12.3 samples/s\nplain\n'
 
 
 def test_a_rate_that_is_no_number_is_none() -> None:

@@ -38,7 +38,10 @@ def test_the_page_is_what_the_help_prints(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
-        app([*path.split()[1:], "--help"], prog_name="ipexctl")
+        app(
+            [*path.split()[1:], "--help-all" if getattr(COMMANDS[path], "advanced", ()) else "--help"],
+            prog_name="ipexctl",
+        )
     printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip().splitlines())
     assert re.sub(r"\n{3,}", "\n\n", printed) == SECTIONS[path].strip(), AGAIN
 

@@ -62,7 +62,7 @@ def test_every_command_shown_is_one(line: str) -> None:
     parse(shlex.split(line)[1:])
 
 
-@pytest.mark.parametrize("line", ["install --torhc 2.8.0", "run --pnp 2 train.py", "play", "lab upp"])
+@pytest.mark.parametrize("line", ["install --torhc 2.8.0", "run --pnp 2 train.py", "fetch", "lab upp"])
 def test_a_command_that_is_none_is_noticed(line: str) -> None:
     with pytest.raises(Exception, match=r"No such (option|command)|Missing (argument|parameter)"):
         parse(shlex.split(line))

@@ -19,7 +19,7 @@ from ipexctl.cli import app
 from ipexctl.model import tasks
 from ipexctl.model.facts import OLDEST_PYTHON
 from ipexctl.protocol import hooks, journal, messages, paths
-from ipexctl.protocol.paths import HOOK_FILES
+from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
 ROOT = Path(ipexctl.__file__).parent
 
@@ -31,7 +31,7 @@ BELOW = {
     "decide": {"decide", "model", "protocol"},
     "act": {"act", "model", "protocol"},
     "show": {"show", "model"},
-    "model": {"model"},
+    "model": {"model", "data"},
     "remote": {"remote", "protocol"},
     "protocol": {"protocol"},
     "data": set(),
@@ -118,7 +118,8 @@ def test_what_decides_is_pure(path: Path) -> None:
 @pytest.mark.parametrize("path", [path for path in FILES if floor(path) in {"remote", "protocol"}], ids=name)
 def test_what_runs_on_hosts_needs_an_old_python_and_nothing_else(path: Path) -> None:
     ast.parse(path.read_text("utf-8"), feature_version=int(OLDEST_PYTHON.removeprefix("3.")))
-    ours = {"ipexctl", *(name[:-3] for name in HOOK_FILES)}  # the latter lie beside each other on a rank's path
+    hooks = HOOK_FILES | PROFILE_HOOK_FILES  # they lie beside each other on a rank's path
+    ours = {"ipexctl", *(name[:-3] for name in hooks)}
     foreign = {module.split(".")[0] for module in imports(path)} - sys.stdlib_module_names - ours
     assert foreign <= (STACK if path.name in IN_THE_ENVIRONMENT else set())
 
@@ -208,7 +209,9 @@ def test_a_command_loads_nothing_that_it_does_not_use(words: str, heavy: set[str
 
 # The rest of a command's parameters say which hosts, how to connect and how to talk. They are no keys of a task.
 BESIDE = {"hostfile", "hosts", "limit", "json_", "output", "raw", "label_hosts", "dry_run"}
-BESIDE |= {"accept_new_host_keys", "connect_timeout", "forks", "ask_pass", "emit", "verbose"}
+BESIDE |= {"accept_new_host_keys", "connect_timeout", "forks", "ask_pass", "emit", "verbose", "help_all"}
+BESIDE |= {"report", "page"}  # whether a run leaves its page; the file of another one
+BESIDE |= {"notify", "bell"}
 BESIDE |= {"files", "verify", "from_mpirun"}  # what follows --recorded FILE, another look; a line that stands for flags
 COMMANDS: dict[str, type[tasks.Task]] = {
     "doctor": tasks.Doctor,

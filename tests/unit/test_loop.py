@@ -16,8 +16,9 @@ from ipexctl.act.fanout import run_on_hosts
 from ipexctl.decide.launch.accelerate import require_accelerate
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
+from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, Started, StepEnded, StepStarted
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
 from ipexctl.show.sinks import Plain
@@ -108,7 +109,7 @@ def test_the_hint_of_a_refusal_names_the_hosts_and_the_environment_of_the_comman
         require_accelerate({})
 
     assert run_command(workflow) is Exit.STEP
-    assert "hint: ipexctl install -f lab/hosts --venv /x --with accelerate" in capsys.readouterr().err
+    assert "hint: ipexctl install --with accelerate -f lab/hosts --venv /x" in capsys.readouterr().err
 
 
 def test_an_exception_before_the_first_event_is_logged_in_the_state_directory(
@@ -232,3 +233,52 @@ def test_a_command_that_contacts_no_host_leaves_no_log(state: Path) -> None:
 
     assert run_command(workflow) is Exit.OK
     assert not state.exists()
+
+
+def test_a_look_up_is_saved_from_the_run_on_that_it_finds(state: Path) -> None:
+    def attach(_: Context) -> Workflow:
+        yield Started("attach", "k7", ("node0",))
+        yield StepEnded("node0", "list runs", "ok")
+        if (state / "found").exists():
+            yield RunStarted("k7", "node0", ("node0",), "mpirun")
+            yield Ended("attach", Exit.OK)
+        raise UsageError("no run k7 is kept on these hosts", exit=Exit.STEP)
+
+    assert run_command(attach, acting=True) is Exit.STEP
+    assert not [*state.glob("runs/*")]
+    state.mkdir(mode=0o700, exist_ok=True)
+    (state / "found").touch()
+    run_command(attach, acting=True)
+    (saved,) = state.glob("runs/*-attach")
+    kinds = [json.loads(line)["event"] for line in (saved / "events.jsonl").read_text().splitlines()]
+    assert kinds[:4] == ["started", "step-ended", "run-started", "ended"]
+
+
+def test_a_look_up_that_cannot_be_saved_says_so(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def attach(_: Context) -> Workflow:
+        yield Started("attach", "k7", ("node0",))
+        yield RunStarted("k7", "node0", ("node0",), "mpirun")
+        yield Ended("attach", Exit.OK)
+
+    state.mkdir(mode=0o777)
+    (state / "runs").write_text("")
+    assert run_command(attach, acting=True) is Exit.STEP
+    assert "is not a directory" in capsys.readouterr().err
+
+
+def test_the_hint_of_a_failed_host_has_the_users_options_wherever_it_goes(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def workflow(_: Context) -> Workflow:
+        yield Started("run", "train.py", ("node0",), place=("-f", "my hosts", "--venv", "/x"))
+        hint = advise("attach", "k7", text="it may still be running:")
+        yield HostFailed(Failure("node0", Kind.LOST, "connection lost", hint, "watch"))
+        yield Ended("run", Exit.OK)
+
+    assert run_command(workflow, acting=True) is Exit.LOST
+    command = "ipexctl attach k7 -f 'my hosts'"
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert lines[lines.index("hint: it may still be running:") + 1] == command
+    (saved,) = state.glob("runs/*-run")
+    (failed,) = json.loads((saved / "report.json").read_text())["failures"]
+    assert failed["hint"] == f"it may still be running:\n{command}"

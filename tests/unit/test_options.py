@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from ipexctl import loop
 from ipexctl.cli import app
 from ipexctl.cli.command import find_model, make_model
+from ipexctl.cli.help_page import shorten_help
 
 GROUPS = {"Options", "Hosts", "Placement", "Collectives", "Environment", "Limits", "Output", "Connection", "Versions"}
 GROUPS |= {"Packages", "Files", "Checks", "Fixes", "Instances", "Steps", "Playbook", "Comparison", "Measurement"}
+GROUPS |= {"Selection", "Removal", "Export", "Replay", "Notifications"}
 ALIASES = {"plan": "run --dry-run", "reap": "stop --orphans", "verify": "doctor --verify", "demo": "lab demo"}
 TOP: Any = typer.main.get_command(app)
 
@@ -38,12 +40,50 @@ OPTIONS = [(path, param) for path, command in COMMANDS.items() for param in comm
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_every_help_ends_with_examples(path: str) -> None:
+def test_every_help_begins_with_examples(path: str) -> None:
     examples = COMMANDS[path].examples
     assert 2 <= len(examples) <= 3
     assert all(line.startswith("ipexctl ") and len(line) < 77 for line in examples)
     told = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "80"})
-    assert told.output.rstrip().endswith("Examples:\n  " + "\n  ".join(examples))
+    head, _, options = told.output.partition("\n\nExamples:\n  " + "\n  ".join(examples) + "\n\n")
+    assert options
+    assert re.fullmatch(r"Usage: .*\n\n(  \S.*\n?)+", head)
+
+
+def list_names(page: str) -> set[str]:
+    """The words of the left column of a help."""
+    lines = [line[2:].partition("  ")[0] for line in page.splitlines() if re.match(r"  \S", line)]
+    return {word for line in lines if not line.startswith("ipexctl ") for word in (line, *re.split(r",? ", line))}
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_a_help_is_one_screen_and_the_long_one_has_every_option(path: str) -> None:
+    command = COMMANDS[path]
+    short, long = (
+        CliRunner().invoke(app, [*path.split(), word], env={"COLUMNS": "80"}).output
+        for word in ("--help", "--help-all")
+    )
+    assert len(short.splitlines()) <= 40
+    assert max(len(line) for line in short.splitlines()) <= 80
+    for param in command.params:
+        name = param.opts[0] if param.param_type_name == "option" else re.sub(r"[][]", "", param.metavar)
+        assert (name in list_names(short)) == (param.name not in command.advanced and param.name != "help_all"), name
+        assert not command.advanced or name in list_names(long), name
+    assert not command.advanced or short.endswith(f"\nAll options: ipexctl {path} --help-all\n")
+
+
+@pytest.mark.parametrize(
+    ("width", "text", "short"),
+    [
+        (60, "Ranks per host (default: its slots).", "Ranks per host (default: its slots)."),
+        (20, "Ranks per host (default: its slots).", "Ranks per host."),
+        (30, "Release track: ipex (ends at 2.8, so old), or native.", "Release track."),
+        (40, "Hosts to use, by names, groups, globs, ranges.", "Hosts to use, by names, groups, globs."),
+        (5, "Remove files.", "Remove files."),
+    ],
+)
+def test_a_help_is_shortened_between_clauses(width: int, text: str, short: str) -> None:
+    assert shorten_help(text, width) == short
 
 
 @pytest.mark.parametrize(("path", "line"), EXAMPLES)

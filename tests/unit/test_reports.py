@@ -257,7 +257,7 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
         folding.handle_event(Stamped(100.0 + n, event))
     diagnosis = of_run(folding.report()).diagnosis
     assert diagnosis
-    assert diagnosis.fix == "ipexctl install -f lab/hosts --limit a,b --with tabulate"
+    assert diagnosis.fix == "ipexctl install --with tabulate -f lab/hosts --limit a,b"
 
 
 def excused(*events: e.Event) -> CommandReport:

@@ -50,7 +50,7 @@ def describe(event: e.Event) -> tuple[str, ...]:
          ("warning", "node1", "strays", "ended what the script left running: tensorboard, \\x1b[2J")),
         (journal.Leftovers("node1", [(7, "D"), (8, "D")]),
          ("RESIDUE", "node1", "residue", "still running, SIGKILL has no effect: process 7 (state D), 8 (state D)",
-          "ipexctl stop --orphans r1 looks again, and ends what can be ended")),
+          "this looks again, and ends what can be ended:\nipexctl stop --orphans r1")),
         (journal.MessageIgnored("node1", "Hello", "its seal is wrong"),
          ("warning", "node1", "ignored", "a message of its guard was ignored: Hello, its seal is wrong")),
     ],
@@ -104,6 +104,25 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True)
 
 
+def test_stacks_on_request_are_compared_without_a_stall() -> None:
+    text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
+    stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
+    *seen, message = read(journal.StacksRequested("r"), *stacks, journal.InquiryEnded())
+    assert [type(event) for event in seen] == [e.RankStack, e.RankStack]
+    assert describe(message)[0] == "info"
+    assert describe(message)[2] == "stacks"
+    assert describe(message)[3].startswith("all 2 ranks are at the same place")
+
+
+def test_a_stall_during_a_request_is_compared_with_the_stacks_of_the_request() -> None:
+    text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
+    stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
+    stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"})
+    events = read(journal.StacksRequested("r"), stacks[0], stall, stacks[1], journal.InquiryEnded())
+    [compared] = [event for event in events if isinstance(event, e.StallCompared)]
+    assert compared.text.startswith("all 2 ranks are at the same place")
+
+
 @pytest.mark.parametrize(
     ("record", "cause", "error"),
     [
@@ -137,7 +156,7 @@ def test_the_end_of_the_run_waits_for_those_who_ask_and_lost_output_is_a_failure
     log = RunLog(NONCE, RUNNING)
     record = journal.RunEnd("r1", journal.Reason.DONE, "well", unstored=12, at=9.0)
     [failed] = log.read(frames.JOURNAL, journal.encode_record(record))
-    text = "12 bytes of output were not stored: no space left for the run's directory"
+    text = "not stored, no space left for the run's directory: 12 bytes of output"
     assert describe(failed) == (Kind.RECORD.name, "node0", "unstored", text, "")
     assert log.over == e.RunEnded("r1", "done", "well", 9.0)
 
@@ -166,8 +185,8 @@ def test_output_that_was_dropped_is_a_failure_and_reading_goes_on_behind_it() ->
     cut = frames.build_frame_head(NONCE, 1) + frames.build_frame_tail("o", 9) + b"half"
     list(log.read(frames.OUT, cut))
     [failed] = log.read(frames.get_missing_kind(frames.OUT), b"4096")
-    text = "4096 bytes of output were dropped before they were read"
-    hint = "raise --log-cap, or watch the run sooner: ipexctl attach"
+    text = "dropped before they were read: 4096 bytes of output"
+    hint = "raise --log-cap, or watch the run sooner:\nipexctl attach r1"
     assert describe(failed) == ("RECORD", "node0", "dropped", text, hint)
     framed = frames.build_frame_head(NONCE, 0) + frames.build_frame_tail("o", 3) + b"on\n"
     outputs = [event for event in log.read(frames.OUT, framed) if isinstance(event, e.Output)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,9 +26,9 @@ from ipexctl.model.tasks import Run
     ("words", "said"),
     [
         (("--node-lease", "1"), "must be greater than or equal to 5"),
-        (("--port", "abc"), "'--port': must be a whole number"),
-        (("--grace", "long"), "'--grace': must be a number"),
-        (("--stall", "maybe"), "'maybe' is not one of 'report', 'kill'"),
+        (("--port", "abc"), "--port must be a whole number, not 'abc'"),
+        (("--grace", "long"), "--grace must be a number, not 'long'"),
+        (("--stall", "maybe"), "--stall must be report or kill, not 'maybe'"),
     ],
 )
 def test_a_wrong_value_says_what_the_flag_takes(tmp_path: Path, words: tuple[str, str], said: str) -> None:
@@ -75,7 +76,7 @@ def test_what_is_no_script_is_told_as_what_it_is(
     Path("s").mkdir()
     os.mkfifo("pipe")
     told = CliRunner().invoke(app, ["run", "--hosts", "node0", script])
-    assert (told.exit_code, told.output.splitlines()[0].strip()) == (2, said)
+    assert (told.exit_code, told.output.splitlines()[0]) == (2, f"error: {said}")
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
@@ -125,6 +126,55 @@ def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "sentence", "hint"),
+    [
+        ("rnu -f 'my hosts' train.py", "ipexctl has no command 'rnu'", "run -f 'my hosts' train.py"),
+        ("-v lab upp", "lab has no command 'upp'", "-v lab up"),
+        ("zzz", "ipexctl has no command 'zzz'", "--help"),
+        ("run --ppm 2 train.py --lr 3", "run has no option --ppm", "run --ppn 2 train.py --lr 3"),
+        ("run --ppm=2 train.py", "run has no option --ppm", "run --ppn=2 train.py"),
+        ("run --no-snyc train.py", "run has no option --no-snyc", "run --no-sync train.py"),
+        ("run --batch_size 3 train.py", "run has no option --batch_size", "run --help"),
+        ("run --detach=3 train.py", "--detach takes no value", "run --detach train.py"),
+        ("run --ppn", "--ppn needs a value: N", "run --help"),
+        ("run -f h --ppn 2", "run needs SCRIPT", "run -f h --ppn 2 train.py"),
+        ("run --ppn 0 train.py", "--ppn must be greater than or equal to 1, not '0'", "run --ppn 1 train.py"),
+        (
+            "run --backend=impl train.py",
+            "--backend must be auto, ccl, impi or gloo, not 'impl'",
+            "run --backend=impi train.py",
+        ),
+        ("run --stall maybe train.py", "--stall must be report or kill, not 'maybe'", "run --help"),
+        ("ps node0 --json", "ps takes no argument 'node0'", "ps --json"),
+        ("stacks wyh --torch 2.8.0", "stacks has no command 'wyh'", "stacks why --torch 2.8.0"),
+        ("--versoin", "ipexctl has no option --versoin", "--version"),
+        ("fetch", "fetch needs PATHS...", "fetch logs"),
+    ],
+)
+def test_words_that_cannot_be_read_are_refused_with_a_line_to_paste(line: str, sentence: str, hint: str) -> None:
+    refused = CliRunner().invoke(app, shlex.split(line), env={"COLUMNS": "200"})
+    lines = refused.stderr.splitlines()
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert (lines[0], lines[-1]) == (f"error: {sentence}", f"  hint: ipexctl {hint}")
+
+
+@pytest.mark.parametrize("path", ["", "lab", "wheels"])
+def test_a_group_without_a_command_prints_its_help(path: str) -> None:
+    ended = CliRunner().invoke(app, path.split())
+    assert ended.exit_code == 2
+    assert ended.output.startswith(f"Usage: ipexctl {path}".rstrip())
+
+
+def test_every_required_argument_has_an_example_that_is_accepted() -> None:
+    for path in ("run", "fetch", "migrate", "wheels fetch", "examples show", "examples copy"):
+        refused = CliRunner().invoke(app, path.split(), env={"COLUMNS": "200"})
+        words = shlex.split(refused.stderr.splitlines()[-1].removeprefix("  hint: ipexctl "))
+        assert words[: len(path.split())] == path.split()
+        assert len(words) == len(path.split()) + 1
+        assert words[-1]
+
+
 def test_ctrl_c_while_the_modules_are_read_is_no_error_to_tell_of(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")  # as Python does then
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -145,7 +195,7 @@ def test_logs_without_the_name_of_a_hostfile_are_followed(
     monkeypatch.delenv("IPEXCTL_HOSTFILE", raising=False)
     told = CliRunner().invoke(app, [*words])
     assert (told.exit_code, "no hosts were given" in told.output) == (2, True), told.output
-    assert "requires an argument" in CliRunner().invoke(app, ["ps", "-f"]).output
+    assert "error: -f needs a value: PATH" in CliRunner().invoke(app, ["ps", "-f"]).output
 
 
 def test_standard_input_is_no_part_of_a_launch_for_another_program(tmp_path: Path) -> None:

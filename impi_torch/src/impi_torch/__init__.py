@@ -8,7 +8,7 @@ torch finds this package by itself (entry point group `torch.backends`); `import
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -46,6 +46,14 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
     import torch.distributed as dist
 
     (group or dist.group.WORLD).monitored_barrier(timeout, wait_all_ranks)
+
+
+def record_works(record: Callable[[tuple[str, int, int]], object]) -> Callable[[], None]:
+    """Call `record` with the name, begin and end (Unix nanoseconds) of each operation that ends from now on; returns
+    what stops that."""
+    from ._recording import record_works
+
+    return record_works(record)
 
 
 def _create(options: Any, _backend_options: Any) -> Any:

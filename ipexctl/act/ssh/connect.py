@@ -288,13 +288,15 @@ def _verify_host_key(
         return [*skipped, f"new host key {shown_key} of {name} recorded in {path}"]
     why = "; certificates of hosts are not supported" if verdict == "certificate" else ""
     line = shlex.quote(format_known_hosts_line(name, kind, blob))
-    hint = f"if it is right: echo {line} >> {shlex.quote(str(known.files[0]))}"
+    file = known.files[0]
+    first = "" if file.parent.is_dir() else f"mkdir -p -m 700 {shlex.quote(str(file.parent))} && "
+    hint = f"if it is right: {first}echo {line} >> {shlex.quote(str(file))}"
     raise ConnectError("host-key-unknown", "; ".join([f"unknown host key {shown_key}{why}", *skipped]), hint)
 
 
 def _explain_early_close(error: EOFError, tries: int, attempt: _Attempt) -> ConnectError:
     """Why a server closed each connection before it began: by a limit that it names, or without a word."""
-    hint = "fewer at once (-j 4), or raise MaxStartups and PerSourcePenalties in its sshd_config"
+    hint = "fewer at once (--forks 4), or raise MaxStartups and PerSourcePenalties in its sshd_config"
     endpoint = attempt.settings.endpoint
     if isinstance(error, ShedError):
         what = f"refused by the server's {error.limit} {tries} times: it says '{error.words}' ({endpoint})"

@@ -22,7 +22,7 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Progress
 from ipexctl.model.links import Channel, Link, LinkError
-from ipexctl.model.text import printable
+from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.paths import PART
 
 Archive = Iterable[bytes] | Callable[[str], Iterable[bytes]]  # pieces, or what makes them
@@ -70,7 +70,7 @@ def send_file(
             return False
         done = int(partial) if int(partial) <= size and not attempt else 0
         if int(free) * 1024 < size - done:
-            need = f"need {_format_megabytes(size - done)}, {_format_megabytes(int(free) * 1024)} free in {directory}"
+            need = f"need {format_size(size - done)}, {format_size(int(free) * 1024)} free in {directory}"
             raise _make_step_error(link, f"no space left: {need}", "no-space")
         progress = ProgressReporter(link.host.name, step, size, emit, done, detail=name)
         words = ("append", directory or "/", name, digest, str(done), f"{mode:o}")
@@ -211,7 +211,7 @@ def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive) -> str:
             output[stream] += data[: 4096 - len(output[stream])]
         status = channel.status() if not watch.stalled else 1
     if watch.stalled:
-        raise _make_step_error(link, f"no progress for {PATIENCE:g} s after {_format_megabytes(sent)}", "stalled")
+        raise _make_step_error(link, f"no progress for {PATIENCE:g} s after {format_size(sent)}", "stalled")
     if status:
         raise _make_remote_error(link, status, bytes(output["err"]))
     return os.fsdecode(bytes(output["out"])).removesuffix("\n")
@@ -252,7 +252,3 @@ def _make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
 
 def _make_step_error(link: Link, what: str, code: str) -> LinkError:
     return LinkError(Failure(link.host.name, Kind.STEP, what, code=code))
-
-
-def _format_megabytes(size: int) -> str:
-    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

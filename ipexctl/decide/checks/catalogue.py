@@ -15,13 +15,14 @@ from ipexctl.model.toml import parse_toml
 
 
 class CatalogueEntry(Record):
-    """The catalogue entry of one code. ``title`` and ``fix`` contain {placeholders} that the check fills."""
+    """The catalogue entry of one code. Title, fix and command contain {placeholders} that the check fills."""
 
     code: str
     level: Level
     title: str
-    fix: str
     story: Annotated[str, StringConstraints(strip_whitespace=True)]
+    fix: str = ""
+    command: str = ""
     upstream: tuple[str, ...] = ()
     safe: Literal["", "root", "install"] = ""  # who may fix it after confirmation: "root", "install", "": nobody
     do: str = ""  # the shell commands of the fix
@@ -47,8 +48,8 @@ def explain_finding(code: str, catalogue: Catalogue) -> str:
     entry = catalogue.get(code.upper())
     if entry is None:
         raise UsageError(f"there is no finding {printable(code)}", hint=_suggest_codes(code.upper(), catalogue))
-    title, fix = mark_placeholders(entry.title), mark_placeholders(entry.fix)
-    lines = [f"{entry.code}  {entry.level}: a host {title}", "", entry.story, "", f"fix: {fix}"]
+    title, fix = mark_placeholders(entry.title), mark_placeholders(f"{entry.fix}\n{entry.command}".strip())
+    lines = [f"{entry.code}  {entry.level}: a host {title}", "", entry.story, "", *f"fix: {fix}".splitlines()]
     if entry.upstream:
         lines += ["", "reported by others:", *(f"  {where}" for where in entry.upstream)]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.network import InterfaceChoice
-from ipexctl.model.answers import FailedConnection, NetworkCheck, SharedDirectory
+from ipexctl.model.answers import FailedConnection, NetworkCheck, SharedDirectory, TriedConnection
 from ipexctl.model.json_values import Record
 
 ALL_PAIRS = 32  # hosts up to which every pair is tried
@@ -53,6 +53,7 @@ class ConnectivityReport(Record):
             mtu=min((pair.mtu for pair in met if pair.mtu), default=None),
             shared=tuple(SharedDirectory(directory, hosts) for directory, hosts in self.shared),
             untried=self.untried,
+            made=tuple(TriedConnection(pair.source, pair.target, pair.rtt, pair.rate) for pair in met),
         )
 
 

@@ -117,7 +117,7 @@ def check_host_sizes(cluster: Cluster) -> Iterator[CheckHit]:
     if usual is not None and 2 * list(cores.values()).count(usual) > len(cores):
         for host, count in cores.items():
             if count < usual:
-                yield CheckHit("CPU013", host, {"what": f"{count} cores, most have {usual}"})
+                yield CheckHit("CPU013", host, {"what": f"{pluralize(count, 'core')}, most have {usual}"})
     memory = cluster.collect_known(lambda fact: fact.mem_total_kb)
     middle = sorted(memory.values())[len(memory) // 2] if memory else 0
     for host, total in memory.items():
@@ -156,7 +156,8 @@ def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
         nodes, cores = shape
         cores_per_rank = max(1, cores // nodes)
         threads = pluralize(max(1, cores_per_rank - 1), "thread")
-        per = f"one per NUMA node, {cores_per_rank} cores each" if nodes > 1 else f"{cores_per_rank} cores"
+        of_rank = pluralize(cores_per_rank, "core")
+        per = f"one per NUMA node, {of_rank} each" if nodes > 1 else of_rank
         sentences.append(f"--ppn {nodes} ({per}; {threads} and 1 core for oneCCL where it is used)")
     elif len(shapes) > 1 and None not in shapes:
         sentences.append("hosts differ in cores or NUMA nodes: one rank per NUMA node of each is the default")

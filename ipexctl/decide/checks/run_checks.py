@@ -1,15 +1,17 @@
 """Facts → findings: every check in its order, hosts with the same finding together."""
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import get_args
 
 from ipexctl.decide.checks import processor, software, system
-from ipexctl.decide.checks.catalogue import Catalogue
+from ipexctl.decide.checks.catalogue import Catalogue, CatalogueEntry
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import Hint
 from ipexctl.model.text import join_names, printable
 
 HOST_CHECKS: tuple[Callable[[str, Facts], Iterator[CheckHit]], ...] = (  # each host by itself
@@ -44,11 +46,13 @@ _LONGEST = 500  # characters of one of them
 def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] = ()) -> tuple[Finding, ...]:
     """All findings, the gravest first. ``hits`` are those of checks between hosts."""
     groups: dict[tuple[str, Level, str, tuple[tuple[str, str], ...], bool], dict[str, list[str]]] = {}
+    hints: dict[str, Hint] = {}  # by their printable text
     of_hosts = (check(host, fact) for check in HOST_CHECKS for host, fact in cluster.facts.items())
     of_clusters = (check(cluster) for check in CLUSTER_CHECKS)
     for hit in chain(*of_hosts, *of_clusters, hits):
         entry = catalogue[hit.code]
         words = {key: printable(str(value), _LONGEST) for key, value in hit.values.items()}
+        hints |= {words[key]: value for key, value in hit.values.items() if isinstance(value, Hint)}
         title = entry.title.format_map(_Placeholders(words))
         key = (hit.code, hit.level or entry.level, title, tuple(sorted(words.items())), entry.action and hit.action)
         lines = groups.setdefault(key, {}).setdefault(hit.host, [])
@@ -57,9 +61,20 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
     for (code, level, title, pairs, action), evidence in groups.items():
         hosts = tuple(evidence)
         out = ",".join(f"!{host}" for host in hosts) if len(hosts) <= 8 else "!HOST,…"
-        fix = catalogue[code].fix.format_map(_Placeholders({**dict(pairs), "host": hosts[0], "out": out}))
+        fix = _make_fix(catalogue[code], {**dict(pairs), "host": hosts[0], "out": out}, hints)
         findings.append(Finding(code, level, hosts, title, _merge_evidence(evidence), fix, action))
     return tuple(sorted(findings, key=lambda finding: (_GRAVITY.index(finding.level), finding.code)))
+
+
+def _make_fix(entry: CatalogueEntry, words: Mapping[str, str], hints: Mapping[str, Hint]) -> str:
+    """The fix of a finding; where the catalogue or the check advises a command of ipexctl, it ends with that."""
+    if hint := next(
+        (hints[word] for name, word in words.items() if entry.fix == f"{{{name}}}" and word in hints), None
+    ):
+        return hint
+    fix = entry.fix.format_map(_Placeholders(words))
+    command = shlex.split(entry.command)[1:]
+    return Hint([word.format_map(_Placeholders(words)) for word in command], fix) if command else fix
 
 
 class _Placeholders(dict[str, str]):

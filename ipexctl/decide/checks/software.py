@@ -6,6 +6,7 @@ from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.releases.table import get_minor_version, get_public_version, parse_version
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.findings import Level
+from ipexctl.model.hints import advise
 from ipexctl.model.stack import StackRelease
 from ipexctl.model.text import join_names
 
@@ -45,7 +46,7 @@ def _report_lost_releases(
     """An error if no release is left, a warning if the newest is lost, else information."""
     left = [release for release in releases if release not in lost]
     level: Level = "error" if not left else "warning" if releases[-1] in lost else "info"
-    remedy = f"install an older release: ipexctl install --torch {left[-1].torch}" if left else "a newer system there"
+    remedy = advise("install", "--torch", left[-1].torch, text="an older release:") if left else "a newer system there"
     if level == "info":
         remedy = "nothing to do with the newest release (the default)"
     versions = list(dict.fromkeys(release.ipex for release in lost))
@@ -69,7 +70,7 @@ def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
             usable = minors & plain_torch
             words = ((python.usable and python.version) or f"{python.path}: {python.why}" for python in fact.pythons)
             found = ", ".join(dict.fromkeys(words)) or "none found"
-            native = "; plain torch works: ipexctl install --track native" if usable else ""
+            native = "; plain torch works (--track native)" if usable else ""
             yield CheckHit("PY001", host, {"needed": needed}, found + native, "warning" if usable else None)
     if len(fit) < 2 or set.intersection(*fit.values()):
         return

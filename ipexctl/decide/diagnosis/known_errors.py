@@ -1,9 +1,11 @@
 """The catalogue of known errors in ``ipexctl/data/errors.toml``, and the diagnosis of a failure by it."""
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
 from ipexctl.model.findings import Diagnosis
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.toml import parse_toml
 
@@ -22,6 +24,7 @@ class KnownError(Record):
     fix: str
     source: Sequence[str]
     signal: int = 0
+    command: str = ""
 
 
 KnownErrors = Sequence[KnownError]
@@ -48,5 +51,10 @@ def _make_diagnosis(known: KnownError, match: re.Match[str] | None = None) -> Di
     if match:
         words = {name: word or "?" for name, word in match.groupdict().items()}
         line = match.string[: match.start()].rpartition("\n")[2] + match.string[match.start() :].partition("\n")[0]
-    title, fix = (re.sub(r"\{(\w+)\}", lambda m: words.get(m[1], m[0]), text) for text in (known.title, known.fix))
-    return Diagnosis(known.code, title, known.why, fix, line.strip()[:500])
+
+    def fill(text: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda m: words.get(m[1], m[0]), text)
+
+    command = advise(*map(fill, shlex.split(known.command)[1:])) if known.command else ""
+    fix = command if known.fix == known.command else fill(known.fix)
+    return Diagnosis(known.code, fill(known.title), known.why, fix, line.strip()[:500], command)

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from ipexctl.model.answers import StackPlace
 from ipexctl.model.events import RankStack, Stalled
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.json_values import Record
@@ -97,6 +98,23 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
         for (state, frames), members in members_by_place.items()
     ]
     return tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks)))
+
+
+def describe_places(stacks: Sequence[RankStack]) -> tuple[StackPlace, ...]:
+    """The groups of `group_stacks`, the largest first, each with the stack of its first rank."""
+    texts: dict[int, Stack] = {}
+    for stack in stacks:
+        texts[stack.rank] = max(texts.get(stack.rank, ()), parse_main_thread(stack.text), key=len)
+    return tuple(
+        StackPlace(group.ranks, group.hosts, group.where, tuple(map(str, texts[group.ranks[0]])))
+        for group in reversed(group_stacks(stacks))
+    )
+
+
+def describe_position(text: str) -> str:
+    """Where the main thread of these stacks is, in one line; empty without one."""
+    frames = parse_main_thread(text)
+    return _describe_position(frames) if frames else ""
 
 
 def _describe_position(frames: Stack) -> str:

@@ -10,7 +10,7 @@ from ipexctl.decide.facts.isa import find_isa_level
 from ipexctl.decide.facts.numbers import parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import Uarchs
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Core, Facts
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.notes import Note
@@ -114,9 +114,16 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         ports=system.read_ephemeral_ports(bundle),
         path=environ.get("PATH"),
         open_directories=tuple(login.get("open", ())),
+        socket_cpus=_list_socket_cpus(topology.cores),
         ignored_settings=tuple(login.get("ignored", ())),
         unread={**bundle.unread, **{f"{path}/cpu.max": "malformed" for path in groups.malformed}},
     )
+
+
+def _list_socket_cpus(cores: tuple[Core, ...]) -> dict[str, tuple[int, ...]]:
+    """Socket → its CPUs."""
+    groups = group_pairs((str(core.socket), cpu) for core in cores for cpu in core.cpus)
+    return {socket: tuple(sorted(cpus)) for socket, cpus in sorted(groups.items())}
 
 
 def _get_field(fields: Mapping[str, str], name: str) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import UsageError
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
@@ -111,7 +112,7 @@ def parse_bundle(text: str, source: str) -> ProbeOutput:
 
 
 def _make_bundle_error(source: str, why: str) -> UsageError:
-    hint = "ipexctl doctor --save-bundle DIRECTORY saves one for each host"
+    hint = advise("doctor", "--save-bundle", "probes", text="this saves one for each host:")
     return UsageError(f"{printable(source, 300)} is not a saved probe", reasons=[why], hint=hint)
 
 

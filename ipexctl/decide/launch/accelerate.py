@@ -18,6 +18,7 @@ from ipexctl.decide.releases.framework_options import FrameworkOption, normalise
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.notes import Note
@@ -146,7 +147,7 @@ def compare_config(config: AccelerateConfig | None, hosts: int, ranks: int) -> l
 def require_accelerate(packages: Mapping[str, str]) -> None:
     """Raises `UsageError` (exit 4) where the environment has no Accelerate to start a script with."""
     if "accelerate" not in packages:
-        hint = f"ipexctl install --with {'accelerate==1.7.0' if has_ipex(packages) else 'accelerate'}"
+        hint = advise("install", "--with", "accelerate==1.7.0" if has_ipex(packages) else "accelerate")
         raise UsageError("the environment has no accelerate for --launcher accelerate", hint=hint, exit=Exit.STEP)
 
 
@@ -168,7 +169,7 @@ def build_interpreter_arguments(
             raise UsageError(
                 f"accelerate {printable(version)} cannot be launched rank by rank where IPEX is installed",
                 reasons=["1.10 to 1.12 have no flag --ipex any more, and fail without what it sets"],  # measured
-                hint="ipexctl install --with 'accelerate<1.10', or run with --launcher script",
+                hint=advise("install", "--with", "accelerate<1.10", text="run with --launcher script, or:"),
                 exit=Exit.STEP,
             )
     elif version and uses_ipex(config, packages, user_env):
@@ -276,3 +277,11 @@ def uses_ipex(config: AccelerateConfig | None, packages: Mapping[str, str], user
 def choose_precision(config: AccelerateConfig | None, user_env: Mapping[str, str]) -> str:
     """The mixed precision: that of the variable, else of the configuration, else "no"."""
     return user_env.get("ACCELERATE_MIXED_PRECISION") or (config.precision if config else "no")
+
+
+def find_set_precision(config: AccelerateConfig | None, user_env: Mapping[str, str], args: Sequence[str]) -> str:
+    """The precision that variables, a configuration or the Trainer's arguments set; "" where the script decides."""
+    chosen = choose_precision(config, user_env)
+    if chosen in ("no", ""):
+        chosen = next((name for name in ("bf16", "fp16") if f"--{name}" in normalise_arguments(args)), "")
+    return chosen

@@ -11,6 +11,7 @@ from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, NodePlan, RankPlacement, Setting
 from ipexctl.model.notes import Note
@@ -112,6 +113,7 @@ def build_launch(
         framed=dialect == "openmpi",
         membind=task.membind,
         independent=task.independent,
+        precision=accelerate.find_set_precision(config, user_values, task.args),
     )
     if config is None or task.launcher != "accelerate" or by_mpirun:
         return launch
@@ -202,10 +204,14 @@ def choose_backend(task: Run, runtimes: Sequence[Runtime]) -> tuple[str, str]:
     ccl, impi = all(other.module for other in runtimes), all(other.impi for other in runtimes)
     if task.backend == "ccl" and not ccl:
         what = "the environment has no oneccl_bind_pt, which the backend ccl needs"
-        raise UsageError(what, hint="ipexctl install --backend ccl, or run with --backend gloo", exit=Exit.STEP)
+        raise UsageError(
+            what,
+            hint=advise("install", "--backend", "ccl", text="run with --backend gloo, or install it:"),
+            exit=Exit.STEP,
+        )
     if (task.backend == "impi" or task.backend_override) and not impi:
         what = "the environment has no impi_torch, which the backend impi needs"
-        hint = "ipexctl install --backend impi, or run with --backend gloo"
+        hint: str = advise("install", "--backend", "impi", text="run with --backend gloo, or install it:")
         if runtimes[0].dialect == "mpich":
             what = "the hosts' MPICH has no library of the name that mpi4py asks for, so the backend impi cannot use it"
             hint = "run without --mpi, or with --backend gloo"

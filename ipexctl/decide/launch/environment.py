@@ -14,12 +14,13 @@ from ipexctl.model.launch import Preload, RankPlacement, Setting
 from ipexctl.model.stack import Dialect
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import looks_secret
+from ipexctl.protocol.hooks import PROFILE_ENV
 from ipexctl.protocol.paths import DIRECTORY_ENV, RANK_ENV, RUN_ENV
 
 _RDMA = ("ib", "opa", "hfi", "hsi", "roce")  # names Linux gives to InfiniBand and Omni-Path interfaces
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", RUN_ENV, DIRECTORY_ENV, RANK_ENV}
+_OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", RUN_ENV, DIRECTORY_ENV, RANK_ENV, PROFILE_ENV}
 # Never passed from this machine: they name things of this machine, or would make its loader act on a host.
 _NOT_PASSED = {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "PATH", "HOME"}
 

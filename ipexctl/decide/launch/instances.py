@@ -12,6 +12,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.hosts import Host
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import pluralize
 
 LATENCY = 4  # cores of an instance in the launchers' latency mode
 BACKEND = "none"
@@ -81,13 +82,13 @@ def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]
     counts = tuple((host.name, _count_host_instances(task, cores[host.name])) for host in hosts)
     size = _choose_instance_size(task)
     short = [
-        f"{host}: {len(cores[host].cpus)} cores, room for {room}"
+        f"{host}: {pluralize(len(cores[host].cpus), 'core')}, room for {room}"
         for host, count in counts
         if cores[host].cpus
         and (room := len(_split_cores(task, cores[host], size)) if size else len(cores[host].cpus)) < count
     ]
     if short:
-        what = f"instances of {size} cores do not fit" if size else f"{counts[0][1]} instances do not fit"
+        what = f"instances of {pluralize(size, 'core')} do not fit" if size else f"{counts[0][1]} instances do not fit"
         raise UsageError(what, reasons=short, hint="ask for fewer --instances, or smaller ones", exit=Exit.STEP)
     if task.instance is not None and (few := [host for host, count in counts if count <= task.instance]):
         what = f"there is no instance {task.instance} on {', '.join(few)}"

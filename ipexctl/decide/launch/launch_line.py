@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import pluralize, printable
 
@@ -57,7 +58,7 @@ class LaunchLine:
                 script = word
         if not script.endswith(".py") and ("--launcher", "module") not in self.options:
             what = f"the launch line starts no Python script that is known here: {printable(script or '(none)')}"
-            raise UsageError(what, hint="give the line that starts Python; of a shell file: ipexctl migrate FILE")
+            raise UsageError(what, hint="give the line that starts Python; migrate reads a shell file")
         given = {words[0]: words[-1] for words in self.options}
         if self.nodes.isdecimal() and self.nodes != "1" and given.get("--ppn", "").isdecimal():
             self._add_option("-n", str(int(self.nodes) * int(given["--ppn"])))
@@ -75,7 +76,7 @@ class LaunchLine:
             target = known.get(name)
             if target is None or not (equals or self.words or target.endswith("!")):
                 wrong = "is not known here" if target is None else "lacks its value"
-                raise UsageError(f"{program}'s option {printable(name)} {wrong}", hint="ipexctl run --help")
+                raise UsageError(f"{program}'s option {printable(name)} {wrong}", hint=advise("run", "--help-all"))
             if target.endswith("!"):
                 self._add_option(*target[:-1].split())
                 continue
@@ -92,7 +93,7 @@ class LaunchLine:
         lines = [line for _, own, line in find_launch_lines(self.read_file(file)) if not own.startswith("sbatch")]
         if len(lines) != 1 or self.words:
             what = "is given arguments" if self.words else f"has {pluralize(len(lines), 'launch line')}"
-            raise UsageError(f"the batch file {printable(file)} {what}", hint=f"ipexctl migrate {shlex.quote(file)}")
+            raise UsageError(f"the batch file {printable(file)} {what}", hint=advise("migrate", file))
         self.words = shlex.split(lines[0])
 
     def _convert_option(self, target: str, value: str) -> None:

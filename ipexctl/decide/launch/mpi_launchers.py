@@ -25,6 +25,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import NodePlan
 from ipexctl.model.stack import Dialect, MpiLauncher
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import pluralize
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import build_hydra_pattern
 
@@ -188,7 +189,7 @@ def build_port_env(dialect: Dialect, task: Run, most: int) -> PortEnv:
     needed = most + len(("launcher", "proxy", "keeper", "rendezvous"))
     if high - low + 1 < needed:
         what = f"--port-range {task.port_range} has too few ports"
-        raise UsageError(what, reasons=[f"a host with {most} ranks needs {needed}"])
+        raise UsageError(what, reasons=[f"a host with {pluralize(most, 'rank')} needs {needed}"])
     first, last = low + 2, high - 2
     ranks = {"FI_TCP_PORT_LOW_RANGE": str(first), "FI_TCP_PORT_HIGH_RANGE": str(last)}
     if dialect == "impi":

@@ -16,6 +16,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.notes import Note
+from ipexctl.model.text import pluralize
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ def count_ranks(
         room = [n // len(hosts) + (1 if i < n % len(hosts) else 0) for i in range(len(hosts))]
     if n > sum(room):
         where = ", ".join(f"{host.name} {count}" for host, count in zip(hosts, room, strict=True))
-        what = f"{n} ranks do not fit on {len(hosts)} hosts"
+        what = f"{n} ranks do not fit on {pluralize(len(hosts), 'host')}"
         hint = "raise --ppn or the slots in the hostfile, or lower -n"
         raise UsageError(what, reasons=[f"room for {sum(room)}: {where}"], hint=hint, exit=Exit.STEP)
     counts: list[tuple[str, int]] = []
@@ -135,7 +136,7 @@ def place_ranks(
         if not any(shares):
             warnings.append(Note("unknown-cores", f"its cores are unknown; {kind} are not bound", (host,)))
         elif len(shares) < total[machine]:
-            text = f"{total[machine]} {kind} share {len(nodes)} cores"
+            text = f"{total[machine]} {kind} share {pluralize(len(nodes), 'core')}"
             warnings.append(Note("shared-cores", text, (host,)))
         for local in range(count):
             cpus = tuple(shares[(taken[machine] + local) % len(shares)])

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.profile.steps import format_profile_steps
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.tasks import Run
@@ -36,6 +37,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
         **select_attributes(task, "node_lease", "grace", "stall_warn", "straggler_warn"),
         lease=task.lease or 0.0,
         time_limit=task.time_limit or 0.0,
+        sample=task.metrics_every,
     )
     head = HeadSpec(
         address=launch.head.address,
@@ -53,6 +55,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
         log_cap=task.log_cap * 1000000,
     )
     result = {}
+    profile = format_profile_steps(task.profile) if task.profile else ""
     for node in launch.nodes:
         env = {name: setting.value for name, setting in node.env.items()}
         result[node.host] = RunSpec(
@@ -77,6 +80,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
             preload=[Library(library.name, library.path) for library in node.preload],
             head=head if node is launch.head else None,
             timings=timings,
+            profile=profile,
         )
     return result
 

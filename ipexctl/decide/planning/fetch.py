@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.decide.planning.ignore import Ignored
-from ipexctl.decide.planning.sync import format_bytes, select_for_rsync
+from ipexctl.decide.planning.sync import select_for_rsync
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
+from ipexctl.model.names import fold_names
 from ipexctl.model.tasks import Transfer
-from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.model.text import format_size, join_names, pluralize, printable
 from ipexctl.protocol.paths import MANIFEST, PART
 
 _LONGEST = 255  # bytes of a file's name on every file system that matters
@@ -50,9 +52,9 @@ class FetchPlan(Record):
         return sum(item.size for item in self.items)
 
     def summary(self) -> str:
-        """For the screen: ``3 files, 34 MB``."""
+        """For the screen: ``3 files, 34 MiB``."""
         if self.items:
-            return f"{pluralize(len(self.items), 'file')}, {format_bytes(self.size)}"
+            return f"{pluralize(len(self.items), 'file')}, {format_size(self.size)}"
         return f"nothing to do, {pluralize(self.unchanged, 'file')} the same" if self.unchanged else "nothing there"
 
 
@@ -138,17 +140,19 @@ def choose_rsync_files(
 
 
 def format_plans(plans: Mapping[str, FetchPlan], into: str) -> str:
-    """What comes from where. The dry run prints it."""
+    """What comes from where, hosts with the same files together. The dry run prints it."""
+    works = (((p.path, p.items, p.by_rsync, p.summary()), name) for name, p in plans.items())
     lines: list[str] = []
-    for name, plan in plans.items():
-        lines.append(f"{name}: {printable(plan.path, 200)} → {printable(into, 200)}/{name}")
-        rsynced = set(plan.by_rsync)
+    for (path, items, by_rsync, summary), names in group_pairs(works).items():
+        hosts = printable(fold_names(names), 400)
+        lines.append(f"{hosts}: {printable(path, 200)} → {printable(into, 200)}/{hosts}")
+        rsynced = set(by_rsync)
         lines += [
-            f"  get {printable(item.local, 400)} ({format_bytes(item.size)}){' by rsync' if item in rsynced else ''}"
-            for item in plan.items
+            f"  get {printable(item.local, 400)} ({format_size(item.size)}){' by rsync' if item in rsynced else ''}"
+            for item in items
         ]
-        if not plan.items:
-            lines.append(f"  {plan.summary()}")
+        if not items:
+            lines.append(f"  {summary}")
     return "\n".join(lines)
 
 

@@ -182,7 +182,7 @@ def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str
     for host in inventory:
         parts = ["did not answer"]
         if fact := facts.get(host.name):
-            cores = f"{fact.physical_cores} cores" if fact.physical_cores else ""
+            cores = pluralize(fact.physical_cores, "core") if fact.physical_cores else ""
             memory = format_size(fact.mem_total_kb * 1024) if fact.mem_total_kb else ""
             parts = [fact.model_name or fact.vendor or "", fact.isa_level or "", cores, memory]
         lines.append(f"{host.name:<{width}}  " + " · ".join(printable(part) for part in parts if part))

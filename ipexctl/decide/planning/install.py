@@ -14,8 +14,11 @@ from packaging.version import Version
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.facts import Facts
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
+from ipexctl.model.names import fold_names
 from ipexctl.model.stack import InstallMarker, Stack
 from ipexctl.model.text import format_size, join_names, pluralize, printable
 from ipexctl.model.wheels import Lock, Wheel
@@ -42,18 +45,26 @@ class Rates(Record):
     missing: int = 0
 
     def choose_downloader(self, host: str, size: int) -> tuple[From, str]:
-        """Who is to download, and why. Over the controller: its own download, then once to the first host; what hosts
-        then give each other is the faster the more of them there are."""
+        """Who is to download, and why where `describe` does not say it. Over the controller: its own download, then
+        once to the first host; what hosts then give each other is the faster the more of them there are."""
         own = self.hosts.get(host, 0.0)
         if not own:
             return "controller", "this host gets nothing from the index"
         if not self.up or (self.missing and not self.down):
             return "hosts", ""
         sent = size / self.up + (self.missing / self.down if self.missing else 0.0)
-        controller_rates = f"the controller sends {format_size(int(self.up))}/s"
-        controller_rates += f" and downloads {format_size(int(self.down))}/s" if self.missing else ""
-        way: From = "controller" if size / own > _CLEARLY * sent else "hosts"
-        return way, f"this host downloads {format_size(int(own))}/s, {controller_rates}"
+        return ("controller" if size / own > _CLEARLY * sent else "hosts"), ""
+
+    def describe(self, hosts: Sequence[str]) -> str:
+        """What was measured of hosts that download in the same way; empty where that decided nothing."""
+        known = sorted(rate for host in hosts if (rate := self.hosts.get(host, 0.0)))
+        if not known or not self.up or (self.missing and not self.down):
+            return ""
+        least, most = (f"{format_size(int(rate))}/s" for rate in (known[0], known[-1]))
+        who = "this host downloads" if len(hosts) == 1 else "these hosts download"
+        downloads = f" and downloads {format_size(int(self.down))}/s" if self.missing else ""
+        span = least if least == most else f"{least} to {most}"
+        return f"{who} {span}, the controller sends {format_size(int(self.up))}/s{downloads}"
 
 
 class Step(Record):
@@ -70,6 +81,7 @@ class Step(Record):
     wheels: tuple[Wheel, ...] = ()
     base: str = ""
     removed: tuple[str, ...] = ()
+    measured: bool = False  # the rates of hosts and controller decided who downloads
 
 
 class Plan(Record):
@@ -103,7 +115,12 @@ def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Fac
     if len(paths) > 1 or not paths[0].startswith("/"):
         what = "the environment must have the same absolute path on all hosts (Intel MPI starts its helpers by it)"
         reasons = [f"{', '.join(h for h, p in wanted.items() if p == path)}: {path}" for path in paths]
-        raise UsageError(what, reasons=reasons, hint="ipexctl install --venv /a/path/all/hosts/have", exit=Exit.STEP)
+        raise UsageError(
+            what,
+            reasons=reasons,
+            hint=advise("install", "--venv", "/opt/ipexctl", text="a path that all hosts have, such as:"),
+            exit=Exit.STEP,
+        )
     return paths[0]
 
 
@@ -199,12 +216,14 @@ def plan_install(
         if base:
             cause += f": {_describe_changes(base, lock)}"
         way: From = "controller" if wheels_from == "controller" else "hosts"
+        measured = False
         if wheels_from == "auto" and state.unreachable:
             way = "controller"
             cause += f"; this host does not reach {printable(state.unreachable[0])}"
         elif wheels_from == "auto" and rates:
             way, because = rates.choose_downloader(host, size)
             cause += f"; {because}" if because else ""
+            measured = not because
         need = estimate_unpacked(wheels) + (size if way == "controller" else 0)
         if state.free < need:
             free = f"{format_size(state.free)} free in {printable(state.at, 300)}"
@@ -217,11 +236,11 @@ def plan_install(
             failures.append(Failure(host, Kind.STEP, what, hint, "no-space"))
             continue
         repair = state.active == lock.id
-        steps[host] = Step("build", cause, way, need, repair, wheels, base.id if base else "", removed)
-    return Plan(steps, _format_plan(stack, lock, venv, steps)), failures
+        steps[host] = Step("build", cause, way, need, repair, wheels, base.id if base else "", removed, measured)
+    return Plan(steps, _format_plan(stack, lock, venv, steps, rates)), failures
 
 
-def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str:
+def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step], rates: Rates | None) -> str:
     builds = [step for step in steps.values() if step.do == "build"]
     wheels = max((step.wheels for step in builds), key=len, default=lock.wheels)
     size = sum(wheel.size for wheel in wheels)
@@ -235,8 +254,13 @@ def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step])
         + "".join(f"; {fetched[way]}" for way in ways),
     ]
     lines += [f"note         {note}" for note in (*stack.notes, *lock.notes)]
-    width = max((len(host) for host in steps), default=0)
-    lines += [f"{host:<{width}}  {step.do}: {step.why}" for host, step in steps.items()]
+    rows: list[tuple[str, str]] = []
+    works = (((step.do, step.why, step.wheels_from, step.measured), host) for host, step in steps.items())
+    for (do, why, _, measured), hosts in group_pairs(works).items():
+        because = rates.describe(hosts) if rates and measured else ""
+        rows.append((fold_names(hosts), f"{do}: {why}{f'; {because}' if because else ''}"))
+    width = min(max((len(names) for names, _ in rows), default=0), 11)
+    lines += [f"{names:<{width}}  {what}" for names, what in rows]
     if builds:
         lines.append("then on every host: imports, one training step in bf16, one rank of mpirun; only then the switch")
     return "\n".join(lines)

@@ -12,8 +12,9 @@ from ipexctl.decide.planning.ignore import Ignored
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
+from ipexctl.model.names import fold_names
 from ipexctl.model.tasks import Transfer
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.model.trees import Entry, Tree
 from ipexctl.protocol.paths import MANIFEST, PART
 
@@ -74,10 +75,10 @@ class SyncPlan(Record):
         return not (self.send or self.to_delete or self.needs_manifest)
 
     def summary(self) -> str:
-        """For the screen: ``12 files, 34 kB``."""
+        """For the screen: ``12 files, 34 KiB``."""
         words = []
         if self.send:
-            words.append(f"{pluralize(self.files, 'file')}, {format_bytes(self.size)}" if self.files else "directories")
+            words.append(f"{pluralize(self.files, 'file')}, {format_size(self.size)}" if self.files else "directories")
         if self.to_delete:
             words.append(f"{len(self.to_delete)} removed")
         return ", ".join(words) or "nothing to do"
@@ -299,7 +300,7 @@ def format_plans(plans: Mapping[str, SyncPlan], source: str) -> str:
     works = (((p.path, p.send, p.by_rsync, p.to_delete, p.blocked), name) for name, p in plans.items())
     lines: list[str] = []
     for (path, send, by_rsync, to_delete, blocked), names in group_pairs(works).items():
-        lines.append(f"{', '.join(names)}: {printable(source, 200)} → {printable(path, 200)}")
+        lines.append(f"{printable(fold_names(names), 400)}: {printable(source, 200)} → {printable(path, 200)}")
         lines += [f"  refused: {why}" for why in blocked]
         rsynced = set(by_rsync)
         lines += [
@@ -314,12 +315,4 @@ def format_plans(plans: Mapping[str, SyncPlan], source: str) -> str:
 
 
 def _describe_entry(entry: Entry) -> str:
-    return f" → {printable(entry.target, 200)}" if entry.kind == "l" else f" ({format_bytes(entry.size)})"
-
-
-def format_bytes(size: int) -> str:
-    """A size for people, in steps of 1000."""
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= step:
-            return f"{size / step:.3g} {unit}"
-    return f"{size} B"
+    return f" → {printable(entry.target, 200)}" if entry.kind == "l" else f" ({format_size(entry.size)})"

@@ -1,12 +1,12 @@
 """Check that installed environments are unchanged and equal on all hosts, from facts alone."""
 
 import posixpath
-import shlex
 from collections.abc import Mapping
 
 from ipexctl.decide.planning.install import DEFAULT_VENV, describe_drift
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import Hint, advise
 from ipexctl.model.text import join_names, printable
 
 
@@ -35,9 +35,9 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
     return failures
 
 
-def format_install_command(fact: Facts) -> str:
+def format_install_command(fact: Facts) -> Hint:
     """The install command for the environment that was probed; the default path is left out."""
     venv = fact.installed.venv if fact.installed else ""
     if not venv.startswith("/") or venv == posixpath.join(fact.home or "", DEFAULT_VENV):
-        return "ipexctl install"
-    return f"ipexctl install --venv {shlex.quote(printable(venv, 300))}"
+        return advise("install")
+    return advise("install", "--venv", printable(venv, 300))

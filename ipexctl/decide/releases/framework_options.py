@@ -73,7 +73,7 @@ def find_unsupported_arguments(
             text = option.explain_support(version)
             package, _, install = option.needs.partition(" ")
             if not text and package and package not in packages:
-                command = f"ipexctl install {install}; or {option.instead}"
+                command = f"install {install}, or {option.instead}"
                 text = f"{option.name} needs {package}, not in the environment: {command}"
             yield from (Note("framework-option", printable(text, 500)) for _ in [text] if text)
 

@@ -8,6 +8,7 @@ from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_p
 from ipexctl.model.answers import ListedRelease
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.stack import StackRelease, StackRequest
 from ipexctl.model.text import join_names
@@ -25,7 +26,7 @@ def list_releases(
     wanted = None if torch is None else get_public_version(torch)
     releases = [r for r in table.releases if wanted in {None, r.torch, get_minor_version(r.torch)}]
     if not releases:
-        raise UsageError(f"torch {torch} is not in the version table", hint="ipexctl stacks")
+        raise UsageError(f"torch {torch} is not in the version table", hint=advise("stacks"))
     return tuple(_list_release(release, table, facts, most) for release in releases)
 
 

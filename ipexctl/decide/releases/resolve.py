@@ -12,6 +12,7 @@ from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_p
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import advise
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import BindingOffer, MpiKind, MpiLauncher, Stack, StackRelease, StackRequest
 
@@ -110,7 +111,7 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
         torch = max(of_track, key=parse_version)
     for mismatch in table.wrong:
         if request.oneccl and (torch, get_public_version(request.oneccl)) == (mismatch.torch, mismatch.oneccl):
-            hint = f"ipexctl install --torch {mismatch.torch} --oneccl {mismatch.instead}"
+            hint = advise("install", "--torch", mismatch.torch, "--oneccl", mismatch.instead)
             raise UsageError(mismatch.why, hint=hint)
     matching = [release for release in table.releases if match_version(torch, release.torch)]
     if not matching:
@@ -119,7 +120,7 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
         reason = f"it goes from torch {table.releases[0].torch} to {table.releases[-1].torch}"
         if family:
             reason = f"of {minor} it has {_join_words(sorted(family, key=parse_version))}"
-        raise UsageError(f"torch {request.torch} is not in the version table", reasons=(reason,), hint="ipexctl stacks")
+        raise UsageError(f"torch {request.torch} is not in the version table", reasons=(reason,), hint=advise("stacks"))
     if request.track == "native" and (request.ipex or request.oneccl or request.backend == "ccl"):
         word = "intel_extension_for_pytorch" if request.ipex else "oneccl_bind_pt"
         raise UsageError(f"track native is plain torch: it has no {word}", hint="leave out --track, or the versions")
@@ -141,7 +142,7 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
         raise UsageError(
             f"there is no intel_extension_for_pytorch for torch {request.torch}",
             reasons=(f"it ended with {last.ipex}, for torch {last.torch}",),
-            hint=f"ipexctl install --track native --torch {request.torch}",
+            hint=advise("install", "--track", "native", "--torch", request.torch or last.torch),
         )
     if request.backend == "ccl" and not any(release.oneccl for release in matching):
         last = _find_newest_version(table, "oneccl")
@@ -153,7 +154,7 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
     if request.backend == "impi":
         if not any(_supports_impi(release) for release in matching):
             what = f"backend impi needs torch {_IMPI_TORCH} or newer, and there is none in {matching[-1].name}"
-            raise UsageError(what, hint=f"ipexctl install --backend {'ccl' if matching[-1].oneccl else 'gloo'}")
+            raise UsageError(what, hint=advise("install", "--backend", "ccl" if matching[-1].oneccl else "gloo"))
         matching = [release for release in matching if _supports_impi(release)]
     if request.track == "native":
         native = {release.torch: _remove_members(release, "ipex", "oneccl") for release in matching}
@@ -229,7 +230,7 @@ def _make_pair_error(
     return UsageError(
         f"{word} {wanted} does not go with {subject}" if subject and elsewhere else f"{word} {wanted} is not known",
         reasons=[*reasons, f"{word} {wanted} {goes}"],
-        hint=f"ipexctl stacks --for-torch {request.torch or (elsewhere or ['2.7.0'])[-1]}",
+        hint=advise("stacks", "--for-torch", request.torch or (elsewhere or ["2.7.0"])[-1]),
     )
 
 

@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Collection, Mapping
 
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Dialect, InstallMarker, MpiKind, MpiLayout, Stack
 
@@ -100,7 +101,7 @@ def build_runtime(marker: InstallMarker | None) -> Runtime:
     if marker is None or not (marker.layout.mpiexec or system):
         raise UsageError(
             "the environment was not made by ipexctl: it does not say where its MPI is",
-            hint="ipexctl install",
+            hint=advise("install"),
             exit=Exit.STEP,
         )
     layout, prefix = marker.layout, marker.prefix

@@ -10,6 +10,7 @@ PROGRAMS = {
     Role.RANK: ("wrapper", "main"), Role.GUARD: ("guard", "main"), Role.KEEPER: ("keeper", "main"),
     Role.WATCH: ("client", "watch"), Role.ORDER: ("client", "order"), Role.SHIM: ("client", "shim"),
     Role.LIST: ("client", "list_runs"), Role.SHOW: ("client", "show"),
+    Role.STACKS: ("client", "stacks"),
 }  # fmt: skip
 
 

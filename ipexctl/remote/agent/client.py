@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import BinaryIO, Dict, List, Optional, Union
 
-from ipexctl.protocol import frames, journal, messages, paths
+from ipexctl.protocol import frames, journal, messages, paths, samples
 from ipexctl.protocol.frames import WatchFrame, pack_frame
 from ipexctl.protocol.messages import KINDS, Message
 from ipexctl.protocol.paths import Role
@@ -61,14 +61,15 @@ def _ask_keeper(directory: str, spec: "RunSpec", message: "Message") -> "Optiona
 
 
 def watch(argv: "List[str]") -> int:
-    """``watch RUNDIR JOURNAL OUT ERR [once]``: what is in the run's files from these offsets on, in frames, until its
-    end; with ``once`` until the files' present end. Needs no keeper.
+    """``watch RUNDIR JOURNAL OUT ERR [once] [SAMPLES|no-samples]``: what is in the run's files from these offsets on,
+    in frames, until its end; with ``once`` until the files' present end. Needs no keeper.
 
     Ends early when the controller falls silent (`_exit_when_silent`)."""
     directory, offsets = argv[0], [int(word) for word in argv[1:4]]
     spec = files.read_spec(directory)
     sink = sys.stdout.buffer
-    once = argv[4:] == ["once"]
+    once = argv[4:5] == [frames.ONCE]
+    samples_offset = next((int(word) for word in argv[4:] if word.isdigit()), 0)
     link: Optional[rpc.Wire] = None
     if not once:
         threading.Thread(target=_exit_when_silent, args=(spec.timings.silent,), daemon=True).start()
@@ -80,6 +81,8 @@ def watch(argv: "List[str]") -> int:
         frames.OUT: spool.Tail(out, cap, offsets[1]),  # of an output the oldest parts may be gone: the offset tells
         frames.ERR: spool.Tail(err, cap, offsets[2]),
     }
+    if spec.timings.sample and frames.NO_SAMPLES not in argv[4:]:
+        tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples.CAP, samples_offset)
     written, pause = time.monotonic(), 0.02
     while True:
         # Asked before the files are read: nothing after it is missed.
@@ -146,7 +149,9 @@ def list_runs(argv: "List[str]") -> int:
         state = {b"": "running", frames.ENDED: "ended"}.get(_check_if_run_over(directory), "gone")
         hosts = sorted(spec.head.hosts)
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
-        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory)
+        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=spec.argv[1:])
+        row = row._replace(output=_read_last_output(directory, spec.nonce))
+        created = os.path.getmtime(os.path.join(directory, paths.SPEC))  # on the clock of this host
         if state == "running":
             with suppress(OSError, ValueError):
                 status = _ask_keeper(directory, spec, messages.Inspect())
@@ -154,10 +159,27 @@ def list_runs(argv: "List[str]") -> int:
                     row = row._replace(watchers=status.watchers, state=_STATES.get(status.state, state))
         elif state == "ended":
             end = journal.KINDS.from_object(files.read_json(directory, paths.END))
-            row = row._replace(reason=end.reason if isinstance(end, journal.RunEnd) else "")
+            if isinstance(end, journal.RunEnd):
+                row = row._replace(reason=end.reason, seconds=max(end.at - created, 0.0))
+        if state == "running":
+            row = row._replace(seconds=max(time.time() - created, 0.0))
         runs.append(row)
     print(KINDS.write(messages.RunListing(runs, orphans)).decode())
     return 0
+
+
+_END_OF_OUTPUT = 1 << 16  # bytes of each output that are searched for rank 0's; all ranks share it
+_LAST_OUTPUT = 1 << 11  # bytes of rank 0's that are passed on
+
+
+def _read_last_output(directory: str, nonce: str) -> str:
+    """The end of rank 0's standard error, where bars are, and after it of its standard output."""
+    pieces = []
+    for name in (paths.ERR, paths.OUT):
+        end = spool.read_end(os.path.join(directory, name), _END_OF_OUTPUT)
+        piece = frames.select_rank_output(end, nonce, 0).replace(b"\r", b"\n")
+        pieces.append(piece if len(piece) <= _LAST_OUTPUT else piece[-_LAST_OUTPUT:].partition(b"\n")[2])
+    return b"\n".join(pieces).decode("utf-8", "replace")
 
 
 _STATES = {state.value: "stopping" for state in (State.STOPPING, State.KILLING, State.FINISHING)}
@@ -167,9 +189,50 @@ _STATES.update({State.GATHERING.value: "starting", State.LAUNCHING.value: "start
 def show(argv: "List[str]") -> int:
     """``show RUNDIR``: what a watcher must know of a run, as JSON. Never the token or the ranks' environment."""
     spec = files.read_spec(argv[0])
-    about = (spec.run, spec.title, spec.host, spec.head_spec.hosts, spec.argv, spec.nonce, spec.timings)
+    about = (spec.run, spec.title, spec.host, spec.head_spec.hosts, spec.argv, spec.nonce, spec.timings, spec.profile)
     print(KINDS.write(messages.RunDescription(*about)).decode())
     return 0
+
+
+def stacks(argv: "List[str]") -> int:
+    """``stacks RUNDIR REQUEST``: requests the ranks' stacks from the keeper; prints a `journal.RankStack` a line, then
+    `journal.InquiryEnded`. Status 3, and `AgentFailed`, when the run does not go on or nobody answers in time."""
+    directory, request = argv
+    why = "its keeper did not answer in time"
+    try:
+        spec = files.read_spec(directory)
+        path = os.path.join(directory, paths.JOURNAL)
+        tail = _JournalTail(path, os.path.getsize(path))
+        status = _ask_keeper(directory, spec, messages.RequestStacks(request))
+        if status and status.state != State.RUNNING.value:
+            why, status = "the run is %s" % _STATES.get(status.state, status.state), None
+        if status and _print_stacks(directory, tail, request, 2 * spec.timings.inquiry + spec.timings.reply):
+            return 0
+    except (OSError, ValueError) as error:
+        why = str(error)
+    print(KINDS.write(messages.AgentFailed(why)).decode())
+    return 3
+
+
+def _print_stacks(directory: str, tail: "_JournalTail", request: str, patience: float) -> bool:
+    """Prints the journal's records that answer a request; False when they do not come in time."""
+    until, held, begun, over = time.monotonic() + patience, b"", False, b""
+    while time.monotonic() < until:
+        piece = tail.read(PIECE)
+        *lines, held = (held + piece).split(b"\n")
+        for line in lines:
+            record = journal.KINDS.read(line)
+            begun = begun or (isinstance(record, journal.StacksRequested) and record.request == request)
+            if begun and isinstance(record, (journal.RankStack, journal.InquiryEnded)):
+                print(line.decode())
+            if begun and isinstance(record, journal.InquiryEnded):
+                return True
+        if not piece:
+            if over:
+                break
+            over = _check_if_run_over(directory)  # before the files are read for the last time
+            time.sleep(0.02)
+    return False
 
 
 class _JournalTail:

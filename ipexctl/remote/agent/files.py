@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import traceback
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
@@ -131,6 +130,8 @@ def run_then_record_crash(directory: str, role: str, work: "Callable[[], None]")
     try:
         work()
     except BaseException:
+        import traceback  # each start of the agent would pay for it
+
         try:
             with open(os.path.join(directory, role + paths.CRASH), "w", encoding="utf-8") as text:
                 text.write(traceback.format_exc())

@@ -19,6 +19,7 @@ from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.messages import KINDS, HostBusy
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, rpc, stack_traces
+from ipexctl.remote.agent.sampling import Sampler, start_sampler
 
 
 def main(argv: "List[str]") -> int:
@@ -99,11 +100,13 @@ class Guard:
         self.missing = ""  # what a proxy needs here, and ends without a word where it is not
         self.orphaned = False  # a wrapper's parent, Hydra's proxy for its rank, has died
         self.last = time.monotonic()  # when its last round began
+        self.sampler: "Optional[Sampler]" = None
 
     def watch(self) -> None:
         procs.become_reaper()
         for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM):  # a polite stop of the run is not for its guard
             signal.signal(number, signal.SIG_IGN)
+        self.sampler = start_sampler(self.directory, self.spec)
         while self.do_round(time.monotonic()):
             select.select(self.list_wakeup_sources(), [], [], self.spec.timings.tick)
 
@@ -121,6 +124,8 @@ class Guard:
         if gone:
             self.proxies -= gone
             self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
+        for sample in self.sampler.receive() if self.sampler else ():
+            self.keeper.send(sample)
         self.keeper.flush()
         if not self.keeper.open:
             return self.abort_run("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
@@ -197,8 +202,11 @@ class Guard:
         return procs.kill_marked(self.mark, os.getpid(), spare, patience, [self.group])
 
     def list_launcher_processes(self) -> "Set[int]":
-        """What the launcher needs for an orderly end: proxies, and on node0 the keeper, mpirun and its shims."""
+        """What is none of the ranks': what the launcher needs for an orderly end (proxies, and on node0 the keeper,
+        mpirun and its shims), and the sampler."""
         keep = set(self.proxies)
+        if self.sampler:
+            keep.add(self.sampler.process.pid)
         keeper = files.read_keeper_address(self.directory)
         own = set(keeper.own) if keeper else set()
         for process in procs.list_processes().values():
@@ -264,12 +272,16 @@ class Guard:
         self.report_records()
         strays = self.end_strays()
         own = self.list_launcher_processes() - self.proxies if self.spec.head else set()
+        if self.sampler:  # what the ranks wrote is complete once none of them lives
+            own.add(self.sampler.process.pid)
         left = self.kill_all(self.spec.timings.last_wipe, own)
+        for sample in self.sampler.finish(self.spec.timings.last_figures) if self.sampler else ():
+            self.keeper.send(sample)
         procs.remove_cgroup(self.group)
         self.report_records()
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
             self.report_unseen_end(rank)
-        if self.spec.head is None and not left:
+        if self.spec.head is None and not left and not self.has_profile():
             shutil.rmtree(self.directory, ignore_errors=True)  # before the run may end: then nothing is left here
         self.keeper.send(messages.Cleaned([(p.pid, p.state) for p in left], strays))
         until = time.monotonic() + self.spec.timings.flush
@@ -277,6 +289,11 @@ class Guard:
             select.select([], [self.keeper], [], 0.1)
             self.keeper.flush()
         return False
+
+    def has_profile(self) -> bool:
+        """Whether a watcher has something to fetch here, and will then remove the directory."""
+        folder = os.path.join(self.directory, hooks.PROFILE)
+        return bool(self.spec.profile and os.path.isdir(folder) and os.listdir(folder))
 
     def end_strays(self) -> "List[str]":
         """Ends what outlived the ranks; its names. As long as it holds a rank's output open, mpirun waits for it: now

@@ -13,9 +13,9 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
-from typing import Dict, List, Optional, Set
+from typing import Dict, List, Optional, Set, Tuple
 
-from ipexctl.protocol import frames, journal, messages, paths
+from ipexctl.protocol import frames, hooks, journal, messages, paths, samples
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import Role
@@ -65,6 +65,8 @@ class Keeper:
         self.guards: "Dict[str, rpc.Wire]" = {}
         self.launcher: "Optional[subprocess.Popen[bytes]]" = None
         self.sinks: "Dict[int, spool.Spool]" = {}  # pipe of mpirun → where it goes
+        self.samples: "Optional[spool.Spool]" = None
+        self.figures: "Dict[Tuple[str, str], str]" = {}  # source and name → the host that sent it
         self.unstored = 0
         self.terminated = False  # by a signal
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
@@ -226,7 +228,16 @@ class Keeper:
         status = self.launcher.returncode if self.launcher else None
         end = end._replace(launcher=status, unstored=self.unstored, at=time.time())
         self.write_record(end)
+        if self.spec.profile:
+            self.write_clocks()
         files.write_json(self.directory, paths.END, journal.KINDS.to_object(end))
+
+    def write_clocks(self) -> None:
+        """The hosts' clocks beside the traces, which have them."""
+        with suppress(OSError):
+            os.makedirs(os.path.join(self.directory, hooks.PROFILE), 0o700, exist_ok=True)
+            clocks = {"hosts": encode(self.run.clocks)}
+            files.write_json(self.directory, os.path.join(hooks.PROFILE, paths.CLOCKS), clocks)
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 
@@ -263,7 +274,7 @@ class Keeper:
                 else:
                     link.close()
             elif link.role == Role.ORDER:
-                if isinstance(message, (messages.StopRun, messages.KillRun)):
+                if isinstance(message, (messages.StopRun, messages.KillRun, messages.RequestStacks)):
                     self.handle_input(message)
                 link.send(messages.KeeperStatus(self.run.state.value, self.watchers))
         if not link.open:
@@ -276,12 +287,31 @@ class Keeper:
             for rank, (seconds, state) in message.ranks.items():
                 self.monitor.note_load(rank, seconds, state, now)
             return
+        if isinstance(message, (samples.HostSample, samples.FilePoints)):
+            self.store_sample(host, message)
+            return
         if isinstance(message, journal.RankEnded):
             self.monitor.note_end(message.rank, message.status == 0, now)
         elif isinstance(message, (journal.RankStarted, journal.RankStage, journal.RankNote)) and message.rank in ranks:
             self.monitor.note_progress(message.rank, now)
         self.check_launcher_end()  # before what came of it
         self.handle_input(keeper_state.FromGuard(host, message))
+
+    def store_sample(self, host: str, sample: "samples.Sample") -> None:
+        """Beside the journal, which must not lack space for it. Of files that several hosts see, one host tells."""
+        ranks = self.spec.head_spec.hosts[host].ranks
+        if isinstance(sample, samples.HostSample):
+            of_host = [use for use in sample.ranks if use.rank in ranks]
+            at = keeper_state.convert_to_head_time(self.run, host, sample.at)
+            sample = sample._replace(host=host, at=at, ranks=of_host)
+        else:
+            known = (sample.source, sample.name) in self.figures or len(self.figures) < samples.FIGURES
+            if not known or self.figures.setdefault((sample.source, sample.name), host) != host:
+                return
+            sample = sample._replace(host=host, rank=sample.rank if sample.rank in ranks else -1)
+        if self.samples is None:
+            self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.CAP, b"{")
+        self.samples.write(samples.encode_sample(sample))
 
     def store_output(self, fd: int) -> None:
         while True:

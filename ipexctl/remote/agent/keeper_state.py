@@ -66,7 +66,7 @@ LauncherEnded = NamedTuple("LauncherEnded", [("status", int)])
 Tick = NamedTuple("Tick", [("watched", bool)])  # time has passed; whether somebody watches the run
 Input = Union[
     GuardConnected, GuardLost, FromGuard, LauncherStarted, LauncherFailed, LauncherEnded, Tick, messages.StopRun,
-    messages.KillRun, journal.Stall, journal.Straggling, journal.Resumed,
+    messages.KillRun, messages.RequestStacks, journal.Stall, journal.Straggling, journal.Resumed,
 ]  # fmt: skip
 
 
@@ -85,8 +85,15 @@ Actions = Tuple[Action, ...]
 # Parts of the launcher end: perhaps because of a rank whose own end is still to be reported. Until ``until`` (steady)
 # that would explain it; then the run is stopped for ``reason``. ``since`` is in the head's clock.
 Doubt = NamedTuple("Doubt", [("reason", str), ("detail", str), ("since", float), ("until", float)])
-# Guards were asked for the stacks of their ranks: ``hosts`` have still to report, until ``until`` (steady).
-Inquiry = NamedTuple("Inquiry", [("hosts", FrozenSet[str]), ("until", float)])
+
+
+class Inquiry(NamedTuple):
+    """Guards were asked for the stacks of their ranks: ``hosts`` have still to report, until ``until`` (steady).
+    ``requested``: by the user, while nothing was wrong."""
+
+    hosts: "FrozenSet[str]"
+    until: float
+    requested: bool = False
 
 
 class HostClock(NamedTuple):
@@ -119,6 +126,7 @@ class Run(NamedTuple):
     doubt: "Optional[Doubt]" = None
     unwitnessed: "Tuple[journal.RankEnded, ...]" = ()  # ends of ranks whose wrappers were killed, by whom is in doubt
     inquiry: "Optional[Inquiry]" = None
+    requests: "Tuple[str, ...]" = ()  # for stacks, that wait for the end of another inquiry
     verdict: str = ""  # why the run is to be stopped once the inquiry is over
 
 
@@ -220,7 +228,8 @@ def _check_running(run: "Run", now: "Moment") -> "Step":
         ended = Note(journal.InquiryEnded(sorted(run.inquiry.hosts)))
         run = run._replace(inquiry=None)
         if not run.verdict:
-            return run, (ended,)
+            run, actions = _answer_requests(run, now)
+            return run, (ended, *actions)
         run, actions = _stop_run(run, Reason.LIMIT, run.verdict, now)
         return run, (ended, *actions)
     return run, ()
@@ -326,9 +335,26 @@ def _on_straggling(run: "Run", few: "journal.Straggling", now: "Moment") -> "Ste
 def _start_inquiry(run: "Run", alarm: "Record", verdict: str, now: "Moment") -> "Step":
     if run.state is not State.RUNNING:
         return run, ()
+    run = run._replace(verdict=run.verdict or verdict)
+    if run.inquiry and run.inquiry.requested:  # its stacks are of this moment
+        return run, (Note(alarm),)
     inquiry = Inquiry(run.guards, now.steady + run.spec.timings.inquiry)
-    run = run._replace(inquiry=inquiry, verdict=run.verdict or verdict)
-    return run, (Note(alarm), Send("", messages.ReportStacks()))
+    return run._replace(inquiry=inquiry), (Note(alarm), Send("", messages.ReportStacks()))
+
+
+def _on_stacks_request(run: "Run", order: "messages.RequestStacks", now: "Moment") -> "Step":
+    if run.state is not State.RUNNING:
+        return run, ()
+    return _answer_requests(run._replace(requests=(*run.requests, order.request)), now)
+
+
+def _answer_requests(run: "Run", now: "Moment") -> "Step":
+    """Begins the inquiry for all requests that wait; they go on waiting while there is another one."""
+    if run.inquiry or not run.requests:
+        return run, ()
+    notes = tuple(Note(journal.StacksRequested(request)) for request in run.requests)
+    inquiry = Inquiry(run.guards, now.steady + run.spec.timings.inquiry, requested=True)
+    return run._replace(inquiry=inquiry, requests=()), (*notes, Send("", messages.ReportStacks()))
 
 
 _HANDLERS: "Dict[Type[Any], Callable[[Run, Any, Moment], Step]]" = {
@@ -341,6 +367,7 @@ _HANDLERS: "Dict[Type[Any], Callable[[Run, Any, Moment], Step]]" = {
     Tick: lambda run, tick, now: (run._replace(watched=now.steady) if tick.watched else run, ()),
     messages.StopRun: lambda run, order, now: _stop_run(run, Reason.STOPPED, order.why, now),
     messages.KillRun: _on_kill_order,
+    messages.RequestStacks: _on_stacks_request,
     journal.Stall: _on_stall,
     journal.Straggling: _on_straggling,
     journal.Resumed: lambda run, resumed, now: (run, (Note(resumed),) if run.state is State.RUNNING else ()),
@@ -434,13 +461,18 @@ def _start_doubt(run: "Run", detail: str, at: float, now: "Moment", reason: str 
     return run._replace(doubt=doubt._replace(since=min(at, doubt.since)))
 
 
+def convert_to_head_time(run: "Run", host: str, at: float) -> float:
+    """Unix seconds of a connected host's clock in those of the head's."""
+    return at - run.clocks[host].offset
+
+
 R = TypeVar("R")
 
 
 def _convert_to_head_time(run: "Run", host: str, record: "R") -> "R":
     """A host's record with its time moved to the head's clock, and the host's name as the keeper knows it."""
     named: Any = record
-    changes: Dict[str, Any] = {"at": named.at - run.clocks[host].offset}
+    changes: Dict[str, Any] = {"at": convert_to_head_time(run, host, named.at)}
     if hasattr(record, "host"):
         changes["host"] = host
     return named._replace(**changes)  # type: ignore[no-any-return]

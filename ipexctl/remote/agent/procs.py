@@ -10,7 +10,6 @@ import ctypes
 import os
 import signal
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
@@ -48,6 +47,8 @@ def read_file(path: str) -> bytes:
 def read_age(path: str) -> float:
     """Seconds since a file was changed, by the clock of its file system, which may be a server's: by a file made beside
     it now, where one can be made. Raises OSError."""
+    import tempfile  # each start of the agent would pay for it
+
     now = time.time()
     with suppress(OSError), tempfile.TemporaryFile(dir=os.path.dirname(path)) as probe:
         now = os.fstat(probe.fileno()).st_mtime
@@ -216,6 +217,17 @@ def die_with_parent() -> None:
     """For use in a child before exec: the kernel kills it when its parent ends."""
     with suppress(OSError, AttributeError):  # the guard finds orphans anyway
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def rename_word(old: bytes, new: bytes) -> None:
+    """Replaces a word of this process's command line, as `ps` and /proc show it, by one of the same length: a process
+    that was forked off to do something else. Does nothing where that is not possible."""
+    at = read_file("/proc/self/cmdline").find(b"\0%s\0" % old)
+    text = read_file("/proc/self/stat")
+    with suppress(ValueError, IndexError):
+        start = int(text[text.rindex(b")") + 2 :].split()[45])  # arg_start, proc(5)
+        if at >= 0 and start and len(old) == len(new):
+            ctypes.memmove(start + at + 1, new, len(new))
 
 
 def daemonize() -> bool:

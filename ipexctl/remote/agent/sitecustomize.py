@@ -238,6 +238,8 @@ def _install_hooks() -> None:
 
         atexit.register(hooks.record_libraries)
         atexit.register(hooks.wait_for_gloo_threads)  # the first to be registered is the last to be called
+        if os.environ.get(names.PROFILE_ENV):
+            __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
     except Exception:
         pass
 

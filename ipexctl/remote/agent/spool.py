@@ -28,6 +28,16 @@ def list_segments(base: str) -> "List[int]":
     return sorted(int(end) for start, _, end in ends if start == name and end.isdigit())
 
 
+def read_end(base: str, most: int) -> bytes:
+    """The last bytes of a spool, at most so many and at most one segment; empty where there are none."""
+    try:
+        with open(build_segment_path(base, list_segments(base)[-1]), "rb") as segment:
+            segment.seek(-min(most, os.fstat(segment.fileno()).st_size), os.SEEK_END)
+            return segment.read(most)
+    except (OSError, IndexError):
+        return b""
+
+
 class Spool:
     def __init__(self, base: str, cap: int, opening: bytes) -> None:
         self.base = base

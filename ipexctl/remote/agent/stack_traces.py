@@ -39,7 +39,7 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
     for rank, wrapper in sorted(wrappers.items()):
         path = os.path.join(directory, RANKS, "%d%s" % (rank, STACKS))
         family = procs.find_descendants(wrapper.pid, all_now)  # the script itself first
-        answering = [pid for pid in family if _has_file_open(pid, path)][:MOST]
+        answering = [pid for pid in family if has_file_open(pid, path)][:MOST]
         todo += [(rank, pid, path) for pid in answering or family[:1]]
     before = {path: _get_size(path) for _, _, path in todo}
     asked: Dict[str, int] = {}
@@ -50,7 +50,7 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
             break
         for path in before:
             mine = [pid for _, pid, where in todo if where == path]
-            if turn < len(mine) and all_now[mine[turn]].state not in "Tt" and _has_file_open(mine[turn], path):
+            if turn < len(mine) and all_now[mine[turn]].state not in "Tt" and has_file_open(mine[turn], path):
                 asked[path] = mine[turn]
                 os.kill(mine[turn], STACKS_SIGNAL)
         for path, text in _collect_answers(before, asked, spec.timings.stacks, (time.monotonic() + until) / 2).items():
@@ -94,7 +94,7 @@ def _is_runnable(pid: int) -> bool:
     return process is not None and process.state == "R"
 
 
-def _has_file_open(pid: int, path: str) -> bool:
+def has_file_open(pid: int, path: str) -> bool:
     """Whether the process still holds the file its handler writes to. (Sent to others, the signal would end them.)"""
     try:
         wanted = os.path.realpath(path)

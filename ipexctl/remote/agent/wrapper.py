@@ -7,7 +7,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import platform
 import resource
 import select
 import selectors
@@ -20,14 +19,15 @@ import threading
 import time
 from contextlib import suppress
 from subprocess import DEVNULL, PIPE, STDOUT
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Optional
 
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import ERR, OUT, build_frame_head, build_frame_tail, escape_output
+from ipexctl.protocol.hooks import PROFILE_ENV
 from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.messages import RankBegun
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
-from ipexctl.remote.agent import death_report, files, libraries, procs
+from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs
 
 _RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
@@ -62,6 +62,8 @@ def main(argv: "List[str]") -> int:
     _bind_to_cores(place, notes)
     linger = spec.timings.linger
     output = FramedOutput(2, spec.nonce, rank, linger) if spec.framed else Output(linger)
+    if spec.profile:
+        output.kernels = kernel_log.open_kernel_log(directory, rank, env)
     began, before, kernel = time.time(), _read_memory_limits(), death_report.KernelLog()
     record = RankEnded(rank, spec.host)
     if stopped or os.path.exists(os.path.join(directory, paths.ENDING)):
@@ -84,11 +86,15 @@ def main(argv: "List[str]") -> int:
     files.write_record(directory, files.START, started)
     for work, args in ((_check_binding, (child.pid, spec, place, env, notes)), (_end_without_guard, (spec,))):
         threading.Thread(target=work, args=args, daemon=True).start()
+    watch = memory_watch.MemoryWatch(directory, rank, child.pid)
+    watch.start()
     status = output.relay_output(child)
     record = record._replace(signal=max(0, -status), stopped=bool(stopped), at=time.time())
     after = _read_memory_limits()
     if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
         record = record._replace(oom=after)
+    if record.signal == signal.SIGKILL and not stopped:
+        record = record._replace(stacks=watch.read_last_stacks())
     loaded = libraries.list_loaded_libraries(directory, rank)
     record = record._replace(libraries=loaded)
     for text in libraries.describe_duplicate_libraries(loaded, env.get("LD_PRELOAD", "")):
@@ -132,6 +138,8 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
         )
     names[paths.RUN_ENV], names[paths.NODE_ENV] = spec.run, "%s:%s" % (spec.run, spec.label)
     names[paths.DIRECTORY_ENV], names[paths.RANK_ENV] = directory, str(rank)
+    if spec.profile:
+        names[PROFILE_ENV] = spec.profile
     # Where a script with torch's @record leaves its error.
     names.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(directory, paths.RANKS, "%d.elastic" % rank))
     if not names.get("MASTER_PORT") and not independent:
@@ -160,6 +168,7 @@ class Output:
     def __init__(self, linger: float) -> None:
         self.linger = linger  # seconds for the output of a script whose daemons hold its pipes open
         self.broken = False  # the launcher is gone, and the run with it
+        self.kernels: "Optional[kernel_log.KernelLog]" = None  # with a profile
 
     def relay_output(self, child: "subprocess.Popen[bytes]") -> int:
         """Passes on what the child writes until it has ended; its status. What outlives it is not waited for."""
@@ -180,7 +189,11 @@ class Output:
                     data = os.read(key.fd, 1 << 16)
                     if not data:
                         selector.unregister(key.fd)
+                    if self.kernels and key.data == OUT:
+                        data = self.kernels.filter_output(data)
                     self.write(key.data, data)
+        if self.kernels:
+            self.write(OUT, self.kernels.finish())
         return child.wait()
 
     def write(self, stream: str, data: bytes) -> None:
@@ -265,9 +278,9 @@ def _bind_to_cores(place: "RankSpec", notes: "Notes") -> None:
         for node in nodes:
             mask[node // 64] |= 1 << node % 64
         libc = ctypes.CDLL(None, use_errno=True)
-        number = _SET_MEMPOLICY.get(platform.machine())
+        number = _SET_MEMPOLICY.get(os.uname().machine)
         if number is None or libc.syscall(number, _MPOL_BIND, ctypes.byref(mask), 16 * 64 + 1):
-            why = os.strerror(ctypes.get_errno()) if number else "not known how on %s" % platform.machine()
+            why = os.strerror(ctypes.get_errno()) if number else "not known how on %s" % os.uname().machine
             notes.add("its memory is not bound to NUMA nodes %s: %s" % (_format_list(nodes), why))
 
 

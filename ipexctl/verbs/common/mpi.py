@@ -10,6 +10,7 @@ from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher
@@ -53,6 +54,6 @@ def choose_mpi(option: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
     if option == "impi" and recorded and recorded.kind == "system":
         what = "the environment has no Intel MPI: it was installed for the hosts' own MPI"
         reasons = [f"{recorded.name or dialect} at {program}"]
-        hint = "run without --mpi, or ipexctl install --mpi wheel"
+        hint = advise("install", "--mpi", "wheel", text="run without --mpi, or install it:")
         raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP)
     return ("" if option in {"auto", "impi"} else option), f"--mpi {option}"

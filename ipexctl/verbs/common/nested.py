@@ -4,6 +4,7 @@ what its ranks measured (lines of JSON), and how long it took."""
 import json
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ipexctl.model import events as e
@@ -22,9 +23,12 @@ def is_passed_on(event: Event) -> bool:
 
 
 def run_nested(
-    workflow: Generator[Event, None, T], keep: Callable[[Event], bool] = is_passed_on
+    workflow: Generator[Event, None, T],
+    keep: Callable[[Event], bool] = is_passed_on,
+    change: Callable[[Event], Event] = lambda event: event,
 ) -> Generator[Event, None, T]:
-    """Shows every event to ``keep`` and passes on those for which it is true; returns the workflow's value.
+    """Shows every event to ``keep`` and passes on those for which it is true, as ``change`` makes them; returns the
+    workflow's value.
 
     What is thrown in, as an interruption, reaches the workflow, which may end its work in order and say how."""
     thrown: BaseException | None = None
@@ -34,7 +38,7 @@ def run_nested(
             thrown = None
             if keep(event):
                 try:
-                    yield event
+                    yield change(event)
                 except BaseException as error:
                     thrown = error
     except StopIteration as end:
@@ -53,8 +57,11 @@ class RunMetrics(Record):
     exit: Exit = Exit.OK
 
 
-def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, RunMetrics]:
-    """Passes on the events of a nested run; returns what its ranks measured."""
+def collect_metrics(
+    run: Generator[Event, None, Any], describe: Callable[[JsonObject], str] = lambda line: ""
+) -> Generator[Event, None, RunMetrics]:
+    """Passes on the events of a nested run; returns what its ranks measured. Lines of JSON are passed on in the words
+    that ``describe`` has for them, if any."""
     output: dict[int, bytearray] = {}
     others: list[Event] = []
 
@@ -66,7 +73,16 @@ def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, 
             kept += event.data if len(kept) < _KEPT else b""
         return is_passed_on(event)
 
-    yield from run_nested(run, take)
+    def reword(event: Event) -> Event:
+        if isinstance(event, e.Output) and event.stream == "out" and b"{" in event.data:
+            return replace(event, data=b"".join(reword_line(line) for line in event.data.splitlines(keepends=True)))
+        return event
+
+    def reword_line(line: bytes) -> bytes:
+        words = next((words for value in _parse_objects(line) if (words := describe(value))), "")
+        return f"{words}\n".encode() if words else line
+
+    yield from run_nested(run, take, reword)
     size = max((len(event.ranks) for event in others if isinstance(event, e.RunStarted)), default=0)
     started = {event.rank: event.at for event in others if isinstance(event, e.RankStage) and event.stage == "start"}
     ended = {event.rank: event for event in others if isinstance(event, e.RankEnded)}

@@ -9,6 +9,7 @@ from ipexctl.act.inputs import is_writable_by_all, read_input
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import join_names, printable
@@ -111,15 +112,37 @@ def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory
 def read_playbook(
     path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] | None = None, strict: bool = True
 ) -> Play:
-    """The playbook in a file; ``variables`` win over its own; ``strict``: it must know them. Raises `UsageError`."""
+    """The playbook in a file, or the bundled one of this name; ``variables`` win over its own.
+
+    ``strict``: it must know them. Raises `UsageError`."""
     from ipexctl.decide.parsing.playbook import parse_playbook
 
+    path = _find_playbook(path, cwd)
     file = read_input(path, cwd=cwd)
     base = str(file.path.parent.absolute())
     given, ansible = variables or {}, read_data("ansible.toml")
     play = parse_playbook(file.text, path, base=base, environ=environ, variables=given, strict=strict, ansible=ansible)
     inventory = _resolve_paths(play.inventory, file.path.parent) if play.inventory else None
     return play.model_copy(update={"inventory": inventory, "warnings": file.warnings})
+
+
+def _find_playbook(path: str, cwd: Path) -> str:
+    """The path of a playbook. A word without a directory and an ending that is no file names a bundled one.
+
+    Raises `UsageError`."""
+    if not path or os.sep in path or path.endswith((".yaml", ".yml")) or (cwd / path).exists():
+        return path
+    from difflib import get_close_matches
+
+    from ipexctl.act.bundled_files import find_by_name, list_bundled_files
+
+    bundled = find_by_name(path, "playbooks")
+    if bundled is None:
+        names = [each.stem for each in list_bundled_files("playbooks")]
+        close = get_close_matches(path, names, n=1)
+        what, reasons = f"there is no playbook {printable(path)}", [f"bundled playbooks: {', '.join(names)}"]
+        raise UsageError(what, reasons=reasons, hint=advise("play", close[0] if close else "--list"))
+    return str(bundled)
 
 
 def select_play_hosts(
@@ -136,7 +159,7 @@ def _read_default_hostfile(cwd: Path) -> Inventory:
     """``./hostfile``, unless every user of this machine could have put it there."""
     if not os.path.lexists(cwd / "hostfile"):
         reasons = ["looked at --hosts, --hostfile, IPEXCTL_HOSTFILE and ./hostfile"]
-        hint = "ipexctl doctor -f HOSTFILE, or --hosts node0,node1"
+        hint = advise("doctor", "--hosts", "node0,node1", text="name a file (-f HOSTFILE), or the hosts, such as:")
         raise UsageError("no hosts were given", reasons=reasons, hint=hint)
     if is_writable_by_all(cwd):
         reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]

@@ -26,9 +26,11 @@ from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, HostFailed, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import pluralize, printable
+from ipexctl.verbs.common.pages import check_destination, save_doctor_record, write_page
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.doctor.import_check import try_imports
@@ -48,11 +50,12 @@ def doctor(
     ask: "Ask | None" = None,
     environ: Mapping[str, str] | None = None,
     alone: bool = False,
+    page: str | None = None,
 ) -> Generator[Event, None, None]:
     """Probes and checks the hosts. Without hosts: ``task.recorded`` checks saved probes, ``task.explain`` a code.
 
-    ``ask`` puts a question to the user, for ``task.fix``. ``environ`` is this machine's, for an install. ``alone`` says
-    that nobody uses the links after this command.
+    ``page`` is a file for the page of the cluster. ``ask`` puts a question to the user, for ``task.fix``. ``environ``
+    is this machine's, for an install. ``alone`` says that nobody uses the links after this command.
     Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a host could not be reached or trusted."""
     if task.explain is not None:
         text = explain_finding(task.explain, load_catalogue())
@@ -60,14 +63,17 @@ def doctor(
         yield Answer(answers.ExplainAnswer(task.explain.upper(), text))
         yield Ended("doctor", Exit.OK)
         return
+    if page is not None:
+        check_destination(Path(page).expanduser())
     if task.recorded:
         paths = _name_saved_probes(task.recorded)
-        yield from check_recorded({name: read_input(path, limit=_LIMIT).text for name, path in paths.items()}, paths)
+        texts = {name: read_input(path, limit=_LIMIT).text for name, path in paths.items()}
+        yield from check_recorded(texts, paths, page=page, at=context.clock())
         return
     confirm: Ask | None = (lambda _: True) if task.yes else ask
     if task.fix and confirm is None:
-        hint = "ipexctl doctor --fix --yes"
-        raise UsageError("doctor --fix asks before each fix, and nobody can answer here", hint=hint)
+        hint = complete_hint(advise("doctor", "--fix", "--yes"), list_flags(inventory, task.venv))
+        raise UsageError("doctor --fix asks before each fix, which needs a terminal", hint=hint)
     yield Started("doctor", pluralize(len(inventory), "host"), inventory.names, place=list_flags(inventory, task.venv))
     close_links = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
     bundles: dict[str, ProbeOutput] = {}
@@ -97,9 +103,14 @@ def doctor(
         speeds = yield from measure_host_speeds(inventory, cluster.facts, network, context)
     hits = [*check_connectivity(cluster, network), *check_imports(cluster, problems)]
     hits += judge_speeds(speeds or answers.SpeedCheck())
-    answer = _make_answer(cluster, run_checks(cluster, catalogue, hits), network)
+    place = list_flags(inventory, task.venv)
+    findings = tuple(replace(each, fix=complete_hint(each.fix, place)) for each in run_checks(cluster, catalogue, hits))
+    answer = _make_answer(cluster, findings, network)
     changes = tuple(fixed) if task.fix else None
-    yield from _report(cluster, replace(answer, imports=problems or None, speed=speeds, fixed=changes), failed)
+    answer = replace(answer, imports=problems or None, speed=speeds, fixed=changes)
+    save_doctor_record(context.state, answer, context.clock())
+    yield from _write_page(page, answer, context.clock())
+    yield from _report(cluster, answer, failed)
 
 
 def _probe_for_checks(
@@ -127,9 +138,12 @@ def _make_cluster(inventory: Inventory, results: Mapping[str, Facts | Failure], 
     return Cluster(inventory, facts, failures, load_releases(), live)
 
 
-def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Generator[Event, None, None]:
+def check_recorded(
+    texts: Mapping[str, str], paths: Mapping[str, Path] | None = None, *, page: str | None = None, at: float = 0.0
+) -> Generator[Event, None, None]:
     """Checks saved probes, name → text of the file, without any host. A text that is no probe is a failure of its host;
-    if all are, `UsageError` is raised, which names the first one by its path."""
+    if all are, `UsageError` is raised, which names the first one by its path. ``page`` is a file for the page of the
+    cluster, made at the time ``at``."""
     uarchs = load_uarchs()
     results: dict[str, Facts | Failure] = {}
     refusals: list[UsageError] = []
@@ -147,7 +161,20 @@ def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = 
     for name, result in results.items():
         yield FactsRead(name, result) if isinstance(result, Facts) else HostFailed(result)
     cluster = _make_cluster(inventory, results, live=False)
-    yield from _report(cluster, _make_answer(cluster, run_checks(cluster, load_catalogue()), ConnectivityReport()))
+    answer = _make_answer(cluster, run_checks(cluster, load_catalogue()), ConnectivityReport())
+    yield from _write_page(page, answer, at)
+    yield from _report(cluster, answer)
+
+
+def _write_page(page: str | None, answer: answers.DoctorAnswer, at: float) -> Generator[Event, None, None]:
+    """Writes the page of the cluster, if one is wanted. Raises `UsageError`."""
+    if page is not None:
+        from ipexctl.decide.page.cluster import build_cluster_page
+        from ipexctl.show.page.render import render_cluster
+
+        path = Path(page).expanduser()
+        write_page(path, render_cluster(build_cluster_page(answer, at)))
+        yield Message(f"the page of the cluster is {printable(str(path), 300)}", code="page")
 
 
 def load_catalogue() -> Catalogue:

@@ -13,11 +13,13 @@ from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import join_names
 from ipexctl.verbs.common.nested import run_nested
+from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.install.install import install
 from ipexctl.verbs.run.manage import reap
 from ipexctl.verbs.run.run_discovery import find_runs
@@ -57,12 +59,12 @@ def apply_fixes(
     fixed += yield from _remove_orphans(reached, context, ask)
     missing = [finding for finding in findings if catalogue[finding.code].safe == "install"]
     hosts = list(dict.fromkeys(host for finding in missing for host in finding.hosts if host in facts))
-    words = f"ipexctl install{f' --venv {venv}' if venv else ''}   (on all hosts)"
-    if hosts and ask(_format_question(missing[0], hosts, words)):
+    command = complete_hint(advise("install"), list_flags(inventory, venv))
+    if hosts and ask(_format_question(missing[0], hosts, f"{command}   (on all hosts)")):
         outcome = yield from run_nested(install(Install(venv=venv), reached, context, environ=environ))
-        fixed += [AppliedFix(missing[0].code, outcome.changed, "ipexctl install")] if outcome.changed else []
+        fixed += [AppliedFix(missing[0].code, outcome.changed, command)] if outcome.changed else []
         if outcome.venv is None or outcome.failed:
-            failed.append(Failure("", Kind.STEP, "the install did not succeed everywhere", "ipexctl install"))
+            failed.append(Failure("", Kind.STEP, "the install did not succeed everywhere", command))
     return fixed, failed
 
 
@@ -80,9 +82,10 @@ def _remove_orphans(inventory: Inventory, context: Context, ask: Ask) -> Generat
     orphans = group_pairs((orphan.run, orphan.host) for orphan in survey.orphans if orphan.run not in known)
     fixed: list[AppliedFix] = []
     for run, hosts in orphans.items():
-        if ask(f"{join_names(hosts, 4)}: remove what run {run} left (ipexctl stop --orphans {run}) ?"):
+        command = advise("stop", "--orphans", run)
+        if ask(f"{join_names(hosts, 4)}: remove what run {run} left ({command}) ?"):
             yield from run_nested(reap(run, inventory, context))
-            fixed.append(AppliedFix("", tuple(hosts), f"ipexctl stop --orphans {run}"))
+            fixed.append(AppliedFix("", tuple(hosts), command))
     return fixed
 
 

@@ -14,14 +14,15 @@ from ipexctl.decide import parsing
 from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
-from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault, format_bytes
+from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault
 from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.tasks import Fetch
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.verbs.files.sync import find_local_rsync
 
 _STEP = "fetch"
@@ -72,7 +73,7 @@ def fetch(
         yield HostFailed(Failure("", Kind.STEP, what, "paths start at --workdir", "missing"))
     need, free = sum(plan.size for plan in plans.values()), receive.measure_free_space(into)
     if need > free and not dry:
-        what = f"no space left on this machine: need {format_bytes(need)}, {format_bytes(free)} free in {into}"
+        what = f"no space left on this machine: need {format_size(need)}, {format_size(free)} free in {into}"
         full = {name: Failure(name, Kind.RECORD, what, code="no-space") for name, plan in plans.items() if plan.items}
         yield from map(HostFailed, full.values())
         failures |= full
@@ -133,7 +134,7 @@ def _fetch_files(
         bad += [f"{printable(item.local, 200)} could not be read on the host" for item in missing]
         if bad:
             return Failure(host, Kind.STEP, f"not fetched: {planning.format_names(bad)}", code="name")
-        return plan.summary() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
+        return plan.summary() + (f" (rsync saved {format_size(saved)})" if saved else "")
 
     return (yield from run_on_hosts(context, outdated, _STEP, fetch_host, outcome=lambda summary: ("changed", summary)))
 
@@ -205,7 +206,10 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
         raise UsageError(f"--from takes all, rank:0 or hosts, not {printable(task.from_)!r}")
     rank_hosts = list(ranks) or _read_last_ranks(context)
     if not rank_hosts:
-        raise UsageError(f"--from {task.from_} needs a run, and none is saved here", hint="ipexctl fetch --from HOST")
+        raise UsageError(
+            f"--from {task.from_} needs a run, and none is saved here",
+            hint=advise("fetch", "--from", inventory.head.name, *task.paths),
+        )
     names = {rank_hosts[int(number)] for number in numbers if int(number) < len(rank_hosts)}
     unknown = [number for number in numbers if int(number) >= len(rank_hosts)]
     absent = sorted(names - set(inventory.names))

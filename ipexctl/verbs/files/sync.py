@@ -22,7 +22,7 @@ from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.model.trees import Entry, Tree
 
 _STEP = "sync"
@@ -140,7 +140,7 @@ def _send_trees(
         except SourceChangedError as change:
             names = ", ".join(printable(path) for path in change.paths[:5])
             return Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
-        return plan.summary() + (f" (rsync saved {planning.format_bytes(saved)})" if saved else "")
+        return plan.summary() + (f" (rsync saved {format_size(saved)})" if saved else "")
 
     return (yield from run_on_hosts(context, outdated, _STEP, send_tree, outcome=lambda summary: ("changed", summary)))
 

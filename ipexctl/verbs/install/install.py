@@ -30,11 +30,12 @@ from ipexctl.model.answers import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, UsageError, choose_exit
 from ipexctl.model.facts import Facts, Python
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import complete_commands, pluralize
+from ipexctl.model.text import pluralize
 from ipexctl.protocol.session import DownloadRate, Inspection, Nothing
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
@@ -78,7 +79,7 @@ def install(
     failed: dict[str, Failure] = {}
     facts = yield from _collect_facts(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
-        return (yield from _give_up("nothing was changed: some hosts could not be looked at", failed, len(inventory)))
+        return (yield from _give_up("nothing was changed: some hosts could not be probed", failed, len(inventory)))
     venv = choose_venv(task.venv, inventory, facts)
     base = None
     if not locked and (found := find_environment(task, request, venv, facts)):
@@ -316,7 +317,7 @@ def _report_result(
             name: ImportCheck(**{**env.report._asdict(), "problems": tuple(env.report.problems)})
             for name, env in verified.items()
         },
-        next=None if dry or job.failed else complete_commands("ipexctl run train.py", place),
+        next=None if dry or job.failed else complete_hint(advise("run", "train.py"), place),
     )
     if steps.changes_nothing and not job.failed:
         has = "has" if len(steps.steps) == 1 else "have"

@@ -19,6 +19,7 @@ from ipexctl.decide.planning.install import group_hosts_by_tokens
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, PhaseStarted, StepOutcome
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.stack import Stack
@@ -156,7 +157,8 @@ class InstallJob(InstallSessions):
 
 def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
     """The error of a host as a failure in one printable line."""
-    kind, hint, what = Kind.STEP, None, error.what
+    kind, what = Kind.STEP, error.what
+    hint: str | None = None
     if error.code == "busy":
         owner = _read_details(LockOwner, error.more.get("holder"))
         what, kind, hint = f"busy: another install uses {venv}", Kind.BUSY, "wait for it, or use another --venv"
@@ -185,7 +187,7 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
             ends = [*[line for line in lines if line.startswith("error: ")][:1], lines[-1]]
             words = " / ".join(dict.fromkeys(map(strip_error_prefix, ends)))
             what = f"{error.what}: {words[:400]}"
-        hint = "ipexctl install --wheels-from controller" if error.code == "index" else None
+        hint = advise("install", "--wheels-from", "controller") if error.code == "index" else None
     return Failure(host, kind, printable(what, 600), hint, error.code)
 
 

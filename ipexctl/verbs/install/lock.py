@@ -23,6 +23,7 @@ from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Message, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install
@@ -158,7 +159,7 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
     """The user's lock file. Raises `UsageError` (exit 2), also where it would take a file of this machine that lies
     neither beside it nor in a directory that was named."""
     path = Path(task.lock or "ipexctl.lock")
-    hint = f"ipexctl install --lock {path}"
+    hint = advise("install", "--lock", str(path))
     try:
         lock = parse_json(Lock, read_input(path, hint=hint).text)
     except ValueError as error:
@@ -168,8 +169,8 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
     folders = [place.resolve() for place in places]
     files = [get_local_wheel_path(wheel).resolve() for wheel in lock.wheels if wheel.local and wheel.name != _IMPI]
     if outside := [file.name for file in files if not any(map(file.is_relative_to, folders))]:
-        what, hint = f"{path} takes files of this machine from outside its directory", "name it: --find-links DIRECTORY"
-        raise UsageError(what, reasons=outside[:5], hint=hint)
+        what = f"{path} takes files of this machine from outside its directory"
+        raise UsageError(what, reasons=outside[:5], hint="name it: --find-links DIRECTORY")
     return lock
 
 

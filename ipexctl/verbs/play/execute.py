@@ -33,7 +33,9 @@ def execute(
         return result if result.ok else Failure(link.host.name, Kind.STEP, what)
 
     def describe(result: Completed) -> tuple[StepOutcome, str]:
-        return "changed" if task.changes else "ok", f"{len(result.out)} bytes" + (", cut" if result.truncated else "")
+        return "changed" if task.changes else "ok", pluralize(len(result.out), "byte") + (
+            ", cut" if result.truncated else ""
+        )
 
     results = yield from run_on_hosts(context, inventory, "command", run_command, outcome=describe)
     answers = tuple(

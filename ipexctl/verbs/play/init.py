@@ -22,6 +22,7 @@ from ipexctl.model.answers import InitAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack, StackRequest
@@ -111,10 +112,11 @@ def init(
     for failure in failures:
         what = f"{failure.host} is in the hostfile although it could not be probed"
         yield Message(what, "warning", code="unreachable")
-    play = f"ipexctl play {_shorten_path(target.playbook)}"
+    shown = _shorten_path(target.playbook)
+    check, play = advise("play", shown, "--check"), advise("play", shown)
     ranks, precision = f"{answers.ppn} on each of {len(inventory)}", "bf16" if answers.precision == "bf16" else "fp32"
     files = (str(target.playbook), target.hosts or str(target.hostfile))
-    yield Answer(InitAnswer(*files, stack.name, ranks, precision, next=f"{play} --check", then=play))
+    yield Answer(InitAnswer(*files, stack.name, ranks, precision, next=check, then=play))
     yield end
 
 
@@ -126,13 +128,19 @@ def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: As
         names = " and ".join(map(_shorten_path, existing))
         question = Question("force", f"Overwrite {names}?", "no", "", ("yes", "no"))
         if ask is None or ask(question).strip().lower() not in {"y", "yes"}:
-            raise UsageError(f"{names} already exist{'s' if len(existing) == 1 else ''}", hint="ipexctl init --force")
+            raise UsageError(
+                f"{names} already exist{'s' if len(existing) == 1 else ''}", hint="--force overwrites them"
+            )
     if answers.script is not None and not (path := target.playbook.parent / answers.script).is_file():
         shown = printable(answers.script, 300)
         raise UsageError(f"{shown} is a directory" if path.is_dir() else f"the script {shown} does not exist")
     if answers.script is None and ask is None and len(scripts) != 1:
         reasons = [f"several scripts exist: {', '.join(scripts[:5])}"] if scripts else []
-        raise UsageError("init needs a script to run", reasons=reasons, hint="ipexctl init --yes train.py")
+        raise UsageError(
+            "init needs a script to run",
+            reasons=reasons,
+            hint=advise("init", "--yes", scripts[0] if scripts else "train.py"),
+        )
 
 
 def _ask_question(answers: Answers, question: Question, ask: Ask | None, whys: dict[str, str]) -> Answers:

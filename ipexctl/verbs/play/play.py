@@ -23,6 +23,7 @@ from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import join_names, printable
 from ipexctl.verbs.common.nested import run_nested
+from ipexctl.verbs.common.select import FAILED
 
 Workflow = Generator[Event, None, object]
 
@@ -31,7 +32,8 @@ class PlayOptions(Record):
     """Options of a play. With ``dry`` each step only makes its plan; with ``diff`` sync shows differences.
 
     ``hosts`` are those of ``--limit`` (None: all). With ``again`` they are the hosts that failed in the last play: the
-    other hosts still belong to this one, and a step that needs all hosts is not begun without them."""
+    other hosts still belong to this one, and a step that needs all hosts is not begun without them. ``command`` is the
+    line of this play without ``--limit``; empty: it has none."""
 
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
@@ -40,6 +42,7 @@ class PlayOptions(Record):
     diff: bool = False
     hosts: frozenset[str] | None = None
     again: bool = False
+    command: str = ""
 
     def select_steps(self, book: Play) -> tuple[Step, ...]:
         """The steps to run. Raises `UsageError` for a tag or a name that no step has, and if none is left."""
@@ -104,11 +107,19 @@ def play(
     rows += [PlayedStep(step.title, step.action, None) for step in steps[len(rows) :]]
     if not state.changed and not options.dry and not any(codes):
         yield e.Message("nothing was changed")
-    if state.lost and not options.dry:
-        yield e.Message("again only where it failed: the same command with --limit @failed")
-    yield e.Answer(PlayAnswer(book.name or book.source, tuple(rows), state.changed, state.lost, options.dry or None))
+    again = _choose_command(steps, rows, options.command) if state.lost and not options.dry else None
+    name, dry = book.name or book.source, options.dry or None
+    yield e.Answer(PlayAnswer(name, tuple(rows), state.changed, state.lost, dry, again))
     yield e.Ended("play", choose_exit(codes))
     return choose_exit(codes)
+
+
+def _choose_command(steps: Sequence[Step], rows: Sequence[PlayedStep], command: str) -> str | None:
+    """The command that plays again what is missing: on the failed hosts only, where no step that is to come needs all
+    hosts."""
+    left = [step for step, row in zip(steps, rows, strict=True) if row.exit is None or row.exit is not Exit.OK]
+    together = any(step.action in TOGETHER for step in left)
+    return (command if together else f"{command} --limit {FAILED}") if command else None
 
 
 def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Generator[Event, None, None]:

@@ -16,6 +16,7 @@ from ipexctl.model.links import Link
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.messages import KillRun
 from ipexctl.protocol.run_spec import RunSpec
+from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.watch import RunWatcher, wrap_internal_errors
 
 
@@ -33,20 +34,32 @@ class Attempt:
     watcher: RunWatcher = field(init=False)
 
     def __post_init__(self) -> None:
-        launch, nonce, timings = self.launch, self.identity.nonce, self.specs[self.launch.head.host].timings
-        self.watcher = RunWatcher(self.context, launch.running, nonce, self.run_dirs, self.task.detach, timings=timings)
+        launch, nonce, spec = self.launch, self.identity.nonce, self.specs[self.launch.head.host]
+        self.watcher = RunWatcher(
+            self.context,
+            launch.running,
+            nonce,
+            self.run_dirs,
+            self.task.detach,
+            timings=spec.timings,
+            profile=spec.profile,
+        )
 
     def execute(self) -> Generator[Event, None, bool]:
         """From the start to the proved end; True when the run goes on without us (detached, terminal closed)."""
-        detached = False
+        detached, saved = False, None
         try:
             with wrap_internal_errors(self.launch.run):
                 if (yield from self.start()):
                     detached = yield from self.watcher.follow()
+                if not detached:
+                    saved = yield from fetch_profile(self.watcher)
         except Interrupted as interrupted:
             self.watcher.interrupted = interrupted
         if not detached:
             yield from self.watcher.prove_ended()
+        if saved is not None:
+            self.watcher.profiled = yield from merge_profile(self.watcher, saved)
         return detached
 
     def start(self) -> Generator[Event, None, bool]:
@@ -106,4 +119,4 @@ def run_attempts(
         text = f"{why}: starting again ({restart} of {restarts}) from the script's own checkpoint"
         yield Message(text, "warning", code="restart")
         attempt = make_attempt(restart, without)
-        yield Planned("run", str(attempt.launch))
+        yield Planned("run", str(attempt.launch), attempt.launch.public())

@@ -1,5 +1,7 @@
 """The commands for runs that were started: ``ps``, ``attach``, ``stop``, ``logs``, ``reap``."""
 
+import secrets
+import shlex
 import time
 from collections.abc import Collection, Generator
 from functools import partial
@@ -8,15 +10,32 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
-from ipexctl.model.answers import ListedRun, PsAnswer, ReapAnswer, StopAnswer
+from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
+from ipexctl.model.answers import ListedRun, ProcessStack, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, Output, RunStarted, Started
+from ipexctl.model.events import (
+    Answer,
+    CleanupChecked,
+    Ended,
+    Event,
+    HostFailed,
+    Message,
+    Output,
+    RankStack,
+    RunStarted,
+    Started,
+)
+from ipexctl.model.figures import read_figures
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
-from ipexctl.model.text import join_names, pluralize
+from ipexctl.model.text import pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
+from ipexctl.verbs.run.saved_logs import make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
 
 Workflow = Generator[Event, None, None]
@@ -24,33 +43,57 @@ Workflow = Generator[Event, None, None]
 
 def ps(inventory: Inventory, context: Context) -> Workflow:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
-    yield Started("ps", f"runs on {pluralize(len(inventory), 'host')}", inventory.names)
+    place = list_flags(inventory, None)
+    yield Started("ps", f"runs on {pluralize(len(inventory), 'host')}", inventory.names, place=place)
     survey = yield from find_runs(inventory, context)
     if survey.orphans:
-        text = "some hosts keep directories of runs that are over: ipexctl stop --orphans"
+        end = complete_hint(advise("stop", "--orphans"), place)
+        text = f"some hosts keep directories of runs that are over: {end}"
         yield Message(text, "warning", code="orphans")
     yield Answer(PsAnswer(tuple(map(_describe_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable))
     yield Ended("ps", Exit.OK)
 
 
 def _describe_run(run: DiscoveredRun) -> ListedRun:
-    row, hosts, started, reason = run.row, tuple(run.row.hosts), _format_time(run.row.started), run.row.reason or None
-    return ListedRun(row.run, row.state, row.title, row.size, hosts, run.head, started, row.owner, row.watchers, reason)
+    row, figures = run.row, _read_last_figures(run.row.output)
+    return ListedRun(
+        **select_attributes(row, "run", "state", "title", "owner", "watchers"),
+        ranks=row.size,
+        hosts=tuple(row.hosts),
+        head=run.head,
+        started=_format_time(row.started),
+        reason=row.reason or None,
+        elapsed=row.seconds or None,
+        step=int(figures["step"]) if "step" in figures else None,
+        pace=figures.get("pace"),
+        command=shlex.join(row.command),
+    )
+
+
+def _read_last_figures(output: str) -> dict[str, float]:
+    """The figures of these lines; of those that several have, the last."""
+    figures: dict[str, float] = {}
+    for line in output.splitlines():
+        figures |= read_figures(line)
+    return figures
 
 
 def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
     """Watches a run from its first byte on, to its proved end or until it is detached from."""
-    _, watcher = yield from _find_watcher("attach", prefix, inventory, context)
+    _, watcher = yield from find_watcher("attach", prefix, inventory, context)
     if watcher is not None:
         detached = yield from watcher.follow()
         if not detached:
+            saved = yield from fetch_profile(watcher)
             yield from watcher.prove_ended()
+            if saved is not None:
+                watcher.profiled = yield from merge_profile(watcher, saved)
         yield from watcher.report_end("attach", detached)
 
 
 def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> Workflow:
     """Ends a run everywhere and proves it. The ranks' output stays on the head for ``attach`` and ``logs``."""
-    discovered, watcher = yield from _find_watcher("stop", prefix, inventory, context)
+    discovered, watcher = yield from find_watcher("stop", prefix, inventory, context)
     if watcher is None:
         return
     run, order = watcher.running.run, KillRun("ipexctl stop") if kill else StopRun("ipexctl stop")
@@ -87,28 +130,74 @@ def logs(
     """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing.
 
     Raises `UsageError` where the run has no such rank."""
-    discovered, watcher = yield from _find_watcher("logs", prefix, inventory, context, newest=True)
+    discovered, watcher = yield from find_watcher("logs", prefix, inventory, context, newest=True)
     if watcher is None:
         return
-    run, size = discovered.row.run, discovered.row.size
-    if unknown := sorted(rank for rank in ranks if rank >= size):
-        reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
-        raise UsageError(f"run {run} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons)
-    for event in watcher.read_files(follow=follow):
+    run = discovered.row.run
+    _check_ranks(discovered, ranks)
+    for event in watcher.read_files(follow=follow, samples=False):
         if isinstance(event, RunStarted | Message | HostFailed) or (
             isinstance(event, Output) and (not ranks or event.rank in ranks)
         ):
             yield event
     if not follow and not discovered.is_over:
-        yield Message(f"run {run} goes on: ipexctl logs {run} --follow", code="goes-on")
+        follow_it = complete_hint(advise("logs", run, "--follow"), list_flags(inventory, None))
+        yield Message(f"run {run} goes on: {follow_it}", code="goes-on")
     yield Ended("logs", watcher.exit)
+
+
+def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = ()) -> Workflow:
+    """Prints where the ranks of a run stand at this moment, those at the same place together. The run goes on.
+
+    Raises `UsageError` where the run is over, or has no such rank."""
+    discovered, watcher = yield from find_watcher("logs", prefix, inventory, context)
+    if watcher is None:
+        return
+    run, head = discovered.row.run, watcher.head
+    if discovered.row.state != "running":
+        state = {"gone": "over: its keeper is gone", "ended": "over"}.get(discovered.row.state, discovered.row.state)
+        hint = advise("logs", run) if discovered.is_over else None
+        raise UsageError(
+            f"run {run} is {state}", reasons=["only ranks that run have stacks"], hint=hint, exit=Exit.STEP
+        )
+    _check_ranks(discovered, ranks)
+    request = secrets.token_hex(8)
+    results = yield from run_on_hosts(
+        context, [head.host], "collect stacks",
+        lambda link, _: run_control.collect_stacks(link, head, request, watcher.timings),
+    )  # fmt: skip
+    answer = results[head.host.name]
+    if not isinstance(answer, Failure):
+        records, missing = answer
+        stacks = tuple(
+            RankStack(**select_attributes(record, "rank", "host", "pid", "state", "wchan", "text"))
+            for record in records
+            if not ranks or record.rank in ranks
+        )
+        groups = group_stacks(stacks)
+        for host in missing:
+            yield Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
+        summary = tuple(format_comparison(groups, len({stack.rank for stack in stacks})))
+        processes = tuple(
+            ProcessStack(**select_attributes(stack, "rank", "host", "pid", "state", "wchan", "text"))
+            for stack in stacks
+        )
+        places = describe_places(stacks)
+        yield Answer(RankStacksAnswer(run, summary, find_odd_ranks(groups), places, processes, missing))
+    yield Ended("logs", Exit.OK)
+
+
+def _check_ranks(discovered: DiscoveredRun, ranks: Collection[int]) -> None:
+    run, size = discovered.row.run, discovered.row.size
+    if unknown := sorted(rank for rank in ranks if rank >= size):
+        raise make_no_rank_error(run, unknown, size)
 
 
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
     """Ends what is left of runs without a keeper (gone, or ended), and removes their directories.
 
     With a run's id, that run, whatever its state. Reports what could not be ended."""
-    yield Started("reap", prefix or "", inventory.names)
+    yield Started("reap", prefix or "", inventory.names, place=list_flags(inventory, None))
     survey = yield from find_runs(inventory, context)
     to_remove = _choose_directories(survey, prefix)
     if not to_remove:
@@ -156,7 +245,7 @@ def _clean_up_host(run: str, directories: dict[str, str], link: Link, _: Emit) -
     return was_running, left
 
 
-def _find_watcher(
+def find_watcher(
     verb: str, prefix: str | None, inventory: Inventory, context: Context, *, newest: bool = False
 ) -> Generator[Event, None, tuple[DiscoveredRun, RunWatcher | None]]:
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is

@@ -4,13 +4,16 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import JsonObject
+from ipexctl.model.text import pluralize
 from ipexctl.show import event_json
 from ipexctl.show.record import EVENTS, MARK, RANKS, list_saved_runs
 from ipexctl.show.sanitise import escape
@@ -39,7 +42,7 @@ def find_saved_run(runs: Path, word: str) -> Path:
         return matches[0]
     if not matches:
         reasons = [f"saved in {escape(str(runs))}: {_format_newest_names(every)}"]
-        raise UsageError(f"no saved run is called {escape(word)}", reasons=reasons, hint="ipexctl replay last")
+        raise UsageError(f"no saved run is called {escape(word)}", reasons=reasons, hint=advise("runs"))
     what = f"{escape(word)} matches {len(matches)} saved runs"
     raise UsageError(what, reasons=[_format_newest_names(matches)], hint="write more of it")
 
@@ -70,7 +73,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     except OSError as error:
         what = f"{escape(str(directory))} is not a saved run"
         reasons = [f"{EVENTS}: {(error.strerror or str(error)).lower()}"]
-        raise UsageError(what, reasons=reasons, hint="ipexctl replay last") from None
+        raise UsageError(what, reasons=reasons, hint=advise("runs")) from None
     ranks = _RankFiles(directory / RANKS)
     at = 0.0
     shown = ended = 0
@@ -82,7 +85,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
             try:
                 line = _parse_object(raw)
                 if line.get("event") == "gap":
-                    yield _make_warning(at, f"{line.get('lines')} events are missing here: they could not be stored")
+                    yield _make_warning(at, f"missing here, since they could not be stored: {line.get('lines')} events")
                     continue
                 if "offset" in line:
                     yield from ranks.read(line)
@@ -98,6 +101,35 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     yield from ranks.read_unreferenced(at)
     if not ended:
         yield _make_warning(at, "the record ends here, without the command's own end")
+
+
+def pace_events(
+    events: Iterable[Stamped],
+    speed: float,
+    skip: float = 0.0,
+    *,
+    is_paused: Callable[[], bool] = lambda: False,
+    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Stamped]:
+    """The events as slow as they came, ``speed`` times as fast; those of the first ``skip`` seconds at once. While
+    ``is_paused``, none comes."""
+    first: float | None = None
+    begun, moving = clock(), False  # by the clock: when the last event that is shown at once was shown
+    for stamped in events:
+        first = stamped.at if first is None else first
+        ahead = stamped.at - first - skip
+        moving = moving or ahead > 0
+        if not moving:
+            begun = clock()
+        while ahead > 0 and ((paused := is_paused()) or begun + ahead / speed > clock()):
+            before = clock()
+            sleep(_GLANCE if paused else min(begun + ahead / speed - before, _GLANCE))
+            begun += clock() - before if paused else 0.0
+        yield stamped
+
+
+_GLANCE = 0.1  # seconds between two checks whether the view is paused
 
 
 def _make_warning(at: float, text: str) -> Stamped:
@@ -151,7 +183,9 @@ class _RankFiles:
         lost = line.get("lost")
         missing = end - offset + (lost if isinstance(lost, int) else 0)
         if missing:
-            yield _make_warning(stamped.at, f"{missing} bytes of rank {event.rank} ({event.stream}) are missing here")
+            yield _make_warning(
+                stamped.at, f"missing here: {pluralize(missing, 'byte')} of rank {event.rank} ({event.stream})"
+            )
 
     def read_unreferenced(self, at: float) -> Iterator[Stamped]:
         """What the ranks' files hold beyond the last reference: the record ended before it was noted."""
@@ -160,7 +194,8 @@ class _RankFiles:
             if first is None or first[1].startswith(MARK):  # only the mark of a gap that was reported above
                 continue
             size = (self._directory / f"{rank}.{stream}").stat().st_size
-            yield _make_warning(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
+            left = f"{pluralize(size - shown, 'byte')} of rank {rank} ({stream})"
+            yield _make_warning(at, f"shown here, since their time is not known: {left}")
             for _, data in self._read_pieces((rank, stream), shown, size):
                 yield Stamped(at, e.Output(rank, self._hosts[rank], stream, data, partial=True))
 

@@ -25,6 +25,7 @@ from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.environment import HostRuntime, parse_user_env
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
 from ipexctl.decide.planning.sync import choose_destination
+from ipexctl.decide.profile.steps import parse_profile_steps
 from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.runtime import build_runtime
@@ -96,7 +97,7 @@ def run(
         yield Answer(EmitAnswer(_write_launch(prepared, launch, emit), launch.public()))
         yield Ended("run", Exit.OK)
         return
-    yield Planned("run", str(launch))
+    yield Planned("run", str(launch), launch.public())
     for warning in launch.warnings:
         yield Message(str(warning), "warning", code=warning.code)
     if dry:
@@ -115,6 +116,8 @@ def prepare_run(
     Raises `UsageError` before the first event where the task contradicts itself or a file cannot be read."""
     script = _find_script(task)
     _check_restarts(task)
+    if task.profile:
+        parse_profile_steps(task.profile)
     if emit and task.stdin is not None:
         hint = "leave it out, and give rank 0 its input by the launcher's own option"
         raise UsageError(f"--stdin does not fit --emit {emit}: nothing of it would be written", hint=hint)

@@ -9,6 +9,7 @@ from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.model.answers import OrphanDirectory
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Event
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Running
@@ -61,7 +62,7 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
     if len({run.row.run for run in matches}) > 1:
         what = f"{len(matches)} runs match {prefix!r}" if prefix else f"{len(matches)} runs are kept on these hosts"
         reasons = [f"{run.row.run}  {run.row.state}  {run.row.title} of {run.row.owner}" for run in matches]
-        raise UsageError(what, reasons=reasons, hint="name one of them", exit=Exit.STEP)
+        raise UsageError(what, reasons=reasons, hint="give the id of one of them", exit=Exit.STEP)
     if not matches:
         raise no_run_error(prefix, survey)
     return matches[0]
@@ -71,7 +72,7 @@ def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
     """The error for a run that is kept on none of the hosts."""
     what = f"no run {printable(prefix, 100)} is kept on these hosts" if prefix else "no run is kept on these hosts"
     reasons = [f"{host} did not answer" for host in survey.unreachable]
-    hint = "ipexctl replay shows runs that were watched to their end"
+    hint = advise("runs", text="runs that were watched to their end are saved here:")
     return UsageError(what, reasons=reasons, hint=hint, exit=Exit.UNREACHABLE if reasons else Exit.STEP)
 
 
@@ -89,4 +90,4 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
         name: RemoteRunDir(inventory[local], about.hosts[name].directory, about.hosts[name].python)
         for name, local in names.items()
     }
-    return RunWatcher(context, running, about.nonce, run_dirs, timings=about.timings)
+    return RunWatcher(context, running, about.nonce, run_dirs, timings=about.timings, profile=about.profile)

@@ -14,8 +14,10 @@ from ipexctl.decide.runlog import RunLog
 from ipexctl.model.answers import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, RunEnded
+from ipexctl.model.hints import advise
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
+from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size
 from ipexctl.protocol import frames
 from ipexctl.protocol.messages import KillRun, StopRun
@@ -60,6 +62,9 @@ class RunWatcher:
     refusals: int = 0  # of the backlog, by Ctrl-C
     refused_at: float = -_STORM  # monotonic: when that was last
     timings: Timings = Timings()  # noqa: RUF009
+    profile: str = ""  # the steps that are profiled, "3:7"
+    profiled: Profile | None = None  # what came of it
+    trace: str | None = None  # path of the merged trace
 
     @property
     def head(self) -> RemoteRunDir:
@@ -79,7 +84,7 @@ class RunWatcher:
                 if frame is not None and frame.kind == GAVE_UP:
                     run = self.running.run
                     what = f"connection lost: {frame.data.decode()}; run {run} may still be running"
-                    hint = f"ipexctl attach {run}"
+                    hint = advise("attach", run)
                     yield HostFailed(Failure(self.head.host.name, Kind.LOST, what, hint, "watch"))
                     return True
                 yield from self._read_frame(frame, log)
@@ -92,9 +97,10 @@ class RunWatcher:
                     return True
         return False
 
-    def _read_frames(self, *, once: bool = False) -> Generator[Frame | None, None, None]:
+    def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[Frame | None, None, None]:
         """The frames of the run's files, up to the last; None where there was none for a moment."""
-        with closing(RunFollower(self.context, self.head, once=once, timings=self.timings)) as follower:
+        following = RunFollower(self.context, self.head, once=once, samples=samples, timings=self.timings)
+        with closing(following) as follower:
             frame = None
             while frame is None or frame.kind not in {frames.END, GAVE_UP}:
                 frame = follower.read_frame(0.2)
@@ -127,7 +133,7 @@ class RunWatcher:
         if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _STORM):
             self.refusals, self.refused_at = self.refusals + 1, now
             self.interrupted = taken if self.refusals > 1 or taken.number == signal.SIGHUP else self.interrupted
-            again = f"ipexctl attach {self.running.run} reads it" if self.refusals > 1 else "again to leave it there"
+            again = f"{advise('attach', self.running.run)} reads it" if self.refusals > 1 else "again to leave it there"
             yield Message(f"the run has ended; the rest of its output is on the head ({again})", "warning", code="left")
 
     def _send_pending_order(self) -> Generator[Event, None, None]:
@@ -182,18 +188,24 @@ class RunWatcher:
                 if time.monotonic() >= deadline:
                     break
 
-    def read_files(self, *, follow: bool) -> Generator[Event, None, None]:
-        """The contents of the run's files as events; ``follow`` goes on to the run's end. Sends no orders."""
+    def read_files(self, *, follow: bool, samples: bool = True) -> Generator[Event, None, None]:
+        """The contents of the run's files as events, with or without those of samples; ``follow`` goes on to the run's
+        end. Sends no orders."""
         log = RunLog(self.nonce, self.running)
-        with closing(self._read_frames(once=not follow)) as received:
+        with closing(self._read_frames(once=not follow, samples=samples)) as received:
             for frame in received:
                 if frame is None or frame.kind not in {frames.END, GAVE_UP}:
                     yield from self._read_frame(frame, log)
             yield from log.end()
+        self.run_ended = log.over
 
     def report_end(self, verb: str, detached: bool) -> Generator[Event, None, None]:
         """The answer and the end of a command that watched the run."""
-        yield Answer(RunAnswer(self.running.run, self.run_ended.reason if self.run_ended else None, detached))
+        yield Answer(
+            RunAnswer(
+                self.running.run, self.run_ended.reason if self.run_ended else None, detached, self.profiled, self.trace
+            )
+        )
         yield Ended(verb, self.exit)
 
     def prove_ended(self, *, keep: bool = False) -> Generator[Event, None, None]:

@@ -1,9 +1,9 @@
 """The script of the pictures: trains nothing, and on rank 1 does what its argument says after a few steps.
-
 Neither torch nor a network: `all_reduce` waits as the real one does for a rank that does not come.
 """
 
 import os
+import select
 import sys
 import time
 
@@ -29,7 +29,7 @@ def save(step: int) -> None:
 
 
 def train() -> None:
-    kept = []
+    ballast = []
     for step in range(STEPS):
         loss = 2.3 * read_batch(step) + 0.2
         if FAULT and step == 12 and RANK != 1:
@@ -39,8 +39,8 @@ def train() -> None:
                 raise ValueError(f"loss is NaN at step {step}")
             if FAULT == "disk":
                 save(step)
-            while FAULT == "memory":
-                kept.append(b"x" * (1 << 24))
+            while FAULT == "memory" and select.select([], [], [], 0.2):  # after a pause
+                ballast.append(b"x" * (1 << 24))
         time.sleep(0.25)
         print(f"step {step} loss {loss:.4f} 4.0 it/s", flush=True)
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from ipexctl import remote
 from ipexctl.act import agent
@@ -26,4 +30,24 @@ def test_every_role_that_is_named_is_known_and_no_other(tmp_path: Path) -> None:
     assert {*named[1].split("|")} == {*PROGRAMS}
     for role in PROGRAMS:
         assert "unknown role" not in asked(path, role)
+    assert asked(path, "prove") == "unknown role 'prove'\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda name, data: None if name.endswith(".py") else data, id="compiled"),
+        pytest.param(lambda name, data: b"????" + data[4:] if name.endswith(".pyc") else data, id="text"),
+    ],
+)
+def test_a_host_takes_the_compiled_modules_of_its_own_python_and_the_texts_otherwise(
+    tmp_path: Path, change: Callable[[str, bytes], bytes | None]
+) -> None:
+    whole, path = tmp_path / "whole.pyz", tmp_path / "agent.pyz"
+    whole.write_bytes(agent.build_archive())
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w") as target:
+        for name in source.namelist():
+            if (data := change(name, source.read(name))) is not None:
+                target.writestr(name, data)
+    assert "unknown role" not in asked(path, "show")
     assert asked(path, "prove") == "unknown role 'prove'\n"

@@ -28,7 +28,7 @@ class Scripted(RunWatcher):
 
     script: tuple[Frame | str | None, ...] = ()
 
-    def _read_frames(self, *, once: bool = False) -> Generator[Frame | None, None, None]:
+    def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[Frame | None, None, None]:
         for frame in self.script:
             if not isinstance(frame, Frame):
                 self.refused_at -= 0.0 if frame == "again" else 100.0

@@ -237,6 +237,55 @@ def test_a_stall_is_inquired_and_ends_the_run_once_the_guards_have_reported() ->
     assert history.records(journal.InquiryEnded) == [journal.InquiryEnded([])]
 
 
+def report_stacks(history: History) -> History:
+    return history.feed(*(FromGuard(host, messages.StacksReported()) for host in NODES))
+
+
+def test_stacks_are_reported_on_request_and_the_run_goes_on() -> None:
+    history = History().started().feed(messages.RequestStacks("r1"))
+    assert history.records(journal.StacksRequested) == [journal.StacksRequested("r1")]
+    assert history.sent().count(messages.ReportStacks()) == 1
+    report_stacks(history)
+    assert history.records(journal.InquiryEnded) == [journal.InquiryEnded([])]
+    assert history.at(State.RUNNING)
+    history.feed(messages.RequestStacks("r2"))
+    assert history.sent().count(messages.ReportStacks()) == 2
+
+
+def test_a_host_that_does_not_report_its_stacks_is_named_and_waited_for_no_longer() -> None:
+    history = History().started().feed(messages.RequestStacks("r1"))
+    history.feed(FromGuard("a", messages.StacksReported())).after(TWO.timings.inquiry + 1.0)
+    assert history.records(journal.InquiryEnded) == [journal.InquiryEnded(["b"])]
+    assert history.at(State.RUNNING)
+
+
+def test_requests_during_an_inquiry_are_answered_by_the_next() -> None:
+    stall = journal.Stall([0, 1, 2, 3], True, True, 60.0, {0: "S"})
+    history = History().started().feed(stall, messages.RequestStacks("r1"), messages.RequestStacks("r2"))
+    assert history.records(journal.StacksRequested) == []
+    report_stacks(history)
+    assert history.records(journal.StacksRequested) == [journal.StacksRequested("r1"), journal.StacksRequested("r2")]
+    assert history.sent().count(messages.ReportStacks()) == 2
+    assert len(history.records(journal.InquiryEnded)) == 1
+    report_stacks(history)
+    assert len(history.records(journal.InquiryEnded)) == 2
+
+
+def test_a_stall_that_is_noticed_during_a_request_takes_its_stacks() -> None:
+    spec = TWO._replace(head=TWO.head_spec._replace(stall_kill=True))
+    stall = journal.Stall([0, 1, 2, 3], True, True, 60.0, {0: "S"})
+    history = History(spec).started().feed(messages.RequestStacks("r1"), stall)
+    assert history.sent().count(messages.ReportStacks()) == 1
+    report_stacks(history)
+    assert history.run.reason == Reason.LIMIT
+
+
+def test_a_request_before_or_after_the_ranks_run_changes_nothing() -> None:
+    for history in (History().joined().feed(messages.StopRun("x")), History()):
+        before = history.run
+        assert history.feed(messages.RequestStacks("r1")).run == before
+
+
 def test_times_of_hosts_are_moved_to_the_heads_clock() -> None:
     history = History().feed(GuardConnected("a", CLOCK + 100.0), GuardConnected("b", CLOCK))
     history.feed(FromGuard("a", RankStage(0, "forged", "python", CLOCK + 101.0)))
@@ -305,6 +354,7 @@ inputs = st.one_of(
     st.builds(messages.KillRun, st.just("why")),
     st.just(journal.Stall([0], True, True, 9.0, {})),
     st.just(journal.Straggling([0], 3, 9.0)),
+    st.builds(messages.RequestStacks, st.just("request")),
 )
 steps: st.SearchStrategy[list[tuple[float, Input]]] = st.lists(st.tuples(st.floats(0, 20), inputs), max_size=40)
 

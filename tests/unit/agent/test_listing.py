@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,18 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.model.answers import ProcessStack, PsAnswer, RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Message
+from ipexctl.model.events import Answer, Message
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
-from ipexctl.protocol import journal
+from ipexctl.protocol import frames, journal, messages
 from ipexctl.protocol.messages import RunListing, StopRun
-from ipexctl.protocol.paths import ROLE, RUNS
+from ipexctl.protocol.paths import ERR, OUT, ROLE, RUNS, Role
+from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.verbs.run import manage
-from tests.unit.agent.runs import SPEC, keeping
+from tests.unit.agent.runs import SPEC, Kept, keeping, until
 from tests.unit.agent.test_watching import at
 
 HERE = Host("here", "localhost")
@@ -100,7 +104,7 @@ def test_logs_of_a_run_that_goes_on_say_how_to_follow_it(link: LocalLink, contex
     with keeping(tmp_path / RUNS) as kept:
         at(kept)
         events = list(manage.logs(None, inventory, context))
-    assert Message(f"run {SPEC.run} goes on: ipexctl logs {SPEC.run} --follow", code="goes-on") in events
+    assert Message(f"run {SPEC.run} goes on: ipexctl logs {SPEC.run} --follow -f test", code="goes-on") in events
 
 
 def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Context, tmp_path: Path) -> None:
@@ -114,8 +118,102 @@ def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Conte
         list(manage.attach(None, inventory, context))
 
 
+def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
+    link: LocalLink, context: Context, tmp_path: Path
+) -> None:
+    site = ended(link, tmp_path, "0101-old", "python3")
+    directory = Path(site.directory)
+    created = (directory / SPEC_FILE).stat().st_mtime
+    end = journal.KINDS.to_object(journal.RunEnd("0101-old", "done", at=created + 754.0))
+    (directory / "end.json").write_text(json.dumps(end))
+    tags = [frames.build_tag(SPEC.nonce, rank) for rank in (0, 1)]
+    lines = [
+        b"%sstep %d loss 0.5 %.1f it/s\n" % (tags[rank], step, 2.5 - rank) for step in range(4000) for rank in (0, 1)
+    ]
+    (directory / f"{OUT}.000000").write_bytes(b"".join(lines))
+    (directory / f"{ERR}.000000").write_bytes(b"mpirun talks\n")
+    (row,) = run_control.list_runs_on_head(link).runs
+    assert round(row.seconds) == 754
+    assert row.command == SPEC.argv[1:]
+    assert len(row.output) < 3000
+    assert "1.5 it/s" not in row.output, "that is rank 1"
+    (answer,) = [event.value for event in manage.ps(Inventory((HERE,), "test"), context) if isinstance(event, Answer)]
+    assert isinstance(answer, PsAnswer)
+    (run,) = answer.runs
+    assert (run.step, run.pace, round(run.elapsed or 0)) == (3999, 2.5, 754)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 9, 13])
+@pytest.mark.parametrize("framed", [False, True])
+def test_one_ranks_output_is_selected_from_anywhere(cut: int, framed: bool) -> None:
+    def write(rank: int, data: bytes) -> bytes:
+        if framed:
+            return frames.build_frame_head("n0", rank) + frames.build_frame_tail("o", len(data)) + data
+        return frames.build_tag("n0", rank) + frames.escape_output(data)
+
+    data = write(1, b"first of 1\n") + write(0, b"a\x10b\n") + write(1, b"x\n") + write(10, b"y\n") + write(0, b"z")
+    assert frames.select_rank_output(data[cut:], "n0", 0) == b"a\x10b\nz"
+    assert frames.select_rank_output(data, "n0", 2) == b""
+
+
 def test_stop_of_a_run_that_ended_says_when(link: LocalLink, context: Context, tmp_path: Path) -> None:
     ended(link, tmp_path, "0101-old", "python3", ended_at=1_763_631_060.0)
     events = list(manage.stop(None, Inventory((HERE,), "test"), context))
     [text] = [event.text for event in events if isinstance(event, Message)]
     assert text.startswith("run 0101-old had ended already at 2025-11-2")
+
+
+def play_guard(kept: Kept, over: threading.Event) -> None:
+    """The guard of host a: its rank stands in `STACK` whenever it is asked."""
+    guard = kept.connect(Role.GUARD, "a")
+    while not over.is_set():
+        select.select([guard], [], [], 0.05)
+        for message in guard.receive():
+            if isinstance(message, messages.Ping):
+                guard.send(messages.Pong(message.sent, message.sent))
+            elif isinstance(message, messages.ReportStacks):
+                guard.send(journal.RankStack(0, "a", 7, "S", "do_wait", STACK, 1.0))
+                guard.send(messages.StacksReported())
+    guard.close()
+
+
+STACK = 'Current thread 0x1 (most recent call first):\n  File "/w/train.py", line 7 in step\n'
+
+
+def test_stacks_of_a_run_that_goes_on_are_collected(link: LocalLink, context: Context, tmp_path: Path) -> None:
+    inventory, over = Inventory((HERE,), "test"), threading.Event()
+    with keeping(tmp_path / RUNS) as kept:
+        at(kept)
+        with pytest.raises(UsageError, match=f"run {SPEC.run} is starting") as refused:
+            list(manage.print_stacks(None, inventory, context))
+        assert refused.value.exit is Exit.STEP
+        guard = threading.Thread(target=play_guard, args=(kept, over))
+        guard.start()
+        try:
+            until(lambda: kept.state().state == "running")
+            for _ in range(2):
+                events = list(manage.print_stacks(None, inventory, context))
+                [answer] = [event.value for event in events if isinstance(event, Answer)]
+                assert isinstance(answer, RankStacksAnswer)
+                assert [(place.ranks, place.where) for place in answer.places] == [((0,), "train.py:7 step")]
+                assert answer.stacks == (ProcessStack(0, "a", 7, "S", "do_wait", STACK),)
+            assert kept.state().state == "running"
+            with pytest.raises(UsageError, match=f"run {SPEC.run} has no rank 5"):
+                list(manage.print_stacks(None, inventory, context, {5}))
+        finally:
+            over.set()
+            guard.join()
+
+
+def test_a_run_that_is_over_has_no_stacks(link: LocalLink, context: Context, tmp_path: Path) -> None:
+    ended(link, tmp_path, "0101-old", "python3")
+    with pytest.raises(UsageError, match="run 0101-old is over") as refused:
+        list(manage.print_stacks(None, Inventory((HERE,), "test"), context))
+    assert refused.value.hint == "ipexctl logs 0101-old"
+
+
+def test_an_agent_of_an_earlier_version_is_told_apart(link: LocalLink, tmp_path: Path) -> None:
+    with keeping(tmp_path / RUNS) as kept:
+        site = at(kept, "echo \"unknown role 'stacks'\" >&2; exit 2")
+        with pytest.raises(LinkError, match="its ranks' stacks cannot be read: unknown role"):
+            run_control.collect_stacks(link, site, "r1", kept.spec.timings)

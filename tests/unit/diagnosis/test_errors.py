@@ -8,7 +8,6 @@ import pytest
 
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownError, diagnose, parse_known_errors
-from ipexctl.model.text import complete_commands
 
 ERRORS = parse_known_errors(read_data("errors.toml"))
 
@@ -29,28 +28,6 @@ def test_each_entry_says_why_what_to_do_and_where_it_was_met(known: KnownError) 
     assert known.fix
     assert known.source
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|[\w./ -]+: \S+", source) for source in known.source)
-
-
-@pytest.mark.parametrize("known", ERRORS, ids=lambda known: known.code)
-def test_the_commands_of_each_fix_have_the_users_own_options(known: KnownError) -> None:
-    fix = complete_commands(known.fix, ("-f", "my hosts", "--limit", "a,b", "--venv", "/x"))
-    bare = re.findall(r"ipexctl (?:doctor|install|plan|run)\b(?! -f 'my hosts' --limit a,b --venv /x)", fix)
-    assert not bare
-    assert fix.replace(" -f 'my hosts' --limit a,b --venv /x", "") == known.fix
-
-
-@pytest.mark.parametrize(
-    ("hint", "completed"),
-    [
-        ("ipexctl install --venv /y; ipexctl doctor", "ipexctl install -f h --venv /y; ipexctl doctor -f h --venv /x"),
-        ("ipexctl stacks; ipexctl logs r1 --rank 0", "ipexctl stacks; ipexctl logs r1 --rank 0"),
-        ("ipexctl install --with 'a<2', or omit it", "ipexctl install -f h --venv /x --with 'a<2', or omit it"),
-        ("the ipexctl runs here", "the ipexctl runs here"),
-    ],
-)
-def test_an_option_that_a_hint_has_is_not_given_twice(hint: str, completed: str) -> None:
-    assert complete_commands(hint, ("-f", "h", "--venv", "/x")) == completed
-    assert complete_commands(hint, ()) == hint
 
 
 def test_the_catalogue_knows_at_least_fifteen_errors() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipexctl.decide.diagnosis.stack_traces import (
+    describe_places,
     describe_stall,
     find_odd_ranks,
     format_comparison,
@@ -101,3 +102,17 @@ def test_a_state_that_no_kernel_has_is_shown_as_it_came() -> None:
     """A damaged record: the watching goes on."""
     stall = Stalled((0, 1), 60.0, "all", {"0": "", "1": "tD"})
     assert describe_stall(stall, ["a", "b"]).startswith("no progress for 60 s: all 2 ranks silent on a, b")
+
+
+def test_places_have_the_stack_of_their_first_rank_innermost_first() -> None:
+    wait, read = describe_places([stack(0), stack(1), stack(3, SPY), stack(2), stack(3, "")])
+    assert (wait.ranks, wait.hosts) == ((0, 1, 2), ("xeon00", "xeon01"))
+    assert wait.frames == (
+        "torch/distributed/distributed_c10d.py:2810 all_reduce",
+        "torch/distributed/c10d_logger.py:81 wrapper",
+        "train.py:88 step",
+        "train.py:120 <module>",
+    )
+    assert (read.ranks, read.frames[0]) == ((3,), "data.py:41 read")
+    [stopped] = describe_places([stack(0, "", "T")])
+    assert (stopped.frames, stopped.where[:7]) == ((), "stopped")

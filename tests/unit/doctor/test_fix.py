@@ -114,7 +114,7 @@ def test_a_fix_that_does_not_work_is_a_failure_of_its_host(tmp_path: Path) -> No
 
 def test_a_fix_nobody_can_be_asked_for_is_refused_before_any_host_is_contacted(tmp_path: Path) -> None:
     opener = FakeOpener({})
-    with pytest.raises(UsageError, match="nobody can answer"):
+    with pytest.raises(UsageError, match="which needs a terminal"):
         list(doctor(Doctor(fix=True), HOSTS, Context(opener, tmp_path, tmp_path)))
     assert opener.links == {}
 

@@ -196,7 +196,7 @@ def test_a_disk_that_is_full_here_is_said_as_such(tmp_path: Path) -> None:
         listed = b"/w\0\0" + b"0 f 644 200000 5\0./out/a\0"
         events, found = fetched(tmp_path, tar(("./out/a", REG, "x" * 200_000)), listed)
         assert isinstance(found, Failure)
-        assert found.what.startswith("no space left on this machine: need 200 kB, 65.5 kB free in ")
+        assert found.what.startswith("no space left on this machine: need 195 KiB, 64 KiB free in ")
         listed = b"/w\0\0" + b"".join(b"0 f 644 %d 5\0./out/%d\0" % (13_000, number) for number in range(5))
         files = [(f"out/{number}", REG, "x" * 13_000) for number in range(5)]
         events, found = fetched(tmp_path, tar(*files), listed)  # what fills it is not only what was listed

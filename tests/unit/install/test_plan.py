@@ -116,9 +116,19 @@ def test_wheels_that_come_from_the_controller_need_room_beside_the_environment()
     ],
 )
 def test_who_downloads_is_who_is_faster_and_the_plan_says_why(rates: Rates, way: str, why: str) -> None:
-    step = plan_install(STACK, LOCK, "/x/env", {"a": seen()}, "auto", rates)[0].steps["a"]
-    assert (step.wheels_from, why in step.why) == (way, True), step.why
+    plan = plan_install(STACK, LOCK, "/x/env", {"a": seen()}, "auto", rates)[0]
+    assert (plan.steps["a"].wheels_from, why in plan.text) == (way, True), plan.text
     assert plan_install(STACK, LOCK, "/x/env", {"a": seen()}, "hosts", rates)[0].steps["a"].wheels_from == "hosts"
+
+
+def test_hosts_with_the_same_work_are_one_line_of_the_plan() -> None:
+    rates = Rates({f"n{n}": (40 + n) * 1e6 for n in range(9)}, up=50e6)
+    hosts = {f"n{n}": seen() for n in range(9)}
+    text = plan_install(STACK, LOCK, "/x/env", hosts, "auto", rates)[0].text
+    line = (
+        "n[0-8]  build: nothing is installed; these hosts download 38 MiB/s to 46 MiB/s, the controller sends 48 MiB/s"
+    )
+    assert line in text.splitlines()
 
 
 def test_packages_a_user_added_are_no_drift_and_local_versions_do_not_count() -> None:

@@ -291,3 +291,12 @@ def test_bf16_with_ipex_is_warned_of_where_ipex_refuses_it(
     made = build_launch(task, "r1", NONCE, hosts, runtimes, "train.py", asked, options=OPTIONS)
     notes = [note for note in made.warnings if note.code == "ipex-bf16"]
     assert [note.hosts for note in notes] == [("node0", "node1")] * refused
+
+
+def test_who_watches_learns_backend_and_the_precision_that_is_set() -> None:
+    asked = launch(packages={"accelerate": "1.15.0"}, args=("--bf16",)).running
+    assert asked.precision == "bf16"
+    assert asked.backend
+    assert launch(packages={"accelerate": "1.15.0"}).running.precision == ""  # the script decides
+    configured = launch(packages={"accelerate": "1.15.0"}, config=ONE).running
+    assert configured.precision == "bf16"

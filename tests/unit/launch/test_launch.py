@@ -506,6 +506,14 @@ def test_timings_are_those_of_the_protocol_unless_a_test_gives_others() -> None:
     assert read_timings_from_environ({"IPEXCTL_TIMINGS": '{"quiet": 4}'}) == Timings(quiet=4)
 
 
+@pytest.mark.parametrize(
+    ("settings", "seconds"), [({}, 5.0), ({"metrics_every": 0}, 0.0), ({"metrics_every": 2.5}, 2.5)]
+)
+def test_every_host_is_sampled_as_often_as_was_asked_for(settings: dict[str, Any], seconds: float) -> None:
+    specs = build_run_specs(launch(), run(**settings), Identity(NONCE, "token", "alice", 0.0))
+    assert [spec.timings.sample for spec in specs.values()] == [seconds] * 2
+
+
 def test_secrets_are_neither_in_the_plan_nor_in_its_json() -> None:
     two = launch(asked={"TOKEN": Setting("hunter2", "--pass-env", secret=True)})
     assert "TOKEN=(secret)    # --pass-env" in str(two)
@@ -569,7 +577,7 @@ def test_two_entries_for_one_machine_are_refused_unless_allowed_or_of_one_lab() 
 def test_a_backend_that_the_environment_lacks_is_refused_with_the_command_that_helps() -> None:
     with pytest.raises(UsageError, match="no oneccl_bind_pt") as caught:
         launch(run(backend="ccl"))
-    assert caught.value.hint == "ipexctl install --backend ccl, or run with --backend gloo"
+    assert caught.value.hint == "run with --backend gloo, or install it:\nipexctl install --backend ccl"
 
 
 def test_no_instruction_set_in_common_is_a_warning_and_sets_nothing() -> None:

@@ -96,7 +96,7 @@ def test_options_beside_the_line_win_and_words_of_a_script_are_its_own() -> None
     words = ["--dry-run", "--from-mpirun", "mpirun -n 4 python x.py --from-mpirun y", "-n", "2"]
     assert _expand_mpirun_line(words) == ["-n", "4", "--dry-run", "-n", "2", "x.py", "--from-mpirun", "y"]
     assert _expand_mpirun_line(["x.py", "--epochs", "3"]) == ["x.py", "--epochs", "3"]
-    with pytest.raises(typer.BadParameter, match="closing quotation"):
+    with pytest.raises(UsageError, match="closing quotation"):
         _expand_mpirun_line(["--from-mpirun", "mpirun 'x"])
 
 

@@ -9,7 +9,9 @@ The runs were recorded by tests/faults/record_screens.py on two real hosts; the 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -23,19 +25,23 @@ from ipexctl.decide.reports import Folding
 from ipexctl.loop import read_known_errors
 from ipexctl.model import answers as a
 from ipexctl.model import events as e
-from ipexctl.model.answers import HostsAnswer, ListedRun, PlayAnswer, PlayedStep, PsAnswer
-from ipexctl.model.errors import Exit
+from ipexctl.model.answers import PlayAnswer, PlayedStep
+from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Stamped
 from ipexctl.show import event_json, typeset
 from ipexctl.show.live import Live
-from ipexctl.show.pipe import Pipe
+from ipexctl.show.pipe import Pipe, choose_terminal_encoding
 from ipexctl.show.sinks import Plain
 from tests.unit.show import streams
-from tests.unit.show.terminal import Terminal, as_svg, as_text, read_screen
+from tests.unit.show.answers import ANSWERS
+from tests.unit.show.terminal import Panel, Terminal, as_sheet, as_svg, as_text, read_screen
 
 ROOT = Path(__file__).parents[3]
 DATA, IMAGES = ROOT / "tests/data/screens", ROOT / "docs/images"
+SHEETS = IMAGES / "screens"
 WIDTHS, WIDTH, HEIGHT = (40, 80, 120, 160), 80, 24
+SETTINGS = ("run", "hang", "failed", "install", "doctor-ended", "play", "ps")  # shown in each setting of a terminal
+SHOWN = 40  # lines of a dumb terminal, whose output has no end of its own
 _SAVED = "/home/me/.local/state/ipexctl/runs/2026-11-21T2200-"
 
 
@@ -61,29 +67,23 @@ def recorded(name: str) -> Callable[[], Iterator[Stamped]]:
     return read
 
 
-def _answer(verb: str, value: a.AnyAnswer) -> Callable[[], list[Stamped]]:
-    every = [e.Started(verb, "", ("node0", "node1")), e.Answer(value), e.Ended(verb, Exit.OK)]
+def _answer(verb: str, value: a.AnyAnswer, *, failed: bool = False) -> Callable[[], list[Stamped]]:
+    every: list[e.Event] = [e.Started(verb, "", ("node0", "node1") if failed else ())]
+    if failed:
+        failure = Failure("node1", Kind.STEP, "sh ended with status 3: no such dataset", code="status")
+        every += [e.StepEnded("node0", "the stack", "changed"), e.StepEnded("node1", "the stack", "ok")]
+        every += [e.StepEnded("node1", "train", "failed"), e.HostFailed(failure)]
+    every += [e.Answer(value), e.Ended(verb, Exit.STEP if failed else Exit.OK)]
     return lambda: streams.stamp([*every])
 
 
-_HOSTS = "node0 address=10.77.0.10 slots=2\nnode1 address=10.77.0.11 slots=2\n"
-_PS = PsAnswer(
-    hosts=("node0", "node1"),
-    unreachable=(),
-    runs=(
-        ListedRun("1121-221326-5c04", "running", "train.py", 4, ("node0", "node1"), "node0", "2026-11-21 22:13:26",
-                  "me", 1, None),
-        ListedRun("1121-204502-77ab", "ended", "finetune.py", 4, ("node0", "node1"), "node0", "2026-11-21 20:45:02",
-                  "ann", 0, "rank"),
-    ),
-    orphans=(),
-)  # fmt: skip
 _STEPS = (PlayedStep("the stack", "install", 0), PlayedStep("train", "run", 5), PlayedStep("results", "fetch", None))
-_PLAY = PlayAnswer("train.yaml", _STEPS, True, {})
+_PLAY = PlayAnswer("train.yaml", _STEPS, True, {"node1": "train"}, next="ipexctl play train.yaml -f hosts")
 
 PICTURES = (
     Picture("run", "a run that goes well", recorded("well"), 9.1, drawn=True),
     Picture("run-ended", "its end", recorded("well")),
+    Picture("straggler", "8 ranks, one of them at half the pace of the others", streams.training, 21.0, drawn=True),
     Picture("hang", "rank 1 hangs, and the others wait for it", recorded("hang"), 32.5, drawn=True),
     Picture("hang-ended", "the end of that run", recorded("hang")),
     Picture("failed", "rank 1 raises an exception", recorded("failed"), drawn=True),
@@ -93,9 +93,8 @@ PICTURES = (
     Picture("doctor-ended", "what doctor found", lambda: streams.doctor(8), drawn=True),
     Picture("install", "wheels on their way", lambda: streams.install(8), 2.51, drawn=True),
     Picture("install-ended", "the end of an install", lambda: streams.install(8)),
-    Picture("hosts", "the hosts of a hostfile", _answer("hosts", HostsAnswer("hosts", (), _HOSTS))),
-    Picture("ps", "runs on these hosts", _answer("ps", _PS)),
-    Picture("play", "the steps of a play", _answer("play", _PLAY)),
+    Picture("play", "the end of a play", _answer("play", _PLAY, failed=True)),
+    *(Picture(name, title, _answer(verb, answer)) for name, title, verb, answer in ANSWERS),
 )
 
 
@@ -107,7 +106,7 @@ class _Still(Live):
 
     def look(self, now: float) -> None:
         """A frame that nobody keeps: what it showed has been seen."""
-        self._view.frame(*self._console.size, now)
+        self._make_frame(*self._console.size, now)
 
     def draw(self, now: float) -> None:
         width, height = self._console.size
@@ -115,7 +114,7 @@ class _Still(Live):
         self._show_failures()
         for item in self._above:
             self._console.print(item, crop=False)
-        self._console.print(self._view.frame(width, max(height - 1, 4), now))
+        self._console.print(self._make_frame(width, max(height - 1, 4), now))
         self._out.flush()
 
 
@@ -148,7 +147,7 @@ def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "u
 
 def write_plainly(picture: Picture) -> str:
     """What a dumb terminal shows in the end."""
-    out, folding = Pipe(raw := Terminal()), Folding(read_known_errors)
+    out, folding = Pipe(raw := Terminal(), choose_terminal_encoding({"TERM": "dumb"})), Folding(read_known_errors)
     sink = Plain(out, out)
     for stamped in picture.events():
         folding.handle_event(stamped)
@@ -177,14 +176,55 @@ def as_picture(picture: Picture) -> str:
     return as_svg(read(picture, WIDTH), picture.title, WIDTH, HEIGHT)
 
 
+@contextmanager
+def set_environ(name: str, value: str) -> Iterator[None]:
+    """A variable for the time of a picture: Rich reads it when a console is made."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        os.environ |= {name: before} if before is not None else {}
+
+
+def as_width_sheet(picture: Picture) -> str:
+    """The screen in every width, in one picture in the reader's own theme."""
+    panels = [Panel(f"{width} columns", read(picture, width, whole=True), width) for width in WIDTHS]
+    return as_sheet(panels, picture.title)
+
+
+def as_setting_sheet(picture: Picture) -> str:
+    """The screen of 80 columns on a light and a dark terminal, without colours, in the locale C, on a dumb terminal."""
+    rows = read(picture, WIDTH, whole=True)
+    with set_environ("NO_COLOR", "1"):
+        bare = read(picture, WIDTH, whole=True)
+    ascii_only = read_screen(write(picture, WIDTH, encoding="ascii"), WIDTH, HEIGHT, whole=True)
+    with set_environ("TERM", "dumb"):
+        dumb = read_screen(write_plainly(picture).encode(), WIDTH, HEIGHT, whole=True)
+    panels = [
+        Panel("light", rows, WIDTH, "light"),
+        Panel("dark", rows, WIDTH, "dark"),
+        Panel("NO_COLOR=1", bare, WIDTH),
+        Panel("LC_ALL=C", ascii_only, WIDTH),
+        Panel("TERM=dumb", dumb[-SHOWN:], WIDTH),
+    ]
+    return as_sheet(panels, f"{picture.title}, in each setting of a terminal")
+
+
 def files() -> Iterator[tuple[Path, Callable[[], str]]]:
     """Every golden file and what makes it."""
     for picture in PICTURES:
         yield DATA / f"{picture.name}.txt", lambda picture=picture: as_texts(picture)  # type: ignore[misc]
         if picture.drawn:
             yield IMAGES / f"{picture.name}.svg", lambda picture=picture: as_picture(picture)  # type: ignore[misc]
+        yield SHEETS / f"{picture.name}.svg", lambda picture=picture: as_width_sheet(picture)  # type: ignore[misc]
+        if picture.name in SETTINGS:
+            name = f"{picture.name}-settings.svg"
+            yield SHEETS / name, lambda picture=picture: as_setting_sheet(picture)  # type: ignore[misc]
 
 
 if __name__ == "__main__":
+    SHEETS.mkdir(exist_ok=True)
     for path, make in files():
         path.write_text(make())

@@ -195,6 +195,41 @@ def run(
     yield Stamped(at, e.Ended("run", Exit.RANK if ended else Exit.OK))
 
 
+def training(slow: int = 5, steps: int = 40, rate: float = 2.31) -> Iterator[Stamped]:
+    """8 ranks on 4 hosts that print figures, one of them at half the pace of the others; harmless lines; samples."""
+    hosts, at = names(4), START
+    ranks = tuple(host for host in hosts for _ in range(2))
+    yield Stamped(at, e.Started("run", "train_ddp.py", hosts))
+    for host in hosts:
+        yield Stamped(at, e.FactsRead(host, facts()))
+    at += 1
+    yield Stamped(at, e.RunStarted("1120-093101-7c1f", hosts[0], ranks, "", backend="impi", precision="bf16"))
+    for delay, stage in ((0.1, "python"), (0.6, "torch"), (2.0, "rendezvous"), (1.2, "running")):
+        at += delay
+        for rank, host in enumerate(ranks):
+            yield Stamped(at, e.RankStage(rank, host, stage, at))
+    for rank, host in enumerate(ranks):
+        yield Stamped(at, e.Output(rank, host, "err", _KERNEL * 3))
+    yield Stamped(at, e.Output(6, hosts[3], "err", _WARNING))
+    begun, done = at, dict.fromkeys(range(len(ranks)), 0)
+    while min(done.values()) < steps // 2:
+        at += 0.1
+        for rank, host in enumerate(ranks):
+            pace = rate / 2 if rank == slow else rate
+            if (step := int((at - begun) * pace)) > done[rank]:
+                done[rank] = step
+                line = f"step {step} loss {2 / (1 + step / 9) + rank / 500:.4f} {pace:.2f} it/s\n"
+                yield Stamped(at, e.Output(rank, host, "out", line.encode()))
+        if round((at - begun) * 10) % 50 == 0:
+            for number, host in enumerate(hosts):
+                busy = [27.4, 13.1 if 2 * number + 1 == slow else 27.3]
+                own = tuple(e.RankSample(2 * number + n, cpu, (31 + n) * GIB) for n, cpu in enumerate(busy))
+                yield Stamped(at, e.HostSample(host, at, 5.0, 55.0, 112, 70 * GIB, 503 * GIB, ranks=own))
+
+
+_KERNEL = b"""[W1120 09:31:04.000000000 OperatorEntry.cpp:218] Warning: Warning only once for all operators
+  Overriding a previously registered kernel for the same operator and the same dispatch key
+"""
 _WARNING = b"UserWarning: lr_scheduler.step() before optimizer.step()\n"
 _TRACEBACK = b"""Traceback (most recent call last):
   File "train_ddp.py", line 88, in <module>

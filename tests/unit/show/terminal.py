@@ -7,7 +7,9 @@ light or dark theme. It names fonts and fetches nothing.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from itertools import groupby
+from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape
 
 import pyte
@@ -15,11 +17,12 @@ from pyte.screens import Char
 
 CELL, LINE, EDGE = 8.4, 18, 12  # pixels: the width and height of a character of 14 px, and the margin
 
-_STYLE = """text{font:14px ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;white-space:pre;fill:#1f2328}
-rect{fill:#fff;stroke:#d0d7de}.b{font-weight:bold}.q{opacity:.65}
-.red{fill:#c0202b}.green{fill:#1a7f37}.brown{fill:#8a5a00}.blue{fill:#0550ae}.magenta{fill:#8250df}.cyan{fill:#1b7c83}
-@media (prefers-color-scheme:dark){text{fill:#d1d7e0}rect{fill:#15191f;stroke:#3d444d}
-.red{fill:#ff7b72}.green{fill:#57ab5a}.brown{fill:#d9a13b}.blue{fill:#6cb6ff}.magenta{fill:#b083f0}.cyan{fill:#56d4dd}}"""
+_LIGHT = """text{fill:#1f2328}rect{fill:#fff;stroke:#d0d7de}
+.red{fill:#c0202b}.green{fill:#1a7f37}.brown{fill:#8a5a00}.blue{fill:#0550ae}.magenta{fill:#8250df}.cyan{fill:#1b7c83}"""
+_DARK = """text{fill:#d1d7e0}rect{fill:#15191f;stroke:#3d444d}
+.red{fill:#ff7b72}.green{fill:#57ab5a}.brown{fill:#d9a13b}.blue{fill:#6cb6ff}.magenta{fill:#b083f0}.cyan{fill:#56d4dd}"""
+_FONT = 'text{font:14px ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;white-space:pre}'
+_STYLE = f"{_FONT}.b{{font-weight:bold}}.q{{opacity:.65}}\n{_LIGHT}\n@media (prefers-color-scheme:dark){{{_DARK}}}"
 
 
 class Terminal(io.BytesIO):
@@ -65,14 +68,52 @@ def as_text(rows: list[list[Char]]) -> str:
 
 def as_svg(rows: list[list[Char]], title: str, width: int, height: int) -> str:
     """The picture of a screen of ``width`` × ``height`` characters."""
-    across, down = width * CELL + 2 * EDGE, height * LINE + 2 * EDGE
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:g} {down:g}" width="{across:g}"'
-        ' role="img" xml:space="preserve">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{_STYLE}</style>",
-        f'<rect x=".5" y=".5" width="{across - 1:g}" height="{down - 1:g}" rx="8"/>',
-    ]
+    across, down = _measure(width, height)
+    head = f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>"
+    return "\n".join([_open(across, down), head, *_draw(rows, width, height), "</svg>", ""])
+
+
+class Panel(NamedTuple):
+    """A screen among others: its lines, its width, and the theme it has whatever the reader's is."""
+
+    caption: str
+    rows: list[list[Char]]
+    width: int
+    theme: Literal["", "light", "dark"] = ""
+
+
+def as_sheet(panels: Sequence[Panel], title: str) -> str:
+    """Screens below each other, each as high as it needs to be, with a caption above it."""
+    lines, top, across = [], 0.0, max(_measure(panel.width, 1)[0] for panel in panels)
+    for panel in panels:
+        lines.append(f'<text class="c" x="{EDGE}" y="{top + 20:g}">{escape(panel.caption)}</text>')
+        lines.append(f'<g transform="translate(0 {top + 28:g})" class="{panel.theme or "own"}">')
+        lines += [*_draw(panel.rows, panel.width, len(panel.rows)), "</g>"]
+        top += 28 + _measure(panel.width, len(panel.rows))[1] + EDGE
+    # The captions stand on the page, whose colour is not known: a grey that can be read on both.
+    themes = "".join(f".{name} {rule}" for name, css in (("light", _LIGHT), ("dark", _DARK)) for rule in _rules(css))
+    style = f"{_STYLE}\n{themes}\n.c{{fill:#768390;font-family:sans-serif}}"
+    head = f"<title>{escape(title)}</title>\n<style>{style}</style>"
+    return "\n".join([_open(across, top), head, *lines, "</svg>", ""])
+
+
+def _rules(css: str) -> list[str]:
+    return [f"{rule}}}\n" for rule in css.replace("\n", "").split("}") if rule]
+
+
+def _measure(width: int, height: int) -> tuple[float, float]:
+    return width * CELL + 2 * EDGE, height * LINE + 2 * EDGE
+
+
+def _open(across: float, down: float) -> str:
+    size = f'viewBox="0 0 {across:g} {down:g}" width="{across:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" xml:space="preserve">'
+
+
+def _draw(rows: list[list[Char]], width: int, height: int) -> list[str]:
+    """A frame and one element for each run of equal style."""
+    across, down = _measure(width, height)
+    lines = [f'<rect x=".5" y=".5" width="{across - 1:g}" height="{down - 1:g}" rx="8"/>']
     for number, row in enumerate(rows):
         y, x = EDGE + LINE * number + 14, 0
         for style, run in groupby(row, _style):
@@ -84,7 +125,7 @@ def as_svg(rows: list[list[Char]], title: str, width: int, height: int) -> str:
                 attributes = f'x="{at:.4g}" y="{y}" textLength="{long:.4g}"{style}'
                 lines.append(f"<text {attributes}>{escape(shown)}</text>")
             x += len(cells)
-    return "\n".join([*lines, "</svg>", ""])
+    return lines
 
 
 def _style(cell: Char) -> str:

@@ -19,6 +19,12 @@ from tests.unit.show import streams
 EVERY = [*streams.doctor(12), *streams.install(3), *streams.run(2, fails=1), *streams.hostile()]
 EVERY += streams.stamp([e.LauncherOutput("err", b"\xff"), e.RankEnded(3, "h", None, 11, tail=b"\xfe")])
 EVERY += streams.stamp([e.RankEnded(4, "h", None, 9, oom=OutOfMemory(3, 4))])
+EVERY += streams.stamp([e.HostSample("h", 7.5, 5.0, 1.5, 4, 3 << 30, 1 << 34), e.FiguresRead("h", -1, "x", "loss", ())])
+EVERY += streams.stamp([
+    e.HostSample("h", 7.5, 5.0, 1.5, 4, 3, 9, 1, {"eth0": 5, "mlx5_0/1": 6}, {"eth0": 1 << 40}, 1, 2, 3, 2100.5, 0,
+                 61.0, 440.25, {"cpu": 0.25, "io": 0.0}, (e.RankSample(0, 0.9, 1 << 33, 12), e.RankSample(1, 0.0, 0))),
+    e.FiguresRead("h", 3, "runs/events.out.tfevents.1.h", "train/loss", ((1, 0.5), (2, None), (3, 1e300))),
+])  # fmt: skip
 
 
 def test_the_streams_hold_every_kind_of_event() -> None:

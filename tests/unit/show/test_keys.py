@@ -20,8 +20,8 @@ from ipexctl.show.keys import Keys
 keys = Keys().open()
 print("ready" if keys.active else "no keys", flush=True)
 end = time.monotonic() + 60
-got = ""
-while len(got) < 3 and time.monotonic() < end and keys.active:
+got = []
+while len(got) < 4 and time.monotonic() < end and keys.active:
     got += keys.poll()
     time.sleep(0.01)
 {last}
@@ -59,21 +59,21 @@ def on_a_terminal(last: str, typed: bytes) -> tuple[bytes, tuple[bool, bool], tu
 
 
 def test_keys_come_one_by_one_and_the_terminal_is_put_back() -> None:
-    said, during, after = on_a_terminal("keys.close(); print(repr(got))", b"r\x1b[A5d")
-    assert said == b"'r5d'\n"
+    said, during, after = on_a_terminal("keys.close(); print(got)", b"r\x1b[A\x1b[25~5\n")
+    assert said == b"['r', 'up', '5', 'enter']\n"
     assert during == (False, False)
     assert after == (True, True)
 
 
 def test_the_terminal_is_put_back_after_a_crash_too() -> None:
-    assert on_a_terminal("raise SystemError", b"abc")[2] == (True, True)
+    assert on_a_terminal("raise SystemError", b"abcd")[2] == (True, True)
 
 
 def test_without_a_terminal_there_are_no_keys() -> None:
     with open(os.devnull) as null:
         keys = Keys(null.fileno()).open()
         assert not keys.active
-        assert keys.poll() == ""
+        assert keys.poll() == []
 
 
 def test_a_terminal_that_is_not_ours_is_left_alone() -> None:
@@ -96,11 +96,12 @@ def test_closing_twice_is_fine() -> None:
 
 SHOWING = """
 import sys, time
-from ipexctl.model.events import Stamped, Started
+from ipexctl.model.events import RunStarted, Stamped, Started
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
 live = Live(Pipe(sys.stdout))
-live.handle_event(Stamped(time.time(), Started("doctor", "2 hosts", ("node0", "node1"))))
+live.handle_event(Stamped(time.time(), Started("{verb}", "x.py", ("node0", "node1"))))
+live.handle_event(Stamped(time.time(), RunStarted("r", "node0", ("node0", "node1"), "")))
 end = time.monotonic() + 60
 while not Path(sys.argv[1]).exists() and time.monotonic() < end:
     time.sleep(0.02)
@@ -110,7 +111,7 @@ print("done", flush=True)
 
 
 def test_while_ctrl_z_stops_us_the_terminal_is_whole_and_afterwards_ours_again(tmp_path: Path) -> None:
-    """The live screen, as run, attach and doctor show it, under a parent that plays the shell's part."""
+    """The live screen of a run, under a parent that plays the shell's part."""
     child, ours = pty.fork()
     if child == 0:  # the session's leader, as a shell is: what it starts has a group of its own
         shell = ["bash", "--norc", "--noprofile", "-i"]
@@ -131,11 +132,11 @@ def test_while_ctrl_z_stops_us_the_terminal_is_whole_and_afterwards_ours_again(t
 
     try:
         program, go = tmp_path / "show.py", tmp_path / "go"
-        program.write_text("from pathlib import Path\n" + SHOWING)
+        program.write_text("from pathlib import Path\n" + SHOWING.replace("{verb}", "run"))
         os.write(ours, f"stty -a | grep -o .icanon; {sys.executable} {program} {go}\n".encode())
         for after in (b"%1\n", b"fg\n"):  # once more after it went on
             until(b"node1")
-            until(b"node1")
+            until(b"[Ctrl-C] stop")
             assert mode(ours) == (False, False)
             os.write(ours, b"\x1a")
             assert until(b"Stopped").rfind(b"\x1b[?25h") > 0  # the cursor is seen
@@ -152,3 +153,61 @@ def test_while_ctrl_z_stops_us_the_terminal_is_whole_and_afterwards_ours_again(t
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(ours)
+
+
+def test_a_pasted_burst_is_left_to_the_shell_and_ends_the_keys() -> None:
+    ours, theirs = pty.openpty()
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-c", PASTED],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[3],
+            start_new_session=True,
+            preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        os.write(ours, b"ipexctl ps -f hosts && echo this is a line of a script\n")
+        assert child.stdout.read() == b"[] True False\n"
+        child.wait(15)
+        assert os.read(theirs, 100) == b"ipexctl ps -f hosts && echo this is a line of a script\n"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+PASTED = """
+import select, time
+from ipexctl.show.keys import Keys
+keys = Keys().open()
+print("ready", flush=True)
+select.select([0], [], [], 60)
+time.sleep(0.2)
+print(keys.poll(), keys.pasted, keys.open().active)
+"""
+
+
+def test_what_is_typed_while_a_verb_without_keys_works_is_left_to_the_shell(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        program, go = tmp_path / "show.py", tmp_path / "go"
+        program.write_text("from pathlib import Path\n" + SHOWING.replace("{verb}", "bench"))
+        child = subprocess.Popen(
+            [sys.executable, program, go],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+            start_new_session=True,
+            preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        assert child.stdout is not None
+        assert b"2026h" in os.read(child.stdout.fileno(), 1 << 16)
+        os.write(ours, b"dq\n")
+        go.touch()
+        assert child.stdout.read().endswith(b"done\n")
+        child.wait(15)
+        assert os.read(theirs, 100) == b"dq\n"
+    finally:
+        os.close(ours)
+        os.close(theirs)

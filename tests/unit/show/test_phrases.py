@@ -51,7 +51,6 @@ def test_hosts_that_failed_the_same_way_are_one_line() -> None:
     assert phrases.format_failure_lines([dark[0], other, *dark[1:]]) == [
         "node[1-3]: unreachable: no answer within 10 s",
         "node7: no space left",
-        "  hint: --venv /scratch/env",
     ]
 
 
@@ -68,11 +67,33 @@ def test_different_reasons_and_hints_are_never_joined() -> None:
 def test_a_refusal_is_a_sentence_its_reasons_and_one_hint() -> None:
     refused = UsageError("hosts is not good", reasons=["hosts:3: bad \x1b[2J", "hosts:4: worse"], hint="ipexctl hosts")
     assert phrases.format_refusal_lines(refused) == [
-        "hosts is not good",
+        "error: hosts is not good",
         r"  hosts:3: bad \x1b[2J",
         "  hosts:4: worse",
         "  hint: ipexctl hosts",
     ]
+
+
+@pytest.mark.parametrize(
+    ("hint", "words", "command"),
+    [
+        ("ipexctl install", "", "ipexctl install"),
+        (
+            "the memory of each host: ipexctl doctor -f 'my hosts'",
+            "the memory of each host:",
+            "ipexctl doctor -f 'my hosts'",
+        ),
+        ("ipexctl doctor shows each host's memory", "ipexctl doctor shows each host's memory", ""),
+        ("ipexctl stop --orphans 1121-k7 looks again", "ipexctl stop --orphans 1121-k7 looks again", ""),
+        ("ipexctl attach 1121-221346-8086", "", "ipexctl attach 1121-221346-8086"),
+        ("on node0: sudo apt-get install g++", "on node0:", "sudo apt-get install g++"),
+        ("ipexctl doctor; ipexctl install", "ipexctl doctor; ipexctl install", ""),
+        ("--venv /scratch/env", "--venv /scratch/env", ""),
+        ("name one of them", "name one of them", ""),
+    ],
+)
+def test_a_command_at_the_end_of_a_hint_is_known_from_words(hint: str, words: str, command: str) -> None:
+    assert phrases.split_command(hint) == (words, command)
 
 
 @given(st.text("ab 日/'-:;()", max_size=120), st.integers(1, 60), st.booleans())

@@ -181,7 +181,7 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
     shown = [stamped.event for stamped in read_saved_run(made.directory)]
     assert b"".join(event.data for event in shown if isinstance(event, e.Output)) == kept[:5000] + b"space again\n"
     said = [event.text for event in shown if isinstance(event, e.Message) and "bytes of rank 0" in event.text]
-    assert sum(int(text.split()[0]) for text in said) == gap
+    assert sum(int(text.split(": ")[1].split()[0]) for text in said) == gap
     assert fold([], lost=made.count_lost_output()).causes[-1] is Exit.RECORD
 
 
@@ -274,7 +274,7 @@ def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> Non
     made.handle_event(Stamped(AT + 30, e.Message("space again")))
     made.close()
     texts = [stamped.event.text for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Message)]
-    assert f"{lost} events are missing here: they could not be stored" in texts
+    assert f"missing here, since they could not be stored: {lost} events" in texts
     assert "space again" in texts
 
 
@@ -336,7 +336,7 @@ def test_missing_bytes_are_said(runs: Path) -> None:
     made = record(runs, [out(0, b"0123456789\n")])
     (made.directory / "ranks" / "0.out").write_bytes(b"0123")
     texts = [stamped.event.text for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Message)]
-    assert "7 bytes of rank 0 (out) are missing here" in texts
+    assert "missing here: 7 bytes of rank 0 (out)" in texts
 
 
 def test_a_record_from_elsewhere_cannot_show_other_files(runs: Path, tmp_path: Path) -> None:

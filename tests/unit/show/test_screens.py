@@ -11,6 +11,9 @@ import pytest
 from rich.console import Console
 from rich.padding import Padding
 
+from ipexctl.data import read_data
+from ipexctl.decide.releases.listing import format_releases, list_releases
+from ipexctl.decide.releases.table import parse_table
 from ipexctl.model import events as e
 from ipexctl.model.answers import (
     AnyAnswer,
@@ -33,6 +36,7 @@ from ipexctl.model.answers import (
     PlayAnswer,
     PlayedStep,
     PsAnswer,
+    StacksAnswer,
     SyncAnswer,
     SyncedHost,
     UnknownAnswer,
@@ -43,9 +47,11 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.reports import LostOutput, OutOfMemory
+from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome
 from ipexctl.show import screens, typeset
 from ipexctl.show.pending_failures import select_unexplained
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.run_screen import _RankLines
 from tests.markers import MARKER
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -64,7 +70,7 @@ def drawn(items: list[Any], width: int = 80) -> str:
 def ending(*events: Event, exit: Exit = Exit.OK, lost: LostOutput | None = None, width: int = 80) -> str:
     story = [e.Started("run", "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun"), *events]
     report = fold(streams.stamp([*story, e.Ended("run", exit)], step=1.0), lost=lost)
-    return drawn(screens.format_ending(report), width)
+    return drawn([*screens.format_ending(report), *screens.format_next_steps(report)], width)
 
 
 def ended(rank: int, status: int | None = 0, **more: Any) -> e.RankEnded:
@@ -80,7 +86,7 @@ def test_a_good_run_is_a_line_a_rank_with_its_last_words() -> None:
     text = ending(*said, *WELL, e.RunEnded("k7", "done"), PROVED)
     assert text.startswith("✓ 4 ranks on 2 hosts ended well after ")
     assert "  rank 3  b  exit 0  loss 3" in text
-    assert text.endswith("0 processes left on 2 hosts")
+    assert text.endswith("0 processes left on 2 hosts"), "after a good run nothing is to be done"
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
@@ -130,7 +136,7 @@ def test_the_first_failure_has_status_host_time_and_last_words() -> None:
 def test_signals_are_named_and_a_failure_that_is_not_known_names_the_log(end: dict[str, Any], said: str) -> None:
     text = ending(ended(1, None, **end), *[WELL[n] for n in (0, 2, 3)], e.RunEnded("k7", "rank"), width=120)
     assert f"rank 1 on a {said}" in text
-    assert "hint     ipexctl logs k7 --rank 1" in text
+    assert text.endswith("hint       all that rank 1 wrote:\nipexctl logs k7 --rank 1")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +151,24 @@ def test_a_run_that_ended_otherwise_says_why(reason: Any, said: str) -> None:
     assert "by us: ranks 0-3" in text
 
 
+def test_a_launch_that_failed_before_there_was_a_run_lasted_no_time() -> None:
+    events = [e.Started("run", "train.py", ("a",)), e.RunEnded("k7", "launch", "no mpirun"), e.Ended("run", Exit.LOST)]
+    text = drawn(screens.format_ending(fold(streams.stamp([*events]))))
+    assert text.startswith("✗ the launch failed\n  no mpirun")
+
+
+def test_what_a_bench_measured_is_no_run_card() -> None:
+    report = fold(streams.stamp([*_story("bench"), *WELL, e.RunEnded("k7", "done"), PROVED, e.Ended("bench", Exit.OK)]))
+    assert drawn(screens.format_ending(report)) == ""
+    lost = [ended(0, 1), *WELL[1:], e.RunEnded("k7", "rank"), e.Ended("bench", Exit.RANK)]
+    report = fold(streams.stamp([*_story("bench"), *lost]))
+    assert drawn(screens.format_ending(report)).startswith("✗ rank 0 on a exited with code 1")
+
+
+def _story(verb: str) -> list[Event]:
+    return [e.Started(verb, "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun")]
+
+
 def test_ranks_whose_end_nobody_saw_are_named() -> None:
     text = ending(WELL[0], WELL[1], ended(2, None, cause="lost"), e.RunEnded("k7", "lost"))
     assert "nobody saw the end of ranks 2-3 on b" in text
@@ -153,13 +177,13 @@ def test_ranks_whose_end_nobody_saw_are_named() -> None:
 def test_what_is_left_running_is_named_with_host_and_process() -> None:
     text = ending(*WELL, e.RunEnded("k7", "done"), e.CleanupChecked("k7", ("a", "b"), {"b": (7, 8)}, ("a",)))
     assert "✗ 2 processes left on b: 7 8" in text
-    assert "ipexctl stop --orphans k7" in text
+    assert text.endswith("\nipexctl stop --orphans k7")
     assert "! could not look: a" in text
     assert "0 processes" not in text
 
 
 def test_a_run_that_was_let_go_says_how_to_come_back() -> None:
-    assert "run k7 goes on: 4 ranks on 2 hosts (ipexctl attach k7)" in ending()
+    assert ending() == "run k7 goes on: 4 ranks on 2 hosts\nipexctl attach k7"
 
 
 def test_bytes_that_were_not_stored_are_counted_per_rank() -> None:
@@ -199,7 +223,7 @@ def test_a_host_that_could_not_be_looked_at_is_told_once_and_counted_once(explai
     text = drawn(screens.format_answer(value), 100)
     assert ("✗ nothing is known of b" in text) != explained
     assert ("E  SSH001  b  cannot be reached: connection refused (10.0.0.3:22)" in text) == explained
-    assert text.endswith("not fit    1 host could not be looked at")
+    assert text.endswith("not fit    1 host could not be probed")
     known = Failure("b", Kind.UNREACHABLE, what)
     others = [Failure("b", Kind.STEP, "no space left"), Failure("a", Kind.UNREACHABLE, what)]
     assert select_unexplained([known, *others], value) == ([] if explained else [known]) + others
@@ -253,8 +277,13 @@ def test_an_install_ends_with_what_was_tried_per_group_of_hosts_and_the_next_com
         "✓ old  imports torch 2.8.0 · float32 step · AVX2 · a rank of Intel(R) MPI Library",
         "changed    n[0-1], old",
         "venv       /x/env",
-        "next       ipexctl run -f 'my hosts' train.py",
     ]
+    report = fold([])
+    assert drawn(screens.format_next_steps(report, answer)) == "ipexctl run -f 'my hosts' train.py"
+    hints = ["ipexctl doctor"]
+    assert drawn(screens.format_next_steps(report, answer, hints)) == "ipexctl doctor", (
+        "one command, that of the failure"
+    )
 
 
 LONG = "echo '[127.0.0.1]:43999 ssh-ed25519 " + "A" * 68 + "' >> '/home/me/.ssh/known hosts'"
@@ -275,7 +304,10 @@ def test_what_is_copied_is_never_broken(width: int) -> None:
     text = drawn(screens.format_answer(streams.checked([], [finding])), width)
     assert LONG in text
     failure = Failure("b", Kind.UNREACHABLE, "unknown host key", fix)
-    assert LONG in drawn(typeset.format_failures([failure]), width)
+    assert LONG in drawn(typeset.format_hint(failure.hint or ""), width)
+    assert drawn(typeset.format_hint(f"or: ipexctl install --venv {path}"), width).endswith(
+        f"\nipexctl install --venv {path}"
+    )
 
 
 def test_a_table_that_does_not_fit_has_nothing_broken() -> None:
@@ -355,10 +387,19 @@ def test_a_run_that_is_kept_is_one_line_with_its_id_state_and_time(width: int) -
     lines = drawn(screens.format_answer(PsAnswer((RUN, ended), (), ("lab0",), ())), width).splitlines()
     assert len(lines) == 3
     assert all(len(line) <= width for line in lines)
-    for part in ("1120-233701-eda3", "running", "lab[0-1]", "11-20 23:37"):
+    for part in ("1120-233701-eda3", "running", "11-20 23:37", *(["lab[0-1]"] if width > 80 else [])):
         assert part in lines[1]
     assert "ended (stopped)" in lines[2]
     assert ("somebody@desk" in lines[1]) == (width > 100)
+
+
+@pytest.mark.parametrize(("width", "shown"), [(40, 3), (60, 6), (80, 7), (120, 8), (160, 8)])
+def test_how_far_a_run_is_who_began_it_and_how_come_before_where(width: int, shown: int) -> None:
+    run = replace(RUN, elapsed=754.2, step=1210, pace=2.314, command="train_ddp.py --epochs 3 --batch 32")
+    text = drawn(screens.format_answer(PsAnswer((run,), (), ("lab0",), ())), width)
+    parts = ["1120-233701-eda3", "running", "00:12:34", "1210", "2.31", "somebody", "train_ddp.py", "--batch 32"]
+    assert [part for part in parts if part in text] == parts[:shown]
+    assert ("somebody@desk" in text) == (width == 160)
 
 
 def test_no_runs_are_told_as_such() -> None:
@@ -391,6 +432,39 @@ def test_hosts_are_counted_after_playbooks_only() -> None:
     assert drawn(screens.format_ending(replace(report, verb="play", refused="a later step")), 80)
 
 
+@pytest.mark.parametrize("width", [24, 40, 80, 160])
+def test_a_recap_keeps_counts_and_reason_at_every_width(width: int) -> None:
+    good = HostOutcome("node0", ok=3, changed=1)
+    bad = HostOutcome("node1", ok=1, failed=1, failures=(Failure("node1", Kind.STEP, "sh ended with status 3"),))
+    lines = drawn(screens.format_recap([good, bad]), width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    text = " ".join(" ".join(lines).split())
+    for part in ("node0 ok=3 changed=1", "✗ node1 ok=1", "failed=1", "sh ended with status 3"):
+        assert part in text
+    assert ("skipped=0" in text) == (width >= 80)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_the_version_table_gives_way_in_whole_columns(width: int) -> None:
+    table = parse_table(read_data("stacks.toml"))
+    answer = StacksAnswer((), format_releases(list_releases(table)))
+    lines = drawn(screens.format_answer(answer), width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert lines[0].split()[:2] == ["torch", "ipex"]
+    assert ("oneccl" in lines[0], "MPI" in lines[0]) == (width > 40, width == 80)
+    assert all(line.split()[0][0].isdigit() for line in lines[1:20])
+
+
+def test_a_plan_is_broken_between_words_and_hangs_below_its_label() -> None:
+    note = "note         not torch 2.7.0: its index does not answer; taking torch 2.8.0"
+    assert drawn(screens.format_answer(DryRun(f"{note}\nlab[0-1]  build: nothing is installed")), 40).splitlines() == [
+        "note         not torch 2.7.0: its index",
+        "             does not answer; taking",
+        "             torch 2.8.0",
+        "lab[0-1]  build: nothing is installed",
+    ]
+
+
 def test_a_recap_of_many_hosts_joins_equal_rows() -> None:
     stream: list[Event] = [e.Started("play", "", ())]
     stream += [e.StepEnded(f"n{n:03d}", "sync", "failed" if n == 7 else "changed") for n in range(100)]
@@ -414,3 +488,17 @@ def test_every_screen_is_made_of_text_that_was_looked_at() -> None:
     text = drawn([Padding(item, 0) for item in items], 200)
     assert not any(ord(char) < 32 and char != "\n" for char in text)
     assert "xe\\x1b[2Jon[/bold]\\u202e" in text
+
+
+@pytest.mark.parametrize("width", [36, 40, 80])
+def test_a_long_last_line_never_takes_the_place_of_rank_host_and_exit(width: int) -> None:
+    hosts = ("node0", "a-very-long-host-name-of-a-cluster.example.org")
+    ranks = tuple(RankOutcome(n, host, "ok", status=0, tail="w" * 500) for n, host in enumerate(hosts))
+    pipe = Pipe(raw := io.BytesIO())
+    typeset.make_console(pipe, width).print(_RankLines(ranks))
+    lines = raw.getvalue().decode().splitlines()
+    assert len(lines) == 2
+    for number, line in enumerate(lines):
+        assert len(line) <= width
+        assert re.match(rf"  rank {number}  {hosts[number][:8]}.*  exit 0", line)
+    assert ("wwww" in lines[0]) == (width == 80)

@@ -155,7 +155,7 @@ def test_a_failure_that_doctor_explains_is_told_as_the_finding_alone() -> None:
         f"E  SSH002  b  has no trusted host key: {what}",
         f"           fix: {fix}",
         "",
-        "not fit    1 host could not be looked at",
+        "not fit    1 host could not be probed",
     ]
     assert f"b: unreachable: {what}\n" in plain([begun, failure, e.Ended("doctor", Exit.UNREACHABLE)])[1]
 
@@ -217,7 +217,7 @@ def test_a_run_answers_with_the_outcome_of_every_host_and_rank() -> None:
 def test_a_refusal_is_told_without_anything_raw() -> None:
     err = io.BytesIO()
     print_refusal(UsageError("hosts \x1b[2J is bad", hint="fix it"), Pipe(err))
-    assert err.getvalue() == b"hosts \\x1b[2J is bad\n  hint: fix it\n"
+    assert err.getvalue() == b"error: hosts \\x1b[2J is bad\n  hint: fix it\n"
 
 
 def test_a_refusal_on_a_terminal_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,8 @@ def test_a_refusal_on_a_terminal_is_broken_between_words(monkeypatch: pytest.Mon
     path = "/a/path/that/is/longer/than/the/line/hosts"
     print_refusal(UsageError("these hosts cannot hold it", reasons=[f"both require oneccl-bind-pt: {path}"]), Pipe(raw))
     assert raw.getvalue().decode().splitlines() == [
-        "these hosts cannot hold it",
+        "error: these hosts cannot hold",
+        "  it",
         "  both require oneccl-bind-pt:",
         f"    {path}",
     ]

@@ -1,0 +1,189 @@
+"""A command line that cannot be read is refused as every other error is: what is wrong, and one hint to paste.
+
+The hint has the user's other words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from ipexctl.model.errors import UsageError
+
+WrongWords: Any = typer.BadParameter.__base__  # what the parser raises; has ``message`` and ``ctx``
+_WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
+_ALIKE = 0.6  # least likeness of a word and the one it is taken for: that of difflib.get_close_matches
+
+
+class NoSuchCommand(WrongWords):  # type: ignore[misc]  # found at run time
+    """A word that is no command of its group."""
+
+    def __init__(self, word: str, names: Sequence[str], ctx: Any) -> None:
+        super().__init__(f"there is no command {word!r}", ctx)
+        self.word, self.names = word, tuple(names)
+
+
+class NeedlessWords(WrongWords):  # type: ignore[misc]  # found at run time
+    """Arguments that the command does not take."""
+
+    def __init__(self, words: Sequence[str], ctx: Any) -> None:
+        super().__init__(f"unexpected arguments: {', '.join(words)}", ctx)
+        self.words = tuple(words)
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands that names the command which may be meant."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            names = [name for name, command in self.commands.items() if not command.hidden]
+            raise NoSuchCommand(args[0], names, ctx)
+        return super().resolve_command(ctx, args)
+
+
+class RootGroup(CommandGroup):
+    """The program. What its parser raises becomes a `UsageError`, which is printed as any other."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        words = list(args)
+        try:
+            context = super().make_context(info_name, args, parent, **extra)
+        except WrongWords as error:
+            raise _print_error(error, words) from None
+        context.meta[_WORDS] = words
+        return context
+
+    def invoke(self, ctx: Any) -> Any:
+        from ipexctl.model.errors import UsageError
+
+        try:
+            return super().invoke(ctx)
+        except (WrongWords, UsageError) as error:
+            raise _print_error(error, ctx.meta[_WORDS]) from None
+
+
+def _print_error(error: Any, words: list[str]) -> Exception:
+    """Prints the error; the exception that ends the program. A group without a command prints its help itself."""
+    from ipexctl.loop import end_with_error
+
+    if isinstance(error, WrongWords):
+        if type(error).show is not WrongWords.show:
+            raise error
+        error = describe_wrong_words(error, words)
+    return typer.Exit(int(end_with_error(error)))
+
+
+def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
+    """The error of the parser, for this command line without its ``ipexctl``, in our words."""
+    from ipexctl.model.errors import UsageError
+
+    path = error.ctx.command_path if error.ctx else "ipexctl"
+    verb, reasons, better = path.partition(" ")[2] or "ipexctl", [], None
+    if isinstance(error, NoSuchCommand):
+        sentence = f"{verb} has no command {error.word!r}"
+        better = _replace_word(words, error.word, _find_nearest(error.word, error.names))
+        reasons = [] if better else [f"commands: {', '.join(error.names)}"]
+    elif isinstance(error, NeedlessWords):
+        sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
+        better = [word for word in words if word not in error.words]
+    elif hasattr(error, "possibilities"):
+        sentence = f"{verb} has no option {error.option_name}"
+        names = [name for param in error.ctx.command.params for name in (*param.opts, *param.secondary_opts)]
+        better = _replace_word(words, error.option_name, _find_nearest(error.option_name, names))
+    elif hasattr(error, "option_name"):
+        param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
+        if param is None or param.is_flag or param.count:
+            sentence = f"{error.option_name} takes no value"
+            better = _replace_word(words, error.option_name, error.option_name)
+        else:
+            sentence = f"{error.option_name} needs a value: {param.metavar}"
+    elif hasattr(error, "param_type"):
+        sentence, reasons = f"{verb} needs {error.param.metavar}", [f"{error.param.metavar}: {error.param.help}"]
+        better = [*words, _find_option(error).flag.example]
+    elif getattr(error, "param", None) is not None:
+        sentence, better = _describe_wrong_value(error, words)
+    else:
+        sentence = error.format_message()
+        sentence = f"{verb}: {sentence[:1].lower()}{sentence[1:].rstrip('.')}"
+    return UsageError(sentence, reasons=reasons, hint=shlex.join(["ipexctl", *better]) if better else f"{path} --help")
+
+
+def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[str] | None]:
+    """The sentence about the value of an option or argument, and a better command line, if there is a value near it."""
+    from ipexctl.model.schema_errors import describe_error
+
+    param, option, better = error.param, _find_option(error), None
+    names = [*param.opts, *param.secondary_opts]
+    name = param.opts[-1] if param.param_type_name == "option" else param.metavar
+    value = _find_value(words, names)
+    what = describe_error({"type": "", "loc": (), "msg": error.message, "input": None})
+    kind = option.type if option else None
+    literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
+    if literal:
+        *most, last = get_args(literal)
+        what = f"must be {', '.join(most)} or {last}"
+        better = value and _find_nearest(value, get_args(literal))
+    elif option and value and (option.low is not None or option.high is not None):
+        better = _find_bound(value, option.low, option.high)
+    line = _replace_word(words, value, better) if value and better else None
+    return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line
+
+
+def _find_bound(value: str, low: float | None, high: float | None) -> str | None:
+    """The bound that a number is beyond."""
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    bound = low if low is not None and number < low else high if high is not None and number > high else None
+    return None if bound is None else f"{bound:g}"
+
+
+def _find_option(error: Any) -> Any:
+    """The `Option` of which the parameter was made."""
+    from ipexctl.cli.command import find_model, read_options
+
+    models = (*getattr(error.ctx.command, "models", ()), "OutputFlags")
+    every = (option for name in models for option in read_options(find_model(name)))
+    return next((option for option in every if option.name == error.param.name), None)
+
+
+def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
+    """What the command line has behind one of these names."""
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        name, equal, value = word.partition("=")
+        if name in names:
+            return value if equal else following
+    return None
+
+
+def _find_nearest(word: str, names: Sequence[str]) -> str | None:
+    """The name that is most like the word; of several the one that begins as it does."""
+    from difflib import SequenceMatcher
+
+    def compute_likeness(name: str) -> tuple[float, int]:
+        same = next(
+            (at for at, (a, b) in enumerate(zip(word, name, strict=False)) if a != b), min(len(word), len(name))
+        )
+        return SequenceMatcher(None, word.lstrip("-"), name.lstrip("-")).ratio(), same
+
+    best = max(names, key=compute_likeness, default=None)
+    return best if best is not None and compute_likeness(best)[0] >= _ALIKE else None
+
+
+def _replace_word(words: Sequence[str], old: str, new: str | None) -> list[str] | None:
+    """The command line with another word in place of the first that is ``old``, or the option or value ``old``."""
+    if new is None:
+        return None
+    for at, word in enumerate(words):
+        name, equal, value = word.partition("=")
+        if word == old:
+            return [*words[:at], new, *words[at + 1 :]]
+        if equal and old in (name, value):
+            replaced = new if old == new else f"{new}={value}" if name == old else f"{name}={new}"
+            return [*words[:at], replaced, *words[at + 1 :]]
+    return None

@@ -1,0 +1,94 @@
+"""Differences between the hosts of a cluster, and the record that `doctor` saves of its probes."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from ipexctl.model.answers import DoctorAnswer
+from ipexctl.model.facts import Facts
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.page import ClusterPage, Difference, DoctorRecord
+from ipexctl.model.text import format_size
+
+_PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "accelerate", "transformers", "numpy")
+
+
+def _get_memory(facts: Facts) -> str | None:
+    return format_size(facts.mem_total_kb * 1024) if facts.mem_total_kb else None
+
+
+def _get_package(name: str) -> Callable[[Facts], str | None]:
+    return lambda facts: facts.installed.packages.get(name) if facts.installed else None
+
+
+def _get_limit(name: str) -> Callable[[Facts], str | None]:
+    def get(facts: Facts) -> str | None:
+        if name not in facts.limits:
+            return None
+        limit = facts.limits[name]
+        return "unlimited" if limit is None else str(limit)
+
+    return get
+
+
+# What is compared, in the words of the tables; None is "not known".
+_COMPARED: Mapping[str, Callable[[Facts], object]] = {
+    "processor": lambda facts: facts.model_name or facts.uarch,
+    "ISA level": lambda facts: facts.isa_level,
+    "sockets": lambda facts: facts.sockets,
+    "cores": lambda facts: facts.physical_cores,
+    "threads per core": lambda facts: facts.threads_per_core,
+    "NUMA nodes": lambda facts: len(facts.numa) if facts.numa else None,
+    "memory": _get_memory,
+    "CPU quota": lambda facts: facts.cgroup_cpus,
+    "governor": lambda facts: facts.governor,
+    "transparent huge pages": lambda facts: facts.thp,
+    "NUMA balancing": lambda facts: facts.numa_balancing,
+    "system": lambda facts: facts.distribution,
+    "kernel": lambda facts: facts.kernel,
+    "glibc": lambda facts: facts.glibc,
+    "open files": _get_limit("nofile"),
+    "locked memory": _get_limit("memlock"),
+    "Python": lambda facts: facts.installed.python if facts.installed else None,
+    **{name: _get_package(name) for name in _PACKAGES},
+    "environment": lambda facts: facts.installed.marker.id if facts.installed and facts.installed.marker else None,
+}
+
+
+def list_properties(facts: Facts) -> dict[str, str]:
+    """What is compared of a host, in words; what is not known is left out."""
+    values = {name: get(facts) for name, get in _COMPARED.items()}
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def find_differences(properties: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Difference, ...]:
+    """What several hosts or runs, given by name with their properties, do not have in common."""
+    each = list(properties)
+    names = dict.fromkeys(name for _, values in each for name in values)
+    differences = []
+    for name in names:
+        groups = group_pairs((values.get(name, "not known"), who) for who, values in each)
+        if len(groups) > 1:
+            ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+            differences.append(Difference(name, tuple((value, tuple(members)) for value, members in ordered)))
+    return tuple(differences)
+
+
+def build_cluster_page(answer: DoctorAnswer, at: float) -> ClusterPage:
+    """The page of what doctor answered at this time."""
+    known = [(host.host, list_properties(host.facts)) for host in answer.hosts if host.facts]
+    return ClusterPage(at, answer, find_differences(known))
+
+
+def make_doctor_record(at: float, answer: DoctorAnswer, before: DoctorRecord | None = None) -> DoctorRecord:
+    """What pages of later runs show of an answer. Speeds that were not measured again are those of ``before``, if that
+    is of the same hosts."""
+    hosts = tuple(host.host for host in answer.hosts)
+    if answer.speed is None and before is not None and set(before.hosts) == set(hosts):
+        return DoctorRecord(at, hosts, answer.findings, before.speed, before.speed_at)
+    return DoctorRecord(at, hosts, answer.findings, answer.speed, at if answer.speed else 0.0)
+
+
+def choose_doctor_record(records: Iterable[DoctorRecord], hosts: Iterable[str]) -> DoctorRecord | None:
+    """The newest record that has all of these hosts."""
+    wanted = set(hosts)
+    fitting = [record for record in records if wanted and wanted <= set(record.hosts)]
+    return max(fitting, key=lambda record: record.at, default=None)

@@ -1,0 +1,155 @@
+"""Runs side by side: what differed between them, and what their figures are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from ipexctl.decide.page.cluster import list_properties
+from ipexctl.model.answers import CompareAnswer, FigureRatio, RankSpread, ReportedRun, RunDifference
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.page import Curve, Figure, RunPage
+from ipexctl.model.text import join_names
+
+NamedPage = tuple[str, RunPage]  # by the name of its saved run
+
+_RATES = ("pace", "samples_s", "tokens_s")  # whose median counts; of others the last value
+_ABSENT = "-"
+
+
+def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
+    """What differed between runs, and their figures. Figures are set against those of the first run."""
+    runs = tuple(_summarise_run(name, page) for name, page in pages)
+    kinds = {"plan": _list_plan, "variable": _list_variables, "stack": _list_stack, "hosts": _list_hosts}
+    differences = [
+        difference
+        for of, read in kinds.items()
+        for difference in _find_differences(of, [read(page) for _, page in pages])
+    ]
+    ratios = [ratio for run in runs[1:] for ratio in _compare_figures(runs[0], run)]
+    return CompareAnswer(runs, tuple(differences), tuple(ratios))
+
+
+def _summarise_run(name: str, page: RunPage) -> ReportedRun:
+    figures: dict[str, RankSpread] = {}
+    for figure in page.figures:
+        if figure.by == "rank" and not figure.steps and figure.key not in ("rank cpu", "rank memory", "epoch", "lr"):
+            values = [_choose_value(figure.key, curve) for curve in figure.curves]
+            figures[figure.key] = RankSpread(min(values), median(values), max(values))
+    joules = [host.joules for host in page.hosts if host.joules is not None]
+    run = page.report.run
+    well = run is not None and run.reason == "done" and all(rank.state == "ok" for rank in run.ranks)
+    result = "ok" if well else (run.reason if run else "") or "unknown"
+    hosts = tuple(host.host for host in page.hosts)
+    energy = sum(joules) if joules else None
+    return ReportedRun(
+        name, page.run, page.title, result, page.length, len(page.rows), hosts, figures, energy, len(joules)
+    )
+
+
+def _choose_value(figure: str, curve: Curve) -> float:
+    """What stands for a rank: the median of a rate, whose first steps are slow; of others the last value."""
+    return median(value for _, value in curve.points) if figure in _RATES else curve.points[-1][1]
+
+
+def _compare_figures(first: ReportedRun, run: ReportedRun) -> list[FigureRatio]:
+    ratios = []
+    for name, mine in run.figures.items():
+        other = first.figures.get(name)
+        if other is not None and other.median:
+            apart = mine.least > other.greatest or mine.greatest < other.least
+            ratios.append(FigureRatio(run.name, name, mine.median / other.median, apart))
+    if first.joules and run.joules and first.metered == run.metered:
+        ratios.append(FigureRatio(run.name, "energy", run.joules / first.joules, True))
+    return ratios
+
+
+def _find_differences(of: str, runs: Sequence[Mapping[str, str]]) -> list[RunDifference]:
+    names = dict.fromkeys(name for values in runs for name in values)
+    rows = [RunDifference(of, name, tuple(values.get(name, _ABSENT) for values in runs)) for name in names]
+    return [row for row in rows if len(set(row.values)) > 1]
+
+
+def _list_plan(page: RunPage) -> dict[str, str]:
+    """What a run was asked to do and how it was started."""
+    values = {"script": page.title, "ranks": str(len(page.rows)), "hosts": str(len(page.hosts))}
+    launch = page.launch
+    if launch is None:
+        return values
+    threads = sorted({placement.threads for placement in launch.ranks})
+    workers = sorted({len(placement.workers) for placement in launch.ranks})
+    per_host = sorted(
+        {len(members) for members in group_pairs((each.host, each.rank) for each in launch.ranks).values()}
+    )
+    interfaces = dict.fromkeys(host.interface for host in launch.hosts.values())
+    return {
+        **values,
+        "backend": launch.backend,
+        "MPI": launch.launcher,
+        "ranks per host": _join_numbers(per_host),
+        "threads per rank": _join_numbers(threads),
+        "CPUs of collectives": _join_numbers(workers),
+        "interface": join_names([*interfaces], 4),
+        "words of the script": " ".join(launch.argv),
+    }
+
+
+def _join_numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:6]))
+
+
+def _list_variables(page: RunPage) -> dict[str, str]:
+    """The variables of the ranks; the id of the run, which always differs, is left out of their values."""
+    values = {}
+    for name, hosts in page.variables.items():
+        groups = group_pairs((value.replace(page.run, "RUN"), host) for host, (value, _) in hosts.items())
+        values[name] = _join_values(groups)
+    if page.launch:
+        common = {name: value.replace(page.run, "RUN") for name, value in page.launch.mpiexec_env.items()}
+        values |= {f"{name} (launcher)": value for name, value in common.items()}
+    return values
+
+
+_STACK = ("Python", "torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "accelerate", "transformers",
+          "numpy", "environment")  # fmt: skip
+
+
+def _list_stack(page: RunPage) -> dict[str, str]:
+    return {name: value for name, value in _list_all_properties(page).items() if name in _STACK}
+
+
+def _list_hosts(page: RunPage) -> dict[str, str]:
+    names = {"names": join_names([host.host for host in page.hosts], 8)}
+    return names | {name: value for name, value in _list_all_properties(page).items() if name not in _STACK}
+
+
+def _list_all_properties(page: RunPage) -> dict[str, str]:
+    """What is known of the hosts; where they differ, each value with its hosts."""
+    known = {host.host: list_properties(host.facts) for host in page.hosts if host.facts}
+    names = dict.fromkeys(name for values in known.values() for name in values)
+    groups = {name: group_pairs((values.get(name, _ABSENT), host) for host, values in known.items()) for name in names}
+    return {name: _join_values(values) for name, values in groups.items()}
+
+
+def _join_values(groups: Mapping[str, Sequence[str]]) -> str:
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "; ".join(f"{join_names(list(members), 3)}: {value}" for value, members in list(groups.items())[:6])
+
+
+_OVERLAID = ("loss", "pace", "samples_s", "tokens_s")
+
+
+def overlay_figures(pages: Sequence[NamedPage]) -> tuple[Figure, ...]:
+    """Charts with a curve per run: of the rank with the lowest number that has the figure."""
+    overlaid = []
+    for key in _OVERLAID:
+        curves = []
+        figure = None
+        for name, page in pages:
+            of_run = next((each for each in page.figures if each.key == key), None)
+            if of_run is not None:
+                figure = of_run
+                curves.append(Curve(name, of_run.curves[0].points))
+        if figure is not None and len(curves) > 1:
+            overlaid.append(replace(figure, curves=tuple(curves), by="run"))
+    return tuple(overlaid)

@@ -1,0 +1,1 @@
+"""Traces and reports of ranks become one `Profile` and one trace."""

@@ -1,0 +1,369 @@
+"""The traces of all ranks on one clock: collectives matched, stragglers measured, one trace written.
+
+A trace is large, so it is read twice: `summarise_rank` keeps what the tables and the clock need, and `format_trace`
+is given each trace once more to write it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from json.encoder import encode_basestring_ascii as encode_text
+from operator import itemgetter
+from statistics import median
+from typing import Literal, NamedTuple
+
+from ipexctl.decide.profile.kernels import KernelReport, sum_kernels
+from ipexctl.decide.profile.steps import RecordedSteps
+from ipexctl.decide.profile.traces import (
+    Collective,
+    RankTrace,
+    Sum,
+    find_collectives,
+    is_collective,
+    is_synchronous,
+    sum_operators,
+)
+from ipexctl.model.json_values import JsonObject, Record
+from ipexctl.model.profile import CollectiveTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
+
+EXACT = 0.001  # seconds: a clock that the run measured this well is preferred to that of collectives
+_ALONE = 0.01  # seconds: the error of a single collective, which a busy host may leave later; of several their spread
+MOST_OPERATORS = 100  # in the profile; the trace has all
+_STEPS_ROW, _COLLECTIVES_ROW = 0, 1_000_000  # threads of a merged rank that are none of its process
+_MOST_ROWS = 32  # of collectives in a rank
+_MOST_ARGUMENTS = 2000  # letters of what is shown of an operator's arguments
+_PIECE = 2000  # events of one piece of the merged trace
+
+
+class HostClock(Record):
+    """A host's clock minus the head's, and how far that may be off; in seconds."""
+
+    offset: float
+    within: float | None = None
+
+
+class HostClocks(Record):
+    """The file in which the run's keeper leaves them."""
+
+    hosts: Mapping[str, HostClock]
+
+
+class RankSummary(Record):
+    """What is kept of a rank's trace. ``ends`` are the ends of its steps, microseconds since ``origin``, the first that
+    of the step before ``first``, with which the profile began."""
+
+    rank: int
+    host: str
+    origin: int
+    end: float
+    ends: tuple[float, ...]
+    first: int
+    operators: Mapping[str, Sum]
+    collectives: tuple[Collective, ...]
+    kernels: KernelReport
+
+
+class Match(NamedTuple):
+    """The n-th call of a collective on all ranks: rank → its place in `RankSummary.collectives`."""
+
+    name: str
+    calls: Mapping[int, int]
+
+
+class Merging(Record):
+    """How the traces go together. ``shifts``: microseconds to add to a rank's times, so that all begin near 0;
+    ``offsets``: seconds by which a host's clock is ahead."""
+
+    summaries: Sequence[RankSummary]
+    matches: Sequence[Match]
+    shifts: Mapping[int, float]
+    offsets: Mapping[str, float]
+    clock: Literal["run", "collectives", "hosts", "same"]
+    clock_error: float | None
+    notes: tuple[str, ...]
+
+
+def summarise_rank(trace: RankTrace, steps: RecordedSteps, kernels: KernelReport) -> RankSummary:
+    """What the merging needs of one rank."""
+    ends = tuple((end - trace.origin) / 1000 for end in steps.ends)
+    works = [
+        Collective(f"impi:{name[:40]}", (begin - trace.origin) / 1000, (end - trace.origin) / 1000, True)
+        for name, begin, end in sorted(steps.works, key=itemgetter(1))
+    ]
+    return RankSummary(
+        trace.rank,
+        trace.host,
+        trace.origin,
+        max(each.end for each in trace.slices),
+        ends,
+        steps.first,
+        sum_operators(trace.slices),
+        tuple(works or find_collectives(trace.slices)),
+        kernels,
+    )
+
+
+def match_collectives(summaries: Sequence[RankSummary]) -> tuple[list[Match], tuple[str, ...]]:
+    """The n-th call of each name, where all ranks made as many; and sentences about the names where they did not:
+    those of groups of ranks, whose members the trace does not name."""
+    numbered: dict[int, dict[str, list[int]]] = {}
+    for summary in summaries:
+        places = numbered.setdefault(summary.rank, {})
+        for place, each in enumerate(summary.collectives):
+            places.setdefault(each.name, []).append(place)
+    matches, notes = [], []
+    for name in sorted({name for places in numbered.values() for name in places}):
+        counts = {rank: len(places.get(name, ())) for rank, places in numbered.items()}
+        least, most = min(counts.values()), max(counts.values())
+        if least != most:
+            notes.append(f"{name} was called {least} to {most} times by different ranks: not compared")
+        elif len(summaries) > 1:
+            matches += [Match(name, {rank: numbered[rank][name][n] for rank in numbered}) for n in range(least)]
+    return matches, tuple(notes)
+
+
+def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, HostClock]) -> Merging:
+    """The ranks on one clock: that of the run where it measured every host within `EXACT`, or better than the ends of
+    collectives agree; else hosts are shifted so that the collectives of all ranks end together (the median of all)."""
+    matches, notes = match_collectives(summaries)
+    hosts = list(dict.fromkeys(summary.host for summary in summaries))
+    clock: Literal["run", "collectives", "hosts", "same"] = "same"
+    offsets, error = dict.fromkeys(hosts, 0.0), None  # microseconds by which a host's clock is ahead
+    known = {host: clocks[host] for host in hosts if host in clocks}
+    if len(hosts) > 1:
+        within = [clock.within for clock in known.values() if clock.within is not None]
+        measured = len(within) == len(hosts)
+        by_ends = measure_offsets(summaries, matches)
+        if measured and (by_ends is None or max(within) <= max(EXACT, by_ends.spread / 1e6)):
+            clock, error = "run", max(within)
+            offsets = {host: clock.offset * 1e6 for host, clock in known.items()}
+        elif by_ends is not None:
+            clock, offsets, error = "collectives", by_ends.offsets, by_ends.spread / 1e6
+        else:
+            clock = "hosts"
+    origin = min(summary.origin - round(offsets[summary.host] * 1000) for summary in summaries)
+    shifts = {each.rank: (each.origin - origin) / 1000 - offsets[each.host] for each in summaries}
+    # What began before the first operator of the trace; viewers take no time before 0.
+    early = [(each.rank, at) for each in summaries for at in (*each.ends[:1], *(c.start for c in each.collectives[:1]))]
+    lead = max([0.0, *(-at - shifts[rank] for rank, at in early)])
+    shifts = {rank: shift + lead for rank, shift in shifts.items()}
+    seconds = {host: offset / 1e6 for host, offset in offsets.items()}
+    return Merging(summaries, matches, shifts, seconds, clock, error, notes)
+
+
+class EndOffsets(NamedTuple):
+    """Microseconds by which each host's clock is ahead of the first one's, and by which collectives disagree on it."""
+
+    offsets: dict[str, float]
+    spread: float
+
+
+def measure_offsets(summaries: Sequence[RankSummary], matches: Sequence[Match]) -> EndOffsets | None:
+    """The clocks by the ends of synchronous collectives; None where there is none. A host's end is that of its last
+    rank."""
+    first = summaries[0]
+    differences: dict[str, list[float]] = {}
+    for match in matches:
+        ends: dict[str, float] = {}
+        calls = [(each, each.collectives[match.calls[each.rank]]) for each in summaries]
+        if not all(is_synchronous(call) for _, call in calls):
+            continue
+        for each, call in calls:
+            end = (each.origin - first.origin) / 1000 + call.end
+            ends[each.host] = max(ends.get(each.host, end), end)
+        for host, end in ends.items():
+            differences.setdefault(host, []).append(end - ends[first.host])
+    if not differences:
+        return None
+    offsets = {host: median(values) for host, values in differences.items()}
+    far = [abs(value - offsets[host]) for host, values in differences.items() for value in values]
+    return EndOffsets(offsets, max(far) if len(far) > len(differences) else _ALONE * 1e6)
+
+
+def build_profile(run: str, merging: Merging, missing: Sequence[UnprofiledRank], first: int, last: int) -> Profile:
+    """The tables of a merged profile."""
+    summaries = merging.summaries
+    waits, awaited = measure_waits(merging)
+    ranks = tuple(
+        ProfiledRank(
+            each.rank,
+            each.host,
+            max(0, len(each.ends) - 1),
+            ((each.ends[-1] - each.ends[0]) if len(each.ends) > 1 else each.end) / 1e6,
+            _measure_union([(call.start, call.end) for call in each.collectives]) / 1e6,
+            sum(wait for (rank, _), wait in waits.items() if rank == each.rank) / 1e6,
+            awaited.get(each.rank, 0.0) / 1e6,
+        )
+        for each in summaries
+    )
+    kernels = tuple(sum_kernels((each.host, each.kernels) for each in summaries))
+    return Profile(
+        run,
+        first,
+        last,
+        merging.clock,
+        ranks,
+        tuple(missing),
+        _add_operators(summaries),
+        _add_collectives(merging, waits),
+        kernels,
+        {each.host: each.kernels.isa for each in summaries if each.kernels.isa},
+        merging.notes,
+        merging.offsets,
+        merging.clock_error,
+    )
+
+
+def measure_waits(merging: Merging) -> tuple[dict[tuple[int, int], float], dict[int, float]]:
+    """Microseconds. Rank and place of a call → from its start to the start of the last rank; and rank → the time by
+    which it was later than the last but one, over all collectives."""
+    by_rank = {each.rank: each for each in merging.summaries}
+    waits: dict[tuple[int, int], float] = {}
+    awaited: dict[int, float] = {}
+    for match in merging.matches:
+        starts = {
+            rank: by_rank[rank].collectives[place].start + merging.shifts[rank] for rank, place in match.calls.items()
+        }
+        *_, before, last = sorted(starts, key=starts.__getitem__)
+        awaited[last] = awaited.get(last, 0.0) + starts[last] - starts[before]
+        for rank, place in match.calls.items():
+            waits[rank, place] = starts[last] - starts[rank]
+    return waits, awaited
+
+
+def _measure_union(spans: Sequence[tuple[float, float]]) -> float:
+    """How much time spans cover that may overlap."""
+    covered, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        covered += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return covered
+
+
+def _add_operators(summaries: Sequence[RankSummary]) -> tuple[OperatorTime, ...]:
+    sums: dict[str, Sum] = {}
+    for summary in summaries:
+        for name, each in summary.operators.items():
+            before = sums.get(name, Sum())
+            sums[name] = Sum(before.calls + each.calls, before.own + each.own, before.total + each.total)
+    costliest = sorted(sums.items(), key=lambda item: -item[1].own)[:MOST_OPERATORS]
+    return tuple(OperatorTime(name, each.calls, each.own, each.total) for name, each in costliest)
+
+
+def _add_collectives(merging: Merging, waits: Mapping[tuple[int, int], float]) -> tuple[CollectiveTime, ...]:
+    matched = Counter(match.name for match in merging.matches)
+    calls: Counter[str] = Counter()
+    seconds: dict[str, float] = {}
+    waiting: dict[str, list[float]] = {}
+    for summary in merging.summaries:
+        for place, each in enumerate(summary.collectives):
+            calls[each.name] += 1
+            seconds[each.name] = seconds.get(each.name, 0.0) + (each.end - each.start) / 1e6
+            waiting.setdefault(each.name, []).append(waits.get((summary.rank, place), 0.0) / 1e6)
+    rows = [
+        CollectiveTime(name, calls[name], matched[name], seconds[name], sum(waiting[name]), max(waiting[name]))
+        for name in calls
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+# the merged trace -------------------------------------------------------------------------------------------------
+
+
+def format_trace(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]:
+    """The merged trace in pieces: Chrome's JSON, a process per rank (``rank 3 · node1``) with a row of steps, its
+    threads, and rows of collectives; arrows go from the rank that came last to those that it kept waiting."""
+    yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
+    numbers = 0
+    summaries = {each.rank: each for each in merging.summaries}
+    rows: dict[int, list[int]] = {}
+    for trace in traces:
+        summary = summaries[trace.rank]
+        rows[trace.rank] = _assign_rows(summary.collectives)
+        events = _list_events(trace, summary, merging.shifts[trace.rank], rows[trace.rank], numbers)
+        yield from _join_events(events)
+        numbers += max((arrow.number + 1 for arrow in trace.arrows), default=0)
+    yield from _join_events(_list_arrows(merging, rows, numbers))
+    yield '{"ph": "M", "name": "trace", "pid": 0, "args": {}}\n]}\n'
+
+
+def _join_events(events: Iterable[str]) -> Iterator[str]:
+    """Events that are JSON already, many in a piece."""
+    lines: list[str] = []
+    for event in events:
+        lines.append(event)
+        if len(lines) >= _PIECE:
+            yield ",\n".join([*lines, ""])
+            lines = []
+    yield ",\n".join([*lines, ""]) if lines else ""
+
+
+def _list_events(
+    trace: RankTrace, summary: RankSummary, shift: float, rows: Sequence[int], numbers: int
+) -> Iterator[str]:
+    pid = trace.rank
+    names = {_STEPS_ROW: "steps", **{_COLLECTIVES_ROW + row: "collectives" for row in sorted(set(rows))}}
+    for thread in sorted({each.thread for each in trace.slices if not is_collective(each.name)}):
+        names[thread] = f"thread {thread}"
+    yield _format_metadata(pid, 0, "process_name", {"name": f"rank {pid} · {trace.host}"})
+    yield _format_metadata(pid, 0, "process_sort_index", {"sort_index": pid})
+    for thread, name in names.items():
+        yield _format_metadata(pid, thread, "thread_name", {"name": name})
+        yield _format_metadata(pid, thread, "thread_sort_index", {"sort_index": thread})
+    for number, (start, end) in enumerate(pairwise(summary.ends), summary.first):
+        yield _format_slice(pid, _STEPS_ROW, f"step {number}", "step", start + shift, end + shift)
+    for each in trace.slices:
+        if not is_collective(each.name):
+            start, end = each.start + shift, each.end + shift
+            yield _format_slice(pid, each.thread, each.name, each.kind, start, end, each.arguments)
+    for call, row in zip(summary.collectives, rows, strict=True):
+        if call.finished:
+            start, end = call.start + shift, call.end + shift
+            yield _format_slice(pid, _COLLECTIVES_ROW + row, call.name, "collective", start, end)
+    for arrow in trace.arrows:
+        event = {"ph": arrow.phase, "cat": "fwdbwd", "name": "fwdbwd", "id": numbers + arrow.number}
+        yield json.dumps({**event, "pid": pid, "tid": arrow.thread, "ts": round(arrow.at + shift, 3), "bp": "e"})
+
+
+def _format_metadata(pid: int, thread: int, name: str, args: Mapping[str, object]) -> str:
+    return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": thread, "args": args})
+
+
+def _format_slice(
+    pid: int, thread: int, name: str, kind: str, start: float, end: float, arguments: JsonObject | None = None
+) -> str:
+    """As JSON. There may be millions of slices: the encoder would take minutes."""
+    words = f'"ph": "X", "cat": {encode_text(kind or "op")}, "name": {encode_text(name)}, "pid": {pid}, "tid": {thread}'
+    times = f'"ts": {start:.3f}, "dur": {max(0.0, end - start):.3f}'
+    text = json.dumps(arguments) if arguments else ""
+    return f'{{{words}, {times}, "args": {text}}}' if 0 < len(text) <= _MOST_ARGUMENTS else f"{{{words}, {times}}}"
+
+
+def _assign_rows(calls: Sequence[Collective]) -> list[int]:
+    """The row of each call: those of one row do not overlap, unless all of `_MOST_ROWS` are taken."""
+    rows: list[float] = []
+    chosen = []
+    for call in calls:
+        row = next((row for row, until in enumerate(rows) if until <= call.start), min(len(rows), _MOST_ROWS - 1))
+        rows[row : row + 1] = [call.end]
+        chosen.append(row)
+    return chosen
+
+
+def _list_arrows(merging: Merging, rows: Mapping[int, Sequence[int]], numbers: int) -> Iterator[str]:
+    """From the start of the rank that came last to the end of each other one."""
+    by_rank = {each.rank: each for each in merging.summaries}
+    for match in merging.matches:
+        calls = {rank: by_rank[rank].collectives[place] for rank, place in match.calls.items()}
+        if not all(call.finished for call in calls.values()):
+            continue
+        latest = max(calls, key=lambda rank: calls[rank].start + merging.shifts[rank])
+        for rank, call in calls.items():
+            if rank == latest:
+                continue
+            event = {"cat": "collective", "name": match.name, "id": numbers, "bp": "e"}
+            for phase, who, at in (("s", latest, calls[latest].start), ("f", rank, call.end)):
+                row = _COLLECTIVES_ROW + rows[who][match.calls[who]]
+                at += merging.shifts[who] + (0.001 if phase == "s" else -0.001)  # inside of the slice
+                yield json.dumps({**event, "ph": phase, "pid": who, "tid": row, "ts": round(at, 3)})
+            numbers += 1

@@ -1,0 +1,39 @@
+"""Messages of runs that are known to be harmless, as the catalogue ``ipexctl/data/harmless.toml`` lists them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from ipexctl.data import read_data
+from ipexctl.model.json_values import Record
+from ipexctl.model.toml import parse_toml
+
+LIMIT = 400  # characters of a line that are searched
+
+
+class HarmlessMessage(Record):
+    """One entry of the catalogue: ``pattern`` is searched in each line, ``why`` is one sentence."""
+
+    code: str
+    pattern: re.Pattern[str]
+    message: Sequence[str]
+    why: str
+    source: Sequence[str]
+
+
+def parse_harmless(text: str) -> Mapping[str, HarmlessMessage]:
+    """The entries of a catalogue by code. Of the program's own table: a malformed one is a bug."""
+    items = parse_toml(text).items()
+    return {code: HarmlessMessage(code, **{**item, "pattern": re.compile(item["pattern"])}) for code, item in items}
+
+
+@cache
+def read_harmless() -> Mapping[str, HarmlessMessage]:
+    """The catalogue of this version."""
+    return parse_harmless(read_data("harmless.toml"))
+
+
+def find_harmless(line: str) -> str | None:
+    """The code of the known harmless message of which this line is a part; None of any other line."""
+    line = line[:LIMIT]
+    return next((code for code, entry in read_harmless().items() if entry.pattern.search(line)), None)

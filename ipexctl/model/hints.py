@@ -1,0 +1,67 @@
+"""What helps after an error: words, and at most one command of ipexctl, which is made and completed here alone."""
+
+import shlex
+from collections.abc import Sequence
+from itertools import chain
+from typing import TypeVar
+
+# Commands that take --hostfile, --hosts and --limit, and those that take --venv. A test holds both to the command line.
+WITH_VENV = frozenset(("bench", "doctor", "install", "run", "uninstall"))
+ON_HOSTS = WITH_VENV | {"attach", "fetch", "logs", "ps", "stop", "sync", "watch"}
+_SCRIPTS = frozenset(("run",))  # commands whose last words are a script's
+_HOST_OPTIONS = frozenset(("-f", "--hostfile", "--hosts", "--limit", "-l"))
+
+Text = TypeVar("Text", bound=str | None)
+
+
+class Hint(str):
+    """A text whose last line is the command of ipexctl that is advised; ``words`` are its words, without ``ipexctl``.
+
+    Wherever a text is shown or saved it is one; `complete_hint` is for the few places that know the user's options."""
+
+    words: tuple[str, ...]
+    advice: str  # the text before the command
+
+    def __new__(cls, words: Sequence[str], advice: str = "") -> "Hint":
+        command = shlex.join(["ipexctl", *words])
+        hint = super().__new__(cls, f"{advice}\n{command}" if advice else command)
+        hint.words, hint.advice = tuple(words), advice
+        return hint
+
+    @property
+    def command(self) -> str:
+        """The line to paste."""
+        return shlex.join(["ipexctl", *self.words])
+
+    def fill(self, **values: str) -> "Hint":
+        """With these values for the ``{names}`` in its words."""
+        return Hint([_fill_word(word, values) for word in self.words], self.advice)
+
+
+def _fill_word(word: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(f"{{{name}}}", value)
+    return word
+
+
+def advise(*words: str, text: str = "") -> Hint:
+    """The hint to type ``ipexctl`` and these words, after a text that ends with a colon."""
+    return Hint(words, text)
+
+
+def complete_hint(text: Text, place: Sequence[str]) -> Text:
+    """A hint whose command has these options (names and values in turn), if it takes them and does not have them yet.
+
+    Of those that name hosts it gets all or none. Any other text stays as it is."""
+    if not isinstance(text, Hint):
+        return text
+    verb, *arguments = text.words
+    named = any(word.partition("=")[0] in _HOST_OPTIONS for word in arguments)
+    taken = (_HOST_OPTIONS if verb in ON_HOSTS and not named else frozenset()) | (
+        {"--venv"} if verb in WITH_VENV else set()
+    )
+    options = (
+        pair for pair in zip(place[::2], place[1::2], strict=True) if pair[0] in taken and pair[0] not in arguments
+    )
+    words = [verb, *chain(*options), *arguments] if verb in _SCRIPTS else [verb, *arguments, *chain(*options)]
+    return Hint(words, text.advice)  # type: ignore[return-value]  # a Hint is a text

@@ -1,0 +1,165 @@
+"""Pages as values: what `decide.page` makes of events and `show.page` draws.
+
+Times of a run are seconds since its first start, on the controller's clock."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from ipexctl.model.answers import DoctorAnswer, LinkSpeed, SpeedCheck
+from ipexctl.model.facts import Facts
+from ipexctl.model.findings import Finding
+from ipexctl.model.json_values import JsonRecord, Record
+from ipexctl.model.launch import PlannedLaunch
+from ipexctl.model.profile import Profile
+from ipexctl.model.reports import CommandReport, RankState
+
+Points = tuple[tuple[float, float], ...]  # (seconds, value), in order of time
+SpanKind = Literal["start", "python", "torch", "rendezvous", "running", "wait", "stall", "odd", "straggles"]
+MarkKind = Literal["ended", "failed", "stopped", "lost", "restart", "figure"]
+
+
+class Span(Record):
+    """What a rank did for a time. ``wait``: it waited in a collective; ``odd``: the others waited for it."""
+
+    begin: float
+    end: float
+    kind: SpanKind
+    text: str
+
+
+class Mark(Record):
+    """Something that happened to a rank at one moment."""
+
+    at: float
+    kind: MarkKind
+    text: str
+
+
+class RankRow(Record):
+    """One rank on the time axis. ``straggles`` is the reason why it is marked as slower than the others, or empty."""
+
+    rank: int
+    host: str
+    state: RankState
+    spans: tuple[Span, ...]
+    marks: tuple[Mark, ...]
+    pace: float | None = None  # the median, in steps a second
+    loss: float | None = None  # the last one
+    straggles: str = ""
+
+
+class Curve(Record):
+    """One line of a chart, of a rank or a host by its ``name``."""
+
+    name: str
+    points: Points
+    marked: bool = False
+
+
+class Figure(Record):
+    """One chart. ``by`` says what its curves are; the horizontal axis is time, or steps where ``steps``. ``zero``: its
+    vertical axis begins at 0, as that of amounts."""
+
+    key: str
+    title: str
+    unit: str
+    by: Literal["rank", "host", "run"]
+    curves: tuple[Curve, ...]
+    steps: bool = False
+    zero: bool = False
+
+
+class LogLine(Record):
+    """A line of a rank; ``harmless`` is the code of the known harmless message that it is, if it is one."""
+
+    at: float
+    error: bool
+    text: str
+    harmless: str = ""
+
+
+class RankLog(Record):
+    """The lines of a rank: its first and its last ones where they are too many. ``omitted`` counts the bytes left out
+    between them, before the line with the index ``gap``."""
+
+    rank: int
+    host: str
+    lines: tuple[LogLine, ...]
+    omitted: int = 0
+    gap: int = 0
+
+
+class HostPart(Record):
+    """A host of the run: what it is, and what it used. ``joules`` is None where no energy was read."""
+
+    host: str
+    facts: Facts | None
+    lost: str = ""
+    joules: float | None = None
+    straggles: str = ""
+
+
+class DoctorRecord(JsonRecord):
+    """What doctor reported of ``hosts``, and when (Unix seconds); ``speed`` was measured at ``speed_at``."""
+
+    at: float
+    hosts: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    speed: SpeedCheck | None = None
+    speed_at: float = 0.0
+
+
+class Difference(Record):
+    """What hosts, or runs, do not have in common: ``values`` maps each value to those that have it, the commonest
+    first."""
+
+    name: str
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class ClusterPage(Record):
+    """Everything that the page of doctor shows; ``at`` in Unix seconds."""
+
+    at: float
+    answer: DoctorAnswer
+    differences: tuple[Difference, ...]
+
+
+class RunPage(Record):
+    """Everything that the page of a run shows. ``length`` is that of its time axis; ``live``: the run goes on;
+    ``watched_from``: lines of before were read at that moment."""
+
+    title: str
+    run: str
+    command: str
+    begun: float  # Unix seconds
+    length: float
+    live: bool
+    attempts: int
+    report: CommandReport
+    rows: tuple[RankRow, ...]
+    hosts: tuple[HostPart, ...]
+    figures: tuple[Figure, ...]
+    logs: tuple[RankLog, ...]
+    launcher: tuple[LogLine, ...]
+    plan: str
+    launch: PlannedLaunch | None
+    doctor: DoctorRecord | None = None
+    watched_from: float | None = None
+    profile: Profile | None = None
+
+    @property
+    def links(self) -> tuple[LinkSpeed, ...]:
+        """The links between the run's hosts that doctor measured."""
+        names = {host.host for host in self.hosts}
+        pairs = self.doctor.speed.pairs if self.doctor and self.doctor.speed else ()
+        return tuple(pair for pair in pairs if {pair.first, pair.second} <= names)
+
+    @property
+    def variables(self) -> Mapping[str, Mapping[str, tuple[str, str]]]:
+        """Variable → host → its value and where that comes from."""
+        table: dict[str, dict[str, tuple[str, str]]] = {}
+        for host, planned in self.launch.hosts.items() if self.launch else ():
+            for name, variable in planned.env.items():
+                table.setdefault(name, {})[host] = (variable.value, variable.source)
+        return table

@@ -1,0 +1,86 @@
+"""The profile of a run: where the profiled steps of all ranks spent their time. Times are in seconds."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Literal
+
+from ipexctl.model.json_values import JsonRecord
+
+
+class ProfiledRank(JsonRecord):
+    """A rank's part. ``seconds`` is the time of its ``steps``, ``collectives`` that in collectives, waiting included.
+
+    ``waiting`` sums, over the collectives that all ranks took part in, the time from this rank's start to that of the
+    last rank; ``awaited`` the time by which this rank was later than the last but one."""
+
+    rank: int
+    host: str
+    steps: int
+    seconds: float
+    collectives: float
+    waiting: float
+    awaited: float
+
+
+class UnprofiledRank(JsonRecord):
+    """A rank without a trace that can be used, and why."""
+
+    rank: int
+    host: str
+    why: str
+
+
+class OperatorTime(JsonRecord):
+    """An operator, of all ranks and steps together: ``own`` is without the operators that it called, ``total`` with."""
+
+    name: str
+    calls: int
+    own: float
+    total: float
+
+
+class CollectiveTime(JsonRecord):
+    """A collective, of all ranks and steps together; ``matched`` counts those that all ranks took part in."""
+
+    name: str
+    calls: int
+    matched: int
+    seconds: float
+    waiting: float
+    longest_wait: float
+
+
+class KernelTime(JsonRecord):
+    """Primitives that oneDNN executed, of all ranks: ``implementation`` in its own words, as
+    ``brg_matmul:avx512_core_amx``, ``isa`` the instruction set in these, empty where there is none; ``dtype`` as
+    ``bf16`` or ``src bf16, dst f32``."""
+
+    primitive: str
+    implementation: str
+    isa: str
+    dtype: str
+    calls: int
+    seconds: float
+    hosts: tuple[str, ...]
+
+
+class Profile(JsonRecord):
+    """The profile of the steps ``first`` to ``last``; the merged trace lies beside it.
+
+    ``clock``: how the hosts' clocks became one: "run" by what the run measured, within ``clock_error`` seconds,
+    "collectives" by the ends of collectives, which are up to ``clock_error`` apart, "hosts" not at all, "same" there is
+    one host."""
+
+    run: str
+    first: int
+    last: int
+    clock: Literal["run", "collectives", "hosts", "same"]
+    ranks: tuple[ProfiledRank, ...]
+    missing: tuple[UnprofiledRank, ...] = ()
+    operators: tuple[OperatorTime, ...] = ()
+    collectives: tuple[CollectiveTime, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()
+    onednn: Mapping[str, str] = field(default_factory=dict)  # host → the instruction set that oneDNN reported
+    notes: tuple[str, ...] = ()
+    offsets: Mapping[str, float] = field(default_factory=dict)  # host → seconds by which its clock was ahead
+    clock_error: float | None = None

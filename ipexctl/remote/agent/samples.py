@@ -1,0 +1,460 @@
+"""What a host and the ranks on it use: counters of the kernel, read every few seconds, and their differences
+between two readings. Counters that a host does not have, or does not let this account read, are None or left out.
+
+Formats: proc(5); Documentation/ABI/stable/sysfs-class-infiniband, testing/sysfs-class-powercap, hwmon/sysfs-interface
+and accounting/psi of the kernel's own documentation."""
+
+import os
+import re
+import time
+from glob import glob
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+from ipexctl.protocol.samples import HostSample, RankSample
+from ipexctl.remote.agent.procs import read_file
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SECTOR = 512  # bytes, of /proc/diskstats whatever the disk's own are
+RDMA_UNIT = 4  # bytes: port_rcv_data and port_xmit_data count octets divided by four
+CPUS = 16  # of which the clock and the throttling are read, at most: each such file costs microseconds
+INTERFACES = 32  # in one sample, those with the most traffic
+UNLIMITED = 1 << 60  # bytes: what version 1 of control groups shows where there is no limit is more
+PRESSURES = ("cpu", "memory", "io")
+SENSORS = ("coretemp", "k10temp", "zenpower")  # drivers whose first sensor is the processor's package
+ENERGY_ZONES = ("package", "dram")  # "core" and "uncore" are parts of a package, "psys" is the whole machine
+
+
+class ProcessUse(NamedTuple):
+    """A process: CPU ``seconds`` with those of its ended children, ``rss`` bytes, ``start`` in ticks since boot."""
+
+    parent: int
+    start: int
+    seconds: float
+    rss: int
+
+
+class RankUse(NamedTuple):
+    """All processes of a rank: CPU seconds so far, bytes now, context switches of their main threads so far."""
+
+    seconds: float
+    rss: int
+    switches: int
+
+
+class Counters(NamedTuple):
+    """A host at one moment; ``at`` in Unix seconds, ``steady`` of the clock that nobody sets."""
+
+    at: float
+    steady: float
+    cpu: float  # seconds, of all CPUs
+    cores: int
+    switches: int
+    memory: int
+    memory_total: int
+    swap: int
+    traffic: "Dict[str, Tuple[int, int]]"  # bytes received and sent
+    disks: "Tuple[int, int]"  # bytes read and written
+    mhz: "Optional[float]"
+    throttled: "Optional[int]"
+    celsius: "Optional[float]"
+    energy: "Dict[str, Tuple[int, int]]"  # zone → microjoules, and where that counter begins anew
+    pressure: "Dict[str, int]"  # microseconds
+    ranks: "Dict[int, RankUse]"
+
+
+# Parsing. Each takes any bytes, and gives what it can read of them.
+
+
+def parse_cpu_times(text: bytes) -> "Tuple[float, int, int]":
+    """Of /proc/stat: busy seconds of all CPUs, their number, context switches. Guests' time is in "user" already."""
+    seconds, cores, switches = 0.0, 0, 0
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith(b"cpu "):
+            times = list(map(parse_number, words[1:9]))
+            seconds = (sum(times) - sum(times[3:5])) / TICKS  # neither idle nor waiting for a disk
+        elif line.startswith(b"cpu"):
+            cores += 1
+        elif line.startswith(b"ctxt ") and len(words) == 2:
+            switches = parse_number(words[1])
+            break
+    return seconds, cores, switches
+
+
+def parse_memory(text: bytes) -> "Dict[str, int]":
+    """Of /proc/meminfo: bytes by name."""
+    amounts = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[2] == b"kB":
+            amounts[words[0].decode("ascii", "replace").rstrip(":")] = 1024 * parse_number(words[1])
+    return amounts
+
+
+def parse_traffic(text: bytes) -> "Dict[str, Tuple[int, int]]":
+    """Of /proc/net/dev: bytes received and sent, by interface."""
+    traffic = {}
+    for line in text.splitlines():
+        name, colon, numbers = line.partition(b":")
+        words = numbers.split()
+        if colon and len(words) >= 9:
+            traffic[name.strip().decode("utf-8", "replace")] = (parse_number(words[0]), parse_number(words[8]))
+    return traffic
+
+
+def parse_disks(text: bytes, disks: "Iterable[str]") -> "Tuple[int, int]":
+    """Of /proc/diskstats: bytes read and written by these disks; what lies on them (partitions) would count twice."""
+    read = written = 0
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 10 and words[2].decode("utf-8", "replace") in disks:
+            read += SECTOR * parse_number(words[5])
+            written += SECTOR * parse_number(words[9])
+    return read, written
+
+
+def parse_pressure(text: bytes) -> "Optional[int]":
+    """Of /proc/pressure/*: microseconds in which some task waited."""
+    match = re.match(rb"some .*\btotal=(\d{1,18})\b", text)
+    return int(match.group(1)) if match else None
+
+
+def parse_process(text: bytes) -> "Optional[ProcessUse]":
+    """Of /proc/PID/stat; None where there is no such process."""
+    words = text[text.rfind(b")") + 2 :].split()  # the name before it may hold anything
+    if len(words) < 22:
+        return None
+    ticks = sum(map(parse_number, words[11:15]))
+    return ProcessUse(parse_number(words[1]), parse_number(words[19]), ticks / TICKS, PAGE * parse_number(words[21]))
+
+
+def parse_switches(text: bytes) -> int:
+    """Of /proc/PID/status: context switches, of both kinds."""
+    return sum(map(int, re.findall(rb"ctxt_switches:\s+(\d{1,18})\b", text)))
+
+
+def parse_number(word: bytes) -> int:
+    """0 for what is no number, or none of the kernel's."""
+    return int(word) if len(word) < 20 and word.isdigit() else 0
+
+
+class RankProcesses:
+    """The processes of each rank. A process that belongs to none is inspected only once: hosts have thousands."""
+
+    def __init__(self, proc: str) -> None:
+        self.proc = proc
+        self.wrappers: "Dict[int, int]" = {}  # rank → the process whose descendants are the rank
+        self.rank_of: "Dict[int, Optional[int]]" = {}
+        self.started: "Dict[int, int]" = {}  # of the ranks' processes
+        self.switches: "Dict[int, int]" = {}  # of the same: context switches so far
+        self.totals: "Dict[int, RankUse]" = {}
+
+    def measure(self, wrappers: "Dict[int, int]") -> "Dict[int, RankUse]":
+        """What each rank has used; ranks without a process are left out."""
+        if wrappers != self.wrappers:  # a wrapper may have been taken for another's process before it was known
+            self.wrappers, self.rank_of = dict(wrappers), {}
+        uses = self.find_rank_processes()
+        sums: Dict[int, RankUse] = {}
+        for pid, use in uses.items():
+            rank = self.rank_of[pid]
+            if rank is None:
+                continue
+            total = sums.get(rank, RankUse(0.0, 0, 0))
+            switches = parse_switches(self.read_process_file(pid, "status"))
+            grown = max(0, switches - self.switches.get(pid, 0))
+            self.switches[pid] = max(switches, self.switches.get(pid, 0))
+            sums[rank] = RankUse(total.seconds + use.seconds, total.rss + use.rss, total.switches + grown)
+        self.switches = {pid: count for pid, count in self.switches.items() if pid in uses}
+        for rank, total in sums.items():
+            before = self.totals.get(rank, RankUse(0.0, 0, 0))
+            # The time of a child that has ended is nobody's until its parent has waited for it.
+            seconds, switches = max(total.seconds, before.seconds), before.switches + total.switches
+            self.totals[rank] = RankUse(seconds, total.rss, switches)
+        return {rank: self.totals[rank] for rank in sums}
+
+    def find_rank_processes(self) -> "Dict[int, ProcessUse]":
+        """The processes of all ranks; `rank_of` then has every process of the host."""
+        try:
+            pids = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
+        except OSError:
+            return {}
+        self.rank_of = {pid: rank for pid, rank in self.rank_of.items() if pid in pids}
+        uses: Dict[int, ProcessUse] = {}
+        strangers: Dict[int, ProcessUse] = {}
+        for pid in pids:
+            if self.rank_of.get(pid, -1) is None:
+                continue
+            use = parse_process(self.read_process_file(pid, "stat"))
+            if use is None:
+                self.rank_of.pop(pid, None)
+            elif pid in self.rank_of and self.started.get(pid) == use.start:
+                uses[pid] = use
+            else:
+                strangers[pid] = use
+                self.rank_of.pop(pid, None)
+        roots = {pid: rank for rank, pid in self.wrappers.items()}
+        for pid, use in strangers.items():
+            rank = self.find_rank(pid, strangers, roots)
+            self.rank_of[pid] = rank
+            if rank is not None:
+                uses[pid] = use
+        self.started = {pid: use.start for pid, use in uses.items()}
+        return uses
+
+    def find_rank(self, pid: int, strangers: "Dict[int, ProcessUse]", roots: "Dict[int, int]") -> "Optional[int]":
+        """The rank that a process descends from. The wrapper itself is none of its processes."""
+        seen: Set[int] = set()
+        while pid in strangers and pid not in seen and pid not in roots:
+            seen.add(pid)
+            pid = strangers[pid].parent
+            if pid in roots:
+                return roots[pid]
+        return self.rank_of.get(pid) if pid not in roots else None
+
+    def read_process_file(self, pid: int, name: str) -> bytes:
+        """A short file at once: a sample reads hundreds of them, and a file object would cost as much again."""
+        try:
+            number = os.open("%s/%d/%s" % (self.proc, pid, name), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        try:
+            return os.read(number, 1 << 14)
+        except OSError:
+            return b""  # it ended just now
+        finally:
+            os.close(number)
+
+
+class HostReader:
+    """Reads the counters of this host. Which files it has is determined once."""
+
+    def __init__(self, cpus: "Iterable[int]" = (), proc: str = "/proc", sys: str = "/sys") -> None:
+        """``cpus`` are those of the ranks: of them the clock is read."""
+        self.proc, self.sys = proc, sys
+        self.processes = RankProcesses(proc)
+        base = os.path.join(sys, "devices/system/cpu")
+        numbers = sorted(set(cpus)) or _list_numbered(base, "cpu")
+        chosen = [os.path.join(base, "cpu%d" % number) for number in _select_evenly(numbers, CPUS)]
+        self.clocks = _find_readable(os.path.join(path, "cpufreq/scaling_cur_freq") for path in chosen)
+        self.throttles = self.find_throttle_counts(chosen)
+        self.sensors = self.find_sensors()
+        self.zones = self.find_energy_zones()
+        self.ports = self.find_rdma_ports()
+        self.group = find_memory_group(read_file(os.path.join(proc, "self/cgroup")), os.path.join(sys, "fs/cgroup"))
+        block = os.path.join(sys, "block")
+        self.disks = {name for name in _list_names(block) if os.path.exists(os.path.join(block, name, "device"))}
+
+    def find_throttle_counts(self, cpus: "List[str]") -> "List[str]":
+        """Of these CPUs each core's count, and one of each package."""
+        packages: Dict[bytes, str] = {}
+        for path in cpus:
+            package = read_file(os.path.join(path, "topology/physical_package_id"))
+            packages.setdefault(package, os.path.join(path, "thermal_throttle/package_throttle_count"))
+        counts = [os.path.join(path, "thermal_throttle/core_throttle_count") for path in cpus]
+        return _find_readable([*counts, *packages.values()])
+
+    def find_sensors(self) -> "List[str]":
+        """The temperature of each processor."""
+        sensors = []
+        for path in sorted(glob(os.path.join(self.sys, "class/hwmon/hwmon*"))):
+            if read_file(os.path.join(path, "name")).decode("utf-8", "replace").strip() in SENSORS:
+                sensors.append(os.path.join(path, "temp1_input"))
+        if not sensors:
+            for path in sorted(glob(os.path.join(self.sys, "class/thermal/thermal_zone*"))):
+                if read_file(os.path.join(path, "type")).strip() == b"x86_pkg_temp":
+                    sensors.append(os.path.join(path, "temp"))
+        return _find_readable(sensors)
+
+    def find_energy_zones(self) -> "Dict[str, int]":
+        """The directories of the energy counters that this account may read, and where each begins anew. (The kernel
+        lets root alone read them since 5.10.)"""
+        zones = {}
+        for path in sorted(glob(os.path.join(self.sys, "class/powercap/intel-rapl:*"))):
+            name = read_file(os.path.join(path, "name")).decode("utf-8", "replace")
+            if name.startswith(ENERGY_ZONES) and read_file(os.path.join(path, "energy_uj")):
+                zones[path] = parse_number(read_file(os.path.join(path, "max_energy_range_uj")).strip())
+        return zones
+
+    def find_rdma_ports(self) -> "Dict[str, str]":
+        """The counters of each port of an RDMA device: "mlx5_0/1" and the like."""
+        ports = {}
+        for path in sorted(glob(os.path.join(self.sys, "class/infiniband/*/ports/*/counters"))):
+            parts = path.split("/")
+            ports["%s/%s" % (parts[-4], parts[-2])] = path
+        return ports
+
+    def read(self, wrappers: "Dict[int, int]") -> "Counters":
+        """Everything now. ``wrappers`` are the ranks that have begun, with their wrapper's process."""
+        at, steady = time.time(), time.monotonic()
+        seconds, cores, switches = parse_cpu_times(self.read_proc("stat"))
+        memory, total, swap = self.read_memory()
+        disks = parse_disks(self.read_proc("diskstats"), self.disks)
+        pressure = {name: parse_pressure(self.read_proc("pressure/" + name)) for name in PRESSURES}
+        clocks = _read_numbers(self.clocks)
+        throttled, heat = _read_numbers(self.throttles), _read_numbers(self.sensors)
+        return Counters(
+            at, steady, seconds, cores, switches, memory, total, swap, self.read_traffic(), disks,
+            mhz=sum(clocks) / len(clocks) / 1e3 if clocks else None,
+            throttled=sum(throttled) if throttled else None,
+            celsius=max(heat) / 1e3 if heat else None,
+            energy=self.read_energy(),
+            pressure={name: total for name, total in pressure.items() if total is not None},
+            ranks=self.processes.measure(wrappers),
+        )  # fmt: skip
+
+    def read_energy(self) -> "Dict[str, Tuple[int, int]]":
+        texts = ((path, end, read_file(os.path.join(path, "energy_uj")).strip()) for path, end in self.zones.items())
+        return {path: (parse_number(text), end) for path, end, text in texts if text}
+
+    def read_proc(self, name: str) -> bytes:
+        return read_file(os.path.join(self.proc, name))
+
+    def read_memory(self) -> "Tuple[int, int, int]":
+        """Bytes in use, of how many, and of swap: of the control group where that limits this process to less than the
+        host has. What the kernel could give back at once (its cache) is not in use."""
+        amounts = parse_memory(self.read_proc("meminfo"))
+        total, swap = amounts.get("MemTotal", 0), amounts.get("SwapTotal", 0) - amounts.get("SwapFree", 0)
+        used = total - amounts.get("MemAvailable", amounts.get("MemFree", 0))
+        if self.group is not None and self.group.limit < (total or UNLIMITED):
+            words = read_file(self.group.statistics).split()
+            cache = parse_number(words[words.index(self.group.cache) + 1]) if self.group.cache in words[:-1] else 0
+            used, total = parse_number(read_file(self.group.usage).strip()) - cache, self.group.limit
+        return max(0, used), total, max(0, swap)
+
+    def read_traffic(self) -> "Dict[str, Tuple[int, int]]":
+        traffic = parse_traffic(self.read_proc("self/net/dev"))
+        for name, path in self.ports.items():
+            received, sent = (
+                parse_number(read_file(os.path.join(path, part)).strip()) * RDMA_UNIT for part in RDMA_FILES
+            )
+            traffic[name] = received, sent
+        return traffic
+
+
+RDMA_FILES = ("port_rcv_data", "port_xmit_data")
+
+
+class MemoryGroup(NamedTuple):
+    """The control group that limits this process's memory most: its files, and of which number in the statistics is
+    the cache that can be given back."""
+
+    limit: int
+    usage: str
+    statistics: str
+    cache: bytes
+
+
+def find_memory_group(own: bytes, root: str) -> "Optional[MemoryGroup]":
+    """``own`` is /proc/self/cgroup, ``root`` where the kernel shows control groups. None where none has a limit."""
+    groups = []
+    for line in os.fsdecode(own).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = os.path.join(root, "memory") if controllers else root
+        names = ("limit_in_bytes", "usage_in_bytes", "stat") if controllers else ("max", "current", "stat")
+        cache = b"total_inactive_file" if controllers else b"inactive_file"
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts) + 1):
+            limit, usage, statistics = (os.path.join(base, *parts[:depth], "memory." + name) for name in names)
+            number = parse_number(read_file(limit).strip())
+            if 0 < number < UNLIMITED:
+                groups.append(MemoryGroup(number, usage, statistics, cache))
+    return min(groups) if groups else None
+
+
+def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample:
+    """What happened between two readings. A counter that went backwards (a device that was taken away, a process that
+    ended) counts from 0; an energy counter begins anew where the kernel says that it does."""
+    seconds = max(1e-3, now.steady - before.steady)
+    received, sent = {}, {}
+    for name in _choose_busiest(before.traffic, now.traffic):
+        (was_received, was_sent), (is_received, is_sent) = before.traffic[name], now.traffic[name]
+        received[name], sent[name] = max(0, is_received - was_received), max(0, is_sent - was_sent)
+    throttled = None
+    if now.throttled is not None and before.throttled is not None:
+        throttled = max(0, now.throttled - before.throttled)
+    pressure = {
+        name: round(min(1.0, max(0, total - before.pressure[name]) / 1e6 / seconds), 4)
+        for name, total in now.pressure.items()
+        if name in before.pressure
+    }
+    ranks = []
+    for rank, use in sorted(now.ranks.items()):
+        was = before.ranks.get(rank, RankUse(0.0, 0, 0))  # it has begun meanwhile
+        cpu = max(0.0, use.seconds - was.seconds) / seconds
+        ranks.append(RankSample(rank, round(cpu, 3), use.rss, max(0, use.switches - was.switches)))
+    return HostSample(
+        host,
+        round(now.at, 3),
+        round(seconds, 3),
+        min(round(max(0.0, now.cpu - before.cpu) / seconds, 3), float(now.cores)),  # ticks are coarser than the clock
+        now.cores,
+        now.memory,
+        now.memory_total,
+        now.swap,
+        {name: count for name, count in received.items() if count},
+        {name: count for name, count in sent.items() if count},
+        max(0, now.disks[0] - before.disks[0]),
+        max(0, now.disks[1] - before.disks[1]),
+        max(0, now.switches - before.switches),
+        now.mhz and round(now.mhz, 1),
+        throttled,
+        now.celsius,
+        compute_energy(before.energy, now.energy, seconds),
+        pressure,
+        ranks,
+    )
+
+
+HIGHEST_POWER = 1000.0  # watts of one package: more than any processor of the kind draws
+
+
+def compute_energy(
+    before: "Dict[str, Tuple[int, int]]", now: "Dict[str, Tuple[int, int]]", seconds: float
+) -> "Optional[float]":
+    """Joules of all zones. None where there is none, or where one may have begun anew more than once meanwhile."""
+    if not now or before.keys() != now.keys():
+        return None
+    total = 0
+    for zone, (count, end) in now.items():
+        grown = count - before[zone][0]
+        if grown < 0:
+            grown += end
+        if grown < 0 or (end and seconds * HIGHEST_POWER * 1e6 > end):
+            return None
+        total += grown
+    return round(total / 1e6, 3)
+
+
+def _choose_busiest(before: "Dict[str, Tuple[int, int]]", now: "Dict[str, Tuple[int, int]]") -> "List[str]":
+    names = [name for name, counts in now.items() if name in before and counts != before[name]]
+    return sorted(names, key=lambda name: sum(before[name]) - sum(now[name]))[:INTERFACES]
+
+
+def _list_names(path: str) -> "List[str]":
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _list_numbered(path: str, word: str) -> "List[int]":
+    """The numbers of "cpu0", "cpu1" and so on."""
+    names = (name[len(word) :] for name in _list_names(path) if name.startswith(word))
+    return sorted(int(end) for end in names if end.isdigit())
+
+
+def _select_evenly(numbers: "List[int]", most: int) -> "List[int]":
+    """So many of them, evenly."""
+    return [numbers[at * len(numbers) // min(most, len(numbers))] for at in range(min(most, len(numbers)))]
+
+
+def _find_readable(paths: "Iterable[str]") -> "List[str]":
+    return [path for path in paths if read_file(path)]
+
+
+def _read_numbers(paths: "Iterable[str]") -> "List[int]":
+    texts = (read_file(path).strip() for path in paths)
+    return [int(text) for text in texts if re.match(rb"-?\d{1,18}$", text)]

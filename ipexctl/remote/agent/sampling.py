@@ -1,0 +1,171 @@
+"""A process beside the guard that samples its host and reads what scripts wrote into files.
+
+A process of its own, because files of others can hang (a dead server, a device): the guard must not. What it writes
+into its pipe the guard passes on to the keeper; it ends when the guard closes the other pipe, or dies."""
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from typing import Dict, Iterator, List, Optional
+
+from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.paths import Role
+from ipexctl.protocol.run_spec import RunSpec
+from ipexctl.protocol.samples import KINDS, FilePoints, Sample, encode_sample
+from ipexctl.remote.agent import files, procs
+
+DOUBLING = 720  # samples, after which the time between two of them doubles: so a run of weeks stays small
+LONGEST = 60.0  # seconds between two samples, unless the user wants more
+CHUNK = 500  # points of a figure in one message
+SHARE = 1000  # of the time that a search for figures took, this many times passes before the next one
+NICE = 10
+METER = "meter"  # what this process calls itself, in the guard's place
+
+
+class Sampler:
+    """The guard's end."""
+
+    def __init__(self, process: "procs.Process", output: int, control: int) -> None:
+        self.process, self.output, self.control = process, output, control
+        self.unread = b""
+        self.open = True
+        os.set_blocking(output, False)
+
+    def receive(self) -> "List[Sample]":
+        """What it has measured since the last call. Raises nothing."""
+        while self.open:
+            try:
+                piece = os.read(self.output, 1 << 16)
+            except BlockingIOError:
+                break
+            except OSError:
+                piece = b""
+            self.unread += piece
+            self.open = bool(piece)
+        *lines, self.unread = self.unread.split(b"\n")
+        samples = map(KINDS.read, lines)
+        return [sample for sample in samples if not isinstance(sample, Unreadable)]
+
+    def finish(self, patience: float) -> "Iterator[Sample]":
+        """Its last samples, for which it has so many seconds; then it is ended."""
+        os.close(self.control)
+        until = time.monotonic() + patience
+        while self.open and time.monotonic() < until:
+            select.select([self.output], [], [], max(0.0, until - time.monotonic()))
+            yield from self.receive()
+        procs.send_signal([self.process], signal.SIGKILL)
+        os.close(self.output)
+
+
+def start_sampler(directory: str, spec: "RunSpec") -> "Optional[Sampler]":
+    """Starts it; None where the run wants no samples, or no process can be had."""
+    if spec.timings.sample <= 0:
+        return None
+    output, output_end = os.pipe()
+    control_end, control = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:
+        for number in (output, output_end, control, control_end):
+            os.close(number)
+        return None
+    if pid == 0:
+        try:
+            _run_sampler(directory, spec, control_end, output_end)
+        finally:
+            os._exit(1)
+    os.close(output_end)
+    os.close(control_end)
+    return Sampler(procs.find_process(pid) or procs.Process(pid, -1, os.getpid(), "X"), output, control)
+
+
+def _run_sampler(directory: str, spec: "RunSpec", control: int, output: int) -> None:
+    """The process: has no other file of the guard's open, among them its lock and its connection."""
+    procs.die_with_parent()
+    procs.rename_word(Role.GUARD.encode(), METER.encode())
+    os.dup2(control, 0)
+    os.dup2(output, 1)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with suppress(OSError):  # that of the listing itself
+                os.close(int(name))
+    with suppress(OSError):
+        os.nice(NICE)
+    files.run_then_record_crash(directory, METER, lambda: sample_host(directory, spec))
+
+
+def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int = 1) -> None:
+    """Writes samples to ``output`` until ``control`` ends; then one more, and what files hold by then.
+
+    Every ``timings.sample`` seconds; after `DOUBLING` samples the time between two doubles, and again after as many
+    more, up to `LONGEST`."""
+    from ipexctl.remote.agent.figure_files import FigureFiles  # the guard itself needs neither
+    from ipexctl.remote.agent.samples import HostReader, compute_sample
+
+    cpus = [cpu for place in spec.ranks.values() for cpu in place.cpus[:1]]
+    reader = HostReader(cpus)
+    ranks = RankFiles(directory, spec)
+    written = FigureFiles(spec.workdir, time.time(), os.uname().nodename, ranks.find_rank)
+    period, count, ended = spec.timings.sample, 0, False
+    before = reader.read(ranks.find_wrappers())
+    due, figures_due = before.steady + period, before.steady + spec.timings.figures
+    while not ended:
+        ended = bool(select.select([control], [], [], max(0.0, due - time.monotonic()))[0])
+        now = reader.read(ranks.find_wrappers())
+        _write_sample(output, compute_sample(before, now, spec.host))
+        before, count = now, count + 1
+        if count % DOUBLING == 0:
+            period = max(spec.timings.sample, min(2 * period, LONGEST))
+        due = max(due + period, now.steady)
+        if ended or now.steady >= figures_due:
+            patience = spec.timings.last_figures if ended else LONGEST
+            for points in written.read(now.steady + patience):
+                for at in range(0, len(points.points), CHUNK):
+                    part = points.points[at : at + CHUNK]
+                    _write_sample(output, FilePoints(spec.host, points.rank, points.source, points.name, part))
+            took = time.monotonic() - now.steady
+            figures_due = time.monotonic() + max(spec.timings.figures, SHARE * took)
+
+
+class RankFiles:
+    """The processes of the ranks, as their wrappers recorded them."""
+
+    def __init__(self, directory: str, spec: "RunSpec") -> None:
+        self.directory, self.spec = directory, spec
+        self.wrappers: "Dict[int, int]" = {}
+        self.scripts: "Dict[int, int]" = {}  # process → rank
+
+    def find_wrappers(self) -> "Dict[int, int]":
+        """Rank → its wrapper, of those that have begun."""
+        for rank in self.spec.ranks:
+            if rank not in self.wrappers:
+                pid = self.read_number(rank, files.BEGIN, "pid")
+                if pid:
+                    self.wrappers[rank] = pid
+        return self.wrappers
+
+    def find_rank(self, pid: int) -> int:
+        """The rank whose script this process is; -1 for another."""
+        for rank in self.wrappers:
+            if rank not in self.scripts.values():
+                script = self.read_number(rank, files.START, "child")
+                if script:
+                    self.scripts[script] = rank
+        return self.scripts.get(pid, -1)
+
+    def read_number(self, rank: int, kind: str, name: str) -> int:
+        """A number of a record of a rank; 0 where it is missing."""
+        try:
+            value = files.read_json(self.directory, files.build_record_path(rank, kind)).get(name)
+        except (OSError, ValueError):
+            return 0
+        return value if type(value) is int else 0
+
+
+def _write_sample(output: int, sample: "Sample") -> None:
+    """Ends this process where nobody reads any more."""
+    line = encode_sample(sample)
+    while line:
+        line = line[os.write(output, line) :]

@@ -1,0 +1,87 @@
+"""Runs side by side, on a terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from ipexctl.model.answers import CompareAnswer, RankSpread, ReportedRun
+from ipexctl.model.text import pluralize
+from ipexctl.show.phrases import format_duration
+from ipexctl.show.sanitise import one_line
+from ipexctl.show.typeset import QUIET, STRONG, labelled, text
+
+_UNITS = {"pace": "it/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}
+_WORDS = {"samples_s": "samples", "tokens_s": "tokens", "grad_norm": "gradient norm"}
+
+
+def format_comparison(value: CompareAnswer) -> list[RenderableType]:
+    """A column per run: how it ended, its figures, then what differed."""
+    letters = name_columns(len(value.compared))
+    items: list[RenderableType] = []
+    for letter, run in zip(letters, value.compared, strict=True):
+        items.append(labelled(letter, (one_line(run.name), STRONG), f"  {one_line(run.title)}"))
+    items += ["", _make_table(letters, [("figures", list_figure_rows(value))]), ""]
+    if value.differences:
+        groups: dict[str, list[tuple[str, ...]]] = {}
+        for difference in value.differences:
+            groups.setdefault(difference.of, []).append((difference.name, *difference.values))
+        items.append(_make_table(letters, list(groups.items())))
+    else:
+        items.append(text("nothing that is recorded differs between these runs"))
+    return [*items, labelled("page", value.page)] if value.page else items
+
+
+def name_columns(count: int) -> list[str]:
+    """``A``, ``B`` … of so many runs; after ``Z`` numbers."""
+    return [chr(ord("A") + number) if number < 26 else str(number) for number in range(count)]
+
+
+def _make_table(letters: Sequence[str], groups: Sequence[tuple[str, Sequence[tuple[str, ...]]]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+    table.add_column(groups[0][0] if len(groups) == 1 else "what differs", no_wrap=True)
+    for letter in letters:
+        table.add_column(letter, overflow="fold")
+    for name, rows in groups:
+        if len(groups) > 1 or name != "figures":
+            table.add_row(text((name, QUIET)))
+        for row in rows:
+            table.add_row(*(text(one_line(cell)) for cell in row))
+    return table
+
+
+def list_figure_rows(value: CompareAnswer) -> list[tuple[str, ...]]:
+    """The figures of runs as rows of words; those of later runs with their ratio to the first."""
+    runs = value.compared
+    rows = [
+        ("result", *(run.result for run in runs)),
+        ("time", *(format_duration(run.seconds) for run in runs)),
+        ("ranks", *(f"{run.ranks} on {pluralize(len(run.hosts), 'host')}" for run in runs)),
+    ]
+    for name in dict.fromkeys(name for run in runs for name in run.figures):
+        cells = [_format_spread(run.figures.get(name), name) + _format_ratio(value, run, name) for run in runs]
+        rows.append((_WORDS.get(name, name), *cells))
+    if any(run.joules is not None for run in runs):
+        cells = [
+            "-" if run.joules is None else f"{run.joules / 3600:.4g} Wh" + _format_ratio(value, run, "energy")
+            for run in runs
+        ]
+        rows.append(("energy", *cells))
+    return rows
+
+
+def _format_spread(spread: RankSpread | None, name: str) -> str:
+    """``2.31 it/s (2.30 to 2.33)``: the median rank, the least and the greatest."""
+    if spread is None:
+        return "-"
+    unit = f" {_UNITS[name]}" if name in _UNITS else ""
+    least, greatest = f"{spread.least:.4g}", f"{spread.greatest:.4g}"
+    between = f" ({least} to {greatest})" if least != greatest else ""
+    return f"{spread.median:.4g}{unit}{between}"
+
+
+def _format_ratio(value: CompareAnswer, run: ReportedRun, figure: str) -> str:
+    ratio = next((each for each in value.ratios if each.name == run.name and each.figure == figure), None)
+    if ratio is None:
+        return ""
+    return f"  × {ratio.ratio:.3g}" + ("" if ratio.apart else ", ranks overlap")

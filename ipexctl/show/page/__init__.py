@@ -1,0 +1,1 @@
+"""Pages of runs, of comparisons and of clusters: one HTML file each, without any other file and without a network."""

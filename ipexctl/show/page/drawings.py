@@ -1,0 +1,276 @@
+"""Drawings of a page as inline SVG. Each takes values and returns markup; `make_tag` escapes every text in it.
+
+Widths are percentages, so that a drawing fits a telephone and a wide screen; curves lie in an inner SVG that
+stretches."""
+
+from collections.abc import Iterable, Sequence
+from math import floor, log10
+
+from markupsafe import Markup
+
+from ipexctl.model.answers import HostSpeed, LinkSpeed
+from ipexctl.model.facts import Facts, format_cpus
+from ipexctl.model.launch import PlannedLaunch, RankPlacement
+from ipexctl.model.page import Figure, Mark, RankRow, Span
+from ipexctl.model.text import format_size
+from ipexctl.show.phrases import format_clock, format_duration
+from ipexctl.show.sanitise import escape
+
+ROW = 20  # pixels of a rank on the time axis
+_LAYERED = ("wait", "odd", "stall", "straggles")  # spans that are drawn over those of stages
+_GLYPHS = {"ended": "✓", "failed": "✗", "stopped": "■", "lost": "✗", "restart": "↻", "figure": "!"}
+_HEIGHT = 120
+_HUES = 8  # classes c0 to c7 of page.css
+
+
+def clean(text: str) -> str:
+    """Text of a rank or a host as it may stand in a page: control and invisible characters are shown as escapes."""
+    return escape(text)
+
+
+def make_tag(name: str, *content: str, **attributes: object) -> Markup:
+    """An element with its content and attributes, escaped: ``make_tag("text", "a < b", class_="label")``. In the names
+    of attributes ``_`` stands for ``-``."""
+    words = Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
+    )
+    inner = Markup("").join(content)
+    return Markup("<{0}{1}>{2}</{0}>").format(name, words, inner)
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * min(max(part / whole, 0.0), 1.0):.3f}".rstrip("0").rstrip(".") + "%"
+
+
+def list_ticks(length: float) -> list[tuple[str, str]]:
+    """Positions and names of at most six moments of the time axis."""
+    steps = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400]
+    step = next((step for step in steps if length / step <= 5), steps[-1] * max(round(length / steps[-1] / 5), 1))
+    names = [f"{at * step:g} s" if length < 60 else format_clock(at * step) for at in range(int(length / step) + 1)]
+    return [(_percent(at * step, length), name) for at, name in enumerate(names)]
+
+
+def draw_axis(length: float) -> Markup:
+    """The names of the moments below a time axis."""
+    texts = []
+    for number, (place, name) in enumerate(list_ticks(length)):
+        end = "" if number and float(place[:-1]) < 95 else " last" if number else " first"
+        texts.append(make_tag("text", name, x=place, y=12, class_=f"tick{end}"))
+    return make_tag("svg", *texts, class_="axis", width="100%", height=16, aria_hidden="true")
+
+
+def draw_timeline(rows: Sequence[RankRow], length: float) -> Markup:
+    """The rows of all ranks: stages as bars, stalls and waits over them, ends and losses as marks."""
+    size = max(ROW * len(rows), 1)
+    parts = [make_tag("line", x1=at, x2=at, y1=0, y2=size, class_="grid") for at, _ in list_ticks(length)[1:]]
+    for number, row in enumerate(rows):
+        bars = [_draw_span(span, row.rank, number * ROW, length) for span in row.spans]
+        bars += [_draw_mark(mark, row.rank, number * ROW, length) for mark in row.marks]
+        parts.append(make_tag("g", *bars, data_rank=row.rank))
+    about = f"stages of {len(rows)} ranks over time; the table below says the same"
+    return make_tag("svg", *parts, class_="rows", width="100%", height=size, role="img", aria_label=about)
+
+
+def _draw_span(span: Span, rank: int, top: int, length: float) -> Markup:
+    inset = 7 if span.kind in _LAYERED else 3
+    about = f"rank {rank}: {clean(span.text)}, {format_clock(span.begin)} to {format_clock(span.end)}"
+    about += f" ({format_duration(span.end - span.begin)})"
+    return make_tag(
+        "rect", make_tag("title", about), x=_percent(span.begin, length), y=top + inset,
+        width=_percent(span.end - span.begin, length), height=ROW - inset - 3, class_=f"s-{span.kind}",
+    )  # fmt: skip
+
+
+def _draw_mark(mark: Mark, rank: int, top: int, length: float) -> Markup:
+    about = f"rank {rank}, {format_clock(mark.at)}: {clean(mark.text)}"
+    kind = f"m-{mark.kind}{' late' if mark.at > 0.95 * length else ''}"
+    glyph = _GLYPHS[mark.kind]
+    return make_tag("text", glyph, make_tag("title", about), x=_percent(mark.at, length), y=top + 15, class_=kind)
+
+
+def choose_scale(values: Iterable[float], *, zero: bool = False) -> tuple[float, float]:
+    """The least and greatest value of a vertical axis: round numbers around all of them, 0 where that is near, or
+    wanted."""
+    low = high = 0.0
+    first = True
+    for value in values:
+        low, high = (value, value) if first else (min(low, value), max(high, value))
+        first = False
+    if low >= 0 and (zero or low < 0.7 * high):
+        low = 0.0
+    if high <= low:
+        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    step = 10 ** floor(log10(high - low)) / 2
+    return floor(low / step) * step, -floor(-high / step) * step
+
+
+def format_value(value: float) -> str:
+    """A figure with three or four digits: ``0.341``, ``12.5``, ``1.2e-05``."""
+    return f"{value:.4g}" if abs(value) < 10000 else f"{value:,.0f}"
+
+
+def draw_chart(figure: Figure, length: float) -> Markup:
+    """The curves of one figure. The script reads values back from the points by the scale in ``data-`` attributes."""
+    low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
+    begin, extent = 0.0, length
+    if figure.steps:
+        begin = min(curve.points[0][0] for curve in figure.curves)
+        extent = max(curve.points[-1][0] for curve in figure.curves) - begin or 1.0
+    lines = []
+    for number, curve in enumerate(figure.curves):
+        points = " ".join(
+            f"{max(min(1000 * (at - begin) / extent, 1000), 0):.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
+            for at, value in curve.points
+        )
+        kind = f"c{number % _HUES}{' marked' if curve.marked else ''}"
+        lines.append(make_tag("polyline", points=points, class_=kind, data_name=clean(curve.name)))
+    heights = [_HEIGHT * part // 4 for part in (0, 2, 4)]
+    grid = [make_tag("line", x1=0, x2="100%", y1=at, y2=at, class_="grid") for at in heights]
+    inner = make_tag(
+        "svg", *lines, viewBox=f"0 0 1000 {_HEIGHT}", preserveAspectRatio="none", width="100%", height=_HEIGHT
+    )
+    about = f"{clean(figure.title)} of {len(figure.curves)} {figure.by}s"
+    return make_tag(
+        "svg", *grid, inner, class_="plot", width="100%", height=_HEIGHT, tabindex=0, role="img",
+        aria_label=f"{about}, {format_value(low)} to {format_value(high)}",
+        data_low=f"{low:.6g}", data_high=f"{high:.6g}", data_begin=f"{begin:.6g}", data_extent=f"{extent:.6g}",
+        data_steps=int(figure.steps),
+    )  # fmt: skip
+
+
+def list_scale(figure: Figure) -> tuple[str, str]:
+    """The names of the greatest and the least value of a chart's axis."""
+    low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
+    return format_value(high), format_value(low)
+
+
+_CELL, _GAP, _ACROSS = 11, 2, 28  # pixels of a logical CPU and between two; how many of them stand in a line
+
+
+def draw_topology(host: str, facts: Facts | None, launch: PlannedLaunch | None) -> Markup:
+    """A host: its sockets as far as they are known, its NUMA nodes with their logical CPUs, each in the colour of the
+    rank that is pinned to it."""
+    owners: dict[int, tuple[RankPlacement, bool]] = {}
+    for placement in launch.ranks if launch else ():
+        if placement.host == host:
+            owners |= dict.fromkeys(placement.cpus, (placement, False))
+            owners |= dict.fromkeys(placement.workers, (placement, True))
+    nodes = [(f"NUMA {node.id}", node.cpus, node.mem_total_kb) for node in (facts and facts.numa) or () if node.cpus]
+    if not nodes and (cpus := (facts.cpus_online if facts else None) or tuple(sorted(owners))):
+        nodes = [("CPUs", cpus, None)]
+    sockets = _find_sockets(facts)
+    y, width = 0, _ACROSS * (_CELL + _GAP) + 9
+    parts: list[Markup] = []
+    for name, cpus, memory in nodes:
+        socket = next((socket for socket, of_socket in sockets.items() if set(cpus) <= set(of_socket)), None)
+        words = [f"socket {socket}" if socket is not None else "", name, f"CPUs {format_cpus(cpus)}"]
+        words.append(format_size(memory * 1024) if memory else "")
+        height = 24 + -(-len(cpus) // _ACROSS) * (_CELL + _GAP)
+        parts.append(make_tag("rect", x=0.5, y=y + 0.5, width=width - 2, height=height - 1, class_="node"))
+        parts.append(make_tag("text", " · ".join(filter(None, words)), x=6, y=y + 14, class_="label"))
+        for number, cpu in enumerate(cpus):
+            row, column = divmod(number, _ACROSS)
+            place = {"x": 5 + column * (_CELL + _GAP), "y": y + 20 + row * (_CELL + _GAP)}
+            parts.append(_draw_cpu(cpu, owners.get(cpu), place))
+        y += height + 6
+    return _make_drawing("topology", width, y, f"processors of {clean(host)}", parts)
+
+
+def _draw_cpu(cpu: int, owner: tuple[RankPlacement, bool] | None, place: dict[str, int]) -> Markup:
+    use, whose = "free", "no rank"
+    if owner is not None:
+        placement, worker = owner
+        use = f"c{placement.local % _HUES}{' worker' if worker else ''}"
+        whose = f"rank {placement.rank}{', its collectives' if worker else ''}"
+    title = make_tag("title", f"CPU {cpu}: {whose}")
+    return make_tag("rect", title, **place, width=_CELL, height=_CELL, class_=f"cpu {use}")
+
+
+def _find_sockets(facts: Facts | None) -> dict[str, tuple[int, ...]]:
+    """Socket → its CPUs, where the probe tells."""
+    if facts is None:
+        return {}
+    if facts.socket_cpus:
+        return dict(facts.socket_cpus)
+    return {"0": facts.cpus_online} if facts.sockets == 1 and facts.cpus_online else {}
+
+
+def _make_drawing(kind: str, width: float, height: float, about: str, parts: Sequence[Markup]) -> Markup:
+    """A drawing of a fixed size that shrinks where there is less room; nothing where it has no parts."""
+    size = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
+    return make_tag("svg", *parts, class_=kind, **size, role="img", aria_label=about) if parts else Markup("")
+
+
+_NAMED, _WRITTEN = 40, 10  # hosts up to which a heat map has their names, and values in its squares
+_SHADES = 5  # classes h0 to h4 of page.css
+
+
+def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str) -> Markup:
+    """A square per pair of hosts: ``latency`` or ``rate``, its value in the square while they are few. Darker is
+    worse."""
+    values: dict[tuple[str, str], float] = {}
+    for link in links:
+        if value := link.latency if figure == "latency" else link.rate:
+            values[link.first, link.second] = values[link.second, link.first] = value
+    if not values:
+        return Markup("")
+    least, most = min(values.values()), max(values.values())
+    count = len(hosts)
+    cell = 46 if count <= _WRITTEN else 18 if count <= _NAMED else 8
+    left = 84 if count <= _NAMED else 4
+    top = left if count > _WRITTEN else 18
+    parts: list[Markup] = []
+    for row, first in enumerate(hosts):
+        middle = row * cell + cell / 2 + 4
+        if count <= _NAMED:
+            parts.append(make_tag("text", clean(first)[-12:], x=left - 4, y=top + middle, class_="label end"))
+        if count <= _WRITTEN:
+            parts.append(make_tag("text", clean(first)[-7:], x=left + middle - 4, y=top - 5, class_="label middle"))
+        elif count <= _NAMED:
+            turn = f"rotate(-90 {left + middle:g} {top - 4})"
+            x, y = left + middle, top - 4
+            parts.append(make_tag("text", clean(first)[-12:], x=x, y=y, class_="label", transform=turn))
+        for column, second in enumerate(hosts):
+            x, y = left + column * cell, top + row * cell
+            value = values.get((first, second))
+            size = {"x": x, "y": y, "width": cell - 1, "height": cell - 1}
+            if value is None:
+                parts.append(make_tag("rect", **size, class_="none"))
+                continue
+            share = (value - least) / (most - least) if most > least else 0.0
+            share = share if figure == "latency" else 1.0 - share if most > least else 0.0
+            shade, text = min(int(share * _SHADES), _SHADES - 1), _format_link(value, figure)
+            title = make_tag("title", f"{clean(first)} and {clean(second)}: {text}")
+            parts.append(make_tag("rect", title, **size, class_=f"h{shade}"))
+            if count <= _WRITTEN:
+                place = {"x": x + cell / 2, "y": y + cell / 2 + 4}
+                parts.append(make_tag("text", text.partition(" ")[0], **place, class_=f"on-h{shade} middle"))
+    about = f"{'latency' if figure == 'latency' else 'bandwidth'} between {count} hosts"
+    return _make_drawing("heat", left + cell * count + 2, top + cell * count + 2, about, parts)
+
+
+def _format_link(value: float, figure: str) -> str:
+    return f"{value * 1e6:.3g} µs" if figure == "latency" else f"{value * 8 / 1e9:.3g} Gbit/s"
+
+
+def draw_bars(bars: Sequence[tuple[str, float, str]], about: str) -> Markup:
+    """A bar per name: its value, and the words beside it."""
+    most = max((value for _, value, _ in bars), default=0.0)
+    parts: list[Markup] = []
+    for number, (name, value, words) in enumerate(bars if most > 0 else ()):
+        y, width = number * 22, round(300 * value / most, 1)
+        parts.append(make_tag("text", clean(name)[-16:], x=114, y=y + 15, class_="label end"))
+        parts.append(make_tag("rect", x=120, y=y + 3, width=width, height=16, class_="bar"))
+        parts.append(make_tag("text", clean(words), x=126 + width, y=y + 15, class_="label"))
+    return _make_drawing("bars", 560, 22 * len(bars), about, parts)
+
+
+def list_speed_bars(speeds: Sequence[HostSpeed], figure: str) -> list[tuple[str, float, str]]:
+    """Bars of the hosts that were measured: Gflop/s of ``fp32`` or ``bf16``, or GB/s of ``memory``."""
+    values = [(speed.host, value) for speed in speeds if (value := getattr(speed, figure))]
+    unit, scale = ("GB/s", 1e9) if figure == "memory" else ("Gflop/s", 1.0)
+    return [(host, value, f"{_format_speed(value / scale)} {unit}") for host, value in values]
+
+
+def _format_speed(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,384 @@
+"""Pages as HTML. Everything that a user, a rank or a host wrote passes `clean` and Jinja's escaping."""
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from io import StringIO
+from typing import Any
+
+from markupsafe import Markup
+
+from ipexctl import __version__
+from ipexctl.model.answers import CompareAnswer, LinkSpeed
+from ipexctl.model.facts import Facts
+from ipexctl.model.findings import Finding
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.json_values import Record
+from ipexctl.model.page import ClusterPage, Figure, HostPart, LogLine, RankLog, RankRow, RunPage
+from ipexctl.model.profile import Profile
+from ipexctl.model.text import format_size, pluralize
+from ipexctl.show.compare_screen import list_figure_rows, name_columns
+from ipexctl.show.page import drawings
+from ipexctl.show.page.drawings import clean
+from ipexctl.show.page.verdict import make_cluster_verdict, make_verdict
+from ipexctl.show.phrases import format_clock, format_duration, format_hosts
+from ipexctl.show.profile_screen import format_profile
+from ipexctl.show.sanitise import escape_lines, strip_colours
+
+_LOGS = 8 << 20  # characters of all logs of a page, markup included
+_KINDS = (
+    ("start", "start"), ("python", "Python"), ("torch", "torch"), ("rendezvous", "rendezvous"), ("running", "running"),
+    ("wait", "waits in a collective"), ("stall", "no progress"), ("odd", "the others wait for it"),
+)  # fmt: skip
+_SECTIONS = (
+    ("time", "Time"), ("figures", "Figures"), ("resources", "Over time"), ("hosts", "Hosts"), ("network", "Network"),
+    ("profile", "Profile"), ("plan", "Plan"), ("logs", "Logs"),
+)  # fmt: skip
+_PROFILE = 120  # columns of the tables of a profile
+_DRAWN = 64  # hosts whose processors are drawn
+_LEVELS = ("error", "warning", "info")
+
+
+class DrawnFigure(Record):
+    """A chart with its words."""
+
+    title: str
+    unit: str
+    about: str
+    high: str
+    low: str
+    drawing: Markup
+
+
+@cache
+def _make_environment() -> Any:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    directory = files("ipexctl.show.page")
+    loader = FunctionLoader(lambda name: directory.joinpath(name).read_text("utf-8"))
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    filters: dict[str, Callable[..., object]] = {
+        "clean": lambda value: clean(strip_colours(str(value))),
+        "clean_lines": lambda value: "\n".join(escape_lines(strip_colours(str(value)))),
+        "figure": lambda value: "" if value is None else drawings.format_value(value),
+        "clock": format_clock,
+        "events": _describe_row,
+    }
+    environment.filters |= filters
+    return environment
+
+
+def render_template(name: str, *, live: bool = False, **values: object) -> str:
+    """A page from its template, with the style and the script in it and their hashes in its policy."""
+    texts = {kind: files("ipexctl.show.page").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js")}
+    template = _make_environment().get_template(f"{name}.html.j2")
+    return str(
+        template.render(
+            **values,
+            live=live,
+            version=__version__,
+            style=Markup(texts["css"]),
+            script=Markup(texts["js"]),
+            style_hash=_hash_source(texts["css"]),
+            script_hash=_hash_source(texts["js"]),
+        )
+    )
+
+
+def _hash_source(text: str) -> str:
+    """What Content-Security-Policy calls this inline style or script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def render_run(page: RunPage, *, live: bool = False) -> str:
+    """The page of one run. ``live``: it is served while the run goes on, and renews itself."""
+    figures = {
+        by: [_draw_figure(figure, page.length) for figure in page.figures if figure.by == by] for by in ("rank", "host")
+    }
+    of_host = [
+        _draw_figure(figure, page.length) for figure in page.figures if figure.key in ("rank cpu", "rank memory")
+    ]
+    figures["rank"] = [figure for figure in figures["rank"] if figure not in of_host]
+    figures["host"] += of_host
+    findings = page.report.findings or (page.doctor.findings if page.doctor else ())
+    present = {"figures": figures["rank"], "resources": figures["host"], "profile": page.profile}
+    harmless = sum(bool(line.harmless) for log in page.logs for line in log.lines)
+    lines, hidden = pluralize(sum(len(log.lines) for log in page.logs), "line"), pluralize(harmless, "harmless line")
+    joules = [host.joules for host in page.hosts if host.joules is not None]
+    return render_template(
+        "run",
+        live=live,
+        page=page,
+        verdict=make_verdict(page),
+        summary=_format_summary(page),
+        sections=[(name, title) for name, title in _SECTIONS if present.get(name, True)],
+        timeline=drawings.draw_timeline(page.rows, page.length),
+        axis=drawings.draw_axis(page.length),
+        kinds=_list_kinds(page),
+        figures=figures,
+        energy=_format_energy(joules, len(page.hosts)) if joules else "",
+        hosts=_list_hosts([(host.host, host.facts, host.lost or host.straggles) for host in page.hosts]),
+        topologies=_draw_topologies(page),
+        heat=_draw_links([host.host for host in page.hosts], page.links),
+        measured=_format_date(page.doctor.speed_at) if page.doctor else "",
+        variables=_list_variables(page),
+        stacks=_list_installed_stacks(page),
+        held=sort_findings(findings),
+        checked=_describe_checks(page, bool(findings)),
+        harmless=f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
+        profile=_format_profile(page.profile) if page.profile else "",
+        logs=_render_logs(page.logs, page.launcher),
+    )
+
+
+def render_cluster(page: ClusterPage) -> str:
+    """The page of a cluster, as doctor reports it."""
+    answer = page.answer
+    names = [host.host for host in answer.hosts]
+    trips = [LinkSpeed(made.from_, made.to, made.rtt, None, "TCP") for made in answer.network.made]
+    speeds = answer.speed.hosts if answer.speed else ()
+    figures = (("bf16 matrix products", "bf16"), ("fp32 matrix products", "fp32"), ("Memory bandwidth", "memory"))
+    bars = [(title, drawings.list_speed_bars(speeds, figure)) for title, figure in figures]
+    failures = {host.host: host.failure.what for host in answer.hosts if host.failure}
+    rows = [(host.host, host.facts, failures.get(host.host, "")) for host in answer.hosts]
+    differences = [
+        (each.name, [(value, format_hosts(hosts)) for value, hosts in each.values]) for each in page.differences
+    ]
+    unmeasured = list(answer.speed.missed.items()) if answer.speed else []
+    return render_template(
+        "cluster",
+        title=f"{pluralize(len(names), 'host')}: {format_hosts(names)}",
+        verdict=make_cluster_verdict(answer),
+        at=_format_date(page.at),
+        hosts=_list_hosts(rows),
+        differences=differences,
+        held=sort_findings(answer.findings),
+        checked="" if answer.findings else "No finding.",
+        heat=[*_draw_links(names, answer.speed.pairs if answer.speed else ()),
+              *_draw_heat_map("Round trips of TCP connections in µs", names, trips, "latency")],
+        bars=[(title, drawings.draw_bars(values, title)) for title, values in bars if values],
+        unmeasured=unmeasured,
+        topologies=[
+            (host.host, drawing, host.interface.name if host.interface else "")
+            for host in answer.hosts[:_DRAWN]
+            if (drawing := drawings.draw_topology(host.host, host.facts, None))
+        ],
+    )  # fmt: skip
+
+
+def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
+    """The page of several runs side by side; ``figures`` have a curve per run."""
+    runs = list(zip(name_columns(len(answer.compared)), answer.compared, strict=True))
+    length = max(run.seconds for _, run in runs)
+    return render_template(
+        "compare",
+        title=f"{pluralize(len(runs), 'run')} side by side",
+        runs=runs,
+        rows=list_figure_rows(answer),
+        length=length,
+        figures=[_draw_figure(figure, length) for figure in figures],
+        groups=list(group_pairs((each.of, each) for each in answer.differences).items()),
+    )
+
+
+def _draw_links(names: Sequence[str], links: Sequence[LinkSpeed]) -> list[tuple[str, Markup]]:
+    """The heat maps of measured links, each with its title."""
+    figures = (("Latency in µs", "latency"), ("Bandwidth in Gbit/s", "rate"))
+    return [each for title, figure in figures for each in _draw_heat_map(title, names, links, figure)]
+
+
+def _draw_heat_map(
+    title: str, names: Sequence[str], links: Sequence[LinkSpeed], figure: str
+) -> list[tuple[str, Markup]]:
+    drawing = drawings.draw_heat_map(names, links, figure)
+    return [(title, drawing)] if drawing else []
+
+
+def _format_date(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _format_summary(page: RunPage) -> str:
+    parts = [pluralize(len(page.rows), "rank"), pluralize(len(page.hosts), "host")]
+    if page.launch:
+        parts += [page.launch.launcher, page.launch.backend]
+    parts += [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(page.begun)), format_duration(page.length)]
+    return " · ".join(clean(part) for part in parts if part)
+
+
+def _format_profile(profile: Profile) -> str:
+    """The tables of a profile, as a terminal has them."""
+    from rich.console import Console
+
+    stream = StringIO()
+    console = Console(file=stream, width=_PROFILE, color_system=None, markup=False, emoji=False, highlight=False)
+    for item in format_profile(profile):
+        console.print(item, crop=False)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def _list_kinds(page: RunPage) -> list[tuple[str, str]]:
+    used = {span.kind for row in page.rows for span in row.spans}
+    return [(kind, title) for kind, title in _KINDS if kind in used]
+
+
+def _draw_figure(figure: Figure, length: float) -> DrawnFigure:
+    high, low = drawings.list_scale(figure)
+    names = [curve.name for curve in figure.curves if curve.marked]
+    about = f"slow: {', '.join(names[:4])}" if names else pluralize(len(figure.curves), figure.by)
+    about = f"{about}, by step" if figure.steps else about
+    return DrawnFigure(figure.title, figure.unit, about, high, low, drawings.draw_chart(figure, length))
+
+
+def _format_energy(joules: Sequence[float], hosts: int) -> str:
+    total = sum(joules) / 3600
+    text = f"{total / 1000:.3g} kWh" if total >= 1000 else f"{total:.3g} Wh"
+    return f"{text} on {len(joules)} of {pluralize(hosts, 'host')}"
+
+
+def _describe_row(row: RankRow) -> str:
+    """What happened to a rank, for the table and for those who do not see the drawing."""
+    kinds = ("wait", "stall", "odd", "straggles")
+    waits = [span for span in row.spans if span.kind in kinds]
+    notes = [(span.begin, f"{span.text} for {format_duration(span.end - span.begin)}") for span in waits]
+    notes += [(mark.at, mark.text) for mark in row.marks]
+    texts = [f"{format_clock(at)} {clean(text)}" for at, text in sorted(notes)]
+    return "; ".join([*texts, *([row.straggles] if row.straggles else [])])
+
+
+def _list_hosts(hosts: Iterable[tuple[str, Facts | None, str]]) -> list[tuple[str, ...]]:
+    """A table: its header, and a row per host."""
+    rows: list[tuple[str, ...]] = [("host", "processor", "ISA", "cores", "memory", "system", "Python", "remark")]
+    for name, facts, remark in hosts:
+        if facts is None:
+            rows.append((name, *[""] * 6, remark or "nothing is recorded of it"))
+            continue
+        cores = " × ".join(
+            str(n) if n else "?" for n in (facts.sockets, facts.cores_per_socket, facts.threads_per_core)
+        )
+        memory = format_size(facts.mem_total_kb * 1024) if facts.mem_total_kb else ""
+        system = ", ".join(part for part in (facts.distribution, facts.glibc and f"glibc {facts.glibc}") if part)
+        python = facts.installed.python if facts.installed else None
+        model = facts.uarch or facts.model_name or ""
+        rows.append((name, model, facts.isa_level or "", cores, memory, system, python or "", remark))
+    return rows
+
+
+def _draw_topologies(page: RunPage) -> list[tuple[str, Markup, str]]:
+    drawn = []
+    for host in page.hosts[:_DRAWN]:
+        if drawing := drawings.draw_topology(host.host, host.facts, page.launch):
+            drawn.append((host.host, drawing, clean(" · ".join(_describe_placement(page, host)))))
+    return drawn
+
+
+def _describe_placement(page: RunPage, host: HostPart) -> list[str]:
+    """How many ranks a host has, and which network card they use."""
+    words = [pluralize(sum(row.host == host.host for row in page.rows), "rank")]
+    planned = page.launch.hosts.get(host.host) if page.launch else None
+    if planned is None:
+        return words
+    cards = {card.name: card.speed for card in (host.facts.interfaces if host.facts else ())}
+    speed = cards.get(planned.interface)
+    return [*words, f"{planned.interface} {planned.address}", *([f"{speed / 1000:g} Gbit/s"] if speed else [])]
+
+
+def _list_variables(page: RunPage) -> list[tuple[str, str, str, str]]:
+    """Variable, value, reason and hosts: a row per value."""
+    rows = []
+    everywhere = len(page.launch.hosts) if page.launch else 0
+    for name, hosts in sorted(page.variables.items()):
+        groups = group_pairs((setting, host) for host, setting in hosts.items())
+        for (value, source), members in groups.items():
+            rows.append((name, value, source, "all" if len(members) == everywhere else format_hosts(members)))
+    return rows
+
+
+def _list_installed_stacks(page: RunPage) -> list[tuple[str, str]]:
+    """What is installed, and on which hosts."""
+    stacks: dict[str, list[str]] = {}
+    for host in page.hosts:
+        if host.facts and (installed := host.facts.installed):
+            marker = installed.marker
+            text = f"{marker.stack.name} · lock {marker.id} · {marker.prefix}" if marker else installed.venv
+            stacks.setdefault(text, []).append(host.host)
+    return [(text, format_hosts(members)) for text, members in stacks.items()]
+
+
+def sort_findings(findings: Iterable[Finding]) -> list[tuple[Finding, str]]:
+    """The gravest first, with the names of their hosts."""
+    ordered = sorted(findings, key=lambda finding: (_LEVELS.index(finding.level), finding.code))
+    return [(finding, format_hosts(finding.hosts) or "all") for finding in ordered]
+
+
+def _describe_checks(page: RunPage, held: bool) -> str:
+    if page.doctor:
+        at = _format_date(page.doctor.at)
+        return f"Findings of doctor, {at}." if held else f"doctor, {at}: no finding."
+    return "" if held else "The hosts were not checked in this run: ipexctl doctor does."
+
+
+# logs -------------------------------------------------------------------------------------------------------------
+
+
+_LOG = Markup(
+    '<details class="log" id="{}"><summary>{} <span class="quiet">{} · {}</span></summary>'
+    '<div class="lines" tabindex="0" role="log" aria-label="{}">{}</div></details>'
+)
+
+
+def _render_logs(logs: Sequence[RankLog], launcher: Sequence[LogLine]) -> Markup:
+    room = _LOGS // max(len(logs), 1)
+    parts = [_render_log(log, room) for log in logs]
+    if launcher:
+        lines = Markup("").join(_render_line(line) for line in launcher[-200:])
+        parts.append(_LOG.format("mpirun", "mpirun", "", pluralize(len(launcher), "line"), "Lines of mpirun", lines))
+    return Markup("\n").join(parts)
+
+
+def _render_line(line: LogLine) -> Markup:
+    classes = " ".join(name for name, holds in (("e", line.error), ("h", line.harmless)) if holds)
+    attribute = Markup(' class="{}"').format(classes) if classes else ""
+    text = clean(strip_colours(line.text))
+    return Markup('<p data-t="{}"{}>{}</p>').format(_format_moment(line.at), attribute, text)
+
+
+def _format_moment(at: float) -> str:
+    tenths = int(max(at, 0.0) * 10)
+    return f"{format_clock(tenths // 10)}.{tenths % 10}"
+
+
+def _render_log(log: RankLog, room: int) -> Markup:
+    """The lines of a rank, as many as ``room`` characters hold: a quarter of it from the beginning."""
+    rendered: list[Markup] = []
+    head_room = room // 4
+    lines, gap, omitted = log.lines, log.gap or len(log.lines), log.omitted
+    at = 0
+    while at < gap and head_room > 0:
+        rendered.append(_render_line(lines[at]))
+        head_room -= len(rendered[-1])
+        at += 1
+    end: list[Markup] = []
+    end_room, last = room - sum(map(len, rendered)), len(lines)
+    floor = max(at, log.gap) if log.omitted else at
+    while last > floor and end_room > 0:
+        last -= 1
+        end.append(_render_line(lines[last]))
+        end_room -= len(end[-1])
+    omitted += sum(len(line.text.encode()) + 1 for line in lines[at:last])
+    if omitted:
+        words = f"{format_size(omitted)} of this rank's output are left out; the saved run has them"
+        rendered.append(Markup('<p class="cut">{}</p>').format(words))
+    rendered += reversed(end)
+    harmless = sum(bool(line.harmless) for line in lines)
+    about = pluralize(len(lines), "line") + (f", {harmless} of them harmless" if harmless else "")
+    who = f"rank {log.rank}"
+    return _LOG.format(f"rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", Markup("").join(rendered))
+
+
+def render_part(page: str) -> str:
+    """Of a page that renews itself, what is sent again: its middle."""
+    return page[page.index("<main>") : page.index("</main>") + len("</main>")]

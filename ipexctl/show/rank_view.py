@@ -1,0 +1,122 @@
+"""What the live screen knows of one rank: its last lines, the figures in them, its stage, how it ended."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ipexctl.model import events as e
+from ipexctl.model.figures import read_figures
+from ipexctl.show.line_buffer import drop_overwritten, keep_latest_redraw
+from ipexctl.show.sanitise import decode_utf8, escape, find_decodable_end, strip_colours
+
+RECENT = 1 << 16  # bytes of whole lines held of each rank: what can be searched and leafed through
+OPEN = 1 << 12  # bytes held of a line that has not ended
+_READ = 1 << 12  # bytes of these that are searched for figures
+_STALE = 10.0  # seconds without a step after which a pace is 0; five steps where those take longer
+
+
+@dataclass(slots=True)
+class RankView:
+    """A rank, kept from its events. Memory is bounded whatever it prints."""
+
+    rank: int
+    host: str
+    stage: str = ""
+    at: float = 0.0  # stamp of its last sign of life
+    staged: float = 0.0  # stamp at which its stage began
+    lines: int = 0
+    recent: bytes = b""
+    open: dict[str, bytes] = field(default_factory=dict)
+    ended: e.RankEnded | None = None
+    cpu: float | None = None  # cores in use, as last sampled
+    rss: int | None = None  # bytes
+    figures: dict[str, float] = field(default_factory=dict)  # as `read_figures` names them
+    pace: float | None = None  # iterations per second: as printed, else computed from its steps
+    paces: deque[float] = field(default_factory=lambda: deque(maxlen=60))  # about one a second
+    _steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=32))  # (stamp, step)
+    _moved: float = 0.0  # stamp of its last step, or of its last printed pace
+    _read: float = -1.0
+    _sampled: float = -1.0
+    _unread: bool = False
+
+    def feed(self, stream: str, data: bytes, at: float) -> None:
+        """Bytes as they come. Long ones are not copied whole."""
+        self.at = at
+        self._unread = True
+        data = self.open.get(stream, b"") + data
+        end = data.rfind(b"\n") + 1
+        if end:
+            self.lines += data.count(b"\n", 0, end)
+            fresh = data[max(0, end - RECENT) : end]
+            self.recent = fresh if len(fresh) >= RECENT else (self.recent + fresh)[-RECENT:]
+        self.open[stream] = keep_latest_redraw(data[end:])[-OPEN:]
+
+    def enter_stage(self, stage: str, at: float) -> None:
+        """A stage that begins at this stamp."""
+        if stage != self.stage:
+            self.stage, self.staged = stage, at
+
+    def last_lines(self, most: int) -> list[str]:
+        """Its last whole lines, and what it draws at this moment."""
+        lines = [format_line(line) for line in self._split(self.recent)[-most:]]
+        lines += [text for held in self.open.values() if (text := format_line(held))]
+        return lines[-most:]
+
+    def held_lines(self) -> list[str]:
+        """All whole lines that are held: the last of them is number ``lines`` of the rank, counted from 1."""
+        return [format_line(line) for line in self._split(self.recent)]
+
+    def drawn_lines(self) -> list[str]:
+        """What it draws at this moment: lines without an end."""
+        return [text for held in self.open.values() if (text := format_line(held)).strip()]
+
+    @staticmethod
+    def _split(recent: bytes) -> list[bytes]:
+        # The first piece may be the end of a line that was cut: it is left out where there are others.
+        pieces = recent.removesuffix(b"\n").split(b"\n") if recent else []
+        return pieces[1:] if len(recent) >= RECENT and len(pieces) > 1 else pieces
+
+    @property
+    def last(self) -> str:
+        """One line: its bar if it draws one, else its last line that is not blank."""
+        lines = [format_line(line) for line in self.recent[-_READ:].removesuffix(b"\n").split(b"\n")[-8:]]
+        lines = [line for line in [*lines, *self.drawn_lines()] if line.strip()]
+        return lines[-1] if lines else ""
+
+    def refresh(self, at: float, every: float = 0.25) -> None:
+        """Reads the figures of its last lines, at most once in ``every`` seconds; ``at`` is a stamp."""
+        if 0 <= at - self._read < every:
+            return
+        self._read = at
+        if self._unread:
+            self._unread = False
+            fresh: dict[str, float] = {}
+            for line in [*self.recent[-_READ:].split(b"\n")[-8:], *self.open.values()]:
+                fresh |= read_figures(format_line(line))
+            step = fresh.get("step")
+            if step is not None and step != self.figures.get("step"):
+                if step < self.figures.get("step", 0.0):
+                    self._steps.clear()
+                self._steps.append((self.at, step))
+                self._moved = self.at
+            elif step is None and "pace" in fresh:
+                self._moved = self.at
+            self.figures |= fresh
+        self._measure_pace(at)
+        if self.pace is not None and not 0 <= at - self._sampled < 1.0:
+            self._sampled = at
+            self.paces.append(self.pace)
+
+    def _measure_pace(self, at: float) -> None:
+        pace = self.figures.get("pace")
+        if pace is None and len(self._steps) > 1:
+            (first, low), (last, high) = self._steps[0], self._steps[-1]
+            pace = (high - low) / (last - first) if last - first >= 1.0 else self.pace
+        if pace and at - self._moved > max(_STALE, 5 / pace):
+            pace = 0.0
+        self.pace = pace
+
+
+def format_line(line: bytes) -> str:
+    """A line as the screen may hold it: its latest state, harmless, colours and tabs gone."""
+    state = drop_overwritten(line)
+    return escape(strip_colours(decode_utf8(state[: find_decodable_end(state)]))).replace("\t", "    ")

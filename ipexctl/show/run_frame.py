@@ -1,0 +1,422 @@
+"""The frame of a run: header, verdict of a stall, a row per rank or host, a rank's log, unusual lines, keys."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ipexctl.model.facts import format_cpus
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.harmless import find_harmless, read_harmless
+from ipexctl.model.hints import advise, complete_hint
+from ipexctl.model.text import format_size, pluralize
+from ipexctl.show import phrases
+from ipexctl.show.board import Board
+from ipexctl.show.frame_lines import draw_rule, draw_sparkline, fill_cells, fit_bar, justify_ends, make_row
+from ipexctl.show.rank_view import RankView
+from ipexctl.show.sanitise import one_line
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Part
+from ipexctl.show.view import FEW, View
+
+_SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
+_SLOW, _FAST = 0.8, 1.25  # shares of the median pace beyond which a rank's own share is shown
+_SPARK, _WIDE_SPARK = 12, 24  # cells of a sparkline
+_LAST = 30  # cells that a last line needs to be worth its place beside figures
+_HIDDEN = 50  # lines of a rank beyond those shown that are searched for harmless ones
+
+_KEYS = (
+    ("↑ ↓ j k", "the rank, or the host, above and below"),
+    ("tab", "the next rank that others wait for or that failed"),
+    ("r", "a rank by its number"),
+    ("Enter", "a host's ranks; a rank's log on the whole screen"),
+    ("PgUp PgDn g G", "leaf through the log; G follows it again"),
+    ("/ n N", "search the log: upwards, on, downwards"),
+    ("w", "known harmless lines: how many, and why"),
+    ("space", "pause the screen; the run goes on"),
+    ("d", "detach: the run goes on without this screen"),
+    ("Esc", "back"),
+    ("Ctrl-C", "stop the run; once more: kill it"),
+    ("Ctrl-Z", "suspend this screen; the run goes on"),
+)
+
+
+def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
+    """At most ``height`` lines of ``width`` cells; ``now`` on the clock of the stamps."""
+    board = view.board
+    for rank in board.ranks:
+        rank.refresh(now, 0.25 if len(board.ranks) <= FEW else 1.0)
+    unusual = [] if view.full_screen else _draw_unusual(board, width, min(max(height // 5, 2), 10))
+    verdict = _draw_verdict(board, width, max(height // 3, 1))
+    room = height - 2 - len(verdict) - len(unusual)
+    rows = min(max(room // 2, 3), max(len(board.ranks), 1))
+    grid = [] if view.full_screen else _draw_ranks(view, width, rows, now, headed=height >= 14)
+    pane = _draw_pane(view, width, max(room - len(grid) - 1, 1))
+    lines = [_draw_header(board, width, now), *verdict, *grid, *pane, *unusual]
+    return Group(*lines[: height - 1], _draw_footer(view, width))
+
+
+def _draw_header(board: Board, width: int, now: float) -> Text:
+    run = board.run
+    assert run is not None
+    clock = phrases.format_clock(now - board.started)
+    title = one_line(board.title or board.verb)
+    hosts = dict.fromkeys(rank.host for rank in board.ranks)
+    isas = {isa for host in hosts if (view := board.hosts.get(host)) and (isa := view.isa)}
+    parts = [f"{pluralize(len(board.ranks), 'rank')} on {pluralize(len(hosts), 'host')}" if hosts else ""]
+    parts += [run.backend, run.precision, isas.pop() if len(isas) == 1 else "mixed ISA" if isas else ""]
+    parts = [one_line(part) for part in parts if part]
+    right = f"{one_line(run.run)}  {clock}"
+    if cell_len(title + right) + 2 > width:  # the clock before the id
+        right = clock
+    while parts and cell_len(title + right) + len(" · ".join(parts)) + 5 > width:
+        parts.pop()
+    return justify_ends(width, title, right, f"   {' · '.join(parts)}" if parts else "")
+
+
+def _draw_verdict(board: Board, width: int, most: int) -> list[Text]:
+    """Why ranks stall, and how to end the run, from here and from elsewhere."""
+    if not board.stall or board.run is None:
+        return []
+    lines = [part for line in board.stall for part in phrases.fold_line(line, width - 2, 4)]
+    stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', board.run.run), board.place)}"
+    lines.append(one_line(stop) if cell_len(stop) <= width - 2 else "end it: Ctrl-C")
+    return [make_row(("▌ ", BAD), line) for line in lines[:most]]
+
+
+# rows
+
+
+def _draw_ranks(view: View, width: int, rows: int, now: float, *, headed: bool) -> list[Text]:
+    """A row per rank, or per host, or per group of hosts in the same state: the finest that fits."""
+    shown, folded = _group_ranks(view, rows, now)
+    columns = _make_columns(view, shown, now)
+    gap = "  " if width >= _CRAMPED_WIDTH else " "
+    widths = _choose_columns(columns, width, len(gap))
+    lines = []
+    if headed and shown:
+        cells = [_align_cell(name, " rank" if name == "rank" else name, size) for name, size in widths.items()]
+        lines.append(make_row((gap.join(cells).rstrip(), QUIET)))
+    for index in range(len(shown)):
+        parts: list[Part] = []
+        for name, size in widths.items():
+            words, style = columns[name][index]
+            words = fit_bar(words, size) if name == "last line" else words
+            parts += [(_align_cell(name, words, size), style), gap]
+        lines.append(make_row(*parts[:-1]))
+        lines[-1].rstrip()
+    if folded:
+        hosts = {rank.host for group in folded for rank in group}
+        where = f"on {len(folded)} other hosts" if len(hosts) == len(folded) else f"in {len(folded)} other states"
+        lines.append(make_row((f" … and {sum(map(len, folded))} ranks {where}", QUIET)))
+    return lines
+
+
+_RIGHT = ("step", "loss", "it/s", "×", "cpu", "memory")
+
+
+def _align_cell(name: str, words: str, size: int) -> str:
+    """A cell, cut or filled to its width; numbers end at its right edge, and of a pace the latest counts."""
+    if name == "pace":
+        return fill_cells(words[-size:], size)
+    missing = size - cell_len(words)
+    return " " * missing + words if missing > 0 and name in _RIGHT else fill_cells(words, size)
+
+
+def _group_ranks(view: View, rows: int, now: float) -> tuple[list[list[RankView]], list[list[RankView]]]:
+    """The ranks of each row, and those for which there is no row."""
+    board = view.board
+    ranks = [rank for rank in board.ranks if not view.host or rank.host == view.host]
+    groups = [[rank] for rank in ranks]
+    if len(groups) > rows or view.by_host:
+        by_host = list(group_pairs((rank.host, rank) for rank in ranks).values())
+        # The odd ones out keep a row of their own where there is room for it.
+        groups = by_host if len(by_host) > 1 or view.by_host else groups
+    if len(groups) > rows:
+        states = group_pairs(
+            ((rank.rank in board.suspects, _describe_rank(board, rank, now)[:2]), rank) for rank in ranks
+        )
+        if len(states) > 1:
+            # Those that the others wait for, and a few ranks that are not where the others are, come first.
+            ordered = sorted(states.items(), key=lambda state: (not state[0][0], len(state[1])))
+            groups = [group for _, group in ordered]
+    if len(groups) <= rows:
+        return groups, []
+    followed = view.followed
+    first = next((n for n, group in enumerate(groups) if followed in group), 0) if view.keys else 0
+    first = max(0, min(first - rows // 2, len(groups) - (rows - 1)))
+    shown = groups[first : first + rows - 1]
+    return shown, [*groups[:first], *groups[first + rows - 1 :]]
+
+
+Cells = dict[str, list[tuple[str, str]]]  # by column, a cell per row with its style
+
+
+def _make_columns(view: View, groups: Sequence[Sequence[RankView]], now: float) -> Cells:
+    """The cells of all columns that know something."""
+    board = view.board
+    running = [rank for rank in board.ranks if rank.ended is None]
+    paces = [rank.pace for rank in running if rank.pace is not None]
+    usual = median(paces) if len(paces) > 2 else 0.0
+    top = max((pace for rank in board.ranks for pace in rank.paces), default=0.0)
+    followed = view.followed if view.keys else None
+    columns: Cells = {}
+
+    def add(name: str, make: Callable[[Sequence[RankView]], tuple[str, str]]) -> None:
+        cells = [make(group) for group in groups]
+        if any(words for words, _ in cells):
+            columns[name] = cells
+
+    def number(group: Sequence[RankView]) -> tuple[str, str]:
+        suspect = any(rank.rank in board.suspects for rank in group)
+        chosen = "›" if followed in group else " "
+        return f"{chosen}{_summarise_numbers(group)}{' ◀' if suspect else ''}", BAD if suspect else STRONG
+
+    def share(group: Sequence[RankView]) -> tuple[str, str]:
+        pace = _compute_median(rank.pace for rank in group if rank.ended is None)
+        if pace is None or not usual or _SLOW <= pace / usual <= _FAST:
+            return "", ""
+        return f"×{pace / usual:.1f}" if pace / usual >= 0.05 else "×0", WARN if pace < usual else ""
+
+    def isa(group: Sequence[RankView]) -> tuple[str, str]:
+        host = board.hosts.get(group[0].host)
+        return (host.isa if host else ""), ""
+
+    def last(group: Sequence[RankView]) -> tuple[str, str]:
+        return min(group, key=lambda rank: rank.rank).last, ""
+
+    add("rank", number)
+    add("host", lambda group: (phrases.format_hosts((rank.host for rank in group), 2), ""))
+    add("isa", isa)
+    add("stage", lambda group: _describe_group(board, group, now))
+    add("step", lambda group: (_format_steps(group), ""))
+    add(
+        "loss",
+        lambda group: (_format_figure(_compute_median(rank.figures.get("loss") for rank in group), "{:.4g}"), ""),
+    )
+    add("it/s", lambda group: (_format_pace(_compute_median(rank.pace for rank in group if rank.ended is None)), ""))
+    add("×", share)
+    if top > 0:
+        add("pace", lambda group: (draw_sparkline(_find_slowest(group).paces, top, _WIDE_SPARK), ""))
+    add("cpu", lambda group: (_format_cpu(_compute_sum(rank.cpu for rank in group)), ""))
+    add("memory", lambda group: (_format_bytes(_compute_sum(rank.rss for rank in group)), ""))
+    add("last line", last)
+    return columns
+
+
+# What is shown first where not all fits; with how many cells at most.
+_PRIORITY = {"rank": 14, "stage": 24, "host": 24, "step": 13, "loss": 10, "it/s": 7, "×": 5, "pace": _SPARK, "cpu": 8,
+             "memory": 9, "isa": 14}  # fmt: skip
+_CRAMPED_WIDTH = 60  # cells of a screen below which columns are narrower
+_CRAMPED = {"rank": 9, "stage": 15, "host": 10}
+_LEAST = {"rank": 5, "stage": 12, "step": 5, "loss": 6, "it/s": 5}  # so that columns stay where they are
+
+
+def _choose_columns(columns: Cells, width: int, gap: int) -> dict[str, int]:
+    """The widths of the columns that fit, in their order on the screen; ``gap`` cells are between two of them."""
+    sizes: dict[str, int] = {}
+    left = width
+    figures = "step" in columns or "loss" in columns
+    for name, most in _PRIORITY.items():
+        if name not in columns or (name in ("cpu", "memory", "isa") and width < 100):
+            continue
+        most = min(most, _CRAMPED.get(name, most)) if width < _CRAMPED_WIDTH else most
+        size = min(max(_LEAST.get(name, cell_len(name)), *(cell_len(words) for words, _ in columns[name])), most)
+        size = most if name == "pace" else size
+        needs = size + (gap if sizes else 0)
+        if needs > left:
+            break
+        sizes[name], left = size, left - needs
+    if "pace" in sizes and left >= _LAST + gap + _WIDE_SPARK:
+        left -= _WIDE_SPARK - sizes["pace"]
+        sizes["pace"] = _WIDE_SPARK
+    if "last line" in columns and left - gap >= (_LAST if figures else 8):
+        sizes["last line"] = left - gap
+    return {name: sizes[name] for name in columns if name in sizes}
+
+
+def _describe_group(board: Board, group: Sequence[RankView], now: float) -> tuple[str, str]:
+    """What the ranks of a row are doing; of those that differ from most, which ones."""
+    described = [(_describe_rank(board, rank, now), rank) for rank in group]
+    states = group_pairs((state[:2], rank) for state, rank in described)
+    styles = [style for _, style in states]
+    style = BAD if BAD in styles else next(filter(None, styles), "")
+    if len(states) == 1:
+        word, _, age = described[0][0]
+        return f"{word} {age}".rstrip(), style
+    *few, most = sorted(states.items(), key=lambda state: len(state[1]))
+    odd = [f"{_summarise_numbers(ranks)} {word}" for (word, _), ranks in few]
+    return ", ".join([*odd, f"others {most[0][0]}"]), style
+
+
+def _describe_rank(board: Board, rank: RankView, now: float) -> tuple[str, str, str]:
+    """What a rank is doing, the style of that, and for how long."""
+    end = rank.ended
+    if end is not None:
+        if end.cause:
+            return one_line(end.cause), QUIET if end.cause == "stopped" else BAD, ""
+        if end.signal:
+            return phrases.format_signal(end.signal), BAD, ""
+        return (("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)) + ("",)
+    if board.stopping:
+        return board.stopping, WARN, ""
+    silent = now - rank.at
+    if rank.at and silent >= _SILENT:
+        return f"silent {phrases.format_duration(silent // 10 * 10).replace('.0', '')}", WARN, ""
+    return one_line(rank.stage) or "starts", "", _format_age(now - rank.staged) if rank.staged else ""
+
+
+def _format_age(seconds: float) -> str:
+    """Seconds in a stage, in few cells: ``61 s``, ``12 m``, ``3 h``."""
+    whole = max(int(seconds), 0)
+    return f"{whole} s" if whole < 100 else f"{whole // 60} m" if whole < 6000 else f"{whole // 3600} h"
+
+
+def _summarise_numbers(group: Sequence[RankView]) -> str:
+    return format_cpus(rank.rank for rank in group)
+
+
+def _compute_median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(median(known)) if known else None
+
+
+def _compute_sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _find_slowest(group: Sequence[RankView]) -> RankView:
+    return min(group, key=lambda rank: rank.pace if rank.pace is not None else float("inf"))
+
+
+def _format_steps(group: Sequence[RankView]) -> str:
+    steps = [rank.figures["step"] for rank in group if "step" in rank.figures]
+    if not steps:
+        return ""
+    low, high, total = min(steps), max(steps), group[0].figures.get("steps")
+    if low != high:
+        return f"{low:.0f}-{high:.0f}"
+    return f"{low:.0f}/{total:.0f}" if total and total >= low else f"{low:.0f}"
+
+
+def _format_figure(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _format_pace(pace: float | None) -> str:
+    if pace is None:
+        return ""
+    return f"{pace:.0f}" if pace >= 1000 else f"{pace:.1f}" if pace >= 100 else f"{pace:.2f}"
+
+
+def _format_cpu(cores: float | None) -> str:
+    return "" if cores is None else f"{100 * cores:.0f} %"
+
+
+def _format_bytes(count: float | None) -> str:
+    return "" if count is None else format_size(count)
+
+
+# the log of a rank, and what takes its place
+
+
+def _draw_pane(view: View, width: int, rows: int) -> list[Text]:
+    view.page = rows
+    if view.panel == "keys":
+        return _pad_rows(draw_rule("keys", width, "Esc back"), _draw_keys(view), rows)
+    if view.panel == "harmless":
+        return _pad_rows(draw_rule("known harmless lines", width, "Esc back"), _draw_harmless(view.board, width), rows)
+    rank = view.followed
+    if rank is None:
+        return [Text("")] * rows
+    name = f"rank {rank.rank}"
+    if view.bottom is not None:
+        name += f" · line {view.bottom:,} of {rank.lines:,}" + (f" · «{view.pattern}»" if view.pattern else "")
+        return _pad_rows(draw_rule(name, width, "G follows"), _draw_older_lines(view, rank, width, rows), rows)
+    view.skipped += max(rank.lines - view.drawn_count - rows, 0)
+    view.drawn_count = rank.lines
+    name += f" · {view.skipped:,} lines went by unseen, the log has them" if view.skipped else ""
+    lines = [line for line in rank.last_lines(rows + _HIDDEN) if find_harmless(line) is None][-rows:]
+    return _pad_rows(draw_rule(name, width), [make_row(fit_bar(line, width)) for line in lines], rows)
+
+
+def _pad_rows(rule: Text, lines: Sequence[Text], rows: int) -> list[Text]:
+    return [rule, *lines[:rows], *[Text("")] * (rows - len(lines))]
+
+
+def _draw_older_lines(view: View, rank: RankView, width: int, rows: int) -> list[Text]:
+    """Lines up to the one that is the last to be shown; the one that was searched for is marked."""
+    held = rank.held_lines()
+    first = rank.lines - len(held) + 1
+    bottom = max(view.bottom or 0, first)
+    lines = []
+    for number in range(max(bottom - rows + 1, first), bottom + 1):
+        line = make_row(("▌ " if number == view.match else "", STRONG), held[number - first])
+        if view.pattern:
+            flags = re.IGNORECASE if view.pattern.islower() else 0
+            line.highlight_regex(re.compile(re.escape(view.pattern), flags), "reverse")
+        lines.append(line)
+    return lines
+
+
+def _draw_keys(view: View) -> list[Text]:
+    keys = [(key, what) for key, what in _KEYS if key != "d" or view.can_detach]
+    return [make_row((f"{key:<15}", STRONG), what) for key, what in keys]
+
+
+def _draw_harmless(board: Board, width: int) -> list[Text]:
+    """How many lines of which message, of which ranks, and why they are harmless."""
+    catalogue = read_harmless()
+    lines = []
+    for code, entry in sorted(board.unusual.harmless.items(), key=lambda item: -item[1].count):
+        head = f"{entry.count:>4}  {code}  ranks {format_cpus(entry.ranks)}"
+        why = catalogue[code].why
+        if cell_len(head + why) + 2 <= width:
+            lines.append(make_row((head, STRONG), f"  {why}"))
+        else:
+            lines += [
+                make_row((head, STRONG)),
+                *(make_row(f"      {part}") for part in phrases.fold_line(why, width - 6)),
+            ]
+    return lines or [make_row(("none so far", QUIET))]
+
+
+def _draw_unusual(board: Board, width: int, most: int) -> list[Text]:
+    """A rule and the newest unusual lines; what is known to be harmless is a number in the rule."""
+    entries = [(format_cpus(entry.ranks), entry) for entry in board.unusual.entries.values()][-most:]
+    rows = [
+        (who, entry.text, (f" (+ {pluralize(entry.more, 'line')})" if entry.more else "")
+         + (f" (× {entry.count})" if entry.count > 1 else ""))
+        for who, entry in entries
+    ]  # fmt: skip
+    rows += [("mpirun", line, "") for line in list(board.launcher)[-2:]]
+    rows = rows[-most:]
+    count = board.unusual.hidden
+    hidden = f"{count} known harmless {'line' if count == 1 else 'lines'} hidden [w]" if count else ""
+    hidden = f"{count} harmless [w]" if count and len(hidden) + 14 > width else hidden
+    if not rows:
+        return [draw_rule("", width, hidden)] if hidden else []
+    label = min(max((len(who) for who, _, _ in rows), default=0), 16)
+    lines = []
+    for who, words, more in rows:
+        room = max(width - label - 3 - cell_len(more), 8)  # how often never gives way to the line
+        words = words if cell_len(words) <= room else set_cell_size(words, room - 1) + "…"
+        lines.append(make_row((set_cell_size(who, label), STRONG), " │ ", words, more))
+    return [draw_rule("unusual", width, hidden), *lines]
+
+
+def _draw_footer(view: View, width: int) -> Text:
+    if view.prompt:
+        return make_row((f"{view.prompt}: ", STRONG), view.typed, "▏  (Enter, Esc)")
+    stop = {"": "[Ctrl-C] stop", "stopping": "stopping  [Ctrl-C] again to kill"}.get(view.board.stopping, "killing")
+    keys = ["[↑↓] rank", "[/] find", "[space] go on" if view.paused else "[space] pause"] if view.keys else []
+    keys += ["[d] detach"] if view.keys and view.can_detach else []
+    keys += ["[?] keys"] if view.keys else []
+    paused = "PAUSED   " if view.paused else ""
+    answer = view.answer if cell_len(view.answer + paused + stop) <= width else ""
+    while keys and cell_len(answer + paused + "  ".join([*keys, stop])) > width:
+        keys.pop()
+    return make_row((answer, WARN), (paused, STRONG), ("  ".join([*keys, stop]), QUIET))

@@ -1,0 +1,72 @@
+"""Pages as files, and what doctor reported that pages of later runs show."""
+
+import webbrowser
+from collections.abc import Generator, Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from ipexctl.act.private_files import write_private_file
+from ipexctl.decide.page.cluster import choose_doctor_record, make_doctor_record
+from ipexctl.model.answers import DoctorAnswer
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Event, Message
+from ipexctl.model.json_values import parse_json, to_json
+from ipexctl.model.page import DoctorRecord
+from ipexctl.model.text import printable
+from ipexctl.show.event_json import dump_ascii_json
+
+_RECORDS = "doctor"  # directory below the state: what doctor reported, a file per set of hosts
+_KEPT = 32  # files in it
+
+
+def check_destination(path: Path) -> None:
+    """Refuses a file that no page can be written to, before anything is done for it. Raises `UsageError`."""
+    shown = printable(str(path), 300)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError(f"{shown} is not a regular file")
+    if not path.parent.is_dir():
+        raise UsageError(f"{shown} cannot be written: its directory does not exist")
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes a page for its owner alone, old or new, never half. Raises `UsageError` (exit 9 where writing fails)."""
+    check_destination(path)
+    shown = printable(str(path), 300)
+    try:
+        write_private_file(path, text.encode("utf-8", "replace"))
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"{shown} cannot be written: {why}", exit=Exit.RECORD) from None
+
+
+def open_page(path: Path) -> Generator[Event, None, None]:
+    """Opens a page in the user's browser, if there is one."""
+    if not webbrowser.open(path.resolve().as_uri()):
+        yield Message(f"no browser could be started; the page is {path}", "warning", code="browser")
+
+
+def save_doctor_record(state: Path, answer: DoctorAnswer, at: float) -> None:
+    """Remembers what doctor reported of these hosts. A record that cannot be written is left out: a page shows less."""
+    names = sorted(host.host for host in answer.hosts)
+    path = state / _RECORDS / f"{sha256(chr(0).join(names).encode()).hexdigest()[:16]}.json"
+    try:
+        record = make_doctor_record(at, answer, _read_record(path))
+        write_private_file(path, dump_ascii_json(to_json(record)).encode())
+        newest = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime, reverse=True)
+        for old in newest[_KEPT:]:
+            old.unlink()
+    except OSError:
+        return
+
+
+def find_doctor_record(state: Path, hosts: Iterable[str]) -> DoctorRecord | None:
+    """What doctor reported last of these hosts, and perhaps of others."""
+    records = (_read_record(path) for path in (state / _RECORDS).glob("*.json"))
+    return choose_doctor_record((record for record in records if record), hosts)
+
+
+def _read_record(path: Path) -> DoctorRecord | None:
+    try:
+        return parse_json(DoctorRecord, path.read_bytes())
+    except (OSError, ValueError):
+        return None

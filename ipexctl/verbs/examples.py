@@ -1,0 +1,114 @@
+"""``ipexctl examples``: the playbooks and scripts that come with ipexctl, listed, shown and copied."""
+
+from collections.abc import Generator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from ipexctl.act.bundled_files import find_by_name, list_bundled_files
+from ipexctl.decide.bundled import list_needed_files, localize_playbook, read_title
+from ipexctl.model.answers import CopiedExampleAnswer, ExamplesAnswer, ListedExample, ShownExampleAnswer
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Answer, Ended, Event, Started
+from ipexctl.model.hints import advise
+from ipexctl.model.text import printable
+
+Workflow = Generator[Event, None, None]
+
+
+def examples(*, playbooks_only: bool = False) -> Workflow:
+    """Yields an `ExamplesAnswer`."""
+    files = list_bundled_files("playbooks") if playbooks_only else list_bundled_files("playbooks", "examples")
+    yield Started("examples", "", ())
+    yield Answer(ExamplesAnswer(tuple(_describe_file(path) for path in files)))
+    yield Ended("examples", Exit.OK)
+
+
+def show(name: str) -> Workflow:
+    """Yields a `ShownExampleAnswer`. Raises `UsageError` for an unknown name."""
+    path = _find_example(name)
+    yield Started("examples show", "", ())
+    yield Answer(ShownExampleAnswer(_get_name(path), _get_kind(path), str(path), path.read_text("utf-8")))
+    yield Ended("examples show", Exit.OK)
+
+
+def copy(name: str, directory: Path, *, force: bool = False) -> Workflow:
+    """Writes the file, and the examples that it needs, into a directory. Raises `UsageError` for an unknown name, a
+    directory that cannot be written, and other files of these names, unless ``force``."""
+    path = _find_example(name)
+    texts = _collect_texts(path)
+    existing = [each for each, text in texts.items() if _is_different(directory / each, text)]
+    if existing and not force:
+        hint = advise("examples", "copy", _get_name(path), str(directory), "--force")
+        raise UsageError(
+            f"{printable(str(directory), 300)} has other files of these names", reasons=existing, hint=hint
+        )
+    yield Started("examples copy", "", ())
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for each, text in texts.items():
+            (directory / each).write_text(text, encoding="utf-8")
+    except OSError as error:
+        why = f"{printable(str(error.filename), 300)}: {error.strerror}"
+        raise UsageError("the example cannot be written", reasons=[why], exit=Exit.STEP) from None
+    yield Answer(CopiedExampleAnswer(str(directory), tuple(texts), _suggest_command(path, directory / path.name)))
+    yield Ended("examples copy", Exit.OK)
+
+
+def _find_example(name: str) -> Path:
+    path = find_by_name(name, "playbooks", "examples")
+    if path is None:
+        names = [_get_name(each) for each in list_bundled_files("playbooks", "examples")]
+        close = get_close_matches(name, names, n=1)
+        hint = advise("examples", *(["show", close[0]] if close else []))
+        raise UsageError(f"there is no example {printable(name)}", hint=hint)
+    return path
+
+
+def _get_kind(path: Path) -> Literal["playbook", "example"]:
+    return "playbook" if path.parent.name == "playbooks" else "example"
+
+
+def _get_name(path: Path) -> str:
+    """What the file is called by: a playbook without its ending."""
+    return path.stem if _get_kind(path) == "playbook" else path.name
+
+
+def _describe_file(path: Path) -> ListedExample:
+    return ListedExample(_get_name(path), _get_kind(path), read_title(path.read_text("utf-8")))
+
+
+def _collect_texts(path: Path) -> dict[str, str]:
+    """File name → text: the file as it works in a directory of its own, and the examples that it needs."""
+    neighbours = {each.name: each for each in list_bundled_files("examples")}
+    text = path.read_text("utf-8")
+    texts = {path.name: localize_playbook(text) if _get_kind(path) == "playbook" else text}
+    waiting = [*list_needed_files(text, neighbours)]
+    while waiting:
+        name = waiting.pop()
+        if name not in texts:
+            texts[name] = neighbours[name].read_text("utf-8")
+            waiting += list_needed_files(texts[name], neighbours)
+    return texts
+
+
+def _is_different(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() != text.encode()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
+def _suggest_command(path: Path, copy: Path) -> str:
+    """What uses the copy: a playbook is played, a script run."""
+    if _get_kind(path) == "playbook":
+        words = ["play", str(copy)]
+    elif path.suffix == ".py":
+        words = ["run", str(copy)]
+    elif path.suffix == ".yaml":
+        words = ["run", "--launcher", "accelerate", "--accelerate-config", str(copy), "train.py"]
+    else:
+        words = ["hosts", "-f", str(copy)]
+    return advise(*words)

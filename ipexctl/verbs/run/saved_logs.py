@@ -1,0 +1,44 @@
+"""``logs`` of a run that was watched to its end: its head keeps nothing of it, this machine has it all."""
+
+from collections.abc import Collection, Generator
+from pathlib import Path
+
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Ended, Event, Output, RunStarted, Started
+from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.show.record import read_report
+from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+
+
+def find_ended_run(runs: Path, word: str | None) -> Path | None:
+    """The saved run of this name or id that has ended; None without one, or with several."""
+    if not word:
+        return None
+    try:
+        directory = find_saved_run(runs, word)
+    except UsageError:
+        return None
+    report = read_report(directory)
+    return directory if report and report.run and report.run.reason else None
+
+
+def print_saved_output(directory: Path, ranks: Collection[int] = ()) -> Generator[Event, None, None]:
+    """What the ranks of a saved run wrote. Raises `UsageError` where it has no such rank."""
+    report = read_report(directory)
+    size = len(report.run.ranks) if report and report.run else 0
+    if unknown := sorted(rank for rank in ranks if rank >= size):
+        raise make_no_rank_error(directory.name, unknown, size)
+    yield Started("logs", directory.name, ())
+    for stamped in read_saved_run(directory):
+        event = stamped.event
+        if isinstance(event, RunStarted) or (isinstance(event, Output) and (not ranks or event.rank in ranks)):
+            yield event
+    yield Ended("logs", Exit.OK)
+
+
+def make_no_rank_error(run: str, unknown: Collection[int], size: int) -> UsageError:
+    """The error for ranks that a run does not have."""
+    reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
+    return UsageError(
+        f"run {printable(run)} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons
+    )

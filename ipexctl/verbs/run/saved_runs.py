@@ -1,0 +1,151 @@
+"""The command ``runs``: saved runs are listed, and old or large ones removed."""
+
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from ipexctl.decide.parsing.amounts import parse_span
+from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune, classify_result
+from ipexctl.model.answers import PruneAnswer, RunsAnswer, SavedRun, SparedRun
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, Started
+from ipexctl.model.hints import advise
+from ipexctl.model.reports import CommandReport
+from ipexctl.model.text import printable
+from ipexctl.show.record import is_record_in_use, list_saved_runs, measure_record, read_report, remove_record
+from ipexctl.show.run_screen import describe_rank_end
+from ipexctl.verbs.run.replay import find_saved_run, read_run_id, read_saved_run
+
+Workflow = Generator[Event, None, None]
+
+
+def list_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> Workflow:
+    """Lists saved runs, newest first: those ``names`` name, or all, as far as they match. Raises `UsageError`."""
+    yield Started("runs", "", ())
+    directories = list_saved_runs(runs)
+    yield Answer(RunsAnswer(str(runs), len(directories), select_saved_runs(runs, names, chosen)))
+    yield Ended("runs", Exit.OK)
+
+
+def prune_runs(
+    runs: Path, names: Sequence[str], chosen: RunFilter, policy: PrunePolicy, *, dry: bool, words: Sequence[str] = ()
+) -> Workflow:
+    """Removes saved runs, or lists those that would be removed; ``words`` are the user's own, for the command that
+    removes them. Raises `UsageError` where the policy names none."""
+    if policy.is_empty and not names:
+        raise UsageError(
+            "--prune needs a rule: which runs to remove",
+            reasons=["--older-than 30d, --larger-than 500M, --max-size 2G or --keep 20"],
+            hint=advise("runs", "--prune", "--older-than", "30d"),
+        )
+    yield Started("runs", "", ())
+    every = select_saved_runs(runs, (), RunFilter())
+    wanted = {run.directory for run in select_saved_runs(runs, names, chosen)}
+    total = sum(run.bytes for run in every)
+    selected = [run for run in every if run.directory in wanted]
+    choice = choose_runs_to_prune(selected, policy, time.time(), total, _is_in_use)
+    removed = []
+    for run in choice.removed:
+        try:
+            if not dry:
+                remove_record(Path(run.directory))
+            removed.append(run)
+        except OSError as error:
+            what = f"{printable(run.name)} was not removed: {(error.strerror or str(error)).lower()}"
+            yield HostFailed(Failure("", Kind.STEP, what, code="prune"))
+    spared = tuple(SparedRun(run.name, why) for run, why in choice.spared)
+    size = sum(run.bytes for run in removed)
+    command = str(advise("runs", *words, "--yes")) if dry and removed else None
+    yield Answer(PruneAnswer(str(runs), tuple(removed), spared, size, dry or None, command))
+    yield Ended("runs", Exit.OK)
+
+
+def _is_in_use(run: SavedRun) -> bool:
+    return is_record_in_use(Path(run.directory))
+
+
+def select_saved_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> tuple[SavedRun, ...]:
+    """The saved runs that are named, or all, as far as they match, newest first. Raises `UsageError`."""
+    every = list_saved_runs(runs)
+    directories = list(dict.fromkeys(find_saved_run(runs, name) for name in names)) if names else every
+    ids = {path: read_run_id(path) for path in {*every, *directories}}
+    counts = Counter(ids[path] for path in every)
+    described = [_describe_saved_run(path, ids[path], counts[ids[path]] == 1) for path in reversed(directories)]
+    return tuple(run for run in sorted(described, key=lambda run: -run.started) if chosen.matches(run))
+
+
+def _describe_saved_run(directory: Path, run_id: str | None, unique: bool) -> SavedRun:
+    """The entry of a saved run, from its report; without one, from its first events."""
+    size, changed = measure_record(directory)
+    report = read_report(directory)
+    word = run_id if run_id and unique else directory.name
+    if report is not None:
+        run = report.run
+        hosts = len({rank.host for rank in run.ranks}) if run else len(report.hosts)
+        return SavedRun(
+            directory.name, word, report.verb, report.title, classify_result(report), describe_cause(report),
+            report.started, changed, max(report.ended - report.started, 0.0), len(run.ranks) if run else 0, hosts,
+            size, str(directory), run_id, int(report.exit),
+        )  # fmt: skip
+    verb, title, started, ranks, hosts = directory.name[16:], "", 0.0, 0, 0
+    with suppress(UsageError):
+        for count, stamped in enumerate(read_saved_run(directory)):
+            started = started or stamped.at
+            match stamped.event:
+                case Started() if not title:
+                    verb, title = stamped.event.verb, stamped.event.title
+                    hosts = len(stamped.event.hosts)
+                case RunStarted(ranks=placed):
+                    ranks, hosts = len(placed), len(set(placed))
+            if ranks or count > _FIRST_EVENTS:
+                break
+    started = started or changed
+    return SavedRun(
+        directory.name, word, verb, title, "running" if is_record_in_use(directory) else "unfinished", "", started,
+        changed, max(changed - started, 0.0), ranks, hosts, size, str(directory), run_id,
+    )  # fmt: skip
+
+
+_FIRST_EVENTS = 2000  # of a record without a report: by then mpirun has been started
+
+
+def describe_cause(report: CommandReport) -> str:
+    """Why a command did not end well, in one line; empty if it did."""
+    run = report.run
+    if report.exit is Exit.OK and not (run and run.reason in ("stopped", "limit")):
+        return ""
+    if run and run.first is not None:
+        rank = next(rank for rank in run.ranks if rank.rank == run.first)
+        error = f": {rank.error}" if rank.error and not rank.oom else ""
+        return printable(f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}{error}", _LONGEST)
+    failure = next((failure for host in report.hosts for failure in host.failures), None)
+    failure = next(iter(report.failures), failure)
+    if run and run.detail:
+        cause = run.detail
+    elif failure:
+        cause = f"{failure.host}: {failure.what}" if failure.host else failure.what
+    else:
+        errors = [
+            f"{each.code} {', '.join(each.hosts)} {each.title}" for each in report.findings if each.level == "error"
+        ]
+        cause = report.refused or next(iter(errors), "")
+    return printable(" ".join(cause.split()), _LONGEST)
+
+
+_LONGEST = 300  # characters of a cause
+
+
+def parse_since(text: str, now: float) -> float:
+    """Unix seconds of ``2h`` ago, ``2026-11-20``, ``2026-11-20T10:31`` or ``10:31`` (today), in local time. Raises
+    `UsageError`."""
+    if text[-1:] in tuple("smhdw"):
+        return now - parse_span("--since", text)
+    with suppress(ValueError):
+        if len(text) <= 5:
+            at = datetime.strptime(text, "%H:%M").time()
+            return datetime.combine(datetime.fromtimestamp(now).date(), at).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    raise UsageError(f"--since takes 2h, 3d, 2026-11-20 or 2026-11-20T10:31, not {printable(text, 40)!r}")

@@ -1,0 +1,92 @@
+"""The command ``support``: one archive of a saved run, to send to those who help."""
+
+import platform
+from collections.abc import Callable, Generator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ipexctl import __version__
+from ipexctl.model.answers import SupportAnswer
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Answer, Ended, Event, FactsRead, Message, Started
+from ipexctl.model.json_values import to_json
+from ipexctl.model.text import format_size, pluralize, printable
+from ipexctl.show import event_json, support_archive
+from ipexctl.show.debug_log import LIBRARIES
+from ipexctl.show.masking import Masker
+from ipexctl.show.support_archive import Preparation
+from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+
+Workflow = Generator[Event, None, None]
+
+
+def support(
+    runs: Path,
+    word: str,
+    target: str | None,
+    environ: Mapping[str, str],
+    *,
+    with_output: bool = False,
+    dry: bool = False,
+    ask: Callable[[str], bool] | None = None,
+) -> Workflow:
+    """Lists what of a saved run goes into its archive, then writes it, if ``ask`` agrees; without ``ask``, at once.
+    Raises `UsageError` where that is not possible."""
+    yield Started("support", "", ())
+    directory = find_saved_run(runs, word)
+    name = f"ipexctl-support-{directory.name}"
+    path = Path(target or f"{name}.tar.gz")
+    if path.exists() or path.is_symlink():
+        raise UsageError(f"{printable(str(path), 400)} exists", reasons=["name another file with -o"], exit=Exit.STEP)
+    try:
+        preparation = support_archive.prepare_parts(
+            directory, Masker(environ), _make_documents(directory), with_output=with_output
+        )
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"{printable(str(directory), 400)} cannot be read: {why}", exit=Exit.STEP) from None
+    try:
+        yield from _write_archive(preparation, path, name, dry=dry, ask=ask)
+    finally:
+        preparation.close()
+    yield Ended("support", Exit.OK)
+
+
+def _write_archive(
+    preparation: Preparation, path: Path, name: str, *, dry: bool, ask: Callable[[str], bool] | None
+) -> Workflow:
+    contents = preparation.list_contents()
+    parts = tuple(prepared.part for prepared in preparation.parts)
+    size = sum(part.bytes for part in parts)
+    if dry:
+        yield Answer(SupportAnswer(None, parts, preparation.left_out, None, True, contents))
+        return
+    yield Message(contents, code="contents")
+    if any(part.name.startswith("ranks/") for part in parts):
+        text = "what ranks printed is masked by patterns only: check it before you send it"
+        yield Message(text, "warning", code="output-included")
+    if ask is not None and not ask(f"Write {pluralize(len(parts), 'file')}, {format_size(size)}, to {path}?"):
+        yield Message("nothing was written", code="declined")
+        return
+    try:
+        packed = support_archive.write_archive(path, name, preparation)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"{printable(str(path), 400)} cannot be written: {why}", exit=Exit.STEP) from None
+    yield Answer(SupportAnswer(str(path), parts, preparation.left_out, packed))
+
+
+def _make_documents(directory: Path) -> dict[str, str]:
+    """Members that are made of the record and of this installation."""
+    facts = {}
+    for stamped in read_saved_run(directory):
+        if isinstance(stamped.event, FactsRead):
+            facts[stamped.event.host] = to_json(stamped.event.facts)
+    versions = {"ipexctl": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    for library in LIBRARIES:
+        try:
+            versions[library] = version(library)
+        except PackageNotFoundError:
+            versions[library] = "missing"
+    documents = {"versions.json": versions, "facts.json": facts}
+    return {name: "".join(event_json.format_document(value)) + "\n" for name, value in documents.items() if value}

@@ -1,0 +1,222 @@
+"""The pages in a real browser: no error, no request, no text that cannot be read, everything by keyboard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act.context import Context
+from ipexctl.act.page_server import serve_page
+from ipexctl.act.ssh import Links
+from ipexctl.decide.page.cluster import build_cluster_page
+from ipexctl.decide.page.compare import compare_runs, overlay_figures
+from ipexctl.loop import read_known_errors
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit
+from ipexctl.show.page.render import render_cluster, render_comparison, render_run
+from ipexctl.verbs.run.serve import LivePage
+from tests.browser.driver import Browser, start_browser
+from tests.unit.page.runs import KINDS, fold_page, make_doctor, make_run
+from tests.unit.page.test_cluster import make_answer
+from tests.unit.page.test_compare import make_other
+from tests.unit.show.streams import START, names
+
+# Text whose contrast with what is behind it is below WCAG's AA: 4.5, or 3 for large text. Of equal ones the first.
+CONTRAST = """
+document.querySelectorAll("details").forEach((each) => { each.open = true; });
+const parse = (text) => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return {r, g, b, a}; };
+const linear = (c) => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+const light = ({r, g, b}) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((m, n) => n - m); return (x + 0.05) / (y + 0.05); };
+const behind = (element) => {
+  if (element.matches("svg text") && /on-h/.test(element.className.baseVal))
+    return parse(getComputedStyle(element.previousElementSibling).fill);
+  for (let each = element; each; each = each.parentElement) {
+    const colour = parse(getComputedStyle(each).backgroundColor);
+    if (colour.a > 0) return colour;
+  }
+  return {r: 255, g: 255, b: 255, a: 1};
+};
+const seen = new Map(), bad = [];
+for (const element of document.querySelectorAll("body *")) {
+  const nodes = Array.from(element.childNodes).filter((node) => node.nodeType === 3);
+  const text = nodes.map((node) => node.data).join("").trim();
+  if (!text || element.matches("script, style, title") || !element.checkVisibility()) continue;
+  const style = getComputedStyle(element), svg = element.matches("svg text");
+  const colour = parse(svg ? style.fill : style.color), back = behind(element);
+  const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.6 && Number(style.fontWeight) >= 700);
+  const key = JSON.stringify([colour, back, large]);
+  if (seen.has(key)) continue;
+  seen.set(key, true);
+  const value = ratio(colour, back);
+  const kind = element.className.baseVal ?? element.className;
+  if (value < (large ? 3 : 4.5)) bad.push([element.tagName, kind, text.slice(0, 30), value]);
+}
+return {seen: seen.size, bad};
+"""
+# Lines and areas that carry a meaning, against the page: WCAG asks for 3.
+GRAPHICS = """
+const linear = (c) => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+const light = (text) => { const [r, g, b] = text.match(/[\\d.]+/g).map(Number);
+  return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b); };
+const back = light(getComputedStyle(document.body).backgroundColor);
+const bad = [];
+for (const [selector, property] of [[".plot polyline", "stroke"], ["rect.s-running", "fill"], ["rect.s-odd", "fill"],
+                                    ["svg .m-failed", "fill"]])
+  for (const element of document.querySelectorAll(selector)) {
+    const front = light(getComputedStyle(element)[property]);
+    const value = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
+    if (value < 3) bad.push([selector, element.className.baseVal, value]);
+  }
+return bad;
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with start_browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The pages of all kinds of runs, with 2 ranks, and of a failed and a good one with 64."""
+    directory = tmp_path_factory.mktemp("pages")
+    made = {}
+    for kind, ranks, hosts in [*((kind, 2, 2) for kind in KINDS), ("good", 64, 8), ("failed", 64, 8)]:
+        page = fold_page(make_run(kind, ranks, hosts), make_doctor(names(hosts)))
+        made[f"{kind}-{ranks}"] = directory / f"{kind}-{ranks}.html"
+        made[f"{kind}-{ranks}"].write_text(render_run(page), encoding="utf-8")
+    runs = [("a", fold_page(make_run("good"))), ("b", fold_page(make_other()))]
+    made["comparison"], made["cluster"] = directory / "comparison.html", directory / "cluster.html"
+    made["comparison"].write_text(render_comparison(compare_runs(runs), overlay_figures(runs)), encoding="utf-8")
+    made["cluster"].write_text(render_cluster(build_cluster_page(make_answer(names(9)), START)), encoding="utf-8")
+    return made
+
+
+def check_page(browser: Browser, url: str) -> None:
+    """What holds of every page that was just opened."""
+    errors = [entry["message"] for entry in browser.read_log("browser")]
+    assert not errors
+    asked = [request for request in browser.list_requests() if not request.startswith("data:")]
+    assert asked == [url]
+    assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+    contrast: Any = browser.run(CONTRAST)
+    assert contrast["seen"] > 2
+    assert not contrast["bad"]
+    assert not browser.run(GRAPHICS)
+    assert browser.run("return document.querySelectorAll('script').length") == 1
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("name", [*(f"{kind}-2" for kind in KINDS), "good-64", "failed-64", "comparison", "cluster"])
+def test_a_page_is_whole_readable_and_asks_for_nothing(
+    browser: Browser, pages: dict[str, Path], name: str, width: int, dark: bool
+) -> None:
+    browser.show(pages[name].as_uri(), width=width, dark=dark)
+    check_page(browser, pages[name].as_uri())
+
+
+def test_the_checks_see_what_they_look_for(browser: Browser, tmp_path: Path) -> None:
+    planted = tmp_path / "planted.html"
+    wide = '<p style="width: 3000px; color: #999; background: #fff">pale</p>'
+    planted.write_text(f'<body>{wide}<img src="http://127.0.0.1:9/x.png"><script>console.error("planted")</script>')
+    browser.show(planted.as_uri())
+    assert [entry for entry in browser.read_log("browser") if "planted" in entry["message"]]
+    assert "http://127.0.0.1:9/x.png" in browser.list_requests()
+    assert browser.run("return document.documentElement.scrollWidth - innerWidth") > 0
+    contrast: Any = browser.run(CONTRAST)
+    assert [words for _, _, words, _ in contrast["bad"]] == ["pale"]
+
+
+def test_the_page_is_used_by_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["good-64"].as_uri())
+    browser.press("/")
+    assert browser.run("return document.activeElement.id") == "find"
+    browser.press(*"UserWarning")
+    assert browser.run("return document.getElementById('hits').textContent") == "1 lines"
+    shown = "return [...document.querySelectorAll('.log')].filter((log) => !log.hidden).map((log) => log.id)"
+    assert browser.run(shown) == ["rank-0"]
+    browser.press("Enter")
+    assert "<script>" in browser.run("return document.querySelector('.current').textContent")
+    browser.press("Escape")
+    assert len(browser.run(shown)) == 64
+    assert browser.run("return document.activeElement.tagName") == "BODY"
+    browser.run("document.querySelector('.plot').focus()")
+    browser.press("ArrowRight")
+    readout = "return document.querySelector('.plot').closest('figure').querySelector('.readout').textContent"
+    first = browser.run(readout)
+    assert "rank" in first
+    browser.press(*["ArrowRight"] * 10)
+    assert browser.run(readout) != first
+    assert not browser.read_log("browser")
+
+
+def test_tab_reaches_every_part_and_what_has_the_focus_is_marked(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["hang-2"].as_uri())
+    reached = []
+    for _ in range(80):
+        browser.press("Tab")
+        reached.append(browser.run("return document.activeElement.tagName + '.' + document.activeElement.className"
+                                   " + document.activeElement.id"))  # fmt: skip
+        if reached[-1].startswith("BODY"):
+            break
+        assert browser.run("return getComputedStyle(document.activeElement).outlineStyle") != "none", reached[-1]
+    names = " ".join(str(name) for name in reached)
+    for part in ("A.", "SUMMARY.", "DIV.scroll", "INPUT.find", "svg.", "INPUT.harmless"):
+        assert part in names
+
+
+def test_a_click_on_the_time_axis_opens_the_ranks_log_at_that_moment(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["good-64"].as_uri())
+    box = browser.run("const box = document.querySelector('.rows').getBoundingClientRect();"
+                      "return [box.left, box.top, box.width]")  # fmt: skip
+    browser.click(box[0] + box[2] / 2, box[1] + 3 * 20 + 10)
+    assert browser.run("return document.querySelector('.current').closest('details').id") == "rank-3"
+    moment = browser.run("return document.querySelector('.current').dataset.t")
+    assert "00:00:30.0" <= moment <= "00:00:33.0"
+
+
+def test_without_its_script_a_page_still_says_everything(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.send_command("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.show(pages["failed-2"].as_uri())
+        text = browser.run("return document.body.textContent")
+    finally:
+        browser.send_command("Emulation.setScriptExecutionDisabled", value=False)
+    assert "rank 1 on xeon02 exited with code 1" in text
+    assert "step 3 loss" in text
+
+
+def wait_for(browser: Browser, script: str, wanted: object) -> None:
+    """Until the script returns what is wanted; the test's own limit ends the wait."""
+    while browser.run(script) != wanted:
+        time.sleep(0.1)
+
+
+def test_a_page_that_is_served_renews_itself_to_the_end_of_the_run(browser: Browser, tmp_path: Path) -> None:
+    page = LivePage(Context(Links(), tmp_path, tmp_path), {}, read_known_errors)
+    stream = [stamped.event for stamped in make_run("good")]
+    for event in stream[:200]:
+        page.handle_event(event)
+    with serve_page(("127.0.0.1", 0), page.draw) as url:
+        browser.show(url)
+        assert "running" in browser.run("return document.querySelector('.head').textContent")
+        browser.press("/", *"loss")
+        browser.run("document.getElementById('rank-2').open = true")
+        for event in [*stream[200:], e.Ended("run", Exit.OK)]:
+            page.handle_event(event)
+        page.finish()
+        wait_for(browser, "return document.getElementById('state').textContent", "the run has ended")
+        assert "ended well" in browser.run("return document.querySelector('.head').textContent")
+        assert browser.run("return document.getElementById('find').value") == "loss"
+        assert browser.run("return document.getElementById('rank-2').open")
+        assert not browser.read_log("browser")
+        assert {request.partition("?")[0] for request in browser.list_requests()} == {url}
+        assert not browser.run(CONTRAST)["bad"]
+        browser.run("location = 'about:blank'")

@@ -1,0 +1,64 @@
+"""torch.profiler on two separate hosts, of a script that does not know of it, and what is shown of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.show.saved_profile import get_trace_path, read_profile
+from tests.e2e.conftest import NATIVE, Installed
+from tests.e2e.desk import RANKS, ROOT, Desk
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+
+BOTH = ("--limit", "node0,node1", "--venv", NATIVE, "--ppn", "1")
+
+
+def read_events(directory: Path) -> list[dict[str, Any]]:
+    events = json.loads(gzip.decompress(get_trace_path(directory).read_bytes()))["traceEvents"]
+    assert isinstance(events, list)
+    return events
+
+
+def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: Installed, desk: Desk) -> None:
+    result = desk("run", *BOTH, "--profile", "4:6", RANKS / "profiled.py", timeout=300)
+    assert result.code == 0, result
+    assert "onednn_verbose" not in result.out + result.err
+    assert result.out.count("│step 9 loss") == 2
+    assert "profile of steps 4 to 6 · 2 ranks on 2 hosts" in result.out, result
+    profile = read_profile(desk.records[-1])
+    assert profile.missing == ()
+    assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(0, "node0", 3), (1, "node1", 3)]
+    first, late = profile.ranks
+    assert late.awaited > first.awaited  # the other may be late as well, on a busy machine
+    assert first.waiting == pytest.approx(late.awaited)  # of two ranks one waits for the other
+    assert profile.clock in {"run", "collectives"}
+    assert abs(profile.offsets["node1"]) < 0.02  # the hosts of a test have one clock
+    reduces = next(row for row in profile.collectives if row.name == "gloo:all_reduce")
+    assert (reduces.calls, reduces.matched) == (2 * 3, 3)
+    assert {"aten::addmm", "Optimizer.step#AdamW.step"} <= {row.name for row in profile.operators}
+    assert sum(row.calls for row in profile.kernels if row.primitive == "matmul") > 0
+    assert {*profile.onednn} == {"node0", "node1"}
+    events = read_events(desk.records[-1])
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {0: "rank 0 · node0", 1: "rank 1 · node1"}
+    arrows = [event for event in events if event.get("cat") == "collective" and event["ph"] == "s"]
+    assert 1 in {event["pid"] for event in arrows}  # from the late rank
+    again = desk("profile")
+    assert again.code == 0, again
+    assert "gloo:all_reduce" in again.out
+    assert desk("profile", "--json").answer["profile"]["run"] == profile.run
+
+
+def test_the_trainer_is_profiled_as_it_is(native: Installed, desk: Desk) -> None:
+    """Accelerate's optimizer is a wrapper of torch's: its steps count once."""
+    quick = ("--cpu", "--epochs", "1", "--pairs", "512", "--batch", "8")
+    words = (*BOTH, "--launcher", "accelerate", "--profile", "2")
+    result = desk("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
+    assert result.code == 0, result
+    profile = read_profile(desk.records[-1])
+    assert [(rank.rank, rank.steps) for rank in profile.ranks] == [(0, 2), (1, 2)], profile.missing

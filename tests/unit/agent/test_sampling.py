@@ -1,0 +1,252 @@
+"""Samples and figures on their way: a real keeper, a real guard and its sampler, and who watches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.runlog import RunLog
+from ipexctl.model import events as e
+from ipexctl.model.launch import Running
+from ipexctl.protocol import frames, journal, messages, paths, run_spec
+from ipexctl.protocol.samples import KINDS, FilePoints, HostSample, RankSample, encode_sample
+from ipexctl.protocol.timings import Timings
+from ipexctl.remote.agent import files, procs, sampling
+from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, Kept, keeping, remote, until
+from tests.unit.agent.test_figure_files import event
+
+QUICK = TIMINGS._replace(grace=0.2, kill=0.2, sample=0.05, figures=0.1)
+BURN = "import time\nwhile True: sum(range(10000)), time.sleep(0.001)"
+
+
+@dataclass
+class Watched:
+    """The run's files, read as a controller reads them: from where the last reading ended."""
+
+    kept: Kept
+    offsets: dict[str, int] = field(default_factory=lambda: {"j": 0, "o": 0, "e": 0, "s": 0})
+    log: RunLog = field(default_factory=lambda: RunLog("n0nce", Running("r1", "a", ("a",), {}, "train.py")))
+
+    def read(self) -> list[e.Event]:
+        words = [str(offset) for offset in self.offsets.values()]
+        words.insert(3, "once")
+        done = subprocess.run(
+            remote("watch", str(self.kept.directory), *words), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True
+        )
+        events, data = list[e.Event](), done.stdout
+        while data:
+            frame, data = frames.unpack_frame(data)
+            assert frame is not None
+            if frame.kind in self.offsets:
+                assert frame.offset == self.offsets[frame.kind]
+                self.offsets[frame.kind] += len(frame.data)
+                events += self.log.read(frame.kind, frame.data)
+        return events
+
+
+@contextmanager
+def rank(kept: Kept) -> Iterator[tuple[int, int]]:
+    """A wrapper and its script, as the guard learns of them: their processes."""
+    program = (
+        f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {BURN!r}]).pid, flush=True); input()"
+    )
+    wrapper = kept.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert wrapper.stdout is not None
+    script = int(wrapper.stdout.readline())
+    try:
+        files.write_record(str(kept.directory), files.BEGIN, messages.RankBegun(0, wrapper.pid))
+        files.write_record(
+            str(kept.directory), files.START, journal.RankStarted(0, "a", wrapper.pid, script, [], time.time())
+        )
+        yield wrapper.pid, script
+    finally:
+        os.kill(script, signal.SIGKILL)
+
+
+def start_guard(kept: Kept) -> procs.Process:
+    """A guard of the kept run; it goes on in the background."""
+    done = subprocess.run(
+        remote("guard", str(kept.directory), "127.0.0.1", str(kept.port)), stdout=subprocess.PIPE, env=PLAIN, timeout=60
+    )
+    assert b"GuardReady" in done.stdout
+    until(lambda: len(find("guard", kept)) == 1 and bool(find("meter", kept)) == (kept.spec.timings.sample > 0))
+    [guard] = find("guard", kept)
+    return guard
+
+
+def find(role: str, kept: Kept) -> list[procs.Process]:
+    """The processes of this role."""
+    words = {role.encode(), os.fsencode(kept.directory)}
+    every = procs.list_processes()
+    return [every[pid] for pid in every if words <= {*procs.read_file(f"/proc/{pid}/cmdline").split(b"\0")}]
+
+
+def children(process: procs.Process) -> list[procs.Process]:
+    return [each for each in procs.list_processes().values() if each.parent == process.pid]
+
+
+def stop(kept: Kept) -> None:
+    link = kept.connect(paths.Role.ORDER, "test")
+    link.send(messages.StopRun("test"))
+    until(lambda: kept.over)
+    link.close()
+
+
+def test_samples_and_figures_reach_the_watcher_and_the_last_ones_at_the_end(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    with keeping(tmp_path, timings=QUICK, workdir=str(work)) as kept, rank(kept) as (_, script):
+        watched, events = Watched(kept), list[e.Event]()
+        guard = start_guard(kept)
+        [sampler] = children(guard)
+        until(lambda: [each.pid for each in find("meter", kept)] == [sampler.pid])
+        assert [each.pid for each in find("guard", kept)] == [guard.pid]
+        name = f"events.out.tfevents.1.{os.uname().nodename}.{script}.0"
+        (work / name).write_bytes(event(1, b"loss", 0.5))
+
+        def figures() -> list[e.FiguresRead]:
+            events.extend(watched.read())
+            return [each for each in events if isinstance(each, e.FiguresRead)]
+
+        def busy() -> list[e.RankSample]:
+            figures()
+            samples = [each for each in events if isinstance(each, e.HostSample)]
+            return [use for sample in samples for use in sample.ranks if use.rank == 0 and use.cpu > 0 and use.rss]
+
+        until(figures)
+        until(busy)
+        words = [*("0",) * 3, frames.ONCE, frames.NO_SAMPLES]
+        bare = subprocess.run(
+            remote("watch", str(kept.directory), *words), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True
+        )
+        assert b"GuardJoined" in bare.stdout
+        assert b"HostSample" not in bare.stdout, "logs have no use for them"
+        assert figures() == [e.FiguresRead("a", 0, name, "loss", ((1, 0.5),))]
+        with (work / name).open("ab") as file:
+            file.write(event(2, b"loss", float("nan")))
+        stop(kept)
+        assert figures()[1:] == [e.FiguresRead("a", 0, name, "loss", ((2, None),))]
+        [last] = [each for each in events if isinstance(each, e.HostSample)][-1:]
+        assert (last.host, last.cores > 0, last.memory > 0) == ("a", True, True)
+        assert not list(kept.directory.glob("*.crash"))
+        until(lambda: not procs.is_still_alive(sampler) and not procs.is_still_alive(guard))
+
+
+def test_a_run_without_samples_has_no_sampler_and_no_file_of_them(tmp_path: Path) -> None:
+    with keeping(tmp_path, timings=QUICK._replace(sample=0.0)) as kept, rank(kept):
+        guard = start_guard(kept)
+        until(lambda: "RankStarted" in (kept.directory / paths.JOURNAL).read_text())
+        assert not children(guard)
+        stop(kept)
+        assert not list(kept.directory.glob(paths.SAMPLES + "*"))
+        until(lambda: not procs.is_still_alive(guard))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_sampler_that_dies_or_stands_still_ends_nothing(tmp_path: Path, number: int) -> None:
+    with keeping(tmp_path, timings=QUICK._replace(last_figures=0.3)) as kept, rank(kept):
+        guard = start_guard(kept)
+        [sampler] = children(guard)
+        os.kill(sampler.pid, number)
+        time.sleep(0.5)
+        assert procs.is_still_alive(guard)
+        assert kept.state().state == "running"
+        stop(kept)
+        assert kept.end()["reason"] == "stopped"
+        assert kept.end()["unknown"] == []
+        until(lambda: not procs.is_still_alive(sampler) and not procs.is_still_alive(guard))
+
+
+def test_with_its_guard_the_sampler_dies(tmp_path: Path) -> None:
+    with keeping(tmp_path, timings=QUICK) as kept:
+        guard = start_guard(kept)
+        [sampler] = children(guard)
+        os.kill(guard.pid, signal.SIGKILL)
+        until(lambda: not procs.is_still_alive(sampler))
+
+
+def test_the_keeper_stores_what_is_the_hosts_own_once_and_at_the_heads_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    monkeypatch.setattr("ipexctl.remote.agent.rpc.time.time", lambda: real() - 500)  # the clock of both hosts
+    two = {"a": SPEC.head_spec.hosts["a"], "b": SPEC.head_spec.hosts["a"]._replace(ranks=[1])}
+    with keeping(tmp_path, timings=QUICK._replace(clean=0.2), head={"hosts": two}, size=2) as kept:
+        links = {host: kept.connect(paths.Role.GUARD, host) for host in two}
+        sent = HostSample("other", time.time(), 5.0, 1.0, 2, 3, 4, ranks=[RankSample(0, 1.0, 5), RankSample(1, 2.0, 6)])
+        points = FilePoints("b", 0, "trainer_state.json", "loss", [(1, "0.5"), (2, "x")])
+        for host in ("b", "a"):
+            links[host].send(points)
+        links["b"].send(sent)
+        log = RunLog("n0nce", Running("r1", "a", ("a", "b"), {}, "train.py"))
+        events: list[e.Event] = []
+        watched = Watched(kept, log=log)
+
+        def is_sampled() -> bool:
+            events.extend(watched.read())
+            return any(isinstance(each, e.HostSample) for each in events)
+
+        until(is_sampled)
+        stop(kept)
+    [read] = [each for each in events if isinstance(each, e.FiguresRead)]
+    assert read in (
+        e.FiguresRead("b", -1, "trainer_state.json", "loss", ((1, 0.5),)),
+        e.FiguresRead("a", 0, "trainer_state.json", "loss", ((1, 0.5),)),
+    ), "of one of the hosts that see the file"
+    [sample] = [each for each in events if isinstance(each, e.HostSample)]
+    assert (sample.host, sample.ranks) == ("b", (e.RankSample(1, 2.0, 6),))
+    assert abs(sample.at - real()) < 400, "by the head's clock"
+
+
+def test_a_sampler_slows_down_and_never_beyond_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its pauses, which it asks `select` for; the test lets no time pass."""
+    steady, pauses = [100.0], list[float]()
+
+    def select(
+        read: list[int], write: list[int], odd: list[int], pause: float
+    ) -> tuple[list[int], list[int], list[int]]:
+        pauses.append(round(pause, 3))
+        steady[0] += pause
+        return (read if len(pauses) == 14 else [], [], [])
+
+    monkeypatch.setattr("ipexctl.remote.agent.sampling.select.select", select)
+    monkeypatch.setattr("ipexctl.remote.agent.sampling.time.monotonic", lambda: steady[0])
+    monkeypatch.setattr(sampling, "DOUBLING", 3)
+    spec = SPEC._replace(timings=Timings(sample=5.0), workdir=str(tmp_path))
+    out, into = os.pipe()
+    sampling.sample_host(str(tmp_path), spec, 0, into)
+    os.close(into)
+    with os.fdopen(out, "rb") as lines:
+        seconds = [sample.seconds for sample in map(KINDS.read, lines) if isinstance(sample, HostSample)]
+    assert pauses == [5, 5, 5, 10, 10, 10, 20, 20, 20, 40, 40, 40, 60, 60]
+    assert seconds == pauses
+
+
+def test_lines_of_samples_that_are_none_are_gaps() -> None:
+    log = RunLog("n0nce", Running("r1", "a", ("a",), {}, "train.py"))
+    lines = [b"{}", b"[1", b"", b"\xff", b'{"kind": "HostSample", "host": "a"}', b'{"kind": "FilePoints"}']
+    foreign = encode_sample(HostSample("x", 1.0, 1.0, 1.0, 1, 1, 1))
+    assert not list(log.read(frames.SAMPLES, b"\n".join(lines) + b"\n" + foreign))
+    line = encode_sample(HostSample("a", 1.0, 1.0, 1.0, 1, 1, 1))
+    assert not list(log.read(frames.SAMPLES, line[:20]))
+    assert list(log.read(frames.SAMPLES, line[20:])) == [e.HostSample("a", 1.0, 1.0, 1.0, 1, 1, 1)]
+    assert not log.unreadable
+
+
+def test_a_specification_of_before_wants_no_samples() -> None:
+    spec = run_spec.encode_spec(SPEC)
+    assert b'"sample": 0.0' in spec
+    old = messages.KINDS.read(
+        b'{"kind": "RunDescription", "run": "r", "title": "t", "host": "a", "hosts": {}, "argv": [], "nonce": "n"}'
+    )
+    assert isinstance(old, messages.RunDescription)
+    assert old.timings.sample == 0.0

@@ -1,0 +1,107 @@
+"""Runs side by side."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from ipexctl.decide.page.compare import compare_runs, overlay_figures
+from ipexctl.model import events as e
+from ipexctl.model.answers import CompareAnswer
+from ipexctl.model.events import Stamped
+from ipexctl.model.launch import PlannedVariable
+from ipexctl.model.page import RunPage
+from ipexctl.show import screens, typeset
+from ipexctl.show.page.render import render_comparison
+from ipexctl.show.pipe import Pipe
+from tests.unit.page.runs import EVIL, fold_page, make_run
+from tests.unit.page.test_render import Reader
+
+
+def make_other(every: float = 0.5, backend: str = "gloo", threads: str = EVIL) -> Iterator[Stamped]:
+    """The same run with another backend, another variable, an older torch, and steps of another length."""
+    for stamped in make_run("good", every=every):
+        event = stamped.event
+        if isinstance(event, e.Planned) and event.launch:
+            hosts = {
+                name: replace(host, env={**host.env, "OMP_NUM_THREADS": PlannedVariable(threads, "-e")})
+                for name, host in event.launch.hosts.items()
+            }
+            event = replace(event, launch=replace(event.launch, backend=backend, hosts=hosts))
+        if isinstance(event, e.FactsRead) and event.facts.installed:
+            installed = replace(event.facts.installed, packages={"torch": "2.7.0"})
+            event = replace(event, facts=replace(event.facts, installed=installed))
+        yield replace(stamped, event=event)
+
+
+@pytest.fixture(scope="module")
+def pages() -> list[tuple[str, RunPage]]:
+    return [("run-a", fold_page(make_run("good"))), ("run-b", fold_page(make_other()))]
+
+
+@pytest.fixture(scope="module")
+def answer(pages: list[tuple[str, RunPage]]) -> CompareAnswer:
+    return compare_runs(pages)
+
+
+def test_what_differed_in_plan_variables_and_stack_is_named_with_both_values(answer: CompareAnswer) -> None:
+    assert {(each.of, each.name): each.values for each in answer.differences} == {
+        ("plan", "backend"): ("ccl", "gloo"),
+        ("variable", "OMP_NUM_THREADS"): ("55", EVIL),
+        ("stack", "torch"): ("2.8.0", "2.7.0"),
+        ("stack", "intel-extension-for-pytorch"): ("2.8.0", "-"),
+        ("stack", "oneccl-bind-pt"): ("2.8.0", "-"),
+    }
+
+
+def test_figures_have_the_spread_between_ranks_and_their_ratio_to_the_first_run(answer: CompareAnswer) -> None:
+    first, second = answer.compared
+    assert (first.figures["pace"].least, first.figures["pace"].median, first.figures["pace"].greatest) == (0.8, 1, 1)
+    assert second.figures["pace"].median == 2
+    ratios = {each.figure: (each.ratio, each.apart) for each in answer.ratios}
+    assert ratios["pace"] == (2.0, True)
+    assert not ratios["loss"][1]  # the losses of ranks differ more than those of the runs
+    assert ratios["energy"][0] == pytest.approx(1.0, rel=0.02)
+    assert first.joules == 540.0 * 51 * 2
+
+
+def test_equal_runs_have_no_difference(pages: list[tuple[str, RunPage]]) -> None:
+    answer = compare_runs([("a", pages[0][1]), ("b", pages[0][1])])
+    assert answer.differences == ()
+    assert {each.ratio for each in answer.ratios} == {1.0}
+    assert not any(each.apart for each in answer.ratios if each.figure == "pace")
+
+
+def show(answer: CompareAnswer, width: int = 100) -> str:
+    stream = io.BytesIO()
+    pipe = Pipe(io.TextIOWrapper(stream, "utf-8"))
+    typeset.print_items(typeset.make_console(pipe, width), pipe, screens.format_answer(answer))
+    pipe.flush()
+    return stream.getvalue().decode()
+
+
+def test_the_terminal_has_a_column_per_run(answer: CompareAnswer) -> None:
+    lines = show(answer).splitlines()
+    assert lines[0].split() == ["A", "run-a", "train.py"]
+    row = next(line for line in lines if line.startswith("pace"))
+    assert row.split() == ["pace", "1", "it/s", "(0.8", "to", "1)", "2", "it/s", "(1.6", "to", "2)", "×", "2"]
+    assert any(line.split() == ["backend", "ccl", "gloo"] for line in lines)
+    assert "\x1b" not in "\n".join(lines)
+    assert max(map(len, show(answer, 60).splitlines())) <= 60
+
+
+def test_the_page_overlays_both_runs_and_escapes_what_they_hold(
+    pages: list[tuple[str, RunPage]], answer: CompareAnswer
+) -> None:
+    reader = Reader(render_comparison(answer, overlay_figures(pages)))
+    assert [attributes["data-name"] for tag, attributes in reader.elements if tag == "polyline"] == [
+        "run-a",
+        "run-b",
+    ] * 2
+    assert [tag for tag, _ in reader.elements].count("script") == 1
+    assert not [attributes for _, attributes in reader.elements if "onerror" in attributes]
+    assert "2 it/s (1.6 to 2)  × 2" in reader.text
+    assert "2.7.0" in reader.text

@@ -1,0 +1,209 @@
+"""Events → the values of a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.page.fold import PageBuilder
+from ipexctl.decide.page.logs import RankOutput
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Stamped
+from ipexctl.model.page import RankRow, RunPage
+from ipexctl.show import event_json
+from tests.unit.page.runs import STACK, fold_page, make_doctor, make_run
+from tests.unit.show.streams import START, names
+
+SCREENS = Path(__file__).parents[2] / "data" / "screens"
+
+
+def read_recorded(name: str) -> Iterator[Stamped]:
+    for line in (SCREENS / f"{name}.jsonl").read_bytes().splitlines():
+        yield event_json.decode_event(json.loads(line))
+
+
+def kinds(row: RankRow) -> set[str]:
+    return {span.kind for span in row.spans}
+
+
+def marks(page: RunPage) -> list[tuple[int, str]]:
+    return [(row.rank, mark.kind) for row in page.rows for mark in row.marks]
+
+
+def test_a_recorded_hang_has_who_waits_and_who_is_waited_for() -> None:
+    page = fold_page(read_recorded("hang"))
+    assert [("odd" in kinds(row), "wait" in kinds(row)) for row in page.rows] == [
+        (False, True),
+        (True, False),
+        (False, True),
+        (False, True),
+    ]
+    odd = next(span for span in page.rows[1].spans if span.kind == "odd")
+    assert "train.py:17 read_batch" in odd.text
+    assert odd.begin < 6 < 30 < odd.end  # from the last progress, 20 s before it was reported
+    assert page.rows[1].straggles
+    assert not page.live
+
+
+def test_stacks_that_were_asked_for_after_a_stall_are_not_those_of_the_stall() -> None:
+    stream = list(make_run("hang"))
+    [(index, at, bad)] = [
+        (index, each.at, each.event.ranks[0])
+        for index, each in enumerate(stream)
+        if isinstance(each.event, e.StallCompared)
+    ]
+    later = Stamped(at + 5, e.RankStack(bad, "xeon02", 7, "S", "", STACK))
+    page = fold_page([*stream[: index + 1], later, *stream[index + 1 :]])
+    odd = next(span for span in page.rows[bad].spans if span.kind == "odd")
+    assert "data.py:41 read" in odd.text
+
+
+def test_a_recorded_failure_marks_the_rank_and_those_ended_for_it() -> None:
+    page = fold_page(read_recorded("failed"))
+    assert page.report.run is not None
+    first = page.report.run.first
+    assert sorted(kind for _, kind in marks(page)) == ["failed", "stopped", "stopped", "stopped"]
+    assert (first, "failed") in marks(page)
+
+
+def test_a_good_run_has_stages_figures_and_samples_on_one_axis() -> None:
+    page = fold_page(make_run("good"), make_doctor(names(2)))
+    assert [span.text for span in page.rows[0].spans] == [
+        "start", "python", "torch", "rendezvous", "connected", "first collective", "running",
+    ]  # fmt: skip
+    figures = {figure.key: figure for figure in page.figures}
+    assert {"loss", "pace", "cpu", "memory", "received", "watts", "rank cpu"} <= figures.keys()
+    assert len(figures["loss"].curves) == 4
+    assert len(figures["cpu"].curves) == 2
+    assert all(0 <= at <= page.length for figure in page.figures for curve in figure.curves for at, _ in curve.points)
+    assert page.rows[1].straggles == "pace 80% of the median"
+    assert [host.joules for host in page.hosts] == [540.0 * 51] * 2
+    assert [pair.first for pair in page.links] == ["xeon01"]
+    assert page.variables["FI_TCP_IFACE"]["xeon01"] != page.variables["FI_TCP_IFACE"]["xeon02"]
+
+
+def test_memory_below_a_gibibyte_is_in_mebibytes() -> None:
+    stream = list(make_run("good"))
+    small = [
+        replace(each, event=replace(each.event, ranks=(e.RankSample(0, 1.0, 5 << 20),)))
+        if isinstance(each.event, e.HostSample) else each
+        for each in stream
+    ]  # fmt: skip
+    figures = {figure.key: figure for figure in fold_page(small).figures}
+    assert figures["rank memory"].unit == "MiB"
+    assert figures["rank memory"].curves[0].points[0][1] == 5
+    assert figures["memory"].unit == "GiB"
+
+
+def test_a_run_that_lost_a_host_and_started_again_has_both_attempts_on_the_axis() -> None:
+    page = fold_page(make_run("lost"))
+    assert page.attempts == 2
+    assert [kind for rank, kind in marks(page) if rank == 0] == ["stopped", "restart", "ended"]
+    assert [kind for rank, kind in marks(page) if rank == 3] == ["lost"]
+    assert page.hosts[1].lost == "lost (silent for 30 s)"
+    assert page.report.run is not None
+    assert len(page.report.run.ranks) == 2
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_of_several_runs_in_one_record_the_page_is_that_of_the_last(named: bool) -> None:
+    later = [Stamped(each.at + 500, each.event) for each in make_run("failed", 2, 2)]
+    later = later if named else [each for each in later if not isinstance(each.event, e.Started)]
+    page = fold_page([*make_run("good"), *later])
+    assert (page.attempts, len(page.rows), len(page.logs)) == (1, 2, 2)
+    assert (1, "failed") in marks(page)
+    assert page.length < 100
+
+
+def test_a_host_whose_clock_is_wrong_is_on_the_controllers_axis() -> None:
+    def shifted(event: e.Event) -> e.Event:
+        return e.RankStage(1, "xeon02", event.stage, event.at + 3600) if (
+            isinstance(event, e.RankStage) and event.host == "xeon02"
+        ) else event  # fmt: skip
+
+    page = fold_page(Stamped(each.at, shifted(each.event)) for each in make_run("good", 2, 2))
+    begins = [row.spans[0].begin for row in page.rows]
+    assert abs(begins[0] - begins[1]) < 1
+    assert page.rows[1].spans[-1].end <= page.length
+
+
+def test_a_run_that_goes_on_is_drawn_up_to_its_last_event() -> None:
+    events = [each for each in make_run("good") if each.at < START + 30]
+    page = fold_page(events)
+    assert page.live
+    assert page.length == pytest.approx(events[-1].at - page.begun)
+    assert page.rows[0].spans[-1].end == pytest.approx(page.length)
+
+
+def test_a_loss_that_is_no_number_is_a_mark_and_figures_of_a_script_are_bounded() -> None:
+    pages = PageBuilder(lambda line: json.loads(line))
+    at = START
+    pages.handle_event(Stamped(at, e.RunStarted("k7", "a", ("a",), "train.py", at)))
+    for number in range(40):
+        data = json.dumps({f"name{number}": 1.0, "loss": float("nan")}).encode() + b"\n"
+        pages.handle_event(Stamped(at + number, e.Output(0, "a", "out", data)))
+        pages.handle_event(Stamped(at + number + 0.5, e.Output(0, "a", "out", data)))
+    page = pages.build_page(fold_page(make_run("good")).report)
+    assert [mark.text for mark in page.rows[0].marks] == ["loss is nan"]
+    assert len(page.figures) == 12
+
+
+def test_the_pace_of_a_script_that_prints_steps_only_is_measured() -> None:
+    stream = [Stamped(START, e.RunStarted("k7", "a", ("a",), "train.py", START))]
+    stream += [Stamped(START + n, e.Output(0, "a", "out", b"step %d loss 0.5\n" % (4 * n))) for n in range(10)]
+    page = fold_page([*stream, Stamped(START + 11, e.Ended("run", Exit.OK))])
+    assert page.rows[0].pace == pytest.approx(4.0)
+    assert page.rows[0].loss == 0.5
+
+
+def test_ranks_that_write_without_end_are_searched_no_more_than_a_chart_needs() -> None:
+    read: list[str] = []
+
+    def count(line: str) -> dict[str, float]:
+        read.append(line)
+        return {"loss": 1.0}
+
+    pages = PageBuilder(count)
+    pages.handle_event(Stamped(START, e.RunStarted("k7", "a", ("a", "a"), "train.py", START)))
+    for number in range(100):
+        data = b"".join(b"line %d of %d\n" % (line, number) for line in range(1000))
+        pages.handle_event(Stamped(START + number / 100, e.Output(number % 2, "a", "out", data + b"loss ")))
+    assert len(read) == 2000
+    assert read[-1].startswith("line 999 of ")
+    pages.handle_event(Stamped(START + 2, e.Output(0, "a", "out", b"0.5\n")))
+    assert read[-1] == "loss 0.5"  # the line that was cut is whole again
+
+
+# logs -------------------------------------------------------------------------------------------------------------
+
+
+def test_lines_have_the_time_of_their_first_byte_and_a_bar_its_last_state() -> None:
+    output = RankOutput(1000)
+    for at, stream, data in [
+        (1.0, "out", b"whole\nhal"), (2.0, "err", b"other\n"), (3.0, "out", b"f\n"),
+        (4.0, "err", b"\r10%|#"), (5.0, "err", b"\r90%|##"), (6.0, "out", b"\xff\n"),
+    ]:  # fmt: skip
+        output.add_piece(at, stream, data)  # type: ignore[arg-type]
+    lines, _ = output.list_lines(0.0, lambda text: "H1" if text == "other" else None)
+    assert [(line.at, line.error, line.text, line.harmless) for line in lines] == [
+        (1.0, False, "whole", ""), (1.0, False, "half", ""), (2.0, True, "other", "H1"),
+        (4.0, True, "90%|##", ""), (6.0, False, "�", ""),
+    ]  # fmt: skip
+
+
+def test_of_too_much_output_the_beginning_and_the_end_are_kept_and_the_rest_is_counted() -> None:
+    output = RankOutput(1000)
+    for number in range(200):
+        output.add_piece(number, "out", b"%08d\n" % number)
+    lines, gap = output.list_lines(0.0, lambda _: None)
+    assert lines[0].text == "00000000"
+    assert lines[-1].text == "00000199"
+    assert len(lines) * 9 + output.omitted == 1800
+    assert int(lines[gap].text) - int(lines[gap - 1].text) > 1
+    output.add_piece(300, "out", b"x" * 5000)
+    assert sum(len(line.text) for line in output.list_lines(0.0, lambda _: None)[0]) < 2000

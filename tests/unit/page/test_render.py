@@ -1,0 +1,262 @@
+"""Pages as HTML: whole, safe, bounded, and never the reason why a run fails."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import stat
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ipexctl import loop
+from ipexctl.loop import read_known_errors
+from ipexctl.model import events as e
+from ipexctl.model.answers import RunAnswer
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Stamped
+from ipexctl.model.page import RunPage
+from ipexctl.model.profile import OperatorTime, Profile, ProfiledRank
+from ipexctl.show.page.drawings import choose_scale, list_ticks
+from ipexctl.show.page.render import render_run
+from ipexctl.show.record import Record
+from ipexctl.verbs.common.pages import write_page
+from ipexctl.verbs.run.report import PAGE, PageSink, read_page
+from tests.unit.page.runs import EVIL, KINDS, fold_page, make_doctor, make_run
+from tests.unit.show.streams import START, fold, names
+
+
+class Reader(HTMLParser):
+    """The elements of a page with their attributes, and the text outside scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = [*self._inside, tag] if tag in ("script", "style") else self._inside
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside[:-1] if tag in ("script", "style") else self._inside
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if self._inside else data
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_is_one_file_that_loads_nothing_and_runs_only_our_script(kind: str) -> None:
+    html = render_run(fold_page(make_run(kind), make_doctor(names(2))))
+    reader = Reader(html)
+    counts = [tag for tag, _ in reader.elements]
+    assert (counts.count("script"), counts.count("style"), counts.count("img"), counts.count("link")) == (1, 1, 0, 0)
+    for tag, attributes in reader.elements:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "style")], (tag, attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    policy = next(attributes["content"] or "" for tag, attributes in reader.elements if "http-equiv" in attributes)
+    for tag, directive in (("script", "script-src"), ("style", "style-src")):
+        inner = re.search(f"<{tag}>(.*)</{tag}>", html, re.DOTALL)
+        assert inner
+        digest = base64.b64encode(hashlib.sha256(inner[1].encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+
+
+def test_what_ranks_hosts_and_files_are_called_is_text_and_nothing_else() -> None:
+    def poison(value: str) -> str:
+        return EVIL if value in ("xeon02", "train.py") else value
+
+    def rename(event: e.Event) -> e.Event:
+        if isinstance(event, e.RunStarted):
+            return replace(event, ranks=tuple(map(poison, event.ranks)), title=EVIL)
+        if isinstance(event, e.Planned):
+            return replace(event, text=EVIL)
+        return replace(event, host=poison(event.host)) if hasattr(event, "host") else event  # type: ignore[call-arg]
+
+    stream = [Stamped(each.at, rename(each.event)) for each in make_run("failed", script=EVIL)]
+    html = render_run(fold_page(stream))
+    reader = Reader(html)
+    assert [tag for tag, _ in reader.elements].count("script") == 1
+    assert not [attributes for _, attributes in reader.elements if "onerror" in attributes]
+    assert '</title></p><script>alert("rank")</script>' in reader.text
+    assert "{{ 7 * 7 }}" in reader.text
+    assert "\x1b" not in html
+    assert "\u202e" not in html
+    assert r"\x1b[2J\u202e" in reader.text
+
+
+def test_the_page_says_the_first_cause_each_variable_with_its_reason_and_each_section() -> None:
+    text = Reader(render_run(fold_page(make_run("failed"), make_doctor(names(2))))).text
+    assert "✗ rank 3 on xeon02 exited with code 1 after" in text
+    assert "ValueError" in text
+    for words in ("one thread per core of the rank", "ens1f1", "socket 1 · NUMA 1 · CPUs 56-111", "19.2", "NET004"):
+        assert words in text
+    for title in ("Time", "Figures of the script", "Hosts over time", "Network", "Plan", "Stack", "Findings", "Logs"):
+        assert title in text
+
+
+def test_harmless_lines_are_folded_and_logs_are_cut_in_the_middle() -> None:
+    stream = list(make_run("good"))
+    noise = [
+        Stamped(START + 12, e.Output(0, "xeon01", "err", b"x" * 3000 + b"\n" if n % 2 else b"<" * 900 + b"\n"))
+        for n in range(9000)
+    ]
+    html = render_run(fold_page([*stream[:60], *noise, *stream[60:]]))
+    assert "of this rank&#39;s output are left out" in html
+    assert len(html) < 15 << 20
+
+
+def make_long_run() -> Iterator[Stamped]:
+    """64 ranks for 24 hours; each writes more than its page can hold, of characters that grow when they are escaped."""
+    for number, stamped in enumerate(make_run("good", 64, 8, 86_400, 240.0)):
+        yield stamped
+        if isinstance(stamped.event, e.Output) and number % 50 < 25:
+            data = b'<\x1b&"' * 500 + b"\n" + b"a line of a script\n" * 8
+            yield Stamped(stamped.at, replace(stamped.event, data=data))
+
+
+def test_the_page_of_64_ranks_and_24_hours_is_below_15_mb() -> None:
+    page = fold_page(make_long_run())
+    assert page.length > 86_000
+    html = render_run(page)
+    assert 1_000_000 < len(html.encode()) < 15_000_000
+
+
+def test_a_profile_is_part_of_the_page() -> None:
+    rank = ProfiledRank(0, "xeon01", 5, 1.0, 0.4, 0.2, 0.1)
+    profile = Profile("k7", 3, 7, "same", (rank,), operators=(OperatorTime(EVIL, 10, 0.5, 0.6),))
+    stream = [*make_run("good"), Stamped(START + 99, e.Answer(RunAnswer("k7", "done", False, profile)))]
+    reader = Reader(render_run(fold_page(stream)))
+    assert "profile of steps 3 to 7" in reader.text
+    assert "alert" in reader.text
+    assert [tag for tag, _ in reader.elements].count("script") == 1
+    assert "profile of steps" not in Reader(render_run(fold_page(make_run("good")))).text
+
+
+# the record -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    record = Record(tmp_path / "runs", "run", START)
+    stream = list(make_run("failed"))
+    token = Stamped(START + 30, e.Output(0, "xeon01", "out", b"using hf_abcdefghijklmnopqrstuv and hunter2!\n"))
+    for stamped in [*stream[:100], token, *stream[100:]]:
+        record.handle_event(stamped)
+    record.close(fold(stream))
+    return record.directory
+
+
+def test_a_saved_run_is_drawn_again_as_it_was_and_secrets_are_masked(saved: Path) -> None:
+    page = read_page(saved, saved.parent, {"MY_TOKEN": "hunter2!"}, read_known_errors)
+    fresh = fold_page(make_run("failed"))
+    assert [row.spans for row in page.rows] == [row.spans for row in fresh.rows]
+    assert page.launch == fresh.launch
+    text = render_run(page)
+    assert "using *** and ***" in text
+    assert "hunter2" not in text
+    assert "hf_abc" not in text
+
+
+def test_a_record_without_ranks_has_no_page(tmp_path: Path) -> None:
+    record = Record(tmp_path / "runs", "sync", START)
+    record.handle_event(Stamped(START, e.Started("sync", "", ())))
+    record.close(None)
+    with pytest.raises(UsageError, match="no rank was started"):
+        read_page(record.directory, tmp_path, {}, read_known_errors)
+
+
+def test_each_run_leaves_its_page_readable_for_its_owner_alone(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    sink = PageSink(tmp_path, tmp_path, warnings.append)
+    stream = list(make_run("good"))
+    for stamped in stream:
+        sink.handle_event(stamped)
+    sink.close(fold(stream))
+    sink.close(fold(stream))
+    assert stat.S_IMODE((tmp_path / PAGE).stat().st_mode) == 0o600
+    assert "ended well" in (tmp_path / PAGE).read_text()
+    assert not warnings
+
+
+def test_a_page_that_cannot_be_made_is_one_warning_and_nothing_else(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    stream = list(make_run("good"))
+    (tmp_path / "file").touch()
+    sink = PageSink(tmp_path / "file", tmp_path, warnings.append)  # not a directory
+    for stamped in stream:
+        sink.handle_event(stamped)
+    sink.close(fold(stream))
+    assert len(warnings) == 1
+    assert "the run is not affected" in warnings[0]
+
+    class Broken:
+        def __getattr__(self, name: str) -> None:
+            raise RuntimeError("planted")
+
+    sink = PageSink(tmp_path, tmp_path, warnings.append)
+    sink.handle_event(stream[0])
+    sink._builder = Broken()  # type: ignore[assignment]
+    for stamped in stream:
+        sink.handle_event(stamped)
+    sink.close(fold(stream))
+    assert len(warnings) == 2
+    assert not (tmp_path / PAGE).exists()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_recorded_command_leaves_its_page_unless_it_is_not_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path)
+    monkeypatch.setattr(loop, "get_cache_directory", lambda: tmp_path)
+
+    def workflow(_: object) -> Generator[e.Event, None, None]:
+        yield from (stamped.event for stamped in make_run("good"))
+
+    options = loop.OutputOptions(output="plain", report=wanted)
+    assert loop.run_command(workflow, options, acting=True) is Exit.OK
+    [record] = (tmp_path / "runs").iterdir()
+    assert (record / PAGE).is_file() == wanted
+
+
+def test_a_page_replaces_a_file_whole_and_never_writes_through_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link.html"
+    target.write_text("mine")
+    link.symlink_to(target)
+    with pytest.raises(UsageError, match="not a regular file"):
+        write_page(link, "page")
+    assert target.read_text() == "mine"
+    write_page(target, "page \udcff")
+    assert target.read_text() == "page ?"
+    assert {path.name for path in tmp_path.iterdir()} == {"target", "link.html"}
+
+
+# drawings ---------------------------------------------------------------------------------------------------------
+
+
+def test_axes_have_round_numbers_around_all_values() -> None:
+    assert choose_scale([0.3, 2.31]) == (0.0, 2.5)
+    assert choose_scale([98.0, 99.0]) == (98.0, 99.0)
+    assert choose_scale([98.0, 99.0], zero=True) == (0.0, 100.0)
+    low, high = choose_scale([5.0])
+    assert low < 5 < high
+    low, high = choose_scale([-1e-12, 1e12])
+    assert low <= -1e-12 < 1e12 <= high
+    for length in (0.1, 7.0, 60.0, 3600.0, 86_400.0, 3e6):
+        assert 1 <= len(list_ticks(length)) <= 7
+
+
+def test_one_rank_without_anything_is_a_page() -> None:
+    stream = [Stamped(START, e.RunStarted("k7", "a", ("a",), "train.py", START))]
+    page: RunPage = fold_page(stream)
+    assert "No rank wrote anything." in render_run(page)
+    policies = [attributes.get("content") or "" for _, attributes in Reader(render_run(page, live=True)).elements]
+    assert [policy for policy in policies if "connect-src 'self'" in policy]

@@ -1,0 +1,50 @@
+"""Figures of any length in a bounded number of points."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.decide.page.series import Series, find_stragglers
+
+POINTS = st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e9, 1e9)), min_size=1, max_size=300)
+
+
+@given(points=POINTS, columns=st.integers(2, 40))
+def test_the_extremes_and_the_last_point_are_kept_in_a_bounded_number(
+    points: list[tuple[float, float]], columns: int
+) -> None:
+    points = sorted(points)
+    series = Series(columns)
+    for at, value in points:
+        series.add_point(at, value)
+    kept = series.points()
+    assert len(kept) <= 2 * columns + 1
+    assert set(kept) <= set(points)
+    assert list(kept) == sorted(kept)
+    values = [value for _, value in points]
+    assert min(value for _, value in kept) == min(values)
+    assert max(value for _, value in kept) == max(values)
+    assert kept[-1][0] == points[-1][0]
+
+
+def test_a_spike_of_one_point_in_a_day_is_still_drawn() -> None:
+    series = Series(100)
+    for second in range(86_400):
+        series.add_point(second, 50.0 if second == 40_000 else 1.0)
+    assert (40_000, 50.0) in series.points()
+
+
+def test_what_is_not_a_number_is_left_out() -> None:
+    series = Series(10)
+    for value in (1.0, math.nan, math.inf, 2.0):
+        series.add_point(value, value)
+    assert series.points() == ((1.0, 1.0), (2.0, 2.0))
+
+
+def test_stragglers_are_below_the_median_of_all_and_two_ranks_have_none() -> None:
+    assert find_stragglers([(0, 1.0), (1, 1.0), (2, 0.5), (3, 0.95)]) == {2: 0.5 / 0.975}
+    assert find_stragglers([(0, 1.0), (1, 0.1)]) == {}
+    assert find_stragglers([(0, 0.0), (1, 0.0), (2, 0.0)]) == {}

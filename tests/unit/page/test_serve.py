@@ -1,0 +1,185 @@
+"""The page of a run that goes on: for this machine, for those who know the token, and at no cost for the run."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from ipexctl.act.context import Context
+from ipexctl.act.page_server import ServedPage, parse_address, serve_page
+from ipexctl.act.ssh import Links
+from ipexctl.loop import read_known_errors
+from ipexctl.model import events as e
+from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Stamped
+from ipexctl.verbs.run.serve import LivePage
+from tests.unit.page.runs import fold_page, make_run
+from tests.unit.show.streams import START
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8000", ("127.0.0.1", 8000)), ("8000", ("127.0.0.1", 8000)), (":0", ("127.0.0.1", 0)),
+        ("localhost:1", ("127.0.0.1", 1)), ("[::1]:0", ("::1", 0)), ("127.0.0.2:80", ("127.0.0.2", 80)),
+    ],
+)  # fmt: skip
+def test_addresses_of_loopback_are_taken(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "xeon01:80", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "", "*:1"],
+)
+def test_every_other_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--serve"):
+        parse_address(text)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with serve_page(("127.0.0.1", 0), lambda: ServedPage("7", b"<main>whole</main>", b"part")) as served:
+        yield served
+
+
+def ask(url: str, path: str | None = None, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+    split = urlsplit(url)
+    connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=20)
+    connection.request(method, split.path if path is None else path, headers=headers)
+    response = connection.getresponse()
+    response.body = response.read()  # type: ignore[attr-defined]
+    connection.close()
+    return response
+
+
+def body(response: http.client.HTTPResponse) -> bytes:
+    return response.body  # type: ignore[attr-defined, no-any-return]
+
+
+def test_who_knows_the_token_gets_the_page_and_only_what_changed(url: str) -> None:
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", url)
+    response = ask(url)
+    assert (response.status, body(response)) == (200, b"<main>whole</main>")
+    assert (response.headers["Cache-Control"], response.headers["Referrer-Policy"]) == ("no-store", "no-referrer")
+    assert response.headers["X-Frame-Options"] == "DENY"
+    assert body(ask(url, urlsplit(url).path + "?part")) == b"part"
+    assert ask(url, **{"If-None-Match": response.headers["ETag"]}).status == 304
+
+
+def test_without_the_token_there_is_nothing(url: str) -> None:
+    token = urlsplit(url).path
+    for path in ("/", "//", token[:-2] + "/", token + "x", token.upper(), "/%2e/" + token):
+        response = ask(url, path)
+        assert (response.status, body(response)) == (404, b""), path
+    assert ask(url, method="POST").status == 501
+    assert ask(url, method="OPTIONS").status == 501
+
+
+def test_a_name_that_was_pointed_at_loopback_is_refused_even_with_the_token(url: str) -> None:
+    port = urlsplit(url).port
+    for name in (
+        "evil.example",
+        f"evil.example:{port}",
+        "127.0.0.1",
+        f"127.0.0.1.evil.example:{port}",
+        "localhost",
+        "",
+    ):
+        response = ask(url, Host=name)
+        assert (response.status, body(response)) == (421, b""), name
+    assert ask(url, Host=f"localhost:{port}").status == 200
+    assert ask(url, Host=f"LocalHost:{port}").status == 200
+
+
+def test_a_viewer_that_says_nothing_holds_up_nobody_and_the_server_ends(url: str) -> None:
+    split = urlsplit(url)
+    silent = [socket.create_connection((split.hostname or "", split.port or 0)) for _ in range(8)]
+    assert ask(url).status == 200
+    for connection in silent:
+        connection.close()
+
+
+def test_after_its_end_nothing_listens() -> None:
+    with serve_page(("127.0.0.1", 0), lambda: ServedPage("", b"", b"")) as url:
+        pass
+    with pytest.raises(OSError, match="refused"):
+        ask(url)
+
+
+def test_a_port_in_use_is_an_error_and_not_another_port(url: str) -> None:
+    port = urlsplit(url).port or 0
+    with pytest.raises(UsageError, match=f"nothing can listen on 127.0.0.1 port {port}"):
+        serve_page(("127.0.0.1", port), lambda: ServedPage("", b"", b"")).__enter__()
+
+
+# what is served ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> LivePage:
+    return LivePage(Context(Links(), tmp_path, tmp_path), {"MY_TOKEN": "hunter2!"}, read_known_errors)
+
+
+def test_many_viewers_are_one_drawing(page: LivePage, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    draw = page._draw_anew
+
+    def count() -> ServedPage:
+        drawn.append(1)
+        return draw()
+
+    monkeypatch.setattr(page, "_draw_anew", count)
+    for stamped in make_run("good"):
+        if stamped.at > START + 20:
+            break
+        page.handle_event(stamped.event)
+    viewers = [threading.Thread(target=page.draw) for _ in range(20)]
+    for viewer in viewers:
+        viewer.start()
+    for viewer in viewers:
+        viewer.join()
+    assert len(drawn) == 1
+
+
+def test_the_page_follows_the_run(page: LivePage) -> None:
+    assert b"Nothing of the run was read yet" in page.draw().whole
+    tags = []
+    for number, stamped in enumerate(make_run("good")):
+        page.handle_event(stamped.event)
+        if number % 60 == 50:
+            page.finish()  # as if time had passed
+            tags.append(page.draw().tag)
+    assert len(set(tags)) == len(tags) > 3
+
+
+def test_the_end_of_the_run_stops_its_renewal_and_secrets_are_masked(page: LivePage) -> None:
+    for stamped in make_run("good"):
+        page.handle_event(stamped.event)
+    page.handle_event(e.Output(0, "xeon01", "out", b"with hunter2!\n"))
+    page.finish()
+    served = page.draw()
+    assert b'data-live="0"' in served.part
+    assert served.part.startswith(b"<main>")
+    assert b"ended well" in served.part
+    assert b"with ***" in served.part
+    assert b"hunter2" not in served.whole
+
+
+def test_lines_of_before_the_watch_are_not_drawn_as_figures_of_now() -> None:
+    begun, came = START, START + 600
+    stream = [Stamped(came, e.RunStarted("k7", "a", ("a",), "train.py", begun, "train.py"))]
+    stream += [Stamped(came + n / 100, e.Output(0, "a", "out", b"step %d loss 9.5\n" % n)) for n in range(100)]
+    stream += [Stamped(came + 5 + n, e.Output(0, "a", "out", b"step %d loss 0.5\n" % (200 + n))) for n in range(5)]
+    page = fold_page(stream)
+    assert page.watched_from == pytest.approx(600)
+    (loss,) = (figure for figure in page.figures if figure.key == "loss")
+    assert {value for _, value in loss.curves[0].points} == {0.5}
+    assert len(page.logs[0].lines) == 105

@@ -1,0 +1,193 @@
+"""Ranks on one clock: collectives are matched, stragglers are measured, one trace shows all."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from ipexctl.decide.profile.kernels import KernelReport
+from ipexctl.decide.profile.merge import HostClock, Merging, build_profile, format_trace, merge_ranks, summarise_rank
+from ipexctl.decide.profile.steps import RecordedSteps
+from ipexctl.decide.profile.traces import RankTrace, parse_trace
+from tests.unit.profile.written import BASE, op, pack, work
+
+NONE = KernelReport({})
+
+
+def trace_of(rank: int, host: str, *events: dict[str, Any], ahead: float = 0.0) -> RankTrace:
+    """``ahead``: seconds by which the host's clock is."""
+    return parse_trace(pack(*events, base=BASE + round(ahead * 1e9)), rank, host)
+
+
+def merged(*traces: RankTrace, clocks: dict[str, HostClock] | None = None) -> Merging:
+    steps = RecordedSteps(3, 4, (BASE, BASE + 50_000_000, BASE + 100_000_000), True)
+    return merge_ranks([summarise_rank(trace, steps, NONE) for trace in traces], clocks or {})
+
+
+def late(rank: int, host: str, start: float, *, ahead: float = 0.0) -> RankTrace:
+    """A rank that enters two collectives, each ``start`` ms after 0; both end at 40 and 90 ms for all."""
+    ends = [40_000, 90_000]
+    works = [work("gloo:all_reduce", start * 1000 + 50_000 * n, end - start * 1000 - 50_000 * n)
+             for n, end in enumerate(ends)]  # fmt: skip
+    return trace_of(rank, host, op("aten::mm", 0, 5000), *works, ahead=ahead)
+
+
+def test_the_clocks_of_hosts_are_set_by_the_ends_of_collectives() -> None:
+    """node1's clock is 2 s ahead; its rank is the one that comes late."""
+    merging = merged(late(0, "node0", 10), late(1, "node1", 35, ahead=2.0))
+    assert merging.clock == "collectives"
+    assert merging.offsets == {"node0": 0, "node1": pytest.approx(2.0)}
+    assert merging.shifts[0] == pytest.approx(merging.shifts[1], abs=0.01)
+    profile = build_profile("run", merging, (), 3, 4)
+    first, second = profile.ranks
+    assert first.waiting == pytest.approx(0.050)
+    assert first.awaited == 0.0
+    assert second.waiting == pytest.approx(0.0, abs=1e-6)
+    assert second.awaited == pytest.approx(0.050)
+    (collective,) = profile.collectives
+    assert (collective.calls, collective.matched) == (4, 2)
+    assert collective.longest_wait == pytest.approx(0.025)
+
+
+def test_a_clock_that_the_run_measured_well_is_taken() -> None:
+    clocks = {"node0": HostClock(0.0, 0.0001), "node1": HostClock(2.0, 0.0004)}
+    merging = merged(late(0, "node0", 10), late(1, "node1", 35, ahead=2.0), clocks=clocks)
+    assert (merging.clock, merging.clock_error) == ("run", 0.0004)
+    assert merging.shifts[0] == pytest.approx(merging.shifts[1], abs=0.01)
+
+
+def test_a_clock_that_the_run_measured_badly_is_not() -> None:
+    clocks = {"node0": HostClock(0.0, 0.0001), "node1": HostClock(1.5, 0.8)}
+    merging = merged(late(0, "node0", 10), late(1, "node1", 35, ahead=2.0), clocks=clocks)
+    assert merging.clock == "collectives"
+    alone = [trace_of(rank, f"node{rank}", op("aten::mm", 0, 1)) for rank in range(2)]
+    assert merged(*alone, clocks=clocks).clock == "run"  # it is all there is
+    assert merged(*alone).clock == "hosts"
+
+
+def test_a_clock_that_the_run_measured_better_than_collectives_agree_is_taken() -> None:
+    """A busy host leaves its collectives late by now more and now less."""
+    ends = [[40_000, 90_000, 140_000], [41_000, 97_000, 160_000]]
+    traces = [
+        trace_of(
+            rank, f"node{rank}", *(work("gloo:all_reduce", end - 30_000, 30_000) for end in ends[rank]), ahead=rank
+        )
+        for rank in range(2)
+    ]
+    assert merged(*traces).clock == "collectives"
+    assert merged(*traces).clock_error == pytest.approx(0.013)
+    clocks = {"node0": HostClock(0.0, 0.0015), "node1": HostClock(1.0, 0.002)}
+    assert (merged(*traces, clocks=clocks).clock, merged(*traces, clocks=clocks).clock_error) == ("run", 0.002)
+    clocks["node1"] = HostClock(1.0, 0.02)
+    assert merged(*traces, clocks=clocks).clock == "collectives"
+
+
+def test_ranks_of_one_host_have_one_clock() -> None:
+    merging = merged(late(0, "node0", 10), late(1, "node0", 35))
+    assert merging.clock == "same"
+    assert build_profile("run", merging, (), 3, 4).ranks[1].awaited == pytest.approx(0.050)
+
+
+def test_collectives_that_not_all_ranks_made_as_often_are_not_compared() -> None:
+    extra = trace_of(
+        1, "node0", work("gloo:all_reduce", 0, 5), work("gloo:broadcast", 7, 1), work("gloo:broadcast", 9, 1)
+    )
+    merging = merged(trace_of(0, "node0", work("gloo:all_reduce", 0, 5), work("gloo:broadcast", 7, 1)), extra)
+    assert [match.name for match in merging.matches] == ["gloo:all_reduce"]
+    assert merging.notes == ("gloo:broadcast was called 1 to 2 times by different ranks: not compared",)
+
+
+def test_a_broadcast_sets_no_clock() -> None:
+    """Its source may leave before the others enter."""
+    traces = [trace_of(rank, f"node{rank}", work("gloo:broadcast", 0, 5)) for rank in range(2)]
+    assert merged(*traces).clock == "hosts"
+
+
+def test_no_time_is_before_the_first() -> None:
+    """A step may have begun before the first operator that its trace shows: viewers take no negative times."""
+    trace = parse_trace(pack(op("aten::mm", 700, 5)), 0, "node0")
+    events = json.loads("".join(format_trace(merged(trace), [trace])))["traceEvents"]
+    assert min(event["ts"] for event in events if "ts" in event) == 0
+
+
+def test_collectives_of_impi_come_from_its_own_record() -> None:
+    """torch's profiler sees none of them."""
+    trace = trace_of(0, "node0", op("aten::mm", 5, 1), op("c10d::allreduce_", 6, 1))
+    works = (("barrier", BASE + 50_000, BASE + 60_000), ("allreduce", BASE + 10_000, BASE + 40_000))
+    steps = RecordedSteps(3, 4, (BASE, BASE + 100_000), True, "", works)
+    merging = merge_ranks([summarise_rank(trace, steps, NONE)], {})
+    seconds = {row.name: row.seconds for row in build_profile("run", merging, (), 3, 4).collectives}
+    assert list(seconds) == ["impi:allreduce", "impi:barrier"], "most time first"
+    assert seconds == pytest.approx({"impi:allreduce": 30e-6, "impi:barrier": 10e-6})
+    events = json.loads("".join(format_trace(merging, [trace])))["traceEvents"]
+    shown = [(event["name"], event["dur"]) for event in events if event.get("cat") == "collective"]
+    assert shown == [("impi:allreduce", 30), ("impi:barrier", 10)]
+
+
+def test_one_rank_alone_waits_for_nobody() -> None:
+    profile = build_profile("run", merged(late(0, "node0", 10)), (), 3, 4)
+    assert (profile.ranks[0].waiting, profile.ranks[0].awaited) == (0, 0)
+    assert profile.ranks[0].seconds == pytest.approx(0.1)
+
+
+def test_overlapping_collectives_count_once_in_a_ranks_time() -> None:
+    trace = trace_of(0, "node0", work("gloo:all_reduce", 0, 100), work("gloo:all_reduce", 50, 100, tid=10))
+    assert build_profile("run", merged(trace), (), 3, 4).ranks[0].collectives == pytest.approx(150e-6)
+
+
+def events_of(*traces: RankTrace) -> list[dict[str, Any]]:
+    text = "".join(format_trace(merged(*traces), traces))
+    events = json.loads(text)["traceEvents"]
+    assert isinstance(events, list)
+    return events
+
+
+def test_each_rank_has_a_row_with_its_host_and_its_steps() -> None:
+    events = events_of(late(0, "node0", 10), late(3, "node1", 35, ahead=2.0))
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {0: "rank 0 · node0", 3: "rank 3 · node1"}
+    steps = [event["name"] for event in events if event.get("cat") == "step" and event["pid"] == 0]
+    assert steps == ["step 3", "step 4"]
+
+
+def test_an_arrow_goes_from_the_rank_that_came_last_to_each_that_waited() -> None:
+    traces = [late(0, "node0", 10), late(1, "node0", 20), late(2, "node1", 35, ahead=2.0)]
+    events = events_of(*traces)
+    arrows = [event for event in events if event.get("cat") == "collective" and event["ph"] != "X"]
+    assert len(arrows) == 2 * 2 * 2  # two collectives, two that waited, two ends
+    slices = [event for event in events if event.get("cat") == "collective" and event["ph"] == "X"]
+    by_id: dict[int, list[dict[str, Any]]] = {}
+    for arrow in arrows:
+        by_id.setdefault(arrow["id"], []).append(arrow)
+        assert any(  # in a slice, or the viewer would drop it
+            (each["pid"], each["tid"]) == (arrow["pid"], arrow["tid"])
+            and each["ts"] <= arrow["ts"] <= each["ts"] + each["dur"]
+            for each in slices
+        )
+    for start, end in by_id.values():
+        assert (start["ph"], end["ph"], start["pid"]) == ("s", "f", 2)
+        assert start["ts"] < end["ts"]
+
+
+def test_collectives_that_overlap_stand_in_different_rows() -> None:
+    """A viewer shows slices of one row only if each is inside of the other or after it."""
+    works = [work("gloo:all_reduce", 10 * n, 25) for n in range(6)]
+    rows: dict[int, list[tuple[float, float]]] = {}
+    for event in events_of(trace_of(0, "node0", *works)):
+        if event.get("cat") == "collective":
+            rows.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    assert sum(map(len, rows.values())) == 6
+    assert all(end <= start for row in rows.values() for (_, end), (start, _) in pairwise(row))
+
+
+def test_arrows_of_different_ranks_have_different_numbers() -> None:
+    arrows = [
+        {"ph": phase, "cat": "fwdbwd", "id": 5, "ts": ts, "tid": 7, "pid": 1} for phase, ts in (("s", 1), ("f", 3))
+    ]
+    traces = [trace_of(rank, "node0", op("aten::mm", 0, 5), *arrows) for rank in range(2)]
+    ids = [(event["pid"], event["id"]) for event in events_of(*traces) if event.get("cat") == "fwdbwd"]
+    assert len(ids) == 4
+    assert len({number for _, number in ids}) == 2

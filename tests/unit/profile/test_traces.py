@@ -1,0 +1,114 @@
+"""The trace of one rank: what is read of it, and that a damaged or hostile one is refused with a reason."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from ipexctl.decide.profile import traces
+from ipexctl.decide.profile.traces import TraceError, find_collectives, parse_trace, sum_operators
+from tests.unit.profile.written import BASE, op, pack, work
+
+
+def test_times_begin_at_the_first_event_and_the_base_is_kept() -> None:
+    trace = parse_trace(pack(op("aten::mm", 5000.5, 3), op("aten::add", 5001, 1, tid=8)), 3, "node1")
+    assert trace.origin == BASE + 5_000_000
+    assert [(each.name, each.start, each.end, each.thread) for each in trace.slices] == [
+        ("aten::mm", 0.5, 3.5, 1),
+        ("aten::add", 1, 2, 2),
+    ]
+
+
+def test_arguments_that_people_look_at_stay() -> None:
+    event = op("aten::mm", 0, 1, args={"Input Dims": [[2, 3]], "Ev Idx": 7, "Input type": []})
+    (slice_,) = parse_trace(pack(event), 0, "node0").slices
+    assert slice_.arguments == {"Input Dims": [[2, 3]]}
+
+
+def test_own_time_is_without_what_an_operator_calls() -> None:
+    events = [
+        op("aten::linear", 0, 100),
+        op("aten::addmm", 10, 60),
+        op("aten::copy_", 20, 10),
+        op("aten::copy_", 70, 10),
+        op("aten::linear", 200, 50),
+        op("aten::addmm", 5, 30, tid=8),  # of another thread: no part of the first
+    ]
+    sums = sum_operators(parse_trace(pack(*events), 0, "node0").slices)
+    expected = {"aten::linear": (2, 80e-6, 150e-6), "aten::addmm": (2, 80e-6, 90e-6), "aten::copy_": (2, 20e-6, 20e-6)}
+    assert sums.keys() == expected.keys()
+    for name, values in expected.items():
+        assert sums[name] == pytest.approx(values), name
+
+
+def test_a_recursive_call_counts_once_in_the_total() -> None:
+    sums = sum_operators(parse_trace(pack(op("f", 0, 10), op("f", 2, 5)), 0, "node0").slices)
+    assert sums["f"] == pytest.approx((2, 10e-6, 10e-6))
+
+
+def test_collectives_are_the_work_of_a_backend_in_the_order_of_their_starts() -> None:
+    events = [work("gloo:barrier", 50, 5), op("c10d::allreduce_", 0, 2), work("gloo:all_reduce", 1, 30, tid=10)]
+    collectives = find_collectives(parse_trace(pack(*events), 0, "node0").slices)
+    assert [(each.name, each.start, each.finished) for each in collectives] == [
+        ("gloo:all_reduce", 1, True),
+        ("gloo:barrier", 50, True),
+    ]
+    ccl = parse_trace(pack(op("oneccl_bindings_for_pytorch::allreduce", 0, 2)), 0, "node0")
+    assert [each.name for each in find_collectives(ccl.slices)] == ["oneccl_bindings_for_pytorch:allreduce"]
+
+
+def test_a_backend_without_titles_has_its_calls_whose_end_is_not_that_of_the_work() -> None:
+    collectives = find_collectives(parse_trace(pack(op("c10d::allreduce_", 0, 2)), 0, "node0").slices)
+    assert [(each.name, each.finished) for each in collectives] == [("c10d:allreduce", False)]
+
+
+GOOD = op("aten::mm", 1, 1)
+DEEP = b'{"traceEvents":' + b"[" * 200_000
+BAD = {
+    "empty file": (b"", "cut off"),
+    "no gzip": (b"{}", "not what gzip writes"),
+    "cut off": (pack(GOOD)[:-9], "cut off"),
+    "no JSON": (gzip.compress(b"\x1b]0;x\x07"), "not JSON"),
+    "half of it": (gzip.compress(b'{"traceEvents": [{"ph": "X"'), "not JSON"),
+    "no text": (gzip.compress(b'{"traceEvents": ["\xff"]}'), "not JSON"),
+    "too deep": (gzip.compress(DEEP), "nested too deeply"),
+    "no object": (gzip.compress(b"[]"), "no list of events"),
+    "no list": (gzip.compress(b'{"traceEvents": {}}'), "no list of events"),
+    "no event": (pack(), "empty"),
+    "event of text": (pack("x"), "no object"),
+    "no name": (pack({**GOOD, "name": 3}), "no name"),
+    "no time": (pack({**GOOD, "ts": "1"}), "no ts that is a time"),
+    "true for a time": (pack({**GOOD, "ts": True}), "no ts that is a time"),
+    "time before all": (pack({**GOOD, "dur": -1}), "no dur that is a time"),
+    "far away": (pack({**GOOD, "dur": 10**300}), "no dur that is a time"),
+    "not a number": (pack({**GOOD, "dur": float("nan")}), "a time that is NaN"),
+    "number without an end": (gzip.compress(b'{"traceEvents": [], "x": ' + b"9" * 5000 + b"}"), "not JSON"),
+    "base of text": (pack(GOOD, base="0"), "no base time"),
+    "arrow without a number": (pack(GOOD, {"ph": "s", "cat": "fwdbwd", "id": "x", "ts": 1}), "no number"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_trace_that_cannot_be_used_is_refused_with_a_reason(case: str) -> None:
+    data, why = BAD[case]
+    with pytest.raises(TraceError, match=why):
+        parse_trace(data, 0, "node0")
+
+
+def test_a_trace_that_unpacks_to_more_than_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "LARGEST", 1000)
+    with pytest.raises(TraceError, match="more than"):
+        parse_trace(gzip.compress(b" " * 5000), 0, "node0")
+
+
+def test_deep_nesting_of_slices_costs_no_more_than_their_number() -> None:
+    """Operators that are all inside of each other: quadratic work would not end."""
+    count = 200_000
+    sums = sum_operators(parse_trace(pack(*(op("f", n, 2 * count - 2 * n) for n in range(count))), 0, "n").slices)
+    assert sums["f"].calls == count
+
+
+def test_names_of_any_length_and_threads_of_any_kind_are_read() -> None:
+    trace = parse_trace(pack(op("x" * 9000, 0, 1, tid=[]), op("y", 0, 1, tid="Spans")), 0, "node0")  # type: ignore[arg-type]
+    assert [len(each.name) for each in trace.slices] == [500, 1]

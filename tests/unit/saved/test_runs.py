@@ -1,0 +1,352 @@
+"""The command ``runs``: what it lists of saved runs, and which of them it removes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from ipexctl.cli import app
+from ipexctl.decide.parsing.amounts import parse_clock, parse_size, parse_span
+from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune
+from ipexctl.model import events as e
+from ipexctl.model.answers import PruneAnswer, RunsAnswer, SavedRun, SparedRun
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.events import Stamped
+from ipexctl.show.record import Record, is_record_in_use
+from ipexctl.show.saved_runs_screen import format_pruned_runs, format_saved_runs
+from ipexctl.verbs.run.saved_runs import list_runs, parse_since, prune_runs
+from tests.unit.show import streams
+from tests.unit.show.streams import fold
+
+AT = streams.START
+DAY = 86400.0
+
+
+def save(runs: Path, stream: list[Stamped], verb: str = "run", at: float = AT, report: bool = True) -> Path:
+    """A saved run; as old as ``at``, also by its files."""
+    record = Record(runs, verb, at)
+    for stamped in stream:
+        record.handle_event(stamped)
+    record.close(fold(stream) if report else None)
+    for path in record.directory.rglob("*"):
+        os.utime(path, (at, at), follow_symlinks=False)
+    return record.directory
+
+
+def rename_run(stream: list[Stamped], name: str) -> list[Stamped]:
+    """The same stream of another run on the hosts."""
+    return [
+        Stamped(each.at, e.RunStarted(name, *[getattr(each.event, key) for key in ("head", "ranks", "command")]))
+        if isinstance(each.event, e.RunStarted)
+        else each
+        for each in stream
+    ]
+
+
+def answer_of(workflow: Any) -> Any:
+    [value] = [event.value for event in workflow if isinstance(event, e.Answer)]
+    return value
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "ipexctl" / "runs"
+
+
+def test_saved_runs_are_listed_with_how_they_ended_and_why(runs: Path) -> None:
+    good, bad = list(streams.run(2, steps=4)), rename_run(list(streams.run(4, steps=4, fails=5)), "1032-q2")
+    save(runs, good)
+    save(runs, bad, at=AT + 60)
+    lost = Failure("xeon03", Kind.LOST, "lost (its guard ended)", code="lost")
+    install = [e.Started("install", "torch", ("xeon03",)), e.HostFailed(lost), e.Ended("install", Exit.OK)]
+    save(runs, streams.stamp(install, AT + 120), "install", AT + 120)
+    value = answer_of(list_runs(runs, (), RunFilter()))
+    assert [(run.verb, run.result, run.ranks, run.hosts) for run in value.runs] == [
+        ("install", "lost", 0, 1),
+        ("run", "failed", 8, 4),
+        ("run", "ok", 4, 2),
+    ]
+    assert [run.word for run in value.runs][1:] == ["1032-q2", "1031-k7"]
+    assert value.runs[0].cause == "xeon03: lost (its guard ended)"
+    assert value.runs[1].cause == "rank 5 on xeon03 exited with code 1: RuntimeError: loss is NaN at step 31"
+    assert value.runs[2].cause == ""
+    assert value.runs[1].seconds > 0
+    assert value.runs[1].bytes == sum(
+        path.stat().st_size for path in Path(value.runs[1].directory).rglob("*") if path.is_file()
+    )
+
+
+def test_a_doctor_that_found_errors_names_the_first(runs: Path) -> None:
+    stream = [each for each in streams.doctor(4) if not isinstance(each.event, e.HostFailed)]
+    save(runs, stream, "doctor")
+    [run] = answer_of(list_runs(runs, (), RunFilter())).runs
+    assert (run.result, run.hosts) == ("failed", 4)
+    assert run.cause.startswith("CPU002 xeon04 lowers the cluster")
+
+
+def test_a_run_that_others_share_the_id_of_is_named_by_its_directory(runs: Path) -> None:
+    first, second = (save(runs, list(streams.run(1, steps=2)), verb) for verb in ("run", "attach"))
+    value = answer_of(list_runs(runs, (), RunFilter()))
+    assert {run.word for run in value.runs} == {first.name, second.name}
+
+
+def test_a_record_that_is_being_written_runs_and_one_without_an_end_is_unfinished(runs: Path) -> None:
+    going = Record(runs, "run", AT)
+    for stamped in list(streams.run(2, steps=2))[:-4]:
+        going.handle_event(stamped)
+    save(runs, list(streams.run(2, steps=2))[:-4], at=AT - 60, report=False)
+    value = answer_of(list_runs(runs, (), RunFilter()))
+    assert [(run.result, run.ranks, run.title) for run in value.runs] == [
+        ("running", 4, "train_ddp.py  2 hosts × 2 ranks  gloo bf16"),
+        ("unfinished", 4, "train_ddp.py  2 hosts × 2 ranks  gloo bf16"),
+    ]
+    going.close()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [
+        (RunFilter(), 2),
+        (RunFilter(verb="run"), 1),
+        (RunFilter(result="failed"), 1),
+        (RunFilter(result="limit"), 0),
+        (RunFilter(script="TRAIN_DDP"), 1),
+        (RunFilter(since=AT + 30), 1),
+        (RunFilter(verb="run", result="ok"), 0),
+    ],
+)
+def test_runs_are_filtered(runs: Path, chosen: RunFilter, count: int) -> None:
+    save(runs, list(streams.run(2, steps=4, fails=1)))
+    save(runs, streams.stamp([e.Started("sync", "src", ("a",)), e.Ended("sync", Exit.OK)], AT + 60), "sync", AT + 60)
+    assert len(answer_of(list_runs(runs, (), chosen)).runs) == count
+
+
+def test_runs_are_named_as_everywhere(runs: Path) -> None:
+    save(runs, list(streams.run(1, steps=2)))
+    assert len(answer_of(list_runs(runs, ("1031-k7", "last"), RunFilter())).runs) == 1
+    with pytest.raises(UsageError, match="no saved run is called nothing"):
+        list(list_runs(runs, ("nothing",), RunFilter()))
+
+
+# removal ----------------------------------------------------------------------------------------------------------
+
+
+def made(name: str, changed: float = 0.0, size: int = 10, result: Any = "ok") -> SavedRun:
+    return SavedRun(name, name, "run", "train.py", result, "", changed, changed, 1.0, 2, 1, size, f"/runs/{name}")
+
+
+def choose(runs: list[SavedRun], policy: PrunePolicy, used: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
+    total = sum(run.bytes for run in runs)
+    choice = choose_runs_to_prune(runs, policy, 100 * DAY, total, lambda run: run.name in used)
+    return [run.name for run in choice.removed], [run.name for run, _ in choice.spared]
+
+
+NEWEST_FIRST = [made("d", 99 * DAY, 40), made("c", 90 * DAY, 30), made("b", 50 * DAY, 20), made("a", 10 * DAY, 10)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "removed"),
+    [
+        (PrunePolicy(older_than=30 * DAY), ["a", "b"]),
+        (PrunePolicy(larger_than=25), ["c", "d"]),
+        (PrunePolicy(max_size=75), ["a", "b"]),
+        (PrunePolicy(max_size=100), []),
+        (PrunePolicy(keep=1), ["a", "b", "c"]),
+        (PrunePolicy(keep=0), ["a", "b", "c", "d"]),
+        (PrunePolicy(older_than=30 * DAY, keep=3), ["a"]),
+        (PrunePolicy(older_than=80 * DAY, larger_than=35), ["a", "d"]),
+    ],
+)
+def test_rules_choose_what_is_removed(policy: PrunePolicy, removed: list[str]) -> None:
+    assert choose(NEWEST_FIRST, policy) == (removed, [])
+
+
+def test_what_is_in_use_or_may_be_is_spared() -> None:
+    every = [made("x", 99.5 * DAY, result="unfinished"), made("y", 10 * DAY, result="running"), *NEWEST_FIRST]
+    removed, spared = choose([*every, made("old", DAY, result="unfinished")], PrunePolicy(keep=0), used=("b",))
+    assert removed == ["old", "a", "c", "d"]
+    assert sorted(spared) == ["b", "x", "y"]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 100 * DAY), st.integers(0, 1 << 40)), max_size=8),
+    st.integers(0, 8),
+    st.integers(0, 1 << 42),
+)
+def test_the_newest_stay_and_the_rest_is_no_larger_than_allowed(
+    sizes: list[tuple[float, int]], keep: int, most: int
+) -> None:
+    every = [made(str(index), changed, size) for index, (changed, size) in enumerate(sizes)]
+    removed, _ = choose(every, PrunePolicy(max_size=most, keep=keep))
+    assert not {run.name for run in every[:keep]} & {*removed}
+    left = sum(run.bytes for run in every if run.name not in removed)
+    assert left <= most or len(every) - len(removed) == min(keep, len(every))
+
+
+def test_nothing_is_removed_without_yes_and_links_are_not_followed(runs: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("x")
+    old = save(runs, list(streams.run(1, steps=2)))
+    (old / "link").symlink_to(outside)
+    (runs / "2020-01-01T0000-run").symlink_to(outside)
+    new = save(runs, list(streams.run(1, steps=2)), at=time.time())
+    policy = PrunePolicy(older_than=DAY)
+    dry = answer_of(prune_runs(runs, (), RunFilter(), policy, dry=True))
+    assert dry.dry
+    assert [run.name for run in dry.removed] == [old.name]
+    assert old.exists()
+    done = answer_of(prune_runs(runs, (), RunFilter(), policy, dry=False))
+    assert done.bytes == dry.bytes > 0
+    assert not old.exists()
+    assert new.exists()
+    assert (outside / "kept").exists()
+
+
+def test_a_record_that_another_process_writes_is_never_removed(runs: Path) -> None:
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom ipexctl.show.record import Record\n"
+        "from ipexctl.model.events import Started, Stamped\n"
+        "r = Record(Path(sys.argv[1]), 'run', time.time())\n"
+        "r.handle_event(Stamped(time.time(), Started('run', 't', ())))\n"
+        "print(r.directory, flush=True)\nsys.stdin.read()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(runs)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    ) as other:
+        assert other.stdout
+        directory = Path(other.stdout.readline().strip())
+        for path in directory.iterdir():
+            os.utime(path, (AT, AT))  # however old it looks
+        assert is_record_in_use(directory)
+        value = answer_of(prune_runs(runs, (), RunFilter(), PrunePolicy(keep=0), dry=False))
+        assert value.removed == ()
+        assert [spared.name for spared in value.spared] == [directory.name]
+        assert directory.exists()
+        other.communicate("")
+    assert not is_record_in_use(directory)
+
+
+def test_prune_without_a_rule_is_refused(runs: Path) -> None:
+    with pytest.raises(UsageError, match="--prune needs a rule"):
+        list(prune_runs(runs, (), RunFilter(), PrunePolicy(), dry=True))
+
+
+# words ------------------------------------------------------------------------------------------------------------
+
+
+def test_spans_sizes_and_times_are_read() -> None:
+    assert [parse_span("--x", text) for text in ("90s", "30m", "2h", "1.5d", "4w")] == [90, 1800, 7200, 129600, 2419200]
+    assert [parse_size("--x", text) for text in ("12", "500M", "2G", "1.5GiB", "3kb")] == [
+        12, 500 << 20, 2 << 30, 3 << 29, 3072]  # fmt: skip
+    assert [parse_clock("--at", text) for text in ("00:12:30", "12:30", "750", "0:00:01.5")] == [750, 750, 750, 1.5]
+    now = time.mktime((2026, 11, 22, 9, 0, 0, 0, 0, -1))
+    assert parse_since("2h", now) == now - 7200
+    assert parse_since("08:30", now) == now - 1800
+    assert parse_since("2026-11-21T09:00", now) == now - DAY
+    assert parse_since("2026-11-22", now) == now - 9 * 3600
+
+
+@pytest.mark.parametrize("text", ["", "2", "-1d", "2y", "1e9d", "١d", "d", "1 d 2h"])
+def test_other_words_are_no_spans(text: str) -> None:
+    with pytest.raises(UsageError, match="--older-than takes a span of time"):
+        parse_span("--older-than", text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "1:60", "-5", "1.5:00", "1:", "nan"])
+def test_other_words_are_no_times(text: str) -> None:
+    with pytest.raises(UsageError, match="--at takes a time"):
+        parse_clock("--at", text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "2026-13-01", "25:00", "3y"])
+def test_other_words_are_no_dates(text: str) -> None:
+    with pytest.raises(UsageError, match="--since takes"):
+        parse_since(text, AT)
+
+
+# screens ----------------------------------------------------------------------------------------------------------
+
+
+def drawn(items: Any, width: int) -> list[str]:
+    import io
+
+    from ipexctl.show import typeset
+    from ipexctl.show.pipe import Pipe
+
+    buffer = io.BytesIO()
+    pipe = Pipe(buffer)
+    typeset.print_items(typeset.make_console(pipe, width), pipe, items)
+    pipe.flush()
+    return buffer.getvalue().decode().splitlines()
+
+
+NAMES = ("2026-11-20T1031-run", "2026-11-20T1020-install")
+CAUSE = "rank 5 on xeon02 was killed (out of memory: 250 GiB of 251 GiB of its control group)"
+TITLE = "train_ddp.py --epochs 3 --data /scratch/imagenet"
+LISTED = (
+    SavedRun(NAMES[0], "1120-103112-k7", "run", TITLE, "failed", CAUSE, AT, AT, 134.0, 8, 4, 5 << 20, f"/r/{NAMES[0]}"),
+    SavedRun(NAMES[1], NAMES[1], "install", "torch 2.8.0", "ok", "", AT, AT, 61.0, 0, 4, 90_000, f"/r/{NAMES[1]}"),
+)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 160])
+def test_the_list_fits_every_width(width: int) -> None:
+    lines = drawn(format_saved_runs(RunsAnswer("/r", 2, LISTED)), width)
+    assert all(len(line) <= width for line in lines), lines
+    assert lines[1].startswith("1120-103112-k7")
+    assert "failed" in lines[1]
+    assert "rank 5 on xeon02 was killed" in " ".join(line.strip() for line in lines)
+    if width >= 120:
+        assert "8 on 4 hosts" in lines[1]
+        assert "train_ddp.py --epochs 3" in lines[1]
+
+
+def test_an_empty_list_says_where_it_looked() -> None:
+    assert drawn(format_saved_runs(RunsAnswer("/r", 0, ())), 80) == ["no run is saved in /r"]
+    assert drawn(format_saved_runs(RunsAnswer("/r", 3, ())), 80) == ["none of the 3 saved runs matches in /r"]
+
+
+def test_a_title_of_others_cannot_change_the_terminal() -> None:
+    evil = made("x").__class__(**{**vars(made("x")), "title": "\x1b[2Jt\n\u202e", "cause": "\x1b]0;x\x07"})
+    assert "\x1b" not in "\n".join(drawn(format_saved_runs(RunsAnswer("/r", 1, (evil,))), 80))
+
+
+def test_what_was_removed_is_summed_up() -> None:
+    spared = (SparedRun("x", "in use by another process"),)
+    dry = drawn(format_pruned_runs(PruneAnswer("/r", LISTED, spared, 5 << 20, True)), 100)
+    assert dry[-2:] == [
+        "! not removed: x: in use by another process",
+        "would remove 2 saved runs, 5.0 MiB; nothing was removed",
+    ]
+    assert (
+        drawn(format_pruned_runs(PruneAnswer("/r", LISTED[:1], (), 5 << 20)), 100)[-1] == "removed 1 saved run, 5.0 MiB"
+    )
+
+
+# the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_lists_prunes_and_refuses(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(runs.parent.parent))
+    directory = save(runs, list(streams.run(1, steps=2)))
+    call = CliRunner().invoke
+    assert [run["name"] for run in json.loads(call(app, ["runs", "--json"]).stdout)["runs"]] == [directory.name]
+    assert "1031-k7" in call(app, ["runs"]).stdout
+    assert call(app, ["runs", "--keep", "3"]).exit_code == Exit.INPUT
+    dry = call(app, ["runs", "last", "--prune", "--older-than", "1d", "--keep", "0", "--json"])
+    assert json.loads(dry.stdout)["next"] == "ipexctl runs last --prune --older-than 1d --keep 0 --yes"
+    assert directory.exists()
+    assert "removed 1 saved run" in call(app, ["runs", "--prune", "--older-than", "1d", "--yes"]).stdout
+    assert not directory.exists()

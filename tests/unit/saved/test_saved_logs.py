@@ -1,0 +1,41 @@
+"""Logs of runs whose heads keep nothing of them any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.model import events as e
+from ipexctl.model.errors import UsageError
+from ipexctl.show.record import Record
+from ipexctl.verbs.run.saved_logs import find_ended_run, print_saved_output
+from tests.unit.show import streams
+from tests.unit.show.streams import fold
+
+
+def save(runs: Path, *, ended: bool = True) -> None:
+    stream = [stamped for stamped in streams.run(2, 2, steps=3) if ended or not isinstance(stamped.event, e.RunEnded)]
+    made = Record(runs, "run", streams.START)
+    for stamped in stream:
+        made.handle_event(stamped)
+    made.close(fold(stream))
+
+
+def test_a_run_that_was_watched_to_its_end_has_its_logs_here(tmp_path: Path) -> None:
+    save(tmp_path)
+    directory = find_ended_run(tmp_path, "1031-k7")
+    assert directory is not None
+    events = list(print_saved_output(directory, {1}))
+    written = b"".join(event.data for event in events if isinstance(event, e.Output) and event.stream == "out")
+    assert written.splitlines()[-1] == b"step 3 loss 1.538 rank 1"
+    assert {event.rank for event in events if isinstance(event, e.Output)} == {1}
+    with pytest.raises(UsageError, match="has no rank 4, 9"):
+        list(print_saved_output(directory, {0, 9, 4}))
+
+
+def test_a_run_that_goes_on_is_asked_for_on_its_head(tmp_path: Path) -> None:
+    save(tmp_path, ended=False)
+    assert find_ended_run(tmp_path, "1031-k7") is None
+    assert find_ended_run(tmp_path, None) is None
+    assert find_ended_run(tmp_path, "nothing") is None

@@ -1,0 +1,133 @@
+"""Playbooks and examples that come with ipexctl: listed, shown, copied, and played by their names."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ipexctl import loop
+from ipexctl.act.bundled_files import find_by_name, list_bundled_files
+from ipexctl.cli import app
+from ipexctl.decide.bundled import read_title
+from ipexctl.decide.script_imports import list_module_names
+
+PLAYBOOKS = [path.stem for path in list_bundled_files("playbooks")]
+EXAMPLES = [path.name for path in list_bundled_files("examples")]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path / "state")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("IPEXCTL_HOSTFILE", raising=False)
+    return CliRunner()
+
+
+def test_each_playbook_and_example_is_listed_with_its_first_sentence(cli: CliRunner) -> None:
+    listed = json.loads(cli.invoke(app, ["examples", "--json"]).output)
+    assert [each["name"] for each in listed] == [*PLAYBOOKS, *EXAMPLES]
+    assert "README.md" not in EXAMPLES
+    assert all(10 < len(each["title"]) < 150 and "\n" not in each["title"] for each in listed)
+    shown = cli.invoke(app, ["examples"], env={"COLUMNS": "80"}).output
+    assert all(f"  {each['name']} " in shown for each in listed)
+
+
+def test_play_lists_the_playbooks_only(cli: CliRunner) -> None:
+    listed = json.loads(cli.invoke(app, ["play", "--list", "--json"]).output)
+    assert [each["name"] for each in listed["examples"]] == PLAYBOOKS
+
+
+@pytest.mark.parametrize("name", PLAYBOOKS)
+def test_a_bundled_playbook_is_played_by_its_name(cli: CliRunner, name: str) -> None:
+    listed = cli.invoke(app, ["play", name, "--list-steps", "--hosts", "node0,node1", "--var", "script=train.py"][:5])
+    assert listed.exit_code == 0, listed.output
+
+
+def test_a_file_of_this_directory_comes_before_the_bundled_playbook(cli: CliRunner) -> None:
+    Path("demo").write_text("hosts: [node0]\nsteps: [{doctor: , name: mine}]\n")
+    assert "mine" in cli.invoke(app, ["play", "demo", "--list-steps"]).output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "hint"),
+    [
+        ("play dmo", "there is no playbook dmo", "ipexctl play demo"),
+        ("play lint dmo", "dmo: 1 error", "ipexctl play demo"),
+        ("play zzz", "there is no playbook zzz", "ipexctl play --list"),
+        ("play", "play needs a playbook: a file, or the name of a bundled one", "ipexctl play --list"),
+        ("examples show train_dpp.py", "there is no example train_dpp.py", "ipexctl examples show train_ddp.py"),
+        ("examples show zzz", "there is no example zzz", "ipexctl examples"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(cli: CliRunner, words: str, sentence: str, hint: str) -> None:
+    refused = cli.invoke(app, words.split(), env={"COLUMNS": "300"})
+    lines = refused.stderr.splitlines()
+    assert (refused.exit_code, lines[0], lines[-1]) == (2, f"error: {sentence}", f"  hint: {hint}")
+    assert words != "play zzz" or f"  bundled playbooks: {', '.join(PLAYBOOKS)}" in lines
+
+
+def test_a_path_that_is_none_is_no_name(cli: CliRunner) -> None:
+    assert "demo.yaml does not exist" in cli.invoke(app, ["play", "demo.yaml"]).output
+    assert "there is no playbook" not in cli.invoke(app, ["play", "./demo"]).output
+
+
+@pytest.mark.parametrize("name", ["demo", "train_ddp.py", "train_ddp", "hostfile"])
+def test_an_example_is_printed_as_it_is(cli: CliRunner, name: str) -> None:
+    path = find_by_name(name, "playbooks", "examples")
+    assert path is not None
+    assert cli.invoke(app, ["examples", "show", name]).stdout == path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", [*PLAYBOOKS, *EXAMPLES])
+def test_a_copy_works_where_nothing_else_is(cli: CliRunner, name: str) -> None:
+    copied = cli.invoke(app, ["examples", "copy", name, "my own", "--json"])
+    assert copied.exit_code == 0, copied.output
+    answer = json.loads(copied.output)
+    directory = Path("my own")
+    assert {path.name for path in directory.iterdir()} == {*answer["files"]}
+    for path in directory.glob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        needed = {f"{module}.py" for node in ast.walk(tree) for module in list_module_names(node)} & {*EXAMPLES}
+        assert needed <= {*answer["files"]}
+    words = shlex.split(answer["next"])
+    assert words[0] == "ipexctl"
+    if name in PLAYBOOKS:
+        assert words[1:] == ["play", f"my own/{name}.yaml"]
+        linted = cli.invoke(app, ["play", "lint", words[2]])
+        assert linted.exit_code == 0, linted.output
+
+
+def test_other_files_are_overwritten_by_force_only(cli: CliRunner) -> None:
+    words = ["examples", "copy", "train_ipex.py"]
+    assert [cli.invoke(app, words).exit_code for _ in range(2)] == [0, 0], "equal files are no obstacle"
+    Path("models.py").write_text("mine")
+    refused = cli.invoke(app, words, env={"COLUMNS": "300"})
+    assert refused.exit_code == 2
+    assert Path("models.py").read_text() == "mine"
+    hint = refused.stderr.splitlines()[-1].removeprefix("  hint: ipexctl ")
+    assert cli.invoke(app, shlex.split(hint)).exit_code == 0
+    assert Path("models.py").read_text() != "mine"
+
+
+def test_a_directory_that_cannot_be_written_is_named(cli: CliRunner) -> None:
+    Path("file").write_text("")
+    refused = cli.invoke(app, ["examples", "copy", "demo", "file/below"])
+    assert (refused.exit_code, "error: the example cannot be written" in refused.stderr) == (4, True), refused.output
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ('"""One thing. Another."""\n', "One thing"),
+        ('"""One\nthing of ``ipex.optimize``."""', "One thing of ipex.optimize"),
+        ("# Recipe 2: on\n# all hosts. More\n", "Recipe 2: on all hosts"),
+        ("name: none\n", ""),
+    ],
+)
+def test_the_first_sentence_is_the_title(text: str, title: str) -> None:
+    assert read_title(text) == title
