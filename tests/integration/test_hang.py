@@ -22,7 +22,7 @@ import pytest
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import parse_known_errors
 from ipexctl.decide.reports import Folding
-from ipexctl.model.errors import Exit
+from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.events import (
     Ended,
     Event,
@@ -273,7 +273,13 @@ def test_a_run_that_always_fails_ends_when_no_start_is_left(start: Start) -> Non
     assert len(of(RunEnded, events)) == 2
 
 
-def test_under_a_cap_the_oldest_output_goes_and_whoever_comes_late_is_told_how_much(
+def read_bytes_lost(failure: Failure) -> int:
+    """The one number of a message about output that is lost."""
+    (number,) = re.findall(r"\d+", failure.what)
+    return int(number)
+
+
+def test_under_a_cap_the_oldest_output_goes_and_whoever_comes_late_is_shown_how_much(
     start_actor: Start, tmp_path: Path
 ) -> None:
     attempt = start_actor("lines", str(tmp_path), "100000", ppn=1, log_cap=4, detach=True)
@@ -285,9 +291,9 @@ def test_under_a_cap_the_oldest_output_goes_and_whoever_comes_late_is_told_how_m
     spool = sum(file.stat().st_size for file in end.parent.glob("out.bin.*"))
     assert 0 < spool <= 4_000_000
     events = list(attempt.watcher.read_files(follow=False))
-    told = [event.failure for event in of(HostFailed, events)]
-    assert [failure.code for failure in told] == ["dropped"]
-    assert int(told[0].what.split()[0]) > 4_000_000
+    failures = [event.failure for event in of(HostFailed, events)]
+    assert [failure.code for failure in failures] == ["dropped"]
+    assert read_bytes_lost(failures[0]) > 4_000_000
     for rank in (0, 1):
         got = written(events).get((rank, "out"), b"")
         assert (tmp_path / f"{rank}.out").read_bytes().endswith(got)
@@ -315,7 +321,7 @@ def test_a_full_disk_on_the_head_ends_no_run_and_what_is_lost_is_counted(
     assert of(RunEnded, result_events)[0].reason == "done"
     assert result.exit == Exit.RECORD
     failure = next(failure for failure in result.failures if failure.code == "unstored")
-    lost = int(failure.what.split()[0])
+    lost = read_bytes_lost(failure)
     assert lost > 1_000_000
     got = sum(len(data) for data in written(result_events).values())
     assert got < 2 * 50_000 * 90
