@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from ipexctl.model.answers import ANSWERS
+from ipexctl.model.answers import list_answer_types
 from ipexctl.model.json_values import UNWRITTEN
 from ipexctl.model.reports import CommandReport
 
@@ -27,7 +27,7 @@ _TYPES = {bool: "boolean", str: "string", int: "integer"}
 
 def schemas() -> dict[str, str]:
     """The name of each file, and its text."""
-    classes = {**ANSWERS, "report": CommandReport}
+    classes = {**list_answer_types(), "report": CommandReport}
     return {f"{name}.schema.json": _text(name, cls) for name, cls in sorted(classes.items())}
 
 

@@ -5,7 +5,7 @@ from itertools import product
 from types import MappingProxyType
 
 from ipexctl.decide.launch.placement import find_usable_cores
-from ipexctl.model.answers import BENCH_MODES, BenchResult
+from ipexctl.model.answers.bench import BENCH_MODES, BenchResult
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import JsonObject, Record
 from ipexctl.model.text import pluralize

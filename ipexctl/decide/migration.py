@@ -12,7 +12,7 @@ from typing import Literal
 
 from ipexctl.decide.launch.launch_line import find_launch_lines
 from ipexctl.decide.releases.framework_options import FrameworkOption
-from ipexctl.model.answers import ComparedRun, Comparison, ScriptUse
+from ipexctl.model.answers.tools import ComparedRun, Comparison, ScriptUse
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import pluralize, printable

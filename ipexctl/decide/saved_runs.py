@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ipexctl.model.answers import SavedRun
+from ipexctl.model.answers.saved import SavedRun
 from ipexctl.model.errors import Exit
 from ipexctl.model.json_values import Record
 from ipexctl.model.reports import CommandReport

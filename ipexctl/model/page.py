@@ -5,7 +5,7 @@ Times of a run are seconds since its first start, on the controller's clock."""
 from collections.abc import Mapping
 from typing import Literal
 
-from ipexctl.model.answers import DoctorAnswer, LinkSpeed, SpeedCheck
+from ipexctl.model.answers.doctor import DoctorAnswer, LinkSpeed, SpeedCheck
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonRecord, Record

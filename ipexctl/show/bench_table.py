@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ipexctl.model.answers import BENCH_MODES, BenchResult
+from ipexctl.model.answers.bench import BENCH_MODES, BenchResult
 
 WIDTH = 100  # cells: what a table in a file or a message may have
 _NAME, _BAR = 18, 24  # cells of the longest name, of the longest bar

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.table import Table
 
-from ipexctl.model.answers import CompareAnswer, RankSpread, ReportedRun
+from ipexctl.model.answers.saved import CompareAnswer, RankSpread, ReportedRun
 from ipexctl.model.text import pluralize
 from ipexctl.show.phrases import format_duration
 from ipexctl.show.sanitise import one_line

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
-from ipexctl.model.answers import ANSWERS, AnyAnswer, UnknownAnswer, get_answer_kind
+from ipexctl.model.answers import AnyAnswer, UnknownAnswer, find_answer_type, get_answer_kind
 from ipexctl.model.events import Answer, Event, Stamped
 from ipexctl.model.json_values import JsonObject, parse_json, to_json, to_json_items
 
@@ -118,10 +118,8 @@ def _decode_answer(record: JsonObject) -> AnyAnswer:
     value = record.get("value")
     if not isinstance(value, dict):
         raise DamagedRecordError("value is not an object")
-    kind = ANSWERS.get(str(record.get("kind")))
-    if kind is None:
-        return UnknownAnswer(value)
-    return cast(AnyAnswer, _parse_values(kind, value))
+    kind = find_answer_type(str(record.get("kind")))
+    return _parse_values(kind, value) if kind else UnknownAnswer(value)
 
 
 def _parse_values(cls: type[T], values: JsonObject) -> T:

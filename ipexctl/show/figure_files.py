@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ipexctl.model.answers import SavedRun
+from ipexctl.model.answers.saved import SavedRun
 from ipexctl.model.errors import UsageError
 from ipexctl.model.run_figures import COLUMNS, FigureRow
 from ipexctl.model.text import printable

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ipexctl.model.answers import DoctorAnswer, SpeedCheck
+from ipexctl.model.answers.doctor import DoctorAnswer, SpeedCheck
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
 
-from ipexctl.model.answers import PruneAnswer, RunsAnswer, SavedRun
+from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases

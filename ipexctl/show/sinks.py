@@ -1,8 +1,10 @@
 """Where events go. Every sink takes each event once, in order, and is closed once, with the report of the whole."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer, is_dry
@@ -11,7 +13,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import to_json, to_json_items
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import pluralize
-from ipexctl.show import event_json
+from ipexctl.show import event_json, screens
 from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.phrases import (
@@ -24,6 +26,9 @@ from ipexctl.show.phrases import (
 )
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print, strip_colours
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class Sink(Protocol):
@@ -96,7 +101,7 @@ class Plain:
             case e.Answer(value=value):
                 self._answer = value
                 self._show_failures()
-                self._print_result(lambda screens: screens.format_answer(value))
+                self._print_answer(value)
             case e.RunStarted(run=run, head=head, ranks=ranks):
                 self._width = len(str(max(len(ranks) - 1, 0)))
                 self._prefixes.clear()
@@ -119,21 +124,30 @@ class Plain:
         self._show_failures()
         if report:
             dry = self._answer is not None and is_dry(self._answer)
-            self._print_result(lambda screens: screens.format_ending(report, dry=dry))
+            self._print_items(screens.format_ending(report, dry=dry))
             if report.saved:
                 self._print(f"saved in {escape(report.saved)}")
         self._print(*(line for hint in self._failures.pop_hints() for line in format_hint_lines(hint)))
         if report:
-            self._print_result(lambda screens: screens.format_next_steps(report, self._answer))
+            self._print_items(screens.format_next_steps(report, self._answer))
         self._out.flush()
         self._err.flush()
 
-    def _print_result(self, build: Callable[[Any], list[Any]]) -> None:
-        if self._results:
-            from ipexctl.show import screens, typeset
+    def _print_answer(self, value: AnyAnswer) -> None:
+        text = screens.get_whole_text(value)
+        if text is None:
+            self._print_items(screens.format_answer(value))
+        elif self._results:  # without Rich, which takes longer to import than such a command
+            self._err.flush()
+            self._out.write("".join(f"{line.rstrip()}\n" for line in escape_lines(text.rstrip("\n"))))
+            self._out.flush()
+
+    def _print_items(self, items: Sequence[RenderableType]) -> None:
+        if self._results and items:
+            from ipexctl.show import typeset
 
             self._err.flush()
-            typeset.print_items(typeset.make_console(self._out), self._out, build(screens))
+            typeset.print_items(typeset.make_console(self._out), self._out, items)
 
     def _show_output(self, event: e.Output, at: float) -> None:
         key, data = (event.rank, event.stream), event.data

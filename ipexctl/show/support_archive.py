@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ipexctl.model.answers import LeftOutPart, SupportPart
+from ipexctl.model.answers.saved import LeftOutPart, SupportPart
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import looks_secret, printable

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from ipexctl.model.json_values import JsonObject
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.json_values import JsonObject, to_json
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import escape, one_line
 from ipexctl.show.typeset import QUIET, Line, labelled, split_harmless_lines, text
@@ -29,6 +30,14 @@ def format_any_answer(value: JsonObject) -> list[RenderableType]:
         for index, line in enumerate(split_harmless_lines(shown))
     ]
     return [*named, *items]
+
+
+def format_rows_of_answer(value: AnyAnswer) -> list[RenderableType]:
+    """An answer without a screen of its own."""
+    return format_any_answer({key: part for key, part in to_json(value).items() if key not in _STEPS})
+
+
+_STEPS = ("next", "then")  # keys of answers: commands that come next
 
 
 class Rows:

@@ -12,7 +12,7 @@ from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.launch import placement
 from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
 from ipexctl.decide.releases.framework_options import parse_options
-from ipexctl.model.answers import AccelerateAnswer
+from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts

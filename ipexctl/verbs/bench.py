@@ -8,7 +8,8 @@ from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.decide import bench_report
-from ipexctl.model.answers import BENCH_MODES, BenchAnswer, DryRun
+from ipexctl.model.answers.bench import BENCH_MODES, BenchAnswer
+from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
 from ipexctl.model.facts import Facts

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ipexctl.decide.parsing.dialects import write_inventory
 from ipexctl.decide.parsing.validators import KEYS
-from ipexctl.model.answers import HostsAnswer, ListedHost
+from ipexctl.model.answers.hosts import HostsAnswer, ListedHost
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.grouping import group_pairs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ipexctl.act import lab as act
 from ipexctl.act.lab import Lab, LabError
-from ipexctl.model.answers import LabAnswer, LabHost
+from ipexctl.model.answers.hosts import LabAnswer, LabHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Started, StepEnded, StepStarted
 from ipexctl.model.hints import advise

@@ -10,7 +10,7 @@ from ipexctl.data import read_data
 from ipexctl.decide import migration
 from ipexctl.decide.launch.launch_line import LaunchLine, LaunchTable
 from ipexctl.decide.releases.framework_options import parse_options
-from ipexctl.model import answers
+from ipexctl.model.answers import tools as answers
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory

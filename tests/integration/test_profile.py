@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.model.answers import RunAnswer
+from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.events import Answer, Message
 from ipexctl.model.profile import Profile
 from ipexctl.show.saved_profile import get_trace_path, read_profile

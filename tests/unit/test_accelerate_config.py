@@ -10,7 +10,7 @@ import yaml
 from ipexctl.act.context import Context
 from ipexctl.decide import parsing
 from ipexctl.decide.launch.accelerate import AccelerateConfig
-from ipexctl.model.answers import AccelerateAnswer
+from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Answer, Message
 from ipexctl.verbs.accelerate import accelerate_config

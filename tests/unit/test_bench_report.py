@@ -12,7 +12,7 @@ import pytest
 from ipexctl.data import read_data
 from ipexctl.decide import bench_report
 from ipexctl.model import events as e
-from ipexctl.model.answers import BenchResult
+from ipexctl.model.answers.bench import BenchResult
 from ipexctl.model.facts import Facts
 from ipexctl.model.toml import parse_toml
 from ipexctl.show import chart

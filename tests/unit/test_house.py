@@ -316,7 +316,7 @@ def test_nothing_is_decided_by_a_sentence(path: Path) -> None:
 
 UNTYPED = re.compile(r"\b(?:dict|Dict|Mapping)\[str, Any\]")
 # Where JSON, TOML or YAML is read or written, and how often such a type stands there at most: less is better, and a
-# file that is not named here has none. Between floors there are types (`model/answers.py`, `model/reports.py` …).
+# file that is not named here has none. Between floors there are types (`model/answers`, `model/reports.py` …).
 UNTYPED_AT_MOST = {
     "remote/": (99, "programs on hosts read and write JSON with the standard library alone"),
     "protocol/": (99, "messages and records are read from JSON here, and written to it"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,15 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.decide.parsing import parse_list, playbook
-from ipexctl.model.answers import AnyAnswer, UnknownAnswer, get_answer_kind
+from ipexctl.model import answers as model_answers
+from ipexctl.model.answers import (
+    KINDS,
+    AnyAnswer,
+    UnknownAnswer,
+    find_answer_type,
+    get_answer_kind,
+    list_answer_types,
+)
 from ipexctl.model.events import Answer, Event, Stamped
 from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import StackRequest
@@ -35,6 +44,20 @@ INVENTORY = parse_list("a,b", "--hosts")
 def test_the_schemas_are_those_of_the_types() -> None:
     written = {path.name: path.read_text("utf-8") for path in json_schemas.DIRECTORY.iterdir()}
     assert written == json_schemas.schemas(), AGAIN
+
+
+def test_each_kind_of_answer_is_in_the_module_that_the_table_names() -> None:
+    directory = Path(model_answers.__file__).parent
+    assert {path.stem for path in directory.glob("*.py")} - {"__init__"} == KINDS.keys()
+    assert {kind for kinds in KINDS.values() for kind in kinds} == list_answer_types().keys()
+    for kind, answer in list_answer_types().items():
+        assert find_answer_type(kind) is answer
+        assert answer.__module__.rpartition(".")[2] == next(name for name, kinds in KINDS.items() if kind in kinds)
+
+
+@pytest.mark.parametrize("module", KINDS.keys() - {"plan"})
+def test_each_module_of_answers_has_one_of_screens(module: str) -> None:
+    assert callable(import_module(f"ipexctl.show.answers.{module}").format_answer)
 
 
 def answers(events: Iterable[Event]) -> Iterator[AnyAnswer]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.model.answers import RunAnswer
+from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Interrupted
 from ipexctl.model.events import Answer, Ended, Event, Message, Output, RankEnded, RankStage, RunStarted, Started
 from ipexctl.verbs.common.nested import RunMetrics, collect_metrics

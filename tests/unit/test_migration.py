@@ -11,7 +11,7 @@ from ipexctl.cli import app
 from ipexctl.data import read_data
 from ipexctl.decide import migration
 from ipexctl.decide.releases.framework_options import parse_options
-from ipexctl.model.answers import ComparedRun
+from ipexctl.model.answers.tools import ComparedRun
 from ipexctl.model.errors import UsageError
 from ipexctl.verbs.migrate import convert_launch_line
 

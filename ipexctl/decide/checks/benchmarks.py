@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from ipexctl.decide.checks.cluster import CheckHit
-from ipexctl.model.answers import HostSpeed, SpeedCheck
+from ipexctl.model.answers.doctor import HostSpeed, SpeedCheck
 
 SLOW = 0.15  # a deficit of this share is reported: repeated measurements of equal hosts stay within 5 to 10 %
 SLOW_LINK = 0.3  # the same between hosts, where measurements vary more

@@ -8,7 +8,7 @@ from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.network import InterfaceChoice
-from ipexctl.model.answers import FailedConnection, NetworkCheck, SharedDirectory, TriedConnection
+from ipexctl.model.answers.doctor import FailedConnection, NetworkCheck, SharedDirectory, TriedConnection
 from ipexctl.model.json_values import Record
 
 ALL_PAIRS = 32  # hosts up to which every pair is tried

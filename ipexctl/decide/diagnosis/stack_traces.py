@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from ipexctl.model.answers import StackPlace
+from ipexctl.model.answers.manage import StackPlace
 from ipexctl.model.events import RankStack, Stalled
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.json_values import Record

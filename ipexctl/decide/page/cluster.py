@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from ipexctl.model.answers import DoctorAnswer
+from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.page import ClusterPage, Difference, DoctorRecord

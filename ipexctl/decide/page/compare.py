@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import median
 
 from ipexctl.decide.page.cluster import list_properties
-from ipexctl.model.answers import CompareAnswer, FigureRatio, RankSpread, ReportedRun, RunDifference
+from ipexctl.model.answers.saved import CompareAnswer, FigureRatio, RankSpread, ReportedRun, RunDifference
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.page import Curve, Figure, RunPage
 from ipexctl.model.text import join_names

@@ -11,7 +11,8 @@ from ipexctl.decide.page.cluster import make_doctor_record
 from ipexctl.decide.page.logs import FindHarmless, RankOutput
 from ipexctl.decide.page.series import Series, find_stragglers
 from ipexctl.model import events as e
-from ipexctl.model.answers import DoctorAnswer, RunAnswer
+from ipexctl.model.answers.doctor import DoctorAnswer
+from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Kind
 from ipexctl.model.events import Stamped
 from ipexctl.model.facts import Facts

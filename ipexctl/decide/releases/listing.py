@@ -5,7 +5,7 @@ from typing import Any
 
 from ipexctl.decide.releases.resolve import find_obstacles
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version
-from ipexctl.model.answers import ListedRelease
+from ipexctl.model.answers.install import ListedRelease
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise

@@ -8,7 +8,7 @@ from math import floor, log10
 
 from markupsafe import Markup
 
-from ipexctl.model.answers import HostSpeed, LinkSpeed
+from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.launch import PlannedLaunch, RankPlacement
 from ipexctl.model.page import Figure, Mark, RankRow, Span

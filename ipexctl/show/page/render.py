@@ -12,7 +12,8 @@ from typing import Any
 from markupsafe import Markup
 
 from ipexctl import __version__
-from ipexctl.model.answers import CompareAnswer, LinkSpeed
+from ipexctl.model.answers.doctor import LinkSpeed
+from ipexctl.model.answers.saved import CompareAnswer
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs

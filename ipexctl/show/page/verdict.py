@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ipexctl.model.answers import DoctorAnswer
+from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import RunPage

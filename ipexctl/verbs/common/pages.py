@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ipexctl.act.private_files import write_private_file
 from ipexctl.decide.page.cluster import choose_doctor_record, make_doctor_record
-from ipexctl.model.answers import DoctorAnswer
+from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Message
 from ipexctl.model.json_values import parse_json, to_json

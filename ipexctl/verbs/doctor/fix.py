@@ -6,7 +6,7 @@ from functools import partial
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.decide.checks.catalogue import Catalogue
-from ipexctl.model.answers import AppliedFix
+from ipexctl.model.answers.doctor import AppliedFix
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event

@@ -13,7 +13,7 @@ from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces, is_one_machine
 from ipexctl.decide.launch.environment import has_rdma
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
-from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck, UnmeasuredLink
+from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck, UnmeasuredLink
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts

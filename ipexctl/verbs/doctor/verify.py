@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
-from ipexctl.model.answers import VerifiedHost, VerifyAnswer
+from ipexctl.model.answers.install import VerifiedHost, VerifyAnswer
 from ipexctl.model.errors import Failure, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Started
 from ipexctl.model.facts import Facts

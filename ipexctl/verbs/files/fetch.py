@@ -15,7 +15,7 @@ from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault
-from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
+from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hints import advise

@@ -17,7 +17,7 @@ from ipexctl.decide.planning import sync as planning
 from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
-from ipexctl.model.answers import FailedTransfer, SyncAnswer, SyncedHost
+from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory

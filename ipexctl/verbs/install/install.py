@@ -26,7 +26,7 @@ from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_downl
 from ipexctl.decide.releases.resolve import resolve_stack, use_host_mpi
 from ipexctl.decide.releases.table import get_minor_version
 from ipexctl.model import events
-from ipexctl.model.answers import ImportCheck, InstallAnswer
+from ipexctl.model.answers.install import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, UsageError, choose_exit
 from ipexctl.model.facts import Facts, Python

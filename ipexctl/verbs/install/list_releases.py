@@ -6,7 +6,7 @@ from contextlib import suppress
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.resolve import explain_request, resolve_stack
-from ipexctl.model.answers import StacksAnswer, StacksWhyAnswer
+from ipexctl.model.answers.install import StacksAnswer, StacksWhyAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Started
 from ipexctl.model.facts import Facts

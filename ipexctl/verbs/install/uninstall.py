@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit
-from ipexctl.model.answers import DryRun, UninstallAnswer
+from ipexctl.model.answers.install import UninstallAnswer
+from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Failure, Kind, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepOutcome
 from ipexctl.model.facts import Facts

@@ -13,7 +13,7 @@ from ipexctl.act.packages.sources import Limits
 from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.releases.resolve import resolve_stack
-from ipexctl.model.answers import WheelsAnswer
+from ipexctl.model.answers.install import WheelsAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepEnded
 from ipexctl.model.facts import Facts, Python

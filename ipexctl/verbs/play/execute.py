@@ -4,7 +4,8 @@ from collections.abc import Generator
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.model.answers import CommandAnswer, CommandOutput, DryRun, FailedCommand
+from ipexctl.model.answers.plan import DryRun
+from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepOutcome

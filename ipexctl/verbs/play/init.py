@@ -18,7 +18,7 @@ from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
 from ipexctl.decide.script_imports import ImportTable
-from ipexctl.model.answers import InitAnswer
+from ipexctl.model.answers.play import InitAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts

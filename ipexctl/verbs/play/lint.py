@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from ipexctl.decide import parsing
-from ipexctl.model.answers import LintAnswer, LintedPlaybook
+from ipexctl.model.answers.play import LintAnswer, LintedPlaybook
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory

@@ -13,7 +13,7 @@ from ipexctl.decide import parsing, play_schedule
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
 from ipexctl.model import tasks
-from ipexctl.model.answers import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
+from ipexctl.model.answers.play import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
 from ipexctl.model.events import Event, StepEnded
 from ipexctl.model.facts import Facts

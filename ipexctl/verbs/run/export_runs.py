@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ipexctl.decide.run_figures import FigureReader
 from ipexctl.decide.saved_runs import RunFilter
-from ipexctl.model.answers import ExportAnswer, SavedRun
+from ipexctl.model.answers.saved import ExportAnswer, SavedRun
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hints import advise

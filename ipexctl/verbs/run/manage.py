@@ -11,7 +11,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
-from ipexctl.model.answers import ListedRun, ProcessStack, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
+from ipexctl.model.answers.manage import ListedRun, ProcessStack, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import (
     Answer,

@@ -26,7 +26,7 @@ from ipexctl.decide.profile.merge import (
 )
 from ipexctl.decide.profile.steps import RecordedSteps, parse_profile_steps, parse_recorded_steps
 from ipexctl.decide.profile.traces import RankTrace, TraceError, parse_trace
-from ipexctl.model.answers import ProfileAnswer
+from ipexctl.model.answers.run import ProfileAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Started
 from ipexctl.model.json_values import parse_json

@@ -10,7 +10,7 @@ from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.reports import Folding
-from ipexctl.model.answers import ReportAnswer
+from ipexctl.model.answers.saved import ReportAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Stamped, Started
 from ipexctl.model.figures import read_figures

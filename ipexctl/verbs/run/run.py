@@ -30,7 +30,7 @@ from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_insta
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.runtime import build_runtime
 from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing_modules, find_doubtful_imports
-from ipexctl.model.answers import EmitAnswer, RunPlanAnswer
+from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started

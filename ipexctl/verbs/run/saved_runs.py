@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune, classify_result
-from ipexctl.model.answers import PruneAnswer, RunsAnswer, SavedRun, SparedRun
+from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, Started
 from ipexctl.model.hints import advise

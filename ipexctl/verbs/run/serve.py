@@ -9,7 +9,7 @@ from contextlib import closing
 from ipexctl.act.context import Context
 from ipexctl.act.page_server import ServedPage, parse_address, serve_page
 from ipexctl.decide.reports import Folding
-from ipexctl.model.answers import RunAnswer
+from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Stamped
 from ipexctl.model.hosts import Inventory

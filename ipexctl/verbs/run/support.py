@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ipexctl import __version__
-from ipexctl.model.answers import SupportAnswer
+from ipexctl.model.answers.saved import SupportAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, Message, Started
 from ipexctl.model.json_values import to_json

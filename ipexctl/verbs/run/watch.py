@@ -11,7 +11,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import BACK, GAVE_UP, LOST, Frame, RemoteRunDir, RunFollower
 from ipexctl.decide.runlog import RunLog
-from ipexctl.model.answers import RunAnswer
+from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, RunEnded
 from ipexctl.model.hints import advise

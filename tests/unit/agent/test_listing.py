@@ -16,7 +16,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.answers import ProcessStack, PsAnswer, RankStacksAnswer
+from ipexctl.model.answers.manage import ProcessStack, PsAnswer, RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Message
 from ipexctl.model.hosts import Host, Inventory

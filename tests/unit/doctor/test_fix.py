@@ -13,7 +13,7 @@ from ipexctl.act.context import Context
 from ipexctl.decide.checks.cluster import Cluster
 from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.checks.software import check_imports, needs_import_check
-from ipexctl.model.answers import AppliedFix
+from ipexctl.model.answers.doctor import AppliedFix
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import HostFailed

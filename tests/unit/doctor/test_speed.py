@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from ipexctl.act.sessions import load_session_program
 from ipexctl.decide.checks.benchmarks import judge_speeds, merge_best_figures, pair_hosts_in_rounds
-from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck
+from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
 from ipexctl.show import hosts_screen
 
 GB = 1e9

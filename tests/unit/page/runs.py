@@ -12,7 +12,8 @@ from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.reports import Folding
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
-from ipexctl.model.answers import HostSpeed, LinkSpeed, RunAnswer, SpeedCheck
+from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
+from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Stamped
 from ipexctl.model.facts import Facts, Interface

@@ -12,7 +12,7 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.decide.page.cluster import build_cluster_page, find_differences, make_doctor_record
-from ipexctl.model.answers import DoctorAnswer, DoctorHost, HostFailure, NetworkCheck, TriedConnection
+from ipexctl.model.answers.doctor import DoctorAnswer, DoctorHost, HostFailure, NetworkCheck, TriedConnection
 from ipexctl.model.errors import Kind, UsageError
 from ipexctl.model.events import Message
 from ipexctl.model.hosts import Host, Inventory

@@ -10,7 +10,7 @@ import pytest
 
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.model import events as e
-from ipexctl.model.answers import CompareAnswer
+from ipexctl.model.answers.saved import CompareAnswer
 from ipexctl.model.events import Stamped
 from ipexctl.model.launch import PlannedVariable
 from ipexctl.model.page import RunPage

@@ -16,7 +16,7 @@ import pytest
 from ipexctl import loop
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
-from ipexctl.model.answers import RunAnswer
+from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import RunPage

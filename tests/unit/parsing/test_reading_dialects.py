@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list
 from ipexctl.decide.parsing.dialects import DIALECTS, write_inventory
-from ipexctl.model.answers import HostsAnswer
+from ipexctl.model.answers.hosts import HostsAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Message, Started
 from ipexctl.model.hosts import Host, Inventory

@@ -12,7 +12,7 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.decide.parsing import parse_list, playbook
-from ipexctl.model.answers import PlayAnswer
+from ipexctl.model.answers.play import PlayAnswer
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepEnded

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ipexctl.decide.run_figures import FigureReader
 from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.model import events as e
-from ipexctl.model.answers import SavedRun
+from ipexctl.model.answers.saved import SavedRun
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.run_figures import COLUMNS, FigureRow

@@ -19,7 +19,7 @@ from ipexctl.cli import app
 from ipexctl.decide.parsing.amounts import parse_clock, parse_size, parse_span
 from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune
 from ipexctl.model import events as e
-from ipexctl.model.answers import PruneAnswer, RunsAnswer, SavedRun, SparedRun
+from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.show.record import Record, is_record_in_use

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from ipexctl.cli import app
 from ipexctl.model import events as e
-from ipexctl.model.answers import SupportAnswer
+from ipexctl.model.answers.saved import SupportAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.verbs.run.support import support

@@ -8,7 +8,23 @@ from ipexctl.data import read_data
 from ipexctl.decide import bench_report, migration
 from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.table import parse_table
-from ipexctl.model import answers as a
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.answers.bench import BenchAnswer
+from ipexctl.model.answers.doctor import DoctorHost, ExplainAnswer
+from ipexctl.model.answers.files import FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
+from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost
+from ipexctl.model.answers.install import (
+    ImportCheck,
+    InstallAnswer,
+    StacksAnswer,
+    StacksWhyAnswer,
+    VerifiedHost,
+    VerifyAnswer,
+)
+from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, ReapAnswer, StackPlace, StopAnswer
+from ipexctl.model.answers.play import CommandAnswer, CommandOutput, InitAnswer, ListedStep, PlayListAnswer
+from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
+from ipexctl.model.answers.tools import MigrateAnswer
 from ipexctl.model.findings import Finding
 from ipexctl.model.saved_runs import RunResult
 from ipexctl.model.stack import StackMpi, StackSummary
@@ -26,10 +42,10 @@ _STACK = StackSummary(
     "3.11",
     StackMpi("impi-rt", "2021.18.1"),
 )
-_CHECK = a.ImportCheck(
+_CHECK = ImportCheck(
     {"torch": "2.8.0", "ipex": "2.8.0"}, (), "3.11.2", 2.1, "AVX512_BF16", 3.2, "bfloat16", "Intel(R) MPI Library"
 )
-_OLD = a.ImportCheck(
+_OLD = ImportCheck(
     {"torch": "2.8.0", "ipex": "2.8.0"}, (), "3.11.2", 2.4, "AVX2", 9.0, "float32", "Intel(R) MPI Library"
 )
 _PLAN = """torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.11 · backend impi
@@ -47,7 +63,7 @@ model, optimizer = ipex.optimize(model, optimizer=optimizer, dtype=torch.bfloat1
 """
 
 
-def _bench(rates: Mapping[str, Mapping[str, float]], cluster: Mapping[str, float]) -> a.BenchAnswer:
+def _bench(rates: Mapping[str, Mapping[str, float]], cluster: Mapping[str, float]) -> BenchAnswer:
     def line(dtype: str, rate: float) -> dict[str, object]:
         form = {"mode": "train", "engine": "stock", "how": "eager", "dtype": dtype, "measured": 10}
         return {**form, "samples_per_s": rate, "median_s": 8 / rate, "quartiles_s": [7.8 / rate, 8.4 / rate]}
@@ -60,13 +76,13 @@ def _bench(rates: Mapping[str, Mapping[str, float]], cluster: Mapping[str, float
         "BERT small, 8 samples per step, 2 hosts: torch 2.8.0",
         ("medians of 10 steps after 3 warm-up steps",),
     )
-    return a.BenchAnswer("bert", "small", 8, rows, notes, "\n".join(format_rows(rows, title, notes)), title)
+    return BenchAnswer("bert", "small", 8, rows, notes, "\n".join(format_rows(rows, title, notes)), title)
 
 
-def _migrate() -> a.MigrateAnswer:
+def _migrate() -> MigrateAnswer:
     rules = migration.parse_rules(read_data("migrate.toml"))
     uses = migration.find_uses(_SCRIPT, "train.py", rules, convert_launch_line)
-    return a.MigrateAnswer("train.py", tuple(uses), migration.format_report(uses, "train.py"))
+    return MigrateAnswer("train.py", tuple(uses), migration.format_report(uses, "train.py"))
 
 
 _WARNING = Finding(
@@ -75,88 +91,88 @@ _WARNING = Finding(
 _LAB = "/home/me/.local/state/ipexctl/lab"
 _HOSTS = "node0 address=10.77.0.10 slots=2\nnode1 address=10.77.0.11 slots=2\n"
 _RUNS = (
-    a.ListedRun("1121-221326-5c04", "running", "train.py", 4, ("node0", "node1"), "node0", "2026-11-21 22:13:26",
+    ListedRun("1121-221326-5c04", "running", "train.py", 4, ("node0", "node1"), "node0", "2026-11-21 22:13:26",
                 "me@desk", 1, None, 754.0, 1210, 2.31, "train.py --epochs 3 --batch 32"),
-    a.ListedRun("1121-204502-77ab", "ended", "finetune.py", 4, ("node0", "node1"), "node0", "2026-11-21 20:45:02",
+    ListedRun("1121-204502-77ab", "ended", "finetune.py", 4, ("node0", "node1"), "node0", "2026-11-21 20:45:02",
                 "ann@desk", 0, "rank", 4210.0, 880, None, "finetune.py --lr 3e-5 --data /data/corpus"),
 )  # fmt: skip
 _RESULTS: tuple[tuple[RunResult, str], ...] = (("ok", ""), ("failed", "rank 5 on node2 exited with code 1"))
 _SAVED = tuple(
-    a.SavedRun(f"2026-11-21T2{n}00-run", f"1121-2{n}0000-k{n}", "run", "train.py --epochs 3", result, cause,
+    SavedRun(f"2026-11-21T2{n}00-run", f"1121-2{n}0000-k{n}", "run", "train.py --epochs 3", result, cause,
                1_795_298_400.0 + 3600 * n, 1_795_299_400.0 + 3600 * n, 1000.0, 8, 4, 12 << 20, f"/runs/{n}")
     for n, (result, cause) in enumerate(_RESULTS)
 )  # fmt: skip
 
 _C10D = "torch/distributed/distributed_c10d.py:2810 all_reduce"
-_STANDING = a.RankStacksAnswer(
+_STANDING = RankStacksAnswer(
     "1121-221326-5c04",
     ("3 of 4 ranks wait in all_reduce, rank 2 on node1 does not", f"  ranks 0-1,3  {_C10D} ← train.py:88 step",
      "  rank 2       data.py:41 read_batch"),
     (2,),
-    (a.StackPlace((0, 1, 3), ("node0", "node1"), "", (_C10D, "train.py:88 step", "train.py:120 <module>")),
-     a.StackPlace((2,), ("node1",), "", ("data.py:41 read_batch", "train.py:80 step", "train.py:120 <module>"))),
+    (StackPlace((0, 1, 3), ("node0", "node1"), "", (_C10D, "train.py:88 step", "train.py:120 <module>")),
+     StackPlace((2,), ("node1",), "", ("data.py:41 read_batch", "train.py:80 step", "train.py:120 <module>"))),
     (),
     (),
 )  # fmt: skip
 
 # name of the picture, its title, verb, answer
-ANSWERS: tuple[tuple[str, str, str, a.AnyAnswer], ...] = (
+ANSWERS: tuple[tuple[str, str, str, AnyAnswer], ...] = (
     ("doctor-warning", "doctor with a warning only", "doctor",
-     streams.checked([a.DoctorHost(f"xeon{n:02d}", streams.facts()) for n in range(1, 9)], [_WARNING], "AMX")),
-    ("explain", "the story of a finding", "doctor", a.ExplainAnswer("CPU002",
+     streams.checked([DoctorHost(f"xeon{n:02d}", streams.facts()) for n in range(1, 9)], [_WARNING], "AMX")),
+    ("explain", "the story of a finding", "doctor", ExplainAnswer("CPU002",
      "CPU002  error: a host lowers the cluster to ‹common›\n\nIPEX and oneDNN choose their kernels by the instruction\n"
      "set of each process, so ranks on different processors compute the same step with different kernels.\n\n"
      "fix: leave it out: --limit '‹out›'; or cap all hosts: ipexctl run --isa common\n\nreported by others:\n  a/b#1")),
-    ("install-plan", "what an install would do", "install", a.InstallAnswer((), {}, check=True, plan=_PLAN)),
-    ("install-well", "an install that went well", "install", a.InstallAnswer(
+    ("install-plan", "what an install would do", "install", InstallAnswer((), {}, check=True, plan=_PLAN)),
+    ("install-well", "an install that went well", "install", InstallAnswer(
         ("node0", "node1", "old"), {}, "/home/me/env", "c8ba8de8ce", _STACK, unchanged=("node2",),
         hosts={"node0": _CHECK, "node1": _CHECK, "old": _OLD}, next="ipexctl run -f hosts train.py")),
-    ("verify", "environments compared with what was installed", "verify", a.VerifyAnswer(
-        {name: a.VerifiedHost("c8ba", _STACK) for name in ("node0", "node1", "node2")},
+    ("verify", "environments compared with what was installed", "verify", VerifyAnswer(
+        {name: VerifiedHost("c8ba", _STACK) for name in ("node0", "node1", "node2")},
         {"node2": "torch is 2.9.0, not 2.8.0"})),
-    ("stacks", "the version table", "stacks", a.StacksAnswer((), format_releases(list_releases(
+    ("stacks", "the version table", "stacks", StacksAnswer((), format_releases(list_releases(
         parse_table(read_data("stacks.toml")), torch="2.7")))),
-    ("stacks-why", "why a stack fits", "stacks", a.StacksWhyAnswer(True, "torch 2.3.1", (), None,
+    ("stacks-why", "why a stack fits", "stacks", StacksWhyAnswer(True, "torch 2.3.1", (), None,
         "torch 2.3.1 + ipex 2.3.100 + oneccl 2.3.0, Python 3.11 go together (intel/ai-containers history 2024-07-22)\n"
         "intel_extension_for_pytorch 2.3.100 is yanked (security): only an exact pin gets it")),
-    ("sync", "files on their hosts", "sync", a.SyncAnswer(False, {
-        "node0": a.SyncedHost("/home/me/ipexctl/proj", True, 12, 84 << 10, 1),
-        "node1": a.SyncedHost("/home/me/ipexctl/proj", True, 12, 84 << 10, 1),
-        "node2": a.SyncedHost("/home/me/ipexctl/proj", False, 0, 0, 0)})),
-    ("sync-plan", "what a sync would send", "sync", a.SyncAnswer(True, {},
+    ("sync", "files on their hosts", "sync", SyncAnswer(False, {
+        "node0": SyncedHost("/home/me/ipexctl/proj", True, 12, 84 << 10, 1),
+        "node1": SyncedHost("/home/me/ipexctl/proj", True, 12, 84 << 10, 1),
+        "node2": SyncedHost("/home/me/ipexctl/proj", False, 0, 0, 0)})),
+    ("sync-plan", "what a sync would send", "sync", SyncAnswer(True, {},
         "node[0-1]: /home/me/proj → /home/me/ipexctl/proj\n  send train.py (1.2 KiB)\n  remove old.py\n"
         "node2: /home/me/proj → /home/me/ipexctl/proj\n  nothing to do")),
-    ("fetch", "files from their hosts", "fetch", a.FetchAnswer(False, {
-        "node0": a.FetchedHost("results/node0", 3, 1 << 20, 0), "node1": a.FetchedHost("results/node1", 3, 1 << 20, 0),
-        "node2": a.FetchedHost("results/node2", 0, 0, 3), "node3": a.FetchedHost("results/node3", 0, 0, 0)})),
-    ("command", "outputs of a command", "play", a.CommandAnswer((
-        a.CommandOutput("node0", 0, "6.1.0-18-amd64\n", ""), a.CommandOutput("node1", 0, "6.1.0-18-amd64\n", ""),
-        a.CommandOutput("node2", 2, "", "uname: unknown option\n")))),
-    ("play-steps", "the steps of a playbook", "play", a.PlayListAnswer((
-        a.ListedStep(1, "the stack", "install", "node0,node1"),
-        a.ListedStep(2, "train", "run", "node0,node1", "train", "isa_level >= AVX512_BF16")))),
+    ("fetch", "files from their hosts", "fetch", FetchAnswer(False, {
+        "node0": FetchedHost("results/node0", 3, 1 << 20, 0), "node1": FetchedHost("results/node1", 3, 1 << 20, 0),
+        "node2": FetchedHost("results/node2", 0, 0, 3), "node3": FetchedHost("results/node3", 0, 0, 0)})),
+    ("command", "outputs of a command", "play", CommandAnswer((
+        CommandOutput("node0", 0, "6.1.0-18-amd64\n", ""), CommandOutput("node1", 0, "6.1.0-18-amd64\n", ""),
+        CommandOutput("node2", 2, "", "uname: unknown option\n")))),
+    ("play-steps", "the steps of a playbook", "play", PlayListAnswer((
+        ListedStep(1, "the stack", "install", "node0,node1"),
+        ListedStep(2, "train", "run", "node0,node1", "train", "isa_level >= AVX512_BF16")))),
     ("bench", "bench, two hosts", "bench",
      _bench({"fp32": {"node0": 41.2, "node1": 44.0}, "bf16": {"node0": 97.0, "node1": 66.0}},
             {"fp32": 78.0, "bf16": 120.0})),
     ("bench-refused", "what is no result", "bench",
      _bench({"fp32": {"node0": 0.04, "node1": 44.0}, "bf16": {"node0": 97.0, "node1": 99.0}}, {"bf16": 180.0})),
-    ("hosts", "the hosts of a hostfile", "hosts", a.HostsAnswer("hosts", (), _HOSTS)),
-    ("ps", "runs on these hosts", "ps", a.PsAnswer(_RUNS, (), ("node0", "node1"), ())),
-    ("runs", "saved runs", "runs", a.RunsAnswer("/home/me/.local/state/ipexctl/runs", 2, _SAVED)),
-    ("runs-pruned", "saved runs that would be removed", "runs", a.PruneAnswer(
+    ("hosts", "the hosts of a hostfile", "hosts", HostsAnswer("hosts", (), _HOSTS)),
+    ("ps", "runs on these hosts", "ps", PsAnswer(_RUNS, (), ("node0", "node1"), ())),
+    ("runs", "saved runs", "runs", RunsAnswer("/home/me/.local/state/ipexctl/runs", 2, _SAVED)),
+    ("runs-pruned", "saved runs that would be removed", "runs", PruneAnswer(
         "/home/me/.local/state/ipexctl/runs", _SAVED,
-        (a.SparedRun("2026-11-21T2200-run", "in use by another process"),), 24 << 20, True,
+        (SparedRun("2026-11-21T2200-run", "in use by another process"),), 24 << 20, True,
         "ipexctl runs --prune --older-than 30d --yes")),
     ("logs-stacks", "where ranks stand, on request", "logs", _STANDING),
-    ("stop", "a run that was stopped", "stop", a.StopAnswer(("node0", "node1"), {}, (), "1121-221326-5c04", "stopped")),
+    ("stop", "a run that was stopped", "stop", StopAnswer(("node0", "node1"), {}, (), "1121-221326-5c04", "stopped")),
     ("stop-left", "a process that SIGKILL does not end", "stop",
-     a.StopAnswer(("node0",), {"node1": (4711,)}, ("node2",), "1121-221326-5c04", "stopped")),
-    ("reap", "what was left of runs", "reap", a.ReapAnswer(("node0", "node1"), {}, (), ("1121-204502-77ab",))),
+     StopAnswer(("node0",), {"node1": (4711,)}, ("node2",), "1121-221326-5c04", "stopped")),
+    ("reap", "what was left of runs", "reap", ReapAnswer(("node0", "node1"), {}, (), ("1121-204502-77ab",))),
     ("migrate", "what a script uses of IPEX", "migrate", _migrate()),
-    ("lab", "a cluster on this machine", "lab", a.LabAnswer(True, _LAB, f"{_LAB}/hostfile",
+    ("lab", "a cluster on this machine", "lab", LabAnswer(True, _LAB, f"{_LAB}/hostfile",
         f"ssh -F {_LAB}/ssh_config lab0",
         f"ipexctl doctor -f {_LAB}/hostfile",
-        tuple(a.LabHost(f"lab{n}", "127.0.0.1", 44507 + n, True, 1, f"{_LAB}/lab{n}/home") for n in range(2)))),
-    ("init", "a playbook was written", "init", a.InitAnswer("train.yaml", "hosts", "torch 2.8.0 + ipex 2.8.0",
+        tuple(LabHost(f"lab{n}", "127.0.0.1", 44507 + n, True, 1, f"{_LAB}/lab{n}/home") for n in range(2)))),
+    ("init", "a playbook was written", "init", InitAnswer("train.yaml", "hosts", "torch 2.8.0 + ipex 2.8.0",
         "2 on each of 2", "bf16", next="ipexctl play train.yaml --check", then="ipexctl play train.yaml")),
 )  # fmt: skip

@@ -23,9 +23,9 @@ from rich.style import Style
 
 from ipexctl.decide.reports import Folding
 from ipexctl.loop import read_known_errors
-from ipexctl.model import answers as a
 from ipexctl.model import events as e
-from ipexctl.model.answers import PlayAnswer, PlayedStep
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.answers.play import PlayAnswer, PlayedStep
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Stamped
 from ipexctl.show import event_json, typeset
@@ -67,7 +67,7 @@ def recorded(name: str) -> Callable[[], Iterator[Stamped]]:
     return read
 
 
-def _answer(verb: str, value: a.AnyAnswer, *, failed: bool = False) -> Callable[[], list[Stamped]]:
+def _answer(verb: str, value: AnyAnswer, *, failed: bool = False) -> Callable[[], list[Stamped]]:
     every: list[e.Event] = [e.Started(verb, "", ("node0", "node1") if failed else ())]
     if failed:
         failure = Failure("node1", Kind.STEP, "sh ended with status 3: no such dataset", code="status")

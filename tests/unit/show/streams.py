@@ -14,7 +14,9 @@ from typing import Any
 
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
-from ipexctl.model.answers import DoctorAnswer, DoctorHost, InstallAnswer, NetworkCheck, UnknownAnswer
+from ipexctl.model.answers import UnknownAnswer
+from ipexctl.model.answers.doctor import DoctorAnswer, DoctorHost, NetworkCheck
+from ipexctl.model.answers.install import InstallAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts, Installed, NumaNode, Python

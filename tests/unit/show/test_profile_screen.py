@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.model.answers import ProfileAnswer, RunAnswer
+from ipexctl.model.answers.run import ProfileAnswer, RunAnswer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.profile import CollectiveTime, KernelTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 from ipexctl.show import screens, typeset

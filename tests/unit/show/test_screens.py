@@ -15,34 +15,14 @@ from ipexctl.data import read_data
 from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.table import parse_table
 from ipexctl.model import events as e
-from ipexctl.model.answers import (
-    AnyAnswer,
-    CommandAnswer,
-    CommandOutput,
-    DoctorHost,
-    DryRun,
-    ExplainAnswer,
-    FailedCommand,
-    FailedTransfer,
-    FetchAnswer,
-    FetchedHost,
-    HostFailure,
-    HostsAnswer,
-    ImportCheck,
-    InstallAnswer,
-    LabAnswer,
-    LabHost,
-    ListedRun,
-    PlayAnswer,
-    PlayedStep,
-    PsAnswer,
-    StacksAnswer,
-    SyncAnswer,
-    SyncedHost,
-    UnknownAnswer,
-    VerifiedHost,
-    VerifyAnswer,
-)
+from ipexctl.model.answers import AnyAnswer, UnknownAnswer
+from ipexctl.model.answers.doctor import DoctorHost, ExplainAnswer, HostFailure
+from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
+from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost
+from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, VerifiedHost, VerifyAnswer
+from ipexctl.model.answers.manage import ListedRun, PsAnswer
+from ipexctl.model.answers.plan import DryRun
+from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
@@ -51,6 +31,7 @@ from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutc
 from ipexctl.show import screens, typeset
 from ipexctl.show.pending_failures import select_unexplained
 from ipexctl.show.pipe import Pipe
+from ipexctl.show.recap_screen import format_recap
 from ipexctl.show.run_screen import _RankLines
 from tests.markers import MARKER
 from tests.unit.show import streams
@@ -436,7 +417,7 @@ def test_hosts_are_counted_after_playbooks_only() -> None:
 def test_a_recap_keeps_counts_and_reason_at_every_width(width: int) -> None:
     good = HostOutcome("node0", ok=3, changed=1)
     bad = HostOutcome("node1", ok=1, failed=1, failures=(Failure("node1", Kind.STEP, "sh ended with status 3"),))
-    lines = drawn(screens.format_recap([good, bad]), width).splitlines()
+    lines = drawn(format_recap([good, bad]), width).splitlines()
     assert all(len(line) <= width for line in lines)
     text = " ".join(" ".join(lines).split())
     for part in ("node0 ok=3 changed=1", "✗ node1 ok=1", "failed=1", "sh ended with status 3"):
@@ -469,7 +450,7 @@ def test_a_recap_of_many_hosts_joins_equal_rows() -> None:
     stream: list[Event] = [e.Started("play", "", ())]
     stream += [e.StepEnded(f"n{n:03d}", "sync", "failed" if n == 7 else "changed") for n in range(100)]
     report = fold(streams.stamp(stream))
-    lines = drawn(screens.format_recap(report.hosts), 100).splitlines()
+    lines = drawn(format_recap(report.hosts), 100).splitlines()
     assert len(lines) == 2
     assert "n[000-006,008-099]" in lines[0] + lines[1]
     assert sum("failed=1" in line and line.startswith("✗ n007") for line in lines) == 1

@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.model import events as e
-from ipexctl.model.answers import DoctorHost, DryRun, HostFailure, UnknownAnswer
+from ipexctl.model.answers import UnknownAnswer
+from ipexctl.model.answers.doctor import DoctorHost, HostFailure
+from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.findings import Finding

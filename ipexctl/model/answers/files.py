@@ -1,0 +1,48 @@
+"""The answers of ``sync`` and ``fetch``."""
+
+from collections.abc import Mapping
+
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.json_values import JsonRecord
+
+
+class FailedTransfer(JsonRecord):
+    """A host whose files could not be sent or fetched."""
+
+    failed: str
+    code: str
+
+
+class SyncedHost(JsonRecord):
+    """What a host's working directory was sent: ``files`` with ``bytes`` in all, and how many were removed."""
+
+    workdir: str
+    changed: bool
+    files: int
+    bytes: int
+    removed: int
+
+
+class SyncAnswer(AnyAnswer):
+    """``sync``."""
+
+    dry: bool
+    hosts: Mapping[str, SyncedHost | FailedTransfer]
+    plan: str | None = None
+
+
+class FetchedHost(JsonRecord):
+    """What came from a host into ``directory``; ``same`` counts files that were there already."""
+
+    directory: str
+    files: int
+    bytes: int
+    same: int
+
+
+class FetchAnswer(AnyAnswer):
+    """``fetch``."""
+
+    dry: bool
+    hosts: Mapping[str, FetchedHost | FailedTransfer]
+    plan: str | None = None

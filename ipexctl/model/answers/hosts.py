@@ -1,0 +1,52 @@
+"""The answers of ``hosts`` and ``lab``."""
+
+from collections.abc import Mapping
+
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.json_values import JsonRecord
+
+
+class ListedHost(JsonRecord):
+    """A host of the inventory; ``origin`` is where it was written (``hosts:3``)."""
+
+    name: str
+    address: str
+    user: str | None
+    port: int | None
+    slots: int | None
+    key: str | None
+    local: bool
+    groups: tuple[str, ...]
+    vars: Mapping[str, str]
+    origin: str | None
+
+
+class HostsAnswer(AnyAnswer):
+    """``hosts``: ``text`` is the inventory in the dialect that was asked for."""
+
+    source: str
+    hosts: tuple[ListedHost, ...]
+    text: str
+
+
+class LabHost(JsonRecord):
+    """One SSH server of a lab."""
+
+    name: str
+    address: str
+    port: int
+    up: bool
+    processes: int
+    home: str
+
+
+class LabAnswer(AnyAnswer):
+    """``lab up``, ``lab status`` and ``lab down``."""
+
+    up: bool
+    directory: str
+    hostfile: str | None = None
+    ssh: str | None = None
+    next: str | None = None
+    hosts: tuple[LabHost, ...] | None = None
+    processes_left: int | None = None

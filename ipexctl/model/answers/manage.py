@@ -1,0 +1,90 @@
+"""The answers about runs on hosts: ``ps``, ``logs --stacks``, ``stop`` and ``reap``."""
+
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.reports import Cleanup
+
+
+class ListedRun(JsonRecord):
+    """A run that its head keeps: ``started`` in local time, ``ranks`` counts them. ``elapsed`` is its seconds so far,
+    or in all; ``command`` the script and its arguments. ``step`` and ``pace`` (iterations a second) are what rank 0
+    printed last; None: unknown."""
+
+    run: str
+    state: str
+    title: str
+    ranks: int
+    hosts: tuple[str, ...]
+    head: str
+    started: str
+    owner: str
+    watchers: int
+    reason: str | None
+    elapsed: float | None = None
+    step: int | None = None
+    pace: float | None = None
+    command: str = ""
+
+
+class OrphanDirectory(JsonRecord):
+    """The directory of a run that is over, on a host."""
+
+    host: str
+    run: str
+    directory: str
+
+
+class PsAnswer(AnyAnswer):
+    """``ps``: the runs on ``hosts``, of which those in ``unreachable`` did not answer."""
+
+    runs: tuple[ListedRun, ...]
+    orphans: tuple[OrphanDirectory, ...]
+    hosts: tuple[str, ...]
+    unreachable: tuple[str, ...]
+
+
+class StackPlace(JsonRecord):
+    """Ranks whose main threads are at the same place, ``where``. ``frames`` are the stack of the first of them, each
+    ``FILE:LINE FUNCTION``, innermost first."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    where: str
+    frames: tuple[str, ...]
+
+
+class ProcessStack(JsonRecord):
+    """A process of a rank: the kernel's words for its state and for what it waits in, and the stacks of its threads as
+    Python's faulthandler or py-spy writes them, empty if it did not answer."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    wchan: str
+    text: str
+
+
+class RankStacksAnswer(AnyAnswer):
+    """``logs --stacks``: where the ranks of a run stand. ``odd`` are the ranks that others wait for,
+    where that is clear; ``summary`` describes it in lines. Hosts in ``missing`` did not report in time."""
+
+    run: str
+    summary: tuple[str, ...]
+    odd: tuple[int, ...]
+    places: tuple[StackPlace, ...]
+    stacks: tuple[ProcessStack, ...]
+    missing: tuple[str, ...]
+
+
+class StopAnswer(Cleanup, AnyAnswer):
+    """``stop``."""
+
+    run: str
+    reason: str
+
+
+class ReapAnswer(Cleanup, AnyAnswer):
+    """``reap``: the runs whose processes and directories were removed."""
+
+    removed: tuple[str, ...]

@@ -1,0 +1,40 @@
+"""The answers of ``run``, ``attach``, ``profile`` and ``plan``."""
+
+from typing import Literal
+
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.launch import PlannedLaunch
+from ipexctl.model.profile import Profile
+
+
+class RunAnswer(AnyAnswer):
+    """``run`` and ``attach``: ``reason`` is why the run ended, None while it goes on. ``profile`` and the path of its
+    merged ``trace``: with ``--profile``."""
+
+    run: str
+    reason: str | None
+    detached: bool
+    profile: Profile | None = None
+    trace: str | None = None
+
+
+class ProfileAnswer(AnyAnswer):
+    """``profile``: ``trace`` is the path of the merged trace, None where it is gone."""
+
+    profile: Profile
+    trace: str | None
+
+
+class RunPlanAnswer(AnyAnswer):
+    """``run --dry-run``."""
+
+    plan: str
+    launch: PlannedLaunch
+    dry: Literal[True] = True
+
+
+class EmitAnswer(AnyAnswer):
+    """``plan --emit``: the launch written for another program, in ``text``."""
+
+    text: str
+    plan: PlannedLaunch

@@ -1,0 +1,151 @@
+"""The answers about saved runs: ``runs``, ``support`` and ``report``."""
+
+from collections.abc import Mapping
+
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.saved_runs import ExportFormat, RunResult
+
+
+class SavedRun(JsonRecord):
+    """A saved run: ``name`` of its directory, ``id`` of the run on hosts if it was one, and the ``word`` by which other
+    commands find it. ``cause`` says why it did not end well. ``started`` and ``changed`` (when it was last written to)
+    in Unix seconds, ``seconds`` from start to end."""
+
+    name: str
+    word: str
+    verb: str
+    title: str
+    result: RunResult
+    cause: str
+    started: float
+    changed: float
+    seconds: float
+    ranks: int
+    hosts: int
+    bytes: int
+    directory: str
+    id: str | None = None
+    exit: int | None = None
+
+
+class RunsAnswer(AnyAnswer):
+    """``runs``: saved runs, newest first; ``saved`` counts all in ``directory``."""
+
+    directory: str
+    saved: int
+    runs: tuple[SavedRun, ...]
+
+
+class SparedRun(JsonRecord):
+    """A saved run that may not be removed now, and why."""
+
+    name: str
+    why: str
+
+
+class PruneAnswer(AnyAnswer):
+    """``runs --prune``: what was removed; in a dry run, what would be, and ``next``, the command that removes it.
+    ``bytes`` is the space of it."""
+
+    directory: str
+    removed: tuple[SavedRun, ...]
+    spared: tuple[SparedRun, ...]
+    bytes: int
+    dry: bool | None = None
+    next: str | None = None
+
+
+class ExportAnswer(AnyAnswer):
+    """``runs --export``: the figures of these runs are in the file ``path``, or the directory for TensorBoard."""
+
+    path: str
+    format: ExportFormat
+    runs: tuple[str, ...]
+    values: int
+
+
+class SupportPart(JsonRecord):
+    """A file of a support archive: its size there, and how many secrets were masked in it."""
+
+    name: str
+    bytes: int
+    masked: int
+
+
+class LeftOutPart(JsonRecord):
+    """A file of a saved run that is not in its support archive, and why."""
+
+    name: str
+    why: str
+
+
+class SupportAnswer(AnyAnswer):
+    """``support``: the archive ``path`` of ``bytes``, and what is in it; in a dry run nothing is written."""
+
+    path: str | None
+    parts: tuple[SupportPart, ...]
+    left_out: tuple[LeftOutPart, ...]
+    bytes: int | None
+    dry: bool | None = None
+    plan: str | None = None
+
+
+class ReportAnswer(AnyAnswer):
+    """``report`` of one run: the file of its page, and how large that is."""
+
+    page: str
+    bytes: int
+    runs: tuple[str, ...]
+
+
+class RankSpread(JsonRecord):
+    """One figure of a run, of the rank with the least, the median rank, and the one with the greatest."""
+
+    least: float
+    median: float
+    greatest: float
+
+
+class ReportedRun(JsonRecord):
+    """A run beside others. ``figures`` maps a figure ("pace" in steps a second, "loss" at the end …) to its spread
+    between ranks; ``joules`` is the energy of the ``metered`` hosts, None where none was metered."""
+
+    name: str
+    run: str
+    title: str
+    result: str
+    seconds: float
+    ranks: int
+    hosts: tuple[str, ...]
+    figures: Mapping[str, RankSpread]
+    joules: float | None
+    metered: int
+
+
+class RunDifference(JsonRecord):
+    """What differs between runs: ``values`` has one of each run, in their order. ``of``: "plan", "variable", "stack",
+    "hosts"."""
+
+    of: str
+    name: str
+    values: tuple[str, ...]
+
+
+class FigureRatio(JsonRecord):
+    """A figure of one run against the first one's: how many times it is, by the median ranks. ``apart``: the ranges of
+    the ranks of both do not meet, so that ranks differ less than the runs do."""
+
+    name: str
+    figure: str
+    ratio: float
+    apart: bool
+
+
+class CompareAnswer(AnyAnswer):
+    """``report`` of several runs: what differed, and what came of it. ``page`` is the file, if one was written."""
+
+    compared: tuple[ReportedRun, ...]
+    differences: tuple[RunDifference, ...]
+    ratios: tuple[FigureRatio, ...]
+    page: str | None = None

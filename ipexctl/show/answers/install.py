@@ -1,0 +1,94 @@
+"""The screens of ``install`` and ``verify``, of the version table, and of wheels."""
+
+import re
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderableType
+
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, StacksWhyAnswer, VerifyAnswer
+from ipexctl.model.grouping import group_pairs
+from ipexctl.show import phrases, typeset
+from ipexctl.show.tables import format_rows_of_answer
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, labelled, outcome, split_harmless_lines, text
+
+
+def format_answer(value: AnyAnswer) -> list[RenderableType]:
+    match value:
+        case InstallAnswer():
+            return format_install(value)
+        case VerifyAnswer():
+            return format_verify(value)
+        case StacksAnswer():
+            return [_StackTable(value.text)]
+        case StacksWhyAnswer():
+            return typeset.format_plan(value.text)
+        case _:
+            return format_rows_of_answer(value)
+
+
+def format_install(value: InstallAnswer) -> list[RenderableType]:
+    """Which stack the hosts have now, and on which of them that changed. Failures are shown by themselves."""
+    items: list[RenderableType] = []
+    if stack := value.stack:
+        versions = (("torch", stack.torch), ("ipex", stack.ipex), ("oneccl", stack.oneccl))
+        parts = [f"{name} {version}" for name, version in versions if version]
+        parts += [f"{stack.mpi.kind} {stack.mpi.version}".rstrip(), f"Python {stack.python}"]
+        items.append(text((" · ".join(parts), STRONG)))
+    checks = group_pairs((_describe_check(check), host) for host, check in (value.hosts or {}).items())
+    items += [
+        Line(text(("✓ ", GOOD), (phrases.format_hosts(hosts), STRONG), f"  {what}"), 2)
+        for what, hosts in checks.items()
+    ]
+    groups = (("changed", value.changed, GOOD), ("unchanged", value.unchanged, QUIET), ("failed", value.failed, BAD))
+    items += [labelled(name, (phrases.format_hosts(hosts), style)) for name, hosts, style in groups if hosts]
+    return [*items, labelled("venv", value.venv)] if value.venv else items
+
+
+def _describe_check(check: ImportCheck) -> str:
+    """What was tried on a host and worked: ``imports torch 2.8.0 · bfloat16 step · AVX512_BF16 · a rank of …``."""
+    names = ", ".join(f"{name} {version}".rstrip() for name, version in check.versions.items())
+    parts = [f"imports {names}"] if names else []
+    parts += [f"{check.same:,} files are those of the environment before, which was checked"] if check.same else []
+    parts += [f"{check.dtype} step"] if check.step_ms is not None else []
+    parts += [check.isa] if check.isa else []
+    return " · ".join([*parts, *([f"a rank of {check.mpi}"] if check.mpi else [])])
+
+
+def format_verify(value: VerifyAnswer) -> list[RenderableType]:
+    """Which stack each host has; hosts with the same one share a line. Failures are shown elsewhere."""
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for host, verified in value.hosts.items():
+        stack, failed = verified.stack and verified.stack.name, host in value.failed
+        if stack or not failed:
+            groups.setdefault((str(stack or "no name"), failed), []).append(host)
+    items: list[RenderableType] = []
+    for (stack_name, failed), names in groups.items():
+        same = "" if failed else f": complete{' and the same' if len(names) > 1 else ''}"
+        items.append(outcome(not failed, (phrases.format_hosts(names), STRONG), f"  {stack_name}{same}"))
+    return items
+
+
+class _StackTable:
+    """The version table. On a narrow screen the MPI gives way, then oneCCL, then the processor; what follows the table
+    is broken between words."""
+
+    LEAST = ("MPI", "oneccl", "CPU")
+
+    def __init__(self, words: str) -> None:
+        table, _, self._notes = words.partition("\n\n")
+        rows = [re.split(" {2,}", line) for line in split_harmless_lines(table)]  # no cell but the last is empty
+        self._rows = [[*row, *[""] * (len(rows[0]) + 1 - len(row))] for row in rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows = self._rows
+        for name in ("", *self.LEAST):  # at first as they are
+            columns = [index for index, head in enumerate(rows[0]) if not name or head != name]
+            rows = [[row[index] for index in columns] for row in rows]
+            widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
+            if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
+                break
+        for row in rows:
+            cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+            yield Line(text("  ".join(cells).rstrip()), whole=True)
+        yield from (["", *typeset.format_plan(self._notes)] if self._notes else [])
