@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import socket
 import struct
 import time
 import zlib
@@ -17,6 +18,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from ipexctl.remote.agent import figure_files
 from ipexctl.remote.agent.figure_files import FigureFiles, Points, compute_masked_crc
@@ -66,6 +70,18 @@ def test_scalars_of_tensorboard_in_each_of_its_forms_are_read_with_their_rank(
         Points(source, 3, "late", [(1 << 40, "1e+30")]),
     ]
     assert read(made) == [], "what was read once is not read again"
+
+
+def test_what_tensorboards_own_writer_is_still_writing_is_read_with_its_rank(tmp_path: Path) -> None:
+    made = FigureFiles(str(tmp_path), 0.0, socket.gethostname(), lambda pid: 5 if pid == os.getpid() else -1)
+    writer = EventFileWriter(str(tmp_path / "runs"))
+    for step, value in ((1, 2.5), (2, 1.25)):
+        summary = Summary(value=[Summary.Value(tag="train/loss", simple_value=value)])
+        writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        writer.flush()
+        [points] = read(made)
+        assert (points.rank, points.name, points.points) == (5, "train/loss", [(step, str(value))])
+    writer.close()
 
 
 def test_a_file_that_grows_is_read_from_where_it_ended_also_within_a_record(made: FigureFiles, tmp_path: Path) -> None:

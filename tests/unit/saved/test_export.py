@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ipexctl.decide.run_figures import FigureReader
 from ipexctl.decide.saved_runs import RunFilter
@@ -145,12 +147,16 @@ def test_parquet_without_pyarrow_is_refused_with_what_helps(
 
 
 def test_parquet_has_the_columns_of_the_csv_file(runs: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
     save(runs, list(streams.run(2, steps=6)))
     answer = export(runs, tmp_path / "x.parquet")
     table = parquet.read_table(tmp_path / "x.parquet")
     assert tuple(table.column_names) == COLUMNS
-    assert table.num_rows == answer.values
+    assert table.num_rows == answer.values > 0
+    export(runs, tmp_path / "x.csv")
+    written = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
+    assert [(row["name"], float(row["value"])) for row in written] == [
+        (row["name"], row["value"]) for row in table.to_pylist()
+    ]
     assert [str(field.type) for field in table.schema] == [
         "string", "double", "string", "int32", "string", "string", "int64", "double"]  # fmt: skip
 
@@ -238,11 +244,10 @@ def test_tensorboard_gets_a_directory_for_each_rank_and_host(tmp_path: Path) -> 
 
 
 def test_tensorboard_itself_reads_them(runs: Path, tmp_path: Path) -> None:
-    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     save(runs, list(streams.run(1, ppn=1, steps=5)))
     export(runs, tmp_path / "tb", "tensorboard")
     [directory] = {path.parent for path in tmp_path.rglob("events.out.*")}
-    accumulator = loader.EventAccumulator(str(directory)).Reload()
+    accumulator = EventAccumulator(str(directory)).Reload()
     assert [scalar.step for scalar in accumulator.Scalars("loss")] == [1, 2, 3, 4, 5]
 
 
