@@ -191,7 +191,7 @@ class RunIdFlags(Fields):
     )
 
 
-class AttachFlags(RawFlags, RunIdFlags, PageFlags):
+class AttachFlags(NotifyFlags, RawFlags, RunIdFlags, PageFlags):
     pass
 
 

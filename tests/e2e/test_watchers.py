@@ -27,6 +27,13 @@ def ticks(count: int) -> bytes:
     return b"".join(b"tick %d\n" % number for number in range(count))
 
 
+def write_hook(directory: Path) -> tuple[str, Path]:
+    """A command for ``--notify``, and the file that gets what the command is given, a line each."""
+    hook, heard = directory / "hook.py", directory / "heard"
+    hook.write_text("import sys\nopen(sys.argv[1], 'a').write(sys.stdin.read())\n")
+    return f"{sys.executable} {hook} {heard}", heard
+
+
 def runs(desk: Desk) -> list[dict[str, object]]:
     told = desk("ps", "--json")
     assert told.code == 0, told
@@ -44,11 +51,15 @@ def test_a_detached_run_is_watched_by_another_desk_to_its_end_without_a_missing_
     assert one["hosts"] == ["node0", "node1", "node2"]
     assert one["watchers"] == 0
     open_gates(hosts)
-    attached = other("attach")
+    hook, heard = write_hook(tmp_path)
+    attached = other("attach", "--notify", hook)
     assert attached.code == 0, attached
     assert "0 processes left on 3 hosts" in attached.out
     for rank in range(3):
         assert other.written(rank) == ticks(40)
+    start, end = map(json.loads, heard.read_text().splitlines())
+    assert start["text"] == "actor.py: watched, 3 ranks on 3 hosts"
+    assert (end["event"], end["result"], end["exit"]) == ("end", "ok", 0)
     assert runs(other) == []
     assert not residue(hosts)
 
@@ -120,9 +131,8 @@ def test_stacks_of_all_ranks_on_request_while_the_run_goes_on(
 def test_a_command_is_told_of_the_start_the_stall_and_the_end_of_a_run(
     desk: Desk, hosts: Cluster, tmp_path: Path
 ) -> None:
-    hook, heard = tmp_path / "hook.py", tmp_path / "heard"
-    hook.write_text("import sys\nopen(sys.argv[1], 'a').write(sys.stdin.read())\n")
-    notify = ("--notify", f"{sys.executable} {hook} {heard}", "--notify", "false")
+    hook, heard = write_hook(tmp_path)
+    notify = ("--notify", hook, "--notify", "false")
     told = desk(*RUN, *notify, "--stall-warn", "2", "--stall", "kill", ACTOR, "wait")
     assert told.code == 6, told  # whatever becomes of those who are told
     assert told.err.count("--notify false: exit status 1; the command goes on") == 1

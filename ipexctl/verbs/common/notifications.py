@@ -15,6 +15,7 @@ from ipexctl.show import event_json, phrases
 from ipexctl.verbs.run.saved_runs import describe_cause
 
 _VERDICT = 60.0  # seconds a stall waits for the comparison of its stacks
+_OVER = 5.0  # seconds in which a watcher that came later reads that a stall of before was over
 
 
 class NotificationSink:
@@ -29,13 +30,14 @@ class NotificationSink:
         self._notifier, self._warn, self._is_interrupted = notifier, warn, is_interrupted
         self._verb = self._title = ""
         self._run: e.RunStarted | None = None
-        self._stall: Stamped | None = None  # whose stacks are still to be compared
+        self._stall: Stamped | None = None  # that is not reported yet
+        self._verdict = ""  # of its stacks
         self._failed = self._closed = False
 
     def handle_event(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
-        if self._stall is not None and at - self._stall.at > _VERDICT:
-            self._report_stall("")
+        if self._stall is not None and at - self._stall.at > (_OVER if self._verdict else _VERDICT):
+            self._report_stall()
         match event:
             case e.Started() if not self._verb:
                 self._verb, self._title = event.verb, event.title
@@ -46,12 +48,18 @@ class NotificationSink:
                 if self._verb != "play":
                     hosts = tuple(dict.fromkeys(event.ranks))
                     many = f"{pluralize(len(event.ranks), 'rank')} on {pluralize(len(hosts), 'host')}"
-                    self._send("start", at, f"started, {many}", hosts, tuple(range(len(event.ranks))))
+                    begun = "watched" if self._verb == "attach" else "started"
+                    self._title = event.title or self._title  # the command only knows a run's id
+                    self._send("start", at, f"{begun}, {many}", hosts, tuple(range(len(event.ranks))))
             case e.Stalled():
-                self._report_stall("")
+                self._report_stall()
                 self._stall = stamped
             case e.StallCompared(text=text):
-                self._report_stall(text)
+                self._verdict = text.partition("\n")[0].strip()
+                if self._verb != "attach":
+                    self._report_stall()
+            case e.Message(code="resumed") if self._verb == "attach":
+                self._stall, self._verdict = None, ""
             case e.RankEnded(cause="") if event.status != 0:
                 how = phrases.format_signal(event.signal) if event.signal else f"exit code {event.status}"
                 why = f": {event.error}" if event.error else ""
@@ -66,16 +74,17 @@ class NotificationSink:
         if self._closed:
             return
         self._closed = True
-        self._report_stall("")
+        self._report_stall()
         if report is not None:
             self._report_end(report)
         self._notifier.close(self._is_interrupted)
         for warning in self._notifier.pop_warnings():
             self._warn(warning)
 
-    def _report_stall(self, verdict: str) -> None:
+    def _report_stall(self) -> None:
         """Reports the pending stall, with the verdict of its stacks if it has one."""
-        stamped, self._stall = self._stall, None
+        stamped, verdict = self._stall, self._verdict
+        self._stall, self._verdict = None, ""
         if stamped is None or not isinstance(stall := stamped.event, e.Stalled):
             return
         placed = self._run.ranks if self._run else ()
@@ -83,8 +92,7 @@ class NotificationSink:
         silent = f"no progress for {stall.seconds:.0f} s: {phrases.format_ranks(stall.ranks)}"
         if stall.kind == "stragglers":
             silent = f"stragglers for {stall.seconds:.0f} s: {phrases.format_ranks(stall.ranks)}"
-        first = verdict.partition("\n")[0].strip()
-        self._send("stall", stamped.at, f"{silent}; {first}" if first else silent, hosts, stall.ranks)
+        self._send("stall", stamped.at, f"{silent}; {verdict}" if verdict else silent, hosts, stall.ranks)
 
     def _report_failure(self, at: float, text: str, host: str, ranks: tuple[int, ...] = ()) -> None:
         """The first failure of a run: others mostly follow from it."""

@@ -151,6 +151,18 @@ def test_a_run_that_is_left_is_not_called_over() -> None:
     assert (end["result"], end["text"].partition(" after ")[0]) == ("detached", "t: goes on without us")
 
 
+def test_a_watcher_that_came_later_reports_what_it_finds_but_no_stall_that_was_over() -> None:
+    stalled = e.Stalled((0, 1), 60.0, "all", {})
+    compared = e.StallCompared((1,), "1 of 2 ranks wait in all_reduce\n  rank 0  x")
+    found = [e.Started("attach", "k7", ("a", "b")), e.RunStarted("k7", "a", ("a", "b"), "mpirun", AT - 900, "train.py")]
+    over, goes_on = e.Message("again", code="resumed"), e.Message("a line")
+    stream = streams.stamp([*found, stalled, compared, over, stalled, compared], AT, 0.01)
+    sent = collect([*stream, Stamped(AT + 9.0, goes_on)], report=False)
+    assert [each["event"] for each in sent] == ["start", "stall"]
+    assert sent[0]["text"] == "train.py: watched, 2 ranks on 2 hosts"
+    assert sent[1]["text"] == "train.py: no progress for 60 s: ranks 0-1; 1 of 2 ranks wait in all_reduce"
+
+
 def test_text_of_ranks_is_harmless() -> None:
     for each in collect(list(streams.hostile())):
         assert each["text"].isprintable()
