@@ -274,7 +274,7 @@ class Delivery:
             from ipexctl.verbs.run.report import PageSink
 
             # After the screen: nobody waits for a page.
-            self._sinks.append(PageSink(record.directory, runs.parent, self._warn))
+            self._sinks.append(PageSink(record.directory, runs.parent, self._warn, read_known_errors))
         return record
 
     def _save_look_up(self, event: Event, masked: list[Stamped]) -> Exception | None:

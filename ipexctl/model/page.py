@@ -14,12 +14,15 @@ from ipexctl.model.profile import Profile
 from ipexctl.model.reports import CommandReport, RankState
 
 Points = tuple[tuple[float, float], ...]  # (seconds, value), in order of time
-SpanKind = Literal["start", "python", "torch", "rendezvous", "running", "wait", "stall", "odd", "straggles"]
+SpanKind = Literal[
+    "start", "python", "torch", "rendezvous", "running", "wait", "stall", "odd", "straggles", "collective"
+]
 MarkKind = Literal["ended", "failed", "stopped", "lost", "restart", "figure"]
 
 
 class Span(Record):
-    """What a rank did for a time. ``wait``: it waited in a collective; ``odd``: the others waited for it."""
+    """What a rank did for a time. ``wait``: it waited in a collective of a stall; ``odd``: the others waited for it;
+    ``collective``: it waited in a collective of profiled steps."""
 
     begin: float
     end: float
@@ -127,7 +130,8 @@ class ClusterPage(Record):
 
 class RunPage(Record):
     """Everything that the page of a run shows. ``length`` is that of its time axis; ``live``: the run goes on;
-    ``watched_from``: lines of before were read at that moment."""
+    ``watched_from``: lines of before were read at that moment; ``former``: the runs before it in the same record, with
+    less of their logs and curves, and ``dropped`` how many are left out before those."""
 
     title: str
     run: str
@@ -147,6 +151,14 @@ class RunPage(Record):
     doctor: DoctorRecord | None = None
     watched_from: float | None = None
     profile: Profile | None = None
+    former: "tuple[RunPage, ...]" = ()
+    dropped: int = 0
+
+    @property
+    def profiled(self) -> tuple[float, float] | None:
+        """From the first to the last wait in a collective of profiled steps."""
+        waits = [span for row in self.rows for span in row.spans if span.kind == "collective"]
+        return (min(span.begin for span in waits), max(span.end for span in waits)) if waits else None
 
     @property
     def links(self) -> tuple[LinkSpeed, ...]:

@@ -50,6 +50,17 @@ class CollectiveTime(JsonRecord):
     longest_wait: float
 
 
+class CollectiveWait(JsonRecord):
+    """A rank waited in a collective for rank ``late``, which came last: for ``seconds`` from ``at`` (Unix) on, on the
+    clock of the profile."""
+
+    rank: int
+    late: int
+    name: str
+    at: float
+    seconds: float
+
+
 class KernelTime(JsonRecord):
     """Primitives that oneDNN executed, of all ranks: ``implementation`` in its own words, as
     ``brg_matmul:avx512_core_amx``, ``isa`` the instruction set in these, empty where there is none; ``dtype`` as
@@ -69,7 +80,7 @@ class Profile(JsonRecord):
 
     ``clock``: how the hosts' clocks became one: "run" by what the run measured, within ``clock_error`` seconds,
     "collectives" by the ends of collectives, which are up to ``clock_error`` apart, "hosts" not at all, "same" there is
-    one host."""
+    one host. ``waits`` are the longest of each rank, in order of time."""
 
     run: str
     first: int
@@ -84,3 +95,4 @@ class Profile(JsonRecord):
     notes: tuple[str, ...] = ()
     offsets: Mapping[str, float] = field(default_factory=dict)  # host → seconds by which its clock was ahead
     clock_error: float | None = None
+    waits: tuple[CollectiveWait, ...] = ()

@@ -75,6 +75,11 @@ class Browser:
         moves.append({"type": "pointerUp", "button": 0})
         self._call("POST", "/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": moves}]})
 
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        places = [{"type": "pointerMove", "x": round(x), "y": round(y)} for x, y in (start, end)]
+        moves = [places[0], {"type": "pointerDown", "button": 0}, places[1], {"type": "pointerUp", "button": 0}]
+        self._call("POST", "/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": moves}]})
+
     def read_log(self, kind: str) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = self._call("POST", "/se/log", {"type": kind})
         return entries

@@ -16,13 +16,17 @@ from ipexctl.decide.page.cluster import build_cluster_page
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
+from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit
+from ipexctl.model.events import Stamped
+from ipexctl.model.profile import CollectiveWait, Profile
 from ipexctl.show.page.render import render_cluster, render_comparison, render_run
 from ipexctl.verbs.run.serve import LivePage
 from tests.browser.driver import Browser, start_browser
 from tests.unit.page.runs import KINDS, fold_page, make_doctor, make_run
 from tests.unit.page.test_cluster import make_answer
 from tests.unit.page.test_compare import make_other
+from tests.unit.page.test_fold import list_runs
 from tests.unit.show.streams import START, names
 
 # Text whose contrast with what is behind it is below WCAG's AA: 4.5, or 3 for large text. Of equal ones the first.
@@ -180,6 +184,113 @@ def test_a_click_on_the_time_axis_opens_the_ranks_log_at_that_moment(browser: Br
     assert browser.run("return document.querySelector('.current').closest('details').id") == "rank-3"
     moment = browser.run("return document.querySelector('.current').dataset.t")
     assert "00:00:30.0" <= moment <= "00:00:33.0"
+
+
+WINDOW = "return document.querySelector('article:not([hidden]) .window:not([hidden])')?.innerText ?? ''"
+TICKS = "return [...document.querySelectorAll('article:not([hidden]) .axis text')].map((each) => each.textContent)"
+BOX = "const box = document.querySelector(arguments[0]).getBoundingClientRect(); return [box.left, box.top, box.width]"
+LOSS = "return document.querySelector('#figures .plot svg').getAttribute('viewBox')"
+
+
+def test_the_time_axis_is_zoomed_by_keys_on_all_drawings_at_once(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["good-64"].as_uri())
+    places = (
+        "return [...document.querySelectorAll('.rows rect')].map((r) => r.getAttribute('x') + r.getAttribute('width'))"
+    )
+    before = browser.run(places)
+    whole = browser.run(TICKS)
+    assert browser.run(WINDOW) == ""
+    browser.run("document.querySelector('#figures .plot').focus()")
+    browser.press("+", "+")
+    assert browser.run(WINDOW).startswith("00:00:2")
+    assert browser.run(LOSS) == "375 0 250 120"
+    assert (
+        browser.run("return document.querySelector('#resources .plot svg').getAttribute('viewBox')") == "375 0 250 120"
+    )
+    assert browser.run(TICKS) != whole
+    readout = browser.run("return document.querySelector('#figures .readout').textContent")
+    browser.press(*["ArrowRight"] * 60)  # beyond the right edge: the window goes along
+    assert browser.run(LOSS) != "375 0 250 120"
+    assert browser.run("return document.querySelector('#figures .readout').textContent") > readout
+    browser.press(*["+"] * 30)
+    assert len(browser.run(TICKS)) > 1  # a hundredth of a second
+    browser.press("-")
+    browser.press("0")
+    assert browser.run(WINDOW) == ""
+    assert (browser.run(LOSS), browser.run(TICKS)) == ("0 0 1000 120", whole)
+    rounded = "return arguments[0].map((text) => text.split('%').map((each) => Math.round(each * 1e4)).join(' '))"
+    assert browser.run(rounded, browser.run(places)) == browser.run(rounded, before)
+    browser.run("document.querySelector('.scroll').focus()")
+    browser.press("+")
+    assert browser.run(LOSS).split()[2] == "500"
+    assert not browser.read_log("browser")
+
+
+def test_the_time_axis_is_zoomed_by_drawing_over_a_part_of_it(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["good-64"].as_uri())
+    left, top, width = browser.run(BOX, ".rows")
+    browser.drag((left + width / 4, top + 30), (left + width / 2, top + 30))
+    assert browser.run("return document.querySelectorAll('.log[open], .select').length") == 0  # no click, no area left
+    begin, _, extent, _ = map(float, browser.run(LOSS).split())
+    assert [begin, extent] == pytest.approx([250, 250], abs=2)
+    browser.click(left + width - 2, top + 30)  # a click is that moment of the window
+    assert "00:00:29.0" <= browser.run("return document.querySelector('.current').dataset.t") <= "00:00:33.0"
+    check_page(browser, pages["good-64"].as_uri())
+    browser.run("document.querySelector('.window button').focus()")
+    browser.press("Enter")
+    assert browser.run(LOSS) == "0 0 1000 120"
+    assert browser.run("return document.activeElement.className") == "scroll"
+    left, top, width = browser.run("document.querySelector('#figures .plot').scrollIntoView();" + BOX, "#figures .plot")
+    browser.drag((left + width / 2, top + 60), (left + width + 50, top + 60))  # beyond the chart
+    assert float(browser.run(LOSS).split()[0]) == pytest.approx(500, abs=2)
+
+
+def test_waits_of_profiled_steps_are_found_in_a_long_run_by_one_button(browser: Browser, tmp_path: Path) -> None:
+    waits = tuple(CollectiveWait(0, 1, "gloo:all_reduce", START + 40_000 + n, 0.1) for n in range(3))
+    profile = Profile("k7", 3, 7, "run", (), offsets={"xeon01": 0.0}, waits=waits)
+    stream = [
+        *make_run("good", 2, 2, 86_400, 600.0),
+        Stamped(START + 86_500, e.Answer(RunAnswer("k7", "done", False, profile))),
+    ]
+    page = tmp_path / "page.html"
+    page.write_text(render_run(fold_page(stream)), encoding="utf-8")
+    browser.show(page.as_uri())
+    widths = (
+        "return [...document.querySelectorAll('.rows .s-collective')].map((bar) => bar.getBoundingClientRect().width)"
+    )
+    assert max(browser.run(widths)) < 0.1
+    browser.run("document.querySelector('button.show').focus()")
+    browser.press("Enter")
+    assert browser.run(WINDOW).startswith("11:06:37.9")
+    assert [round(width) for width in browser.run(widths)] == [round(browser.run(BOX, ".rows")[2] / 2.31 / 10)] * 3
+    check_page(browser, page.as_uri())
+
+
+def test_one_of_several_runs_is_chosen_and_searched_alone(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(render_run(fold_page(list_runs())), encoding="utf-8")
+    shown = (
+        "return [...document.querySelectorAll('article')].filter((one) => one.checkVisibility()).map((one) => one.id)"
+    )
+    browser.show(page.as_uri())
+    assert browser.run(shown) == ["run"]
+    assert browser.run("return document.querySelector('[aria-current]').innerText") == "✗ 2 train.py"
+    browser.press("Tab", "Enter")
+    wait_for(browser, shown, ["r1-run"])
+    assert browser.run("return document.querySelector('[aria-current]').innerText") == "✓ 1 prepare.py"
+    browser.press("/", *"loss")
+    assert browser.run("return document.getElementById('r1-find').value") == "loss"
+    assert not browser.run("return document.querySelectorAll('#run .hit').length")
+    left, top, width = browser.run("scrollTo(0, 0);" + BOX, "#r1-time .rows")
+    browser.click(left + width / 4, top + 30)
+    assert browser.run("return document.querySelector('.current').closest('details').id") == "r1-rank-1"
+    check_page(browser, page.as_uri())
+    browser.send_command("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.show(page.as_uri(), width=390)
+        assert browser.run(shown) == ["r1-run", "run"]
+    finally:
+        browser.send_command("Emulation.setScriptExecutionDisabled", value=False)
 
 
 def test_without_its_script_a_page_still_says_everything(browser: Browser, pages: dict[str, Path]) -> None:

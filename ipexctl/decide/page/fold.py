@@ -6,10 +6,12 @@ from math import isfinite
 from statistics import median
 from typing import Literal
 
+from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.diagnosis.stack_traces import group_stacks
 from ipexctl.decide.page.cluster import make_doctor_record
 from ipexctl.decide.page.logs import FindHarmless, RankOutput
-from ipexctl.decide.page.series import Series, find_stragglers
+from ipexctl.decide.page.series import Series, find_stragglers, thin_points
+from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
@@ -39,6 +41,9 @@ _LOGS = 5 << 20  # bytes of output of all ranks together
 _LEAST_LOG = 8 << 10  # of one rank, however many they are
 _POINTS = 40_000  # columns of all curves of one figure together
 _CURVES = 64  # drawn of one figure: the eye tells no more apart
+_FORMER = 8  # runs before the last one that are drawn
+_FORMER_LOGS = 128 << 10  # bytes of output of all ranks of such a run
+_FORMER_CURVES, _FORMER_COLUMNS = 16, 2000  # of one of its figures, and columns of all of these together
 _SEARCHED = 2000  # lines that are searched for figures in a second, of all ranks together; about 2 % of a core
 _LONGEST = 600  # characters of a line with figures
 _PACE = 1.0  # seconds at least between two steps that a pace is computed from
@@ -93,19 +98,31 @@ class _Stall:
 class PageBuilder:
     """Takes events as a sink does; `build_page` makes the page of all so far, also of a run that goes on.
 
-    ``read_figures`` reads a line's figures, ``find_harmless`` gives the code of a line that is known to be harmless."""
+    A record may have several runs, those of a playbook: the page is that of the last one, the others are its
+    ``former``. ``read_figures`` reads a line's figures, ``find_harmless`` gives the code of a line that is known to be
+    harmless, ``known`` the catalogue of errors."""
 
-    def __init__(self, read_figures: ReadFigures = lambda _: {}, find_harmless: FindHarmless = lambda _: None) -> None:
+    def __init__(
+        self,
+        read_figures: ReadFigures = lambda _: {},
+        find_harmless: FindHarmless = lambda _: None,
+        known: Callable[[], KnownErrors] = tuple,
+    ) -> None:
         self._read_figures, self._find_harmless = read_figures, find_harmless
+        self._reports = Folding(known)  # for runs that another one follows
+        self._former: list[RunPage] = []
+        self._dropped = 0
         self._facts: dict[str, Facts] = {}
         self._doctor: DoctorRecord | None = None
-        self._title = self._plan = ""
-        self._launch: PlannedLaunch | None = None
+        self._title = self._next_title = ""
+        self._planned: tuple[str, PlannedLaunch | None] = "", None  # of the next start
         self._at = 0.0
         self._begin_run()
 
     def _begin_run(self) -> None:
-        """Forgets what happened: the page of a record with several runs is that of the last. Hosts and plan stay."""
+        """Forgets what happened to the run; hosts stay."""
+        self._plan: str = ""
+        self._launch: PlannedLaunch | None = None
         self._attempts: list[_Attempt] = []
         self._outputs: dict[int, RankOutput] = {}
         self._launcher = RankOutput(64 << 10)
@@ -151,10 +168,10 @@ class PageBuilder:
             case e.FiguresRead():
                 self._add_file_figures(event)
             case e.Started(verb=verb, title=title):
-                self._title = title if verb in ("run", "attach") or not self._title else self._title
+                self._next_title = title if verb in ("run", "attach") or not self._next_title else self._next_title
                 self._over = self._over or (verb == "run" and bool(self._attempts))
             case e.Planned(verb="run", text=text):
-                self._plan, self._launch = text, event.launch
+                self._planned = text, event.launch
             case e.FactsRead(host=host, facts=facts):
                 self._facts[host] = facts
             case e.Answer(value=DoctorAnswer() as answer):
@@ -163,11 +180,13 @@ class PageBuilder:
                 self._profile = profile
             case e.RunStarted():
                 if self._over or (attempt and attempt.over and attempt.over[1].reason == "done"):
-                    self._begin_run()  # a playbook, or a benchmark, goes on to its next one
+                    self._close_run()  # a playbook, or a benchmark, goes on to its next one
+                    self._begin_run()
                 if event.title and event.at and at - event.at > _LATE:
                     self._late_from, self._late_until = at, at + _GAP
                 self._attempts.append(_Attempt(event, at))
-                self._title = event.title or self._title
+                self._title = event.title or self._next_title
+                self._plan, self._launch = self._planned
                 self._ranks = max(self._ranks, len(event.ranks))
                 self._hosts = max(self._hosts, len(set(event.ranks)))
                 self._steps.clear()
@@ -195,6 +214,17 @@ class PageBuilder:
                 attempt.over = (at, event)
             case _:
                 pass
+        self._reports.handle_event(stamped)
+
+    def _close_run(self) -> None:
+        """Puts the page of the run that another one follows aside, in less space."""
+        room = max(_FORMER_LOGS // self._ranks, 1 << 10)
+        self._outputs = {rank: output.shrink(room) for rank, output in self._outputs.items()}
+        page = self.build_page(replace(self._reports.report(), finished=True))
+        figures = tuple(replace(figure, curves=_thin_curves(figure.curves)) for figure in page.figures)
+        self._former.append(replace(page, figures=figures, former=(), dropped=0))
+        self._dropped += len(self._former) > _FORMER
+        self._former = self._former[-_FORMER:]
 
     # what grows with the run ---------------------------------------------------------------------------------------
 
@@ -322,7 +352,8 @@ class PageBuilder:
             why = "still running when others were done" if stall.event.kind == "stragglers" else "others waited for it"
             slow.update(dict.fromkeys(late, why))
         numbers = range(max(len(attempt.hosts) for attempt in self._attempts))
-        rows = tuple(self._build_row(rank, begun, end, shifts, report, slow) for rank in numbers)
+        waits = self._list_collective_waits(begun, end, shifts)
+        rows = tuple(self._build_row(rank, begun, end, shifts, report, slow, waits) for rank in numbers)
         return RunPage(
             title=self._title,
             run=last.event.run,
@@ -342,7 +373,21 @@ class PageBuilder:
             watched_from=self._late_from - begun if self._late_from else None,
             doctor=self._doctor or saved,
             profile=self._profile,
+            former=tuple(replace(page, doctor=page.doctor or saved) for page in self._former),
+            dropped=self._dropped,
         )
+
+    def _list_collective_waits(self, begun: float, end: float, shifts: Mapping[str, float]) -> dict[int, list[Span]]:
+        """The waits of profiled steps by rank. The profile's clock is that of the host without an offset."""
+        profile, spans = self._profile, dict[int, list[Span]]()
+        hosts = [host for host, offset in profile.offsets.items() if not offset] if profile else []
+        shift = shifts.get(hosts[0], 0.0) if hosts else 0.0
+        for wait in profile.waits if profile else ():
+            start, stop = wait.at + shift - begun, wait.at + shift - begun + wait.seconds
+            text = f"waits in {wait.name} for rank {wait.late}"
+            if start >= 0 and stop <= end - begun:
+                spans.setdefault(wait.rank, []).append(Span(start, stop, "collective", text))
+        return spans
 
     def _measure_paces(self) -> list[tuple[int, float]]:
         """Each rank's median pace."""
@@ -359,7 +404,7 @@ class PageBuilder:
 
     def _build_row(
         self, rank: int, begun: float, end: float, shifts: Mapping[str, float], report: CommandReport,
-        slow: Mapping[int, str],
+        slow: Mapping[int, str], waits: Mapping[int, list[Span]],
     ) -> RankRow:  # fmt: skip
         spans: list[Span] = []
         marks: list[Mark] = [replace(mark, at=mark.at - begun) for mark in self._figure_marks.get(rank, ())]
@@ -377,6 +422,7 @@ class PageBuilder:
                 marks.append(replace(mark, at=max(mark.at - begun, 0.0)))
             spans += _list_stage_spans(attempt.stages.get(rank, ()), begun, stop, shifts)
             spans += [span for stall in attempt.stalls for span in _list_stall_spans(stall, rank, begun, stop)]
+        spans += waits.get(rank, ())
         outcome: dict[int, RankState] = {each.rank: each.state for each in report.run.ranks} if report.run else {}
         series = self._figures.get("loss", {}).get(rank)
         loss = series.last[1] if series and series.last else None
@@ -456,15 +502,22 @@ def _count_columns(members: int) -> int:
     return min(max(_POINTS // max(members, 1), 60), 500)
 
 
-def _choose_curves(curves: list[Curve]) -> tuple[Curve, ...]:
-    """At most `_CURVES` of them: the marked ones, and others at even distances."""
-    if len(curves) <= _CURVES:
+def _choose_curves(curves: list[Curve], most: int = _CURVES) -> tuple[Curve, ...]:
+    """At most so many of them: the marked ones, and others at even distances."""
+    if len(curves) <= most:
         return tuple(curves)
-    marked = [curve for curve in curves if curve.marked][: _CURVES // 2]
+    marked = [curve for curve in curves if curve.marked][: most // 2]
     others = [curve for curve in curves if not curve.marked]
-    room = _CURVES - len(marked)
+    room = most - len(marked)
     chosen = {id(curve) for curve in [*marked, *(others[at * len(others) // room] for at in range(room))]}
     return tuple(curve for curve in curves if id(curve) in chosen)
+
+
+def _thin_curves(curves: tuple[Curve, ...]) -> tuple[Curve, ...]:
+    """Less of a figure, for a run that another one follows."""
+    chosen = _choose_curves([*curves], _FORMER_CURVES)
+    room = _FORMER_COLUMNS // max(len(chosen), 1)
+    return tuple(replace(curve, points=thin_points(curve.points, room)) for curve in chosen)
 
 
 def _classify_end(

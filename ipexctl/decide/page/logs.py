@@ -38,6 +38,14 @@ class RankOutput:
             self._end_size -= dropped
             self.omitted += dropped
 
+    def shrink(self, limit: int) -> "RankOutput":
+        """The same within a smaller ``limit``."""
+        smaller = RankOutput(limit)
+        for piece in (*self._head, *self._end):
+            smaller.add_piece(*piece)
+        smaller.omitted += self.omitted
+        return smaller
+
     def list_lines(self, begun: float, find_harmless: FindHarmless) -> tuple[tuple[LogLine, ...], int]:
         """The lines, ``begun`` being time zero, and the index of the first one after the gap."""
         first = _split_lines(self._head, begun, find_harmless)

@@ -24,11 +24,12 @@ from ipexctl.decide.profile.traces import (
     sum_operators,
 )
 from ipexctl.model.json_values import JsonObject, Record
-from ipexctl.model.profile import CollectiveTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
+from ipexctl.model.profile import CollectiveTime, CollectiveWait, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 
 EXACT = 0.001  # seconds: a clock that the run measured this well is preferred to that of collectives
 _ALONE = 0.01  # seconds: the error of a single collective, which a busy host may leave later; of several their spread
 MOST_OPERATORS = 100  # in the profile; the trace has all
+_MOST_WAITS, _LEAST_WAITS = 500, 4  # in the profile, of all ranks, and of each however many they are
 _STEPS_ROW, _COLLECTIVES_ROW = 0, 1_000_000  # threads of a merged rank that are none of its process
 _MOST_ROWS = 32  # of collectives in a rank
 _MOST_ARGUMENTS = 2000  # letters of what is shown of an operator's arguments
@@ -211,6 +212,7 @@ def build_profile(run: str, merging: Merging, missing: Sequence[UnprofiledRank],
         merging.notes,
         merging.offsets,
         merging.clock_error,
+        _list_waits(merging, waits),
     )
 
 
@@ -265,6 +267,22 @@ def _add_collectives(merging: Merging, waits: Mapping[tuple[int, int], float]) -
         for name in calls
     ]
     return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _list_waits(merging: Merging, waits: Mapping[tuple[int, int], float]) -> tuple[CollectiveWait, ...]:
+    """The longest waits of each rank, in order of time; none where hosts have no common clock."""
+    by_rank = {each.rank: each for each in merging.summaries}
+    listed: dict[int, list[CollectiveWait]] = {}
+    for match in merging.matches if merging.clock != "hosts" else ():
+        late = min(match.calls, key=lambda rank: waits[rank, match.calls[rank]])
+        for rank, place in match.calls.items():
+            if seconds := waits[rank, place] / 1e6:
+                summary = by_rank[rank]
+                at = summary.origin / 1e9 + summary.collectives[place].start / 1e6 - merging.offsets[summary.host]
+                listed.setdefault(rank, []).append(CollectiveWait(rank, late, match.name, at, seconds))
+    room = max(_MOST_WAITS // len(merging.summaries), _LEAST_WAITS)
+    longest = [wait for each in listed.values() for wait in sorted(each, key=lambda wait: -wait.seconds)[:room]]
+    return tuple(sorted(longest, key=lambda wait: (wait.at, wait.rank)))
 
 
 # the merged trace -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ipexctl.show.phrases import format_clock, format_duration
 from ipexctl.show.sanitise import escape
 
 ROW = 20  # pixels of a rank on the time axis
-_LAYERED = ("wait", "odd", "stall", "straggles")  # spans that are drawn over those of stages
+_LAYERED = ("wait", "odd", "stall", "straggles", "collective")  # spans that are drawn over those of stages
 _GLYPHS = {"ended": "✓", "failed": "✗", "stopped": "■", "lost": "✗", "restart": "↻", "figure": "!"}
 _HEIGHT = 120
 _HUES = 8  # classes c0 to c7 of page.css
@@ -39,7 +39,7 @@ def make_tag(name: str, *content: str, **attributes: object) -> Markup:
 
 
 def _percent(part: float, whole: float) -> str:
-    return f"{100 * min(max(part / whole, 0.0), 1.0):.3f}".rstrip("0").rstrip(".") + "%"
+    return f"{100 * min(max(part / whole, 0.0), 1.0):.6f}".rstrip("0").rstrip(".") + "%"
 
 
 def list_ticks(length: float) -> list[tuple[str, str]]:
@@ -62,7 +62,8 @@ def draw_axis(length: float) -> Markup:
 def draw_timeline(rows: Sequence[RankRow], length: float) -> Markup:
     """The rows of all ranks: stages as bars, stalls and waits over them, ends and losses as marks."""
     size = max(ROW * len(rows), 1)
-    parts = [make_tag("line", x1=at, x2=at, y1=0, y2=size, class_="grid") for at, _ in list_ticks(length)[1:]]
+    lines = [make_tag("line", x1=at, x2=at, y1=0, y2="100%", class_="grid") for at, _ in list_ticks(length)[1:]]
+    parts = [make_tag("g", *lines, class_="ticks")]
     for number, row in enumerate(rows):
         bars = [_draw_span(span, row.rank, number * ROW, length) for span in row.spans]
         bars += [_draw_mark(mark, row.rank, number * ROW, length) for mark in row.marks]
@@ -74,7 +75,8 @@ def draw_timeline(rows: Sequence[RankRow], length: float) -> Markup:
 def _draw_span(span: Span, rank: int, top: int, length: float) -> Markup:
     inset = 7 if span.kind in _LAYERED else 3
     about = f"rank {rank}: {clean(span.text)}, {format_clock(span.begin)} to {format_clock(span.end)}"
-    about += f" ({format_duration(span.end - span.begin)})"
+    seconds = span.end - span.begin
+    about += f" ({format_duration(seconds) if seconds >= 1 else f'{1000 * seconds:.3g} ms'})"
     return make_tag(
         "rect", make_tag("title", about), x=_percent(span.begin, length), y=top + inset,
         width=_percent(span.end - span.begin, length), height=ROW - inset - 3, class_=f"s-{span.kind}",
@@ -134,7 +136,7 @@ def draw_chart(figure: Figure, length: float) -> Markup:
         "svg", *grid, inner, class_="plot", width="100%", height=_HEIGHT, tabindex=0, role="img",
         aria_label=f"{about}, {format_value(low)} to {format_value(high)}",
         data_low=f"{low:.6g}", data_high=f"{high:.6g}", data_begin=f"{begin:.6g}", data_extent=f"{extent:.6g}",
-        data_steps=int(figure.steps),
+        data_steps=int(figure.steps), data_key=clean(figure.key),
     )  # fmt: skip
 
 

@@ -1,7 +1,11 @@
 "use strict";
 (() => {
   const find = (selector, from = document) => Array.from(from.querySelectorAll(selector));
-  const one = (id) => document.getElementById(id);
+  // A page may have several runs, each an article whose ids have a prefix; one of them is shown.
+  const article = () => find("article:not([hidden])")[0] || document.body;
+  const prefix = () => article().dataset.prefix || "";
+  const byId = (id) => document.getElementById(id);
+  const one = (id) => byId(prefix() + id);
   const clock = (seconds) => {
     const whole = Math.max(Math.floor(seconds), 0), two = (n) => String(n).padStart(2, "0");
     return `${two(Math.floor(whole / 3600))}:${two(Math.floor(whole % 3600 / 60))}:${two(whole % 60)}`;
@@ -31,47 +35,165 @@
     return low > 0 && x - xs[low - 1] < xs[low] - x ? low - 1 : low;
   };
   const format = (value) => Math.abs(value) >= 10000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
-  const showCursor = (plot, x) => {
-    let cursor = plot.querySelector(".cursor");
-    if (!cursor) {
-      cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
-      cursor.setAttribute("class", "cursor");
-      cursor.setAttribute("y1", "0");
-      cursor.setAttribute("y2", "100%");
-      plot.append(cursor);
+  const draw = (name, attributes, text = "") => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.textContent = text;
+    return element;
+  };
+
+  // Zoom: the window of an axis, as [begin, end] in seconds or steps. All drawings of time share one window; a chart by
+  // steps has its own.
+  const windows = new Map();
+  const nameAxis = (drawing) => drawing.dataset.steps === "1" ? `steps ${drawing.dataset.key}` : `time ${prefix()}`;
+  const readAxis = (drawing) => {
+    const begin = Number(drawing.dataset.begin || 0);
+    return [begin, begin + Number(drawing.dataset.extent || one("time").dataset.length)];
+  };
+  const readWindow = (drawing) => windows.get(nameAxis(drawing)) || readAxis(drawing);
+  const formatMoment = (at, span) => {
+    const digits = span >= 5 ? 0 : Math.min(Math.max(1 - Math.floor(Math.log10(span)), 1), 4);
+    const whole = Math.round(at * 10 ** digits) / 10 ** digits;
+    return clock(whole) + (digits ? (whole % 1).toFixed(digits).slice(1) : "");
+  };
+  const sizes = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+  const listTicks = (begin, end) => {
+    const span = end - begin, least = 10 ** Math.floor(Math.log10(span / 5));
+    const size = span < 5 ? least * [1, 2, 5, 10].find((size) => span / (least * size) <= 5)
+      : sizes.find((size) => span / size <= 5) || 86400 * Math.round(span / 5 / 86400);
+    const first = Math.ceil(begin / size - 1e-9), count = Math.floor(end / size + 1e-9) - first + 1;
+    return Array.from({ length: count }, (_, number) => (first + number) * size);
+  };
+  const drawTimes = () => {
+    const rows = article().querySelector(".rows");
+    if (!rows) return;
+    const [begin, end] = readWindow(rows), [, length] = readAxis(rows), span = end - begin;
+    const place = (at) => Math.min(Math.max((at - begin) / span, -1), 2) * 100;
+    for (const bar of find("rect[width], text", rows)) {
+      bar.at ??= ["x", "width"].map((name) => parseFloat(bar.getAttribute(name) || 0) / 100 * length);
+      const from = place(bar.at[0]), to = place(bar.at[0] + bar.at[1]);
+      bar.setAttribute("x", `${from}%`);
+      if (bar.tagName === "rect") bar.setAttribute("width", `${to - from}%`);
+      else { bar.style.display = from < 0 || from > 100 ? "none" : ""; bar.classList.toggle("late", from > 95); }
     }
+    const ticks = listTicks(begin, end).map((at) => [place(at), end < 60 ? `${Number(at.toFixed(4))} s` : formatMoment(at, span)]);
+    const lines = ticks.map(([x]) => draw("line", { x1: `${x}%`, x2: `${x}%`, y1: 0, y2: "100%", class: "grid" }));
+    rows.querySelector(".ticks").replaceChildren(...lines);
+    const names = ticks.map(([x, name]) => draw("text", { x: `${x}%`, y: 12, class: `tick${x < 5 ? " first" : x > 95 ? " last" : ""}` }, name));
+    article().querySelector(".axis").replaceChildren(...names);
+  };
+  const drawWindow = () => {
+    drawTimes();
+    for (const plot of find(".plot", article())) {
+      const [begin, end] = readWindow(plot), [first, last] = readAxis(plot), inner = plot.querySelector("svg");
+      const box = [1000 * (begin - first) / (last - first), 0, 1000 * (end - begin) / (last - first), inner.viewBox.baseVal.height];
+      inner.setAttribute("viewBox", box.join(" "));
+    }
+    const shown = windows.get(`time ${prefix()}`), span = shown && shown[1] - shown[0];
+    for (const note of find(".window", article())) {
+      note.hidden = windows.size === 0;
+      note.firstElementChild.textContent = shown ? `${formatMoment(shown[0], span)} to ${formatMoment(shown[1], span)}` : windows.size ? "a part of the steps" : "";
+    }
+  };
+  const zoom = (drawing, begin, end) => {
+    const [first, last] = readAxis(drawing), whole = last - first;
+    const least = drawing.dataset.steps === "1" ? Math.min(2, whole) : Math.max(0.01, whole * 1e-6);
+    const span = Math.max(end - begin, least);
+    if (span >= whole) windows.delete(nameAxis(drawing));
+    else {
+      const from = Math.min(Math.max((begin + end - span) / 2, first), last - span);
+      windows.set(nameAxis(drawing), [from, from + span]);
+    }
+    drawWindow();
+  };
+  const zoomTo = (begin, end) => zoom(article().querySelector(".rows"), begin - (end - begin) / 20, end + (end - begin) / 20);
+  const showWhole = () => { windows.clear(); drawWindow(); };
+
+  const showCursor = (plot, x) => {
+    const cursor = plot.querySelector(".cursor") || plot.appendChild(draw("line", { class: "cursor", y1: 0, y2: "100%" }));
     cursor.setAttribute("x1", `${x / 10}%`);
     cursor.setAttribute("x2", `${x / 10}%`);
-    const values = readCurves(plot).map((curve) => ({ ...curve, value: curve.ys[nearest(curve.xs, x)] }));
-    const at = Number(plot.dataset.begin) + x / 1000 * Number(plot.dataset.extent);
+    const [begin, end] = readWindow(plot), [first, last] = readAxis(plot), at = begin + x / 1000 * (end - begin);
+    const values = readCurves(plot).map((curve) => ({ ...curve, value: curve.ys[nearest(curve.xs, 1000 * (at - first) / (last - first))] }));
     values.sort((a, b) => b.marked - a.marked || b.value - a.value);
     const shown = values.length > 8 ? [...values.slice(0, 4), null, ...values.slice(-3)] : values;
     const words = shown.map((curve) => curve ? `${curve.name}${curve.marked ? " (!)" : ""} ${format(curve.value)}` : "…");
     const readout = plot.closest("figure").querySelector(".readout");
-    readout.textContent = `${plot.dataset.steps === "1" ? `step ${Math.round(at)}` : clock(at)}: ${words.join(" · ")}`;
+    readout.textContent = `${plot.dataset.steps === "1" ? `step ${Math.round(at)}` : formatMoment(at, end - begin)}: ${words.join(" · ")}`;
   };
   let cursor = 500;
   const moveCursor = (plot, x) => {
+    const [begin, end] = readWindow(plot), beyond = x > 1000 ? x - 1000 : Math.min(x, 0);
+    if (beyond && windows.has(nameAxis(plot))) zoom(plot, begin + beyond / 1000 * (end - begin), end + beyond / 1000 * (end - begin));
     cursor = Math.min(Math.max(x, 0), 1000);
     const timed = plot.dataset.steps === "0";
-    for (const other of find(".plot")) {
+    for (const other of find(".plot", article())) {
       if (other === plot || (timed && other.dataset.steps === "0" && onScreen(other))) showCursor(other, cursor);
     }
+  };
+  const zoomAt = (drawing, times) => {
+    const [begin, end] = readWindow(drawing), at = begin + cursor / 1000 * (end - begin);
+    zoom(drawing, at - (at - begin) / times, at + (end - at) / times);
+    if (drawing.matches(".plot")) moveCursor(drawing, cursor);
   };
   const onScreen = (element) => {
     const box = element.getBoundingClientRect();
     return box.bottom > 0 && box.top < innerHeight;
   };
-  const chart = (target) => target instanceof Element ? target.closest(".plot") : null;
-  document.addEventListener("pointermove", (event) => {
-    const plot = chart(event.target);
-    if (!plot) return;
-    const box = plot.getBoundingClientRect();
-    moveCursor(plot, (event.clientX - box.left) / box.width * 1000);
+  const closest = (target, selector) => target instanceof Element ? target.closest(selector) : null;
+  const chart = (target) => closest(target, ".plot");
+  const readPlace = (drawing, event) => {
+    const box = drawing.getBoundingClientRect();
+    return Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
+  };
+  const readMoment = (drawing, place) => {
+    const [begin, end] = readWindow(drawing);
+    return begin + place * (end - begin);
+  };
+  let drag = null;  // where a button went down, and the area that is drawn from there
+  document.addEventListener("pointerdown", (event) => {
+    const drawing = closest(event.target, ".plot, .rows");
+    drag = drawing && event.button === 0 ? { drawing, from: readPlace(drawing, event), area: null } : null;
   });
+  document.addEventListener("pointermove", (event) => {
+    if (drag) {
+      const { drawing, from } = drag, to = readPlace(drawing, event);
+      if (!drag.area && Math.abs(to - from) * drawing.getBoundingClientRect().width > 5) drag.area = drawing.appendChild(draw("rect", { class: "select", y: 0, height: "100%" }));
+      drag.area?.setAttribute("x", `${100 * Math.min(from, to)}%`);
+      drag.area?.setAttribute("width", `${100 * Math.abs(to - from)}%`);
+    }
+    const plot = chart(event.target);
+    if (plot && !drag?.area) moveCursor(plot, 1000 * readPlace(plot, event));
+  });
+  let dragged = false;  // the click that follows belongs to it
+  const endDrag = (event) => {
+    const { drawing, from, area } = drag || {};
+    drag = null;
+    dragged = Boolean(area);
+    area?.remove();
+    if (area && event.type === "pointerup") {
+      const to = readPlace(drawing, event);
+      zoom(drawing, readMoment(drawing, Math.min(from, to)), readMoment(drawing, Math.max(from, to)));
+    }
+  };
+  document.addEventListener("pointerup", endDrag);
+  document.addEventListener("pointercancel", endDrag);
+
+  // Of several runs the one that the address names is shown, else the last.
+  const chooseRun = () => {
+    const runs = find("article"), shown = byId(location.hash.slice(1))?.closest("article") || runs[runs.length - 1];
+    for (const each of runs) each.hidden = each !== shown;
+    for (const link of find(".runs a")) {
+      if (link.hash === `#${shown.id}`) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current");
+    }
+    hits = [];
+    hit = -1;
+    if (windows.size) drawWindow();
+  };
+  addEventListener("hashchange", () => { chooseRun(); byId(location.hash.slice(1))?.scrollIntoView(); });
 
   // Logs: search, and the way from the time axis to a rank's lines.
-  const logs = () => find(".log");
+  const logs = () => find(".log", article());
   let hits = [], hit = -1;
   const search = () => {
     const words = one("find").value.toLowerCase();
@@ -114,25 +236,29 @@
     if (line) goTo(line); else log.scrollIntoView();
   };
   document.addEventListener("click", (event) => {
-    const row = event.target instanceof Element ? event.target.closest(".rows [data-rank]") : null;
-    if (!row) return;
-    const box = row.ownerSVGElement.getBoundingClientRect();
-    openLog(row.dataset.rank, (event.clientX - box.left) / box.width * Number(one("time").dataset.length));
+    const row = closest(event.target, ".rows [data-rank]"), button = closest(event.target, "button");
+    if (button?.matches(".whole")) { showWhole(); closest(button, "article, section")?.querySelector(".scroll, .plot")?.focus(); }
+    else if (button?.matches(".show")) zoomTo(Number(button.dataset.begin), Number(button.dataset.end));
+    else if (row && !dragged) openLog(row.dataset.rank, readMoment(row.ownerSVGElement, readPlace(row.ownerSVGElement, event)));
+    dragged = false;
   });
-  document.addEventListener("input", (event) => { if (event.target.id === "find") search(); });
+  document.addEventListener("input", (event) => { if (event.target === one("find")) search(); });
   document.addEventListener("change", (event) => {
-    if (event.target.id === "harmless") one("logs").classList.toggle("all", event.target.checked);
+    if (event.target === one("harmless")) one("logs").classList.toggle("all", event.target.checked);
   });
   document.addEventListener("keydown", (event) => {
     const typing = event.target.matches("input");
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const plot = chart(event.target);
+    const plot = chart(event.target), drawing = plot || closest(event.target, ".scroll")?.querySelector(".rows");
     const moves = { ArrowLeft: cursor - 10, ArrowRight: cursor + 10, PageUp: cursor - 100, PageDown: cursor + 100, Home: 0, End: 1000 };
     if (plot && event.key in moves) moveCursor(plot, moves[event.key]);
-    else if (plot && event.key === "Enter") openLog(0, cursor / 1000 * Number(one("time").dataset.length));
+    else if (plot && event.key === "Enter") openLog(0, readMoment(plot, cursor / 1000));
+    else if (drawing && (event.key === "+" || event.key === "=")) zoomAt(drawing, 2);
+    else if (drawing && event.key === "-") zoomAt(drawing, 0.5);
+    else if (drawing && event.key === "0") showWhole();
     else if (event.key === "/" && !typing && one("find")) { one("find").focus(); one("find").scrollIntoView({ block: "center" }); }
     else if (event.key === "Escape" && typing) { event.target.value = ""; search(); event.target.blur(); }
-    else if (event.key === "Enter" && event.target.id === "find") step(event.shiftKey ? -1 : 1);
+    else if (event.key === "Enter" && event.target === one("find")) step(event.shiftKey ? -1 : 1);
     else if (event.key === "n" && !typing) step(1);
     else if (event.key === "N" && !typing) step(-1);
     else return;
@@ -144,25 +270,27 @@
   const refresh = async (tag) => {
     try {
       const response = await fetch(`${location.pathname}?part`, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
-      if (response.status === 410) { one("state").textContent = "the run's watcher has ended"; return; }
+      if (response.status === 410) { byId("state").textContent = "the run's watcher has ended"; return; }
       if (response.status === 200) {
         const part = new DOMParser().parseFromString(await response.text(), "text/html");
         const open = new Set(find("details[open][id]").map((each) => each.id));
         const scrolled = find(".lines").map((each) => [each.closest("details").id, each.scrollTop]);
         const words = one("find")?.value, all = one("logs").classList.contains("all");
         document.querySelector("main").replaceWith(document.adoptNode(part.querySelector("main")));
-        open.forEach((id) => { if (one(id)) one(id).open = true; });
-        scrolled.forEach(([id, top]) => { if (one(id)) one(id).querySelector(".lines").scrollTop = top; });
+        chooseRun();
+        open.forEach((id) => { if (byId(id)) byId(id).open = true; });
+        scrolled.forEach(([id, top]) => { if (byId(id)) byId(id).querySelector(".lines").scrollTop = top; });
         if (words && one("find")) { one("find").value = words; search(); }
         if (all && one("harmless")) { one("logs").classList.add("all"); one("harmless").checked = true; }
-        if (one("time").dataset.live === "0") { one("state").textContent = "the run has ended"; return; }
+        if (byId("time").dataset.live === "0") { byId("state").textContent = "the run has ended"; return; }
       }
-      one("state").textContent = "live";
+      byId("state").textContent = "live";
       setTimeout(refresh, 2000, response.headers.get("ETag") || tag);
     } catch {
-      one("state").textContent = "no connection to ipexctl watch";
+      byId("state").textContent = "no connection to ipexctl watch";
       setTimeout(refresh, 5000, tag);
     }
   };
   if (live === "1") setTimeout(refresh, 2000, "");
+  chooseRun();
 })();

@@ -33,6 +33,7 @@ _LOGS = 8 << 20  # characters of all logs of a page, markup included
 _KINDS = (
     ("start", "start"), ("python", "Python"), ("torch", "torch"), ("rendezvous", "rendezvous"), ("running", "running"),
     ("wait", "waits in a collective"), ("stall", "no progress"), ("odd", "the others wait for it"),
+    ("collective", "waits in a collective (profiled steps)"),
 )  # fmt: skip
 _SECTIONS = (
     ("time", "Time"), ("figures", "Figures"), ("resources", "Over time"), ("hosts", "Hosts"), ("network", "Network"),
@@ -95,7 +96,14 @@ def _hash_source(text: str) -> str:
 
 
 def render_run(page: RunPage, *, live: bool = False) -> str:
-    """The page of one run. ``live``: it is served while the run goes on, and renews itself."""
+    """The page of a run, with those before it in the same record. ``live``: it is served while the run goes on, and
+    renews itself."""
+    parts = [_draw_part(each, f"r{number}-") for number, each in enumerate(page.former, page.dropped + 1)]
+    return render_template("run", live=live, page=page, parts=[*parts, _draw_part(page, "")])
+
+
+def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
+    """What the template shows of one run, whose elements have ids with this ``prefix``."""
     figures = {
         by: [_draw_figure(figure, page.length) for figure in page.figures if figure.by == by] for by in ("rank", "host")
     }
@@ -109,30 +117,30 @@ def render_run(page: RunPage, *, live: bool = False) -> str:
     harmless = sum(bool(line.harmless) for log in page.logs for line in log.lines)
     lines, hidden = pluralize(sum(len(log.lines) for log in page.logs), "line"), pluralize(harmless, "harmless line")
     joules = [host.joules for host in page.hosts if host.joules is not None]
-    return render_template(
-        "run",
-        live=live,
-        page=page,
-        verdict=make_verdict(page),
-        summary=_format_summary(page),
-        sections=[(name, title) for name, title in _SECTIONS if present.get(name, True)],
-        timeline=drawings.draw_timeline(page.rows, page.length),
-        axis=drawings.draw_axis(page.length),
-        kinds=_list_kinds(page),
-        figures=figures,
-        energy=_format_energy(joules, len(page.hosts)) if joules else "",
-        hosts=_list_hosts([(host.host, host.facts, host.lost or host.straggles) for host in page.hosts]),
-        topologies=_draw_topologies(page),
-        heat=_draw_links([host.host for host in page.hosts], page.links),
-        measured=_format_date(page.doctor.speed_at) if page.doctor else "",
-        variables=_list_variables(page),
-        stacks=_list_installed_stacks(page),
-        held=sort_findings(findings),
-        checked=_describe_checks(page, bool(findings)),
-        harmless=f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
-        profile=_format_profile(page.profile) if page.profile else "",
-        logs=_render_logs(page.logs, page.launcher),
-    )
+    return {
+        "page": page,
+        "prefix": prefix,
+        "verdict": make_verdict(page),
+        "summary": _format_summary(page),
+        "sections": [(name, title) for name, title in _SECTIONS if present.get(name, True)],
+        "timeline": drawings.draw_timeline(page.rows, page.length),
+        "axis": drawings.draw_axis(page.length),
+        "kinds": _list_kinds(page),
+        "profiled": " to ".join(format_clock(at) for at in page.profiled or ()),
+        "figures": figures,
+        "energy": _format_energy(joules, len(page.hosts)) if joules else "",
+        "hosts": _list_hosts([(host.host, host.facts, host.lost or host.straggles) for host in page.hosts]),
+        "topologies": _draw_topologies(page),
+        "heat": _draw_links([host.host for host in page.hosts], page.links),
+        "measured": _format_date(page.doctor.speed_at) if page.doctor else "",
+        "variables": _list_variables(page),
+        "stacks": _list_installed_stacks(page),
+        "held": sort_findings(findings),
+        "checked": _describe_checks(page, bool(findings)),
+        "harmless": f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
+        "profile": _format_profile(page.profile) if page.profile else "",
+        "logs": _render_logs(page.logs, page.launcher, prefix),
+    }
 
 
 def render_cluster(page: ClusterPage) -> str:
@@ -247,6 +255,8 @@ def _describe_row(row: RankRow) -> str:
     notes = [(span.begin, f"{span.text} for {format_duration(span.end - span.begin)}") for span in waits]
     notes += [(mark.at, mark.text) for mark in row.marks]
     texts = [f"{format_clock(at)} {clean(text)}" for at, text in sorted(notes)]
+    if profiled := [span.end - span.begin for span in row.spans if span.kind == "collective"]:
+        texts.append(f"waited {sum(profiled):.3g} s in {pluralize(len(profiled), 'collective')} of profiled steps")
     return "; ".join([*texts, *([row.straggles] if row.straggles else [])])
 
 
@@ -331,12 +341,14 @@ _LOG = Markup(
 )
 
 
-def _render_logs(logs: Sequence[RankLog], launcher: Sequence[LogLine]) -> Markup:
+def _render_logs(logs: Sequence[RankLog], launcher: Sequence[LogLine], prefix: str) -> Markup:
     room = _LOGS // max(len(logs), 1)
-    parts = [_render_log(log, room) for log in logs]
+    parts = [_render_log(log, room, prefix) for log in logs]
     if launcher:
         lines = Markup("").join(_render_line(line) for line in launcher[-200:])
-        parts.append(_LOG.format("mpirun", "mpirun", "", pluralize(len(launcher), "line"), "Lines of mpirun", lines))
+        parts.append(
+            _LOG.format(f"{prefix}mpirun", "mpirun", "", pluralize(len(launcher), "line"), "Lines of mpirun", lines)
+        )
     return Markup("\n").join(parts)
 
 
@@ -352,7 +364,7 @@ def _format_moment(at: float) -> str:
     return f"{format_clock(tenths // 10)}.{tenths % 10}"
 
 
-def _render_log(log: RankLog, room: int) -> Markup:
+def _render_log(log: RankLog, room: int, prefix: str) -> Markup:
     """The lines of a rank, as many as ``room`` characters hold: a quarter of it from the beginning."""
     rendered: list[Markup] = []
     head_room = room // 4
@@ -377,7 +389,9 @@ def _render_log(log: RankLog, room: int) -> Markup:
     harmless = sum(bool(line.harmless) for line in lines)
     about = pluralize(len(lines), "line") + (f", {harmless} of them harmless" if harmless else "")
     who = f"rank {log.rank}"
-    return _LOG.format(f"rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", Markup("").join(rendered))
+    return _LOG.format(
+        f"{prefix}rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", Markup("").join(rendered)
+    )
 
 
 def render_part(page: str) -> str:

@@ -29,9 +29,10 @@ ReadErrors = Callable[[], KnownErrors]
 _log = logging.getLogger(__name__)
 
 
-def make_page_builder() -> PageBuilder:
-    """A builder with the readers of printed figures and of harmless messages."""
-    return PageBuilder(read_figures, find_harmless)
+def make_page_builder(known: ReadErrors) -> PageBuilder:
+    """A builder with the readers of printed figures and of harmless messages; ``known`` reads the catalogue of
+    errors."""
+    return PageBuilder(read_figures, find_harmless, known)
 
 
 def report(
@@ -78,7 +79,7 @@ def report(
 def read_page(directory: Path, state: Path, environ: Mapping[str, str], known: ReadErrors) -> RunPage:
     """The page of a saved run as a value. What looks secret in the ranks' own files, and secrets of environ, are
     masked: a page is sent to others. Raises `UsageError` where no rank was started."""
-    pages, reports, masker = make_page_builder(), Folding(known), Masker(environ)
+    pages, reports, masker = make_page_builder(known), Folding(known), Masker(environ)
     for stamped in read_saved_run(directory):
         reports.handle_event(stamped)
         for event in masker.mask_event(stamped.event):
@@ -94,9 +95,9 @@ class PageSink:
     """The sink that leaves `PAGE` in a run's record when the command ends. What it cannot do is one warning: a page
     never fails a run. Events cost it what their lines cost to read; nothing is drawn before the end."""
 
-    def __init__(self, directory: Path, state: Path, warn: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, state: Path, warn: Callable[[str], None], known: ReadErrors = tuple) -> None:
         self._directory, self._state, self._warn = directory, state, warn
-        self._builder: PageBuilder | None = make_page_builder()
+        self._builder: PageBuilder | None = make_page_builder(known)
 
     def handle_event(self, stamped: Stamped) -> None:
         if self._builder is None:

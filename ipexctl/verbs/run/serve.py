@@ -29,7 +29,7 @@ class LivePage:
 
     def __init__(self, context: Context, environ: Mapping[str, str], known: ReadErrors) -> None:
         self._state, self._clock = context.state, context.clock
-        self._pages, self._reports, self._masker = make_page_builder(), Folding(known), Masker(environ)
+        self._pages, self._reports, self._masker = make_page_builder(known), Folding(known), Masker(environ)
         self._events = threading.Lock()  # of what events change
         self._drawing = threading.Lock()
         self._count = 0

@@ -12,9 +12,11 @@ import pytest
 from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.page.logs import RankOutput
 from ipexctl.model import events as e
+from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import RankRow, RunPage
+from ipexctl.model.profile import CollectiveWait, Profile
 from ipexctl.show import event_json
 from tests.unit.page.runs import STACK, fold_page, make_doctor, make_run
 from tests.unit.show.streams import START, names
@@ -110,14 +112,68 @@ def test_a_run_that_lost_a_host_and_started_again_has_both_attempts_on_the_axis(
     assert len(page.report.run.ranks) == 2
 
 
+def list_runs(named: bool = True) -> Iterator[Stamped]:
+    """A good run with a lost host, then a failed one; ``named``: each begins as a step of a playbook does."""
+    yield from make_run("lost", script="prepare.py")
+    for each in make_run("failed", 2, 2, script="train.py"):
+        if named or not isinstance(each.event, e.Started):
+            yield Stamped(each.at + 500, each.event)
+
+
 @pytest.mark.parametrize("named", [True, False])
-def test_of_several_runs_in_one_record_the_page_is_that_of_the_last(named: bool) -> None:
-    later = [Stamped(each.at + 500, each.event) for each in make_run("failed", 2, 2)]
-    later = later if named else [each for each in later if not isinstance(each.event, e.Started)]
-    page = fold_page([*make_run("good"), *later])
+def test_of_several_runs_in_one_record_the_page_has_each_with_its_own_end_and_plan(named: bool) -> None:
+    page = fold_page(list_runs(named))
     assert (page.attempts, len(page.rows), len(page.logs)) == (1, 2, 2)
     assert (1, "failed") in marks(page)
     assert page.length < 100
+    (former,) = page.former
+    assert (former.attempts, len(former.rows), former.live) == (2, 4, False)
+    assert [kind for rank, kind in marks(former) if rank == 0] == ["stopped", "restart", "ended"]
+    assert former.report.run is not None
+    assert page.report.run is not None
+    assert (former.report.run.reason, page.report.run.reason) == ("done", "rank")
+    assert (former.launch is not None and former.launch.size, page.launch is not None and page.launch.size) == (4, 2)
+    assert former.plan.startswith("prepare.py")
+    assert (former.title, page.title) == ("prepare.py", "train.py" if named else "prepare.py")
+    assert {figure.key for figure in former.figures} >= {"loss", "cpu"}
+    assert former.logs
+
+
+def test_the_runs_before_the_last_one_are_bounded() -> None:
+    def repeat(count: int) -> Iterator[Stamped]:
+        for number in range(count):
+            for each in make_run("good", 20, 2):
+                yield Stamped(each.at + 1000 * number, each.event)
+                if isinstance(each.event, e.Output) and each.event.stream == "err":
+                    yield Stamped(each.at + 1000 * number, replace(each.event, data=b"a line\n" * 9000))
+
+    page = fold_page(repeat(11))
+    assert (len(page.former), page.dropped) == (8, 2)
+    for former in page.former:
+        assert sum(len(line.text) for log in former.logs for line in log.lines) < 200_000
+        assert former.logs[0].omitted > 40_000
+        assert {len(figure.curves) for figure in former.figures} == {2, 16}
+        assert all(len(curve.points) <= 2 * 2000 // len(f.curves) + 1 for f in former.figures for curve in f.curves)
+
+
+def test_waits_in_collectives_of_profiled_steps_are_drawn_on_the_profiles_clock() -> None:
+    """xeon02's clock is an hour ahead; the profile is on that of xeon01."""
+    waits = (
+        CollectiveWait(0, 1, "gloo:all_reduce", START + 30, 0.25),
+        CollectiveWait(0, 1, "gloo:all_reduce", START + 31, 0.5),
+        CollectiveWait(1, 0, "gloo:all_reduce", START + 9000, 0.5),  # after the end: of a clock that is none
+    )
+    profile = Profile("k7", 3, 7, "run", (), offsets={"xeon01": 0.0, "xeon02": 3600.0}, waits=waits)
+    stream = [*make_run("good", 2, 2), Stamped(START + 99, e.Answer(RunAnswer("k7", "done", False, profile)))]
+    page = fold_page(stream)
+    drawn = [span for span in page.rows[0].spans if span.kind == "collective"]
+    begun = page.begun - START
+    assert [each for span in drawn for each in (span.begin, span.end)] == pytest.approx(
+        [30 - begun, 30.25 - begun, 31 - begun, 31.5 - begun]
+    )
+    assert drawn[0].text == "waits in gloo:all_reduce for rank 1"
+    assert "collective" not in kinds(page.rows[1])
+    assert page.profiled == (drawn[0].begin, drawn[1].end)
 
 
 def test_a_host_whose_clock_is_wrong_is_on_the_controllers_axis() -> None:

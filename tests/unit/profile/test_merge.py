@@ -47,6 +47,9 @@ def test_the_clocks_of_hosts_are_set_by_the_ends_of_collectives() -> None:
     assert first.awaited == 0.0
     assert second.waiting == pytest.approx(0.0, abs=1e-6)
     assert second.awaited == pytest.approx(0.050)
+    assert [(wait.rank, wait.late, wait.name) for wait in profile.waits] == [(0, 1, "gloo:all_reduce")] * 2
+    assert [wait.seconds for wait in profile.waits] == [pytest.approx(0.025)] * 2
+    assert [wait.at - BASE / 1e9 for wait in profile.waits] == [pytest.approx(each, abs=1e-5) for each in (0.01, 0.06)]
     (collective,) = profile.collectives
     assert (collective.calls, collective.matched) == (4, 2)
     assert collective.longest_wait == pytest.approx(0.025)
@@ -98,6 +101,21 @@ def test_collectives_that_not_all_ranks_made_as_often_are_not_compared() -> None
     merging = merged(trace_of(0, "node0", work("gloo:all_reduce", 0, 5), work("gloo:broadcast", 7, 1)), extra)
     assert [match.name for match in merging.matches] == ["gloo:all_reduce"]
     assert merging.notes == ("gloo:broadcast was called 1 to 2 times by different ranks: not compared",)
+
+
+def test_waits_are_bounded_to_the_longest_and_are_on_one_clock_or_not_at_all() -> None:
+    early = trace_of(0, "node0", *(work("gloo:all_reduce", 100 * n, 90) for n in range(900)))
+    other = trace_of(
+        1, "node1", *(work("gloo:all_reduce", 100 * n + n / 20, 90 - n / 20) for n in range(900)), ahead=5.0
+    )
+    waits = build_profile("run", merged(early, other), (), 3, 4).waits
+    assert [(wait.rank, wait.late) for wait in waits] == [(0, 1)] * 250
+    assert min(wait.seconds for wait in waits) == pytest.approx(650 / 20 / 1e6, abs=1e-9)
+    assert [wait.at for wait in waits] == sorted(wait.at for wait in waits)
+    assert waits[-1].at == pytest.approx(BASE / 1e9 + 0.0899, abs=1e-5)
+    cast = [trace_of(rank, f"node{rank}", work("gloo:broadcast", 50 * rank, 100)) for rank in range(2)]
+    assert merged(*cast).clock == "hosts"
+    assert build_profile("run", merged(*cast), (), 3, 4).waits == ()
 
 
 def test_a_broadcast_sets_no_clock() -> None:
