@@ -83,9 +83,9 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(SECONDS)
 	$(PYTEST) -q $(PARALLEL) -m hypothesis --hypothesis-profile fuzz tests/unit
 
-# How much of what decides is executed by the tests of `make fast`.
+# Each line of what decides is executed by the tests of `make fast`; else this names it and fails.
 coverage: $(VENV)/.dev
-	$(PYTEST) -q $(PARALLEL) --cov ipexctl.decide --cov ipexctl.model --cov ipexctl.protocol --cov-branch \
+	$(PYTEST) -q $(PARALLEL) --cov ipexctl.decide --cov ipexctl.model --cov ipexctl.protocol --cov-fail-under 100 \
 		--cov-report term-missing:skip-covered tests/unit tests/contract
 
 # All tests of impi_torch, in an environment of their own: `make test-impi TORCH=2.8.0 PYTHON=python3.12`. Wheels of torch

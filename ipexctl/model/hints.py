@@ -28,11 +28,6 @@ class Hint(str):
         hint.words, hint.advice = tuple(words), advice
         return hint
 
-    @property
-    def command(self) -> str:
-        """The line to paste."""
-        return shlex.join(["ipexctl", *self.words])
-
     def fill(self, **values: str) -> "Hint":
         """With these values for the ``{names}`` in its words."""
         return Hint([_fill_word(word, values) for word in self.words], self.advice)

@@ -75,15 +75,13 @@ def to_json(value: Any) -> Any:
     kind = type(value)
     if kind in _ATOMS:  # nearly everything: hundreds of hosts have tens of thousands of facts
         return value
-    if kind is dict:
+    if isinstance(value, Mapping):
         return {str(key): inner if type(inner) in _ATOMS else to_json(inner) for key, inner in value.items()}
     if isinstance(value, Enum):
         return value.value
     items = to_json_items(value)
     if items is not value:
         return to_json(items)
-    if isinstance(value, Mapping):
-        return {str(key): to_json(inner) for key, inner in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
         return [to_json(inner) for inner in value]
     return value

@@ -151,6 +151,13 @@ def test_a_rate_that_is_no_number_is_none() -> None:
     assert (row.host, row.why) == (None, "not measured")
 
 
+@pytest.mark.parametrize("quartiles", [None, [0.1], ["a", 0.2]])
+def test_a_spread_that_cannot_be_computed_is_none(quartiles: object) -> None:
+    rate = line("stock", "eager", "fp32", 48.0) | {"quartiles_s": quartiles}
+    (row, _) = bench_report.build_rows(("train",), [("stock", "eager")], [("node0", rate)], [], {})
+    assert (row.host, row.spread) == (48.0, {})
+
+
 def test_the_picture_is_xml_with_a_bar_for_each_number_whatever_the_labels() -> None:
     bars_of = {"training": [("fp32", 10.0, ""), ("bf\x1b16", 20.0, ""), ("IPEX", None, "none")]}
     picture = chart.draw_chart(read_data("chart.j2"), "BERT <&>", bars_of, "x/s")

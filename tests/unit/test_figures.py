@@ -38,6 +38,7 @@ LINES: dict[str, dict[str, float]] = {
     '{"step": 10, "loss": 0.3, "tokens_per_second": 512}': {"step": 10, "loss": 0.3, "tokens_s": 512},
     "speed: 2.5 s/it": {"pace": 0.4},
     "took 250 ms/step": {"pace": 4.0},
+    "speed: 1e999 it/s": {},
     # bars
     " 45%|####5     | 45/100 [00:10<00:12,  4.50it/s]": {"step": 45, "steps": 100, "pace": 4.5},
     "Epoch 1:  45%|███▌   | 45/100 [00:10<00:12, 4.50it/s, loss=0.3]":

@@ -150,6 +150,9 @@ def test_a_rank_that_the_kernel_killed_says_so_with_its_memory_and_libraries() -
     assert end.oom == OutOfMemory(1 << 30, 1 << 30)
     assert end.error == f"killed by the kernel: {end.oom}"
     assert end.libraries == (LoadedLibrary("libmpi", "/opt/libmpi.so.12", "2021.18.1"),)
+    [end] = read(journal.RankEnded(1, "node1", signal=9, oom=journal.Memory(1, None, None)))
+    assert isinstance(end, e.RankEnded)
+    assert str(end.oom) == "out of memory"
 
 
 def test_the_end_of_the_run_waits_for_those_who_ask_and_lost_output_is_a_failure() -> None:

@@ -135,11 +135,9 @@ def _describe_ports(cluster: Cluster, host: str) -> str:
 
 def _format_subnet(cluster: Cluster, report: ConnectivityReport, host: str) -> str:
     choice = report.choices[host]
-    for card in cluster.facts[host].interfaces:
-        for word in card.addresses:
-            if card.name == choice.name and word.partition("/")[0] == choice.address:
-                return str(ip_interface(word).network)
-    return choice.address
+    words = (word for card in cluster.facts[host].interfaces if card.name == choice.name for word in card.addresses)
+    networks = (str(ip_interface(word).network) for word in words if word.partition("/")[0] == choice.address)
+    return next(networks, choice.address)
 
 
 def _check_connection_quality(report: ConnectivityReport) -> Iterator[CheckHit]:

@@ -90,9 +90,8 @@ def _refuse_impi_form(form: str, exit: Exit) -> None:
 
 def _list_script_words(launch: Launch) -> tuple[str, ...]:
     """The script and its arguments, as ``accelerate launch`` wants them."""
-    if launch.title not in launch.argv:
-        return launch.argv
-    at = launch.argv.index(launch.title)
+    names = (launch.title, f"./{launch.title}")  # the latter where it looks like an option
+    at = next(at for at, word in enumerate(launch.argv) if word in names)
     return (*(("--module",) if launch.argv[at - 1] == "-m" else ()), *launch.argv[at:])
 
 

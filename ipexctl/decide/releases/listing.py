@@ -58,8 +58,6 @@ def describe_mpi(release: StackRelease, table: ReleaseTable) -> str:
     """The MPI of the release and the package that holds it, in words."""
     if release.oneccl:
         return f"Intel MPI {release.binding_mpi} in oneccl_bind_pt"
-    if release.ipex_mpi:
-        return f"Intel MPI {release.ipex_mpi} in intel_extension_for_pytorch"
     return f"impi-rt {table.impi['newest']}"
 
 

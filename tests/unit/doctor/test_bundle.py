@@ -12,6 +12,12 @@ from ipexctl.decide.facts.lscpu import parse_lscpu
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_probe_answer
+from ipexctl.decide.facts.system import (
+    find_scheduler,
+    parse_own_ssh_address,
+    read_library_paths,
+    read_pythons,
+)
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import to_json
 from tests.unit.doctor.corpus import uarchs
@@ -225,6 +231,77 @@ def test_a_value_that_a_terminal_has_cut_in_words_is_whole_again() -> None:
 def test_a_value_that_was_wrapped_at_blanks_keeps_its_words() -> None:
     said = parse_lscpu("Flags:   fpu syscall sse4_1\n         avx\n         avx2 fma and more\n", "")
     assert said["Flags"].split() == ["fpu", "syscall", "sse4_1", "avx", "avx2", "fma", "and", "more"]
+
+
+def test_groups_of_threads_that_overlap_tell_nothing() -> None:
+    files = {f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": f"{n}-{n + 1}" for n in range(3)}
+    assert parse_facts(ProbeOutput(files), uarchs()).cores == ()
+
+
+def test_rows_of_lscpu_that_are_no_rows_are_passed_over() -> None:
+    assert parse_lscpu("", '{"lscpu": [3, {"field": "CPU(s):", "data": "4"}]}')["CPU(s)"] == "4"
+
+
+IFCONFIG = """\
+eth0      Link encap:Ethernet
+          inet addr:10.0.0.1  Bcast:10.0.0.255  Mask:255.255.255.0
+          UP BROADCAST RUNNING MULTICAST  MTU:1500  Metric:1
+eth1: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 9000
+        inet 10.1.0.1  netmask 0xffff0000
+eth2: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 1500
+        inet 10.2.0.1  netmask 255.0.255.0
+"""
+
+
+def test_masks_of_ifconfig_are_lengths_and_an_address_with_none_is_left_out() -> None:
+    facts = parse_facts(ProbeOutput({}, {"ip addr": IFCONFIG}), uarchs())
+    assert [(card.name, card.addresses, card.mtu) for card in facts.interfaces] == [
+        ("eth0", ("10.0.0.1/24",), 1500),
+        ("eth1", ("10.1.0.1/16",), 9000),
+        ("eth2", (), 1500),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("connection", "address"),
+    [
+        ("10.0.0.9 50000 10.0.0.1 22", "10.0.0.1"),
+        ("::ffff:10.0.0.9 50000 ::ffff:10.0.0.1 22", "10.0.0.1"),
+        ("fe80::9%eth0 50000 fe80::1%eth0 22", "fe80::1"),
+        ("10.0.0.9 50000 here 22", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_address_ssh_came_in_by_is_read_from_its_variable(connection: str | None, address: str | None) -> None:
+    assert parse_own_ssh_address(connection) == address
+
+
+def test_libraries_are_those_of_the_loaders_cache_for_this_architecture() -> None:
+    cache = "\tlibz.so.1 (libc6,x86-64) => /lib/libz.so.1\n\tlibz.so.1 (libc6) => /lib32/libz.so.1\n/opt/libx.so.2\n"
+    found = read_library_paths(ProbeOutput({}, {"libraries": cache}))
+    assert found == {"libz.so.1": "/lib/libz.so.1", "libx.so.2": "/opt/libx.so.2"}
+
+
+def test_a_python_that_is_linked_to_musl_cannot_be_used() -> None:
+    commands = {"python -V": "/usr/bin/python3\tPython 3.12.3\n", "libraries": "/lib/ld-musl-x86_64.so.1\n"}
+    (python,) = read_pythons(ProbeOutput({}, commands))
+    assert (python.usable, python.why) == (False, "linked to musl: there are no such wheels")
+
+
+@pytest.mark.parametrize(
+    ("environ", "marks", "tools", "scheduler"),
+    [
+        ({"PBS_JOBID": "1"}, frozenset(), {}, "pbs"),
+        ({}, frozenset({"/etc/slurm/slurm.conf"}), {}, "slurm"),
+        ({}, frozenset(), {"bsub": "/usr/bin/bsub"}, "lsf"),
+        ({}, frozenset(), {"ip": "/sbin/ip"}, None),
+    ],
+)
+def test_a_batch_system_is_known_by_its_job_its_file_or_its_command(
+    environ: dict[str, str], marks: frozenset[str], tools: dict[str, str], scheduler: str | None
+) -> None:
+    assert find_scheduler(environ, marks, tools) == scheduler
 
 
 def test_a_saved_bundle_reads_as_the_first_time_and_names_nobody() -> None:

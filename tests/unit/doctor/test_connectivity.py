@@ -53,6 +53,16 @@ def test_hosts_that_all_reach_each_other_have_no_findings() -> None:
     assert hits() == []
 
 
+def test_shared_directories_and_hosts_that_could_not_be_tested_are_told_of_each_host() -> None:
+    report = ConnectivityReport(shared=(("/home", ("a", "b")),), untried={"c": "its Python is too old"})
+    found = list(check_connectivity(Cluster(Inventory(()), {}, {}, TABLE), report))
+    assert [(hit.code, hit.host, hit.evidence) for hit in found] == [
+        ("DSK003", "a", ""),
+        ("DSK003", "b", ""),
+        ("NET012", "c", "its Python is too old"),
+    ]
+
+
 def test_one_direction_is_told_at_the_host_that_cannot_connect() -> None:
     found = said(hits(("b", "c")))
     assert list(found) == [("NET007", "b")]

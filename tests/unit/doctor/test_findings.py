@@ -11,9 +11,10 @@ import pytest
 
 from ipexctl.data import read_data
 from ipexctl.decide.checks.catalogue import explain_finding, parse_catalogue
-from ipexctl.decide.checks.cluster import Cluster
+from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.processor import find_common_level, recommend_settings
 from ipexctl.decide.checks.run_checks import run_checks
+from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.facts.isa import find_isa_level
 from ipexctl.decide.releases.table import parse_table as parse_table
 from ipexctl.model.errors import Failure, Kind, UsageError
@@ -105,6 +106,11 @@ def test_healthy_hosts_have_no_findings() -> None:
     assert found({}, {}, {}) == ()
 
 
+def test_a_word_that_a_check_does_not_know_stays_as_it_is_written() -> None:
+    (finding,) = run_checks(cluster({"a": healthy(1)}), CATALOGUE, [CheckHit("DSK003", "a")])
+    assert "{path}" in finding.title
+
+
 def test_a_host_with_less_is_named_with_what_it_costs_and_how_to_leave_it_out() -> None:
     odd = isa(VNNI, "AVX512_VNNI", "cascade_lake")
     finding = one("CPU002", found({}, {}, odd))
@@ -162,6 +168,26 @@ def test_advice_places_one_rank_on_each_numa_node_with_cpus_that_may_be_used() -
     nodes = (NumaNode(0, (0, 1, 2, 3)), NumaNode(1, (4, 5, 6, 7)), NumaNode(2, ()))
     assert "--ppn 2" in recommend_settings(cluster({"a": healthy(1, numa=nodes)}))[-1]
     assert "--ppn 1" in recommend_settings(cluster({"a": healthy(1, numa=nodes, cpus_allowed=(0, 1))}))[-1]
+
+
+@pytest.mark.parametrize(
+    ("best", "less", "cost"),
+    [
+        (isa(VNNI, "AVX512_VNNI", "cascade_lake"), isa(AVX2, "AVX2", "haswell"), "vectors half as wide"),
+        (isa(BF16, "AVX512_BF16", "cooper_lake"), isa(VNNI, "AVX512_VNNI", "cascade_lake"), "bf16 would be emulated"),
+        (
+            isa(VNNI, "AVX512_VNNI", "cascade_lake"),
+            isa(VNNI - {"avx512_vnni"}, "AVX512", "skylake_avx512"),
+            "others have AVX512_VNNI",
+        ),
+    ],
+)
+def test_what_a_host_with_less_costs_is_said_in_words(best: dict[str, Any], less: dict[str, Any], cost: str) -> None:
+    assert cost in one("CPU002", found(best, best, less)).title
+
+
+def test_advice_has_no_more_threads_than_a_quota_allows() -> None:
+    assert "--ppn 1 (3 cores; 2 threads " in recommend_settings(cluster({"a": healthy(1, cgroup_cpus=3.5)}))[-1]
 
 
 def test_amx_that_the_kernel_refuses_is_not_amx() -> None:
@@ -311,6 +337,31 @@ def test_hosts_without_a_common_subnet_are_warned_about() -> None:
     assert finding.level == "warning"
 
 
+def test_an_interface_in_a_subnet_of_its_own_is_found_and_graver_where_the_shared_one_is_missing() -> None:
+    def cards(n: int, *more: str) -> dict[str, Any]:
+        words = (f"10.0.0.{n}/24", *more)
+        return {"interfaces": tuple(Interface(f"eth{at}", (word,), 1500, 10000, True) for at, word in enumerate(words))}
+
+    aside = "10.9.9.9/24"
+    assert one("NET013", found(cards(1), cards(2), cards(3, aside))).level == "info"
+    mistaken = one("NET013", found(cards(1, "10.1.0.1/24"), cards(2, "10.1.0.2/24"), cards(3, aside)))
+    assert (mistaken.hosts, mistaken.level) == (("c",), "warning")
+    assert "eth1 10.9.9.9/24" in mistaken.title
+
+
+def test_a_host_whose_interfaces_are_all_down_has_none_for_a_run() -> None:
+    down = {"interfaces": (Interface("eth0", ("10.0.0.2/24",), 1500, 10000, False),)}
+    errors = [finding.hosts for finding in found({}, down) if (finding.code, finding.level) == ("NET003", "error")]
+    assert errors == [("b",)]
+
+
+def test_locked_memory_is_too_little_where_a_fast_network_registers_it() -> None:
+    fast = Interface("ib0", ("10.5.0.1/24",), 2044, 100000, True)
+    finding = one("LIM002", found({"interfaces": (*healthy(1).interfaces, fast)}))
+    assert finding.title == "allows 8.0 MiB of locked memory, and has RDMA hardware (ib0)"
+    assert "LIM002" not in {each.code for each in found({})}
+
+
 def test_docker0_is_good_to_know() -> None:
     docker = Interface("docker0", ("172.17.0.1/16",), 1500, None, True, virtual=True)
     assert one("NET002", found({"interfaces": (*healthy(1).interfaces, docker)})).level == "info"
@@ -383,6 +434,19 @@ def test_every_code_has_a_story_and_only_words_that_its_checks_fill(code: str) -
         for _, name, _, _ in string.Formatter().parse(entry.title + entry.fix + entry.command)
     )
     assert code in explain_finding(code.lower(), CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    ("message", "meaning"),
+    [
+        ("libmkl.so.2: cannot open shared object file", "a library is missing"),
+        ("version `GLIBCXX_3.4.30' not found", "its libstdc++ is too old"),
+        ("RuntimeError: no", "it ends with an error"),
+    ],
+)
+def test_an_import_error_has_its_meaning_in_words(message: str, meaning: str) -> None:
+    (hit,) = check_imports(cluster({"a": healthy(1)}), {"a": [message, "more"], "b": []})
+    assert (hit.host, hit.values, hit.evidence) == ("a", {"what": meaning}, f"{message}\nmore")
 
 
 @pytest.mark.parametrize(

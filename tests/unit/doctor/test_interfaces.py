@@ -64,6 +64,15 @@ def test_of_two_networks_that_ssh_does_not_use_the_faster_one_wins() -> None:
     assert names(facts) == {"a": ("e1", "10.2.0.1"), "b": ("e1", "10.2.0.2")}
 
 
+def test_behind_translated_addresses_and_without_a_shared_subnet_a_host_takes_its_default_route() -> None:
+    cards = (eth("eth0", "10.0.0.1/24"), replace(eth("eth1", "10.9.0.1/24"), default_route=True))
+    choice = choose_interfaces({"a": host("192.0.2.1", *cards), "b": host("192.0.2.2", eth("eth0", "10.5.0.1/24"))})[
+        "a"
+    ]
+    reason = "no subnet is shared by all hosts; it has the default route"
+    assert (choice.name, choice.reason.text) == ("eth1", reason)
+
+
 def test_a_network_that_is_down_on_one_host_is_not_shared() -> None:
     facts = {
         "a": host("10.0.0.1", eth("fast", "10.2.0.1/24", up=False), eth("eth0", "10.0.0.1/24")),

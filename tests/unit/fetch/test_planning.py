@@ -140,3 +140,12 @@ def test_no_pattern_looks_like_an_option_on_the_host() -> None:
         "~/b",
         "/c",
     ]
+
+
+def test_a_plan_without_files_says_why_nothing_comes() -> None:
+    found = listing(("0 f 644 5 11", b"./out/a.pt"))
+    plan = plan_fetch(found, lambda _: (5, 11))
+    assert format_plans({"n0": plan}, "fetched").splitlines() == [
+        "n0: /home/ada/work → fetched/n0",
+        f"  {plan.summary()}",
+    ]

@@ -71,6 +71,20 @@ def test_each_host_gets_what_it_lacks_and_says_why() -> None:
     assert not made.changes_nothing
 
 
+def test_an_environment_with_the_same_torch_is_linked_and_only_what_differs_is_fetched() -> None:
+    old = {"torch": "2.8.0+cpu", "numpy": "1.26.3", "tabulate": "0.9.0"}
+    wheels = {"torch": TORCH.sha256, "numpy": "c" * 64, "tabulate": "d" * 64}
+    base = replace(MARKER, id="base", python="3.11", packages=old, wheels=wheels)
+    there = {
+        "same": seen(kind="ours", active="base", complete=["base"], packages=old),
+        "drifted": seen(kind="ours", active="base", complete=["base"], packages={**old, "torch": "2.9.0"}),
+    }
+    made, _ = plan_install(STACK, LOCK, "/x/env", there, "auto", markers={"base": base})
+    why = "instead of base: removes tabulate 0.9.0, numpy 1.26.3 → 1.26.4"
+    assert (made.steps["same"].why, made.steps["same"].wheels) == (why, (NUMPY,))
+    assert (made.steps["drifted"].why, made.steps["drifted"].wheels) == ("instead of base", LOCK.wheels)
+
+
 def test_the_text_of_a_plan_is_the_dry_run() -> None:
     made, _ = plan_install(
         STACK, LOCK, "/x/env", {"node0": seen(), "n1": seen(unreachable=["host.example:443"])}, "auto"
@@ -262,7 +276,14 @@ def test_an_environment_without_mpi_is_refused_by_name_of_what_is_missing() -> N
 def test_a_marker_of_somebody_else_is_no_runtime() -> None:
     written = to_json(MARKER)
     assert read_marker(json.dumps(written)) == MARKER
-    for changes in ({"prefix": 3}, {"layout": "x"}, {"layout": None}, {"stack": {"name": "x"}}, {"packages": [1]}):
+    for changes in (
+        {"prefix": 3},
+        {"layout": "x"},
+        {"layout": None},
+        {"stack": {"name": "x"}},
+        {"packages": [1]},
+        {"packages": {"torch": "2\n"}},
+    ):
         assert read_marker(json.dumps(written | changes)) is None
     for text in ("", "{}", "[]", "[" * 100_000, '{"prefix": "/e"}'):
         assert read_marker(text) is None

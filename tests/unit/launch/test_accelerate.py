@@ -32,7 +32,7 @@ def launch(
     config: AccelerateConfig | None = None, packages: dict[str, str] | None = None, **settings: object
 ) -> Launch:
     """Of two hosts, through Accelerate."""
-    asked = settings.pop("asked", {})
+    asked, engine = settings.pop("asked", {}), settings.pop("engine", "impi")
     task = Run(script="train.py", launcher="accelerate", **settings)
     installed = Installed("/opt/ai", True, "3.11", packages or {"accelerate": "1.7.0", **IPEX})
     hosts = (Host("node0", "192.0.2.10"), Host("node1", "192.0.2.11"))
@@ -40,7 +40,7 @@ def launch(
         host.name: HostRuntime(
             facts(nodes, 4, installed=installed),
             InterfaceChoice("eth0", host.address, Note("shared-subnet", "192.0.2.0/24")),
-            runtime(),
+            runtime(engine),  # type: ignore[arg-type]
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/home/alice/ipexctl/job",
         )
@@ -300,3 +300,10 @@ def test_who_watches_learns_backend_and_the_precision_that_is_set() -> None:
     assert launch(packages={"accelerate": "1.15.0"}).running.precision == ""  # the script decides
     configured = launch(packages={"accelerate": "1.15.0"}, config=ONE).running
     assert configured.precision == "bf16"
+
+
+def test_the_mpirun_of_the_hosts_is_not_accelerates_to_start() -> None:
+    config = AccelerateConfig(ranks=2, hosts=2, hostfile="/h", precision="bf16")
+    with pytest.raises(UsageError, match=r"starts Intel MPI's mpirun here, not that of Open MPI") as refused:
+        launch(config, engine="openmpi")
+    assert refused.value.exit is Exit.STEP

@@ -185,3 +185,11 @@ def test_threads_that_the_user_has_chosen_are_the_pods_too() -> None:
     assert [one for one in container["env"] if one["name"] == "OMP_NUM_THREADS"] == [
         {"name": "OMP_NUM_THREADS", "value": "1"}
     ]
+
+
+def test_a_script_whose_name_looks_like_an_option_is_started_by_accelerate_too() -> None:
+    text = write_launch(
+        launch(Run(script="-train.py", args=("--name", "x"), ppn=1)), "accelerate", read_data("emit.j2")
+    )
+    assert " ./-train.py --name x" in text
+    assert "-u ./-train.py" not in text

@@ -96,7 +96,15 @@ def test_wishes_that_do_not_go_together_are_told_all_at_once() -> None:
     assert len(refused.value.reasons) == 3
     with pytest.raises(UsageError, match="asks for something else"):
         check_options(run(backend="gloo", backend_override=True))
+    with pytest.raises(UsageError) as refused:
+        check_options(run(instances="2", cpus="0-3", logical_cores=True))
+    assert refused.value.reasons == ("--logical-cores has no effect: --cpus names logical CPUs",)
     check_options(run(instances="4"))
+
+
+def test_where_no_core_is_known_an_instance_has_the_whole_host() -> None:
+    elsewhere = {"cpus_allowed": (500,)}
+    assert cores(launch(run(instances="1"), first=elsewhere, second=elsewhere)) == {"node0": [""], "node1": [""]}
 
 
 def test_instances_are_not_written_for_other_programs() -> None:

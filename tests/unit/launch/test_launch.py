@@ -406,7 +406,9 @@ def test_the_users_own_preload_is_left_as_it_is() -> None:
 
 
 def test_memory_is_bound_to_the_nodes_of_a_ranks_cores_when_asked() -> None:
-    ranks = told(launch(run(membind=True)))["node0"].ranks
+    bound = launch(run(membind=True))
+    assert "its memory only on its NUMA nodes (--membind)" in str(bound)
+    ranks = told(bound)["node0"].ranks
     assert [(rank.cpus, rank.membind) for rank in ranks.values()] == [([0, 1, 2, 3], [0]), ([4, 5, 6, 7], [1])]
     assert all(rank.membind == [] for rank in told(launch())["node0"].ranks.values())
 
@@ -444,10 +446,11 @@ MASKED = {"isa_level": "AVX512_FP16", "flags": SAPPHIRE["flags"]}  # tiles refus
         (ALDER, SAPPHIRE, "AVX2_VNNI"),
         (MASKED, SAPPHIRE, "AVX512_FP16"),
         (SAPPHIRE, SAPPHIRE, "AMX"),
+        (SAPPHIRE, {}, None),
     ],
 )
 def test_the_common_instruction_set_is_one_that_every_host_has(
-    first: dict[str, Any], second: dict[str, Any], level: str
+    first: dict[str, Any], second: dict[str, Any], level: str | None
 ) -> None:
     assert tuning.find_common_isa({"a": Facts(**first), "b": Facts(**second)}) == level
 

@@ -11,10 +11,11 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
-from ipexctl.decide.page.cluster import build_cluster_page, find_differences, make_doctor_record
+from ipexctl.decide.page.cluster import build_cluster_page, find_differences, list_properties, make_doctor_record
 from ipexctl.model.answers.doctor import DoctorAnswer, DoctorHost, HostFailure, NetworkCheck, TriedConnection
 from ipexctl.model.errors import Kind, UsageError
 from ipexctl.model.events import Message
+from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.show.page.render import render_cluster, render_run
@@ -45,6 +46,11 @@ def test_differences_name_each_value_with_its_hosts_the_commonest_first() -> Non
         ("y", (("1", ("a", "c")), ("not known", ("b",)))),
     ]
     assert find_differences([("a", {"x": "1"}), ("b", {"x": "1"})]) == ()
+
+
+def test_limits_are_compared_in_words() -> None:
+    properties = list_properties(Facts(limits={"nofile": 1024, "memlock": None}))
+    assert properties == {"open files": "1024", "locked memory": "unlimited"}
 
 
 def test_the_page_has_hosts_differences_findings_speeds_and_the_network() -> None:

@@ -75,6 +75,14 @@ def test_equal_runs_have_no_difference(pages: list[tuple[str, RunPage]]) -> None
     assert not any(each.apart for each in answer.ratios if each.figure == "pace")
 
 
+def test_a_run_whose_plan_was_not_saved_is_compared_by_its_script_and_ranks() -> None:
+    unplanned = [each for each in make_run("good") if not isinstance(each.event, e.Planned)]
+    answer = compare_runs([("run-a", fold_page(make_run("good"))), ("run-b", fold_page(unplanned))])
+    plan = {row.name: row.values for row in answer.differences if row.of == "plan"}
+    assert "script" not in plan
+    assert plan["backend"][1] != plan["backend"][0] == "ccl"
+
+
 def show(answer: CompareAnswer, width: int = 100) -> str:
     stream = io.BytesIO()
     pipe = Pipe(io.TextIOWrapper(stream, "utf-8"))

@@ -12,6 +12,7 @@ import pytest
 from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.page.logs import RankOutput
 from ipexctl.model import events as e
+from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
@@ -215,6 +216,84 @@ def test_the_pace_of_a_script_that_prints_steps_only_is_measured() -> None:
     page = fold_page([*stream, Stamped(START + 11, e.Ended("run", Exit.OK))])
     assert page.rows[0].pace == pytest.approx(4.0)
     assert page.rows[0].loss == 0.5
+
+
+def test_lines_of_the_launcher_are_kept_apart_from_those_of_ranks() -> None:
+    stream = list(make_run("good"))
+    said = Stamped(START + 20, e.LauncherOutput("err", b"[proxy:0@xeon01] a warning\n"))
+    (line,) = fold_page([*stream[:40], said, *stream[40:]]).launcher
+    assert (line.text, line.error) == ("[proxy:0@xeon01] a warning", True)
+
+
+def test_figures_of_files_are_charts_by_step_and_bounded() -> None:
+    def read(name: str, rank: int = 0, *points: tuple[int, float | None]) -> Stamped:
+        return Stamped(START + 30, e.FiguresRead("xeon01", rank, "runs/tb", name, points or ((1, 1.0), (2, 2.0))))
+
+    one = [read("val/f1", 0, (10, 0.5), (20, None), (30, 0.7)), read("val/f1", -1), read("single", 0, (1, 1.0))]
+    figures = {figure.key: figure for figure in fold_page([*make_run("good"), *one]).figures}
+    chart = figures["file val/f1"]
+    assert [(curve.name, curve.points) for curve in chart.curves] == [
+        ("rank 0", ((10, 0.5), (30, 0.7))),
+        ("xeon01", ((1, 1.0), (2, 2.0))),
+    ]
+    assert chart.steps
+    assert "file single" not in figures, "one point is no curve"
+    many = [read(f"name{number}") for number in range(40)] + [read("name0", rank) for rank in range(100)]
+    charts = [figure for figure in fold_page([*make_run("good"), *many]).figures if figure.key.startswith("file ")]
+    assert len(charts) == 12
+    assert len(charts[0].curves) == 64
+
+
+def test_of_many_ranks_some_are_drawn_and_those_that_straggle_among_them() -> None:
+    page = fold_page(make_run("good", ranks=128, hosts=2))
+    straggler = next(row.rank for row in page.rows if row.straggles)
+    (loss,) = (figure for figure in page.figures if figure.key == "loss")
+    assert len(loss.curves) == 64
+    assert [curve.name for curve in loss.curves if curve.marked] == [f"rank {straggler}"]
+    assert next(curve.name for curve in loss.curves if not curve.marked) == "rank 0"
+
+
+def test_the_pace_begins_anew_where_a_script_counts_its_steps_anew() -> None:
+    steps = [0, 10, 20, 0, 10, 20]
+    stream = [Stamped(START, e.RunStarted("k7", "a", ("a",), "train.py", START))]
+    stream += [Stamped(START + 2 * n, e.Output(0, "a", "out", b"step %d\n" % step)) for n, step in enumerate(steps)]
+    page = fold_page([*stream, Stamped(START + 12, e.Ended("run", Exit.OK))])
+    (pace,) = (figure for figure in page.figures if figure.key == "pace")
+    assert [value for _, value in pace.curves[0].points] == pytest.approx([5.0] * 4)
+
+
+def test_a_stall_ends_where_its_ranks_make_progress_again_and_has_its_ranks_only() -> None:
+    stream = list(make_run("good"))
+    stalled = [
+        Stamped(START + 30, e.Stalled((1,), 10.0, "some", {"1": "T"})),
+        Stamped(START + 40, e.Message("the stalled ranks make progress again", code="resumed")),
+    ]
+    page = fold_page(sorted([*stream, *stalled], key=lambda each: each.at))
+    (stall,) = (span for span in page.rows[1].spans if span.kind == "stall")
+    assert stall.end == pytest.approx(START + 40 - page.begun)
+    assert stall.text == "no progress for 10 s"
+    assert all("stall" not in kinds(row) for row in page.rows if row.rank != 1)
+
+
+def test_ranks_that_outlast_the_others_straggle() -> None:
+    stalled = Stamped(START + 59, e.Stalled((3,), 3.0, "stragglers", {"3": "S"}))
+    stream = sorted([*make_run("good"), stalled], key=lambda each: each.at)
+    (span,) = (span for span in fold_page(stream).rows[3].spans if span.kind == "straggles")
+    assert span.text == "still running when the others were done"
+
+
+def test_without_a_rank_there_is_no_page() -> None:
+    with pytest.raises(ValueError, match="no rank was started"):
+        fold_page([Stamped(START, e.Started("run", "train.py", ("a",)))])
+
+
+def test_what_doctor_found_in_a_play_is_on_the_page_of_its_run() -> None:
+    answer = DoctorAnswer(
+        (), make_doctor(names(2)).findings, None, (), NetworkCheck(0, (), None, None, None, None, None, (), {}, ())
+    )
+    page = fold_page([Stamped(START - 5, e.Answer(answer)), *make_run("good")])
+    assert page.doctor is not None
+    assert [finding.code for finding in page.doctor.findings] == ["NET004"]
 
 
 def test_ranks_that_write_without_end_are_searched_no_more_than_a_chart_needs() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.parsing import parse_allocation, parse_inventory, parse_list
+from ipexctl.decide.parsing import parse_allocation, parse_inventory, parse_list, yaml_nodes
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hosts import Host, Inventory
 
@@ -445,11 +445,22 @@ def test_secrets_of_an_inventory_are_neither_kept_nor_shown() -> None:
     assert "hunter2" not in str(refusal("[a]\nn1 ansible_ssh_pass=hunter2"))
 
 
+def test_a_variable_of_another_tool_needs_a_name_that_can_be_one() -> None:
+    refused = str(refusal('all:\n  hosts:\n    n1:\n      "rack \\x1b[2J": 3\n', "hosts.yaml"))
+    assert "key must be letters, digits, '_', '.', '-'" in refused
+    assert "\x1b" not in refused
+
+
 def test_many_groups_in_a_chain_are_bounded() -> None:
     text = "\n".join(f"[g{i}:children]\ng{i + 1}" for i in range(3000))
     assert "more than 1024 groups" in str(refusal(text + "\n[g3000]\nn1\n"))
     text = "\n".join(f"[g{i}:children]\ng{i + 1}" for i in range(1000))
     assert len(one(text + "\n[g1000]\nn1\n").groups) == 1001
+
+
+def test_yaml_of_more_values_than_any_inventory_has_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_nodes, "MAX_NODES", 100)
+    assert "larger than 100 values" in str(refusal(f"all: [{'x, ' * 300}]", "hosts.yaml"))
 
 
 def test_how_several_hosts_are_written_is_said_as_it_is_where_they_stand() -> None:

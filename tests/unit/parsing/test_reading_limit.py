@@ -75,3 +75,10 @@ def test_what_names_nothing_is_refused_with_the_nearest_names(text: str, why: st
 def test_a_large_range_of_a_large_inventory_is_quick() -> None:
     many = parse_inventory("n[0001-4096]", "hosts")
     assert len(limit_inventory(many, "n[0001-4096]:!n0001")) == 4095
+
+
+def test_of_a_range_that_nobody_has_ten_names_are_told_and_the_others_counted() -> None:
+    with pytest.raises(UsageError) as caught:
+        limit_inventory(INVENTORY, "none[1-25]")
+    assert str(caught.value).count("no host or group has this name") == 10
+    assert "15 more names of this range are not known" in str(caught.value)

@@ -20,6 +20,7 @@ from ipexctl.decide.planning.init import (
     format_hostfile,
     format_playbook,
     list_questions,
+    make_backend_question,
     read_script,
 )
 from ipexctl.decide.releases.resolve import resolve_stack
@@ -63,6 +64,14 @@ def test_what_the_hosts_say_is_the_default() -> None:
     assert defaults({"node0": machine("below")})["ipex"] == "no"
     slots = Inventory((Host("a", "a", slots=4), Host("b", "b", slots=4)))
     assert defaults(FACTS, slots)["ppn"] == "4"
+
+
+@pytest.mark.parametrize(("backend", "said"), [("ccl", "gloo and impi: newer rows"), ("gloo", "")])
+def test_the_question_of_the_backend_says_what_another_answer_changes(backend: str, said: str) -> None:
+    stack = resolve_stack(StackRequest(torch="2.7.0", backend=backend), {}, load_releases())  # type: ignore[arg-type]
+    question = make_backend_question(stack)
+    assert (question.default, question.choices) == (backend, ("ccl", "impi", "gloo"))
+    assert question.why == "; ".join(filter(None, (stack.name, said)))
 
 
 def test_an_accelerate_configuration_answers_what_it_says() -> None:

@@ -171,6 +171,18 @@ def test_each_rank_has_a_row_with_its_host_and_its_steps() -> None:
     assert steps == ["step 3", "step 4"]
 
 
+def test_a_trace_of_many_pieces_is_one_document_with_every_event() -> None:
+    trace = trace_of(0, "node0", *(op("aten::mm", 10 * number, 5) for number in range(4100)))
+    events = events_of(trace)
+    assert sum(event["name"] == "aten::mm" for event in events) == 4100
+
+
+def test_calls_whose_end_is_not_that_of_the_work_have_no_arrow() -> None:
+    calls = [trace_of(rank, f"node{rank}", op("c10d::allreduce_", 5 + rank, 2)) for rank in range(2)]
+    assert merged(*calls).matches
+    assert not [event for event in events_of(*calls) if event["ph"] in ("s", "f")]
+
+
 def test_an_arrow_goes_from_the_rank_that_came_last_to_each_that_waited() -> None:
     traces = [late(0, "node0", 10), late(1, "node0", 20), late(2, "node1", 35, ahead=2.0)]
     events = events_of(*traces)

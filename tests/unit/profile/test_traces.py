@@ -102,6 +102,12 @@ def test_a_trace_that_unpacks_to_more_than_is_read_is_refused(monkeypatch: pytes
         parse_trace(gzip.compress(b" " * 5000), 0, "node0")
 
 
+def test_a_trace_of_more_events_than_are_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "MOST_EVENTS", 10)
+    with pytest.raises(TraceError, match="11 events; at most 10 are read"):
+        parse_trace(pack(*[GOOD] * 11), 0, "node0")
+
+
 def test_deep_nesting_of_slices_costs_no_more_than_their_number() -> None:
     """Operators that are all inside of each other: quadratic work would not end."""
     count = 200_000

@@ -15,11 +15,12 @@ from ipexctl.decide.releases.resolve import (
     explain_request,
     replace_impi_by_gloo,
     resolve_stack,
+    suggest_library_package,
     suggest_sources,
     use_host_mpi,
 )
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
-from ipexctl.decide.releases.table import ReleaseTable, parse_table, parse_version
+from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, parse_table, parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import BindingOffer, MpiLauncher, StackMpi, StackRequest
@@ -439,3 +440,25 @@ def test_a_release_whose_index_does_not_answer_can_come_from_elsewhere() -> None
     assert suggest_sources(rows["2.7.0"]).endswith("with its wheels, or --backend impi")
     assert suggest_sources(rows["2.3.0"]).endswith("with its wheels, or --backend gloo")
     assert "--backend" not in suggest_sources(TABLE.releases[-1])
+
+
+def test_a_binding_that_another_ipex_goes_with_is_refused_with_both() -> None:
+    refused = refusal(StackRequest(ipex="2.7.0", oneccl="2.6.0"))
+    assert refused.sentence == "oneccl_bind_pt 2.6.0 does not go with intel_extension_for_pytorch 2.7.0"
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("libz.so.1: cannot open shared object file", "apt install zlib1g, or dnf install zlib"),
+        ("/lib/libc.so.6: version `GLIBCXX_3.4.30' not found", "libstdc++ of GCC 12 or newer has it"),
+        ("libexotic.so.7: cannot open shared object file", ""),
+    ],
+)
+def test_the_package_of_a_missing_library_is_advised_where_it_is_known(message: str, advice: str) -> None:
+    assert suggest_library_package(message).partition(" (")[0] == advice
+
+
+@pytest.mark.parametrize(("version", "minor"), [("2.8.0+cpu", "2.8"), ("2.10", "2.10"), ("nightly", "nightly")])
+def test_the_minor_version_of_what_is_no_version_is_the_text(version: str, minor: str) -> None:
+    assert get_minor_version(version) == minor

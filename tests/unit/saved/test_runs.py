@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from ipexctl.cli import app
 from ipexctl.decide.parsing.amounts import parse_clock, parse_size, parse_span
-from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune
+from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune, classify_result
 from ipexctl.model import events as e
 from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
@@ -84,6 +85,24 @@ def test_saved_runs_are_listed_with_how_they_ended_and_why(runs: Path) -> None:
     assert value.runs[1].bytes == sum(
         path.stat().st_size for path in Path(value.runs[1].directory).rglob("*") if path.is_file()
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit", "result"),
+    [
+        ("stopped", Exit.INT, "stopped"),
+        ("limit", Exit.LOST, "limit"),
+        ("lost", Exit.LOST, "lost"),
+        ("", Exit.OK, "detached"),
+        ("done", Exit.OK, "ok"),
+        ("rank", Exit.RANK, "failed"),
+        ("", Exit.TERM, "interrupted"),
+    ],
+)
+def test_how_a_run_ended_is_one_word(reason: str, exit: Exit, result: str) -> None:
+    report = fold(streams.run(2, steps=2))
+    assert report.run is not None
+    assert classify_result(replace(report, exit=exit, run=replace(report.run, reason=reason))) == result
 
 
 def test_a_doctor_that_found_errors_names_the_first(runs: Path) -> None:
@@ -251,6 +270,8 @@ def test_spans_sizes_and_times_are_read() -> None:
     assert [parse_size("--x", text) for text in ("12", "500M", "2G", "1.5GiB", "3kb")] == [
         12, 500 << 20, 2 << 30, 3 << 29, 3072]  # fmt: skip
     assert [parse_clock("--at", text) for text in ("00:12:30", "12:30", "750", "0:00:01.5")] == [750, 750, 750, 1.5]
+    with pytest.raises(UsageError, match=r"takes a size such as 500M or 2G, not '1.5 years'"):
+        parse_size("--x", "1.5 years")
     now = time.mktime((2026, 11, 22, 9, 0, 0, 0, 0, -1))
     assert parse_since("2h", now) == now - 7200
     assert parse_since("08:30", now) == now - 1800

@@ -76,6 +76,18 @@ def test_nothing_is_sent_when_nothing_has_changed() -> None:
     assert found.summary() == "nothing to do"
 
 
+def test_a_plan_says_how_much_is_sent_and_removed() -> None:
+    assert asked(SOURCE, EMPTY).summary() == "3 files, 20 B"
+    assert asked(tree(Entry("pkg", "d")), EMPTY).summary() == "directories"
+    fewer = tree(*(entry for entry in SOURCE.entries if entry.path != "run.sh"))
+    assert asked(fewer, after_sync(SOURCE), delete=True).summary() == "1 removed"
+
+
+def test_a_link_that_leads_elsewhere_now_is_sent() -> None:
+    moved = tree(*(replace(each, target="run.sh") if each.kind == "l" else each for each in SOURCE.entries))
+    assert paths(asked(moved, after_sync(SOURCE))) == ["latest"]
+
+
 @pytest.mark.parametrize(
     "now",
     [file("pkg/a.py", size=11), file("pkg/a.py", at=1_700_000_001), file("pkg/a.py", executable=True)],
