@@ -30,22 +30,43 @@ def _print_long_help(ctx: typer.Context, wanted: bool) -> None:
         ctx.exit()
 
 
-LONG_HELP = Parameter(
-    "help_all",
-    Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool,
-        typer.Option(
-            "--help-all",
-            callback=_print_long_help,
-            is_eager=True,
-            show_default=False,
-            rich_help_panel="Output",
-            help="Show this help with all options and exit.",
-        ),
-    ],
-)
+LongHelp = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        callback=_print_long_help,
+        is_eager=True,
+        show_default=False,
+        rich_help_panel="Output",
+        help="Show this help with all options and exit.",
+    ),
+]
+LONG_HELP = Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=LongHelp)
+
+# The commands as the help of the program lists them, by what one does with them.
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "Hosts": ("init", "hosts", "doctor", "install", "sync", "fetch", "uninstall"),
+    "Runs": ("run", "play", "bench", "ps", "attach", "watch", "logs", "stop"),
+    "Saved runs": ("runs", "report", "replay", "profile", "support"),
+    "Other": ("examples", "stacks", "wheels", "migrate", "accelerate", "lab"),
+}
+_PROGRAM_EXAMPLES = ("ipexctl doctor --hosts node0,node1", "ipexctl run -f hostfile train.py")
+
+
+def write_program_help(command: Any, ctx: Any, formatter: Any) -> None:
+    """The help of the program: examples, its commands in groups, the exit codes; its options with --help-all only."""
+    formatter.write_usage(ctx.command_path, "[OPTIONS] COMMAND [ARGS]...")
+    command.format_help_text(ctx, formatter)
+    formatter.write("\nExamples:\n" + "".join(f"  {line}\n" for line in _PROGRAM_EXAMPLES))
+    helps = {name: f"{each.help.split('. ')[0].splitlines()[0].rstrip('.')}." for name, each in command.commands.items()}
+    _write_groups({title: [(name, helps[name]) for name in names] for title, names in COMMANDS.items()}, formatter)
+    if every := ctx.meta.get(_EVERY, False):
+        with formatter.section("Options"):
+            formatter.write_dl([param.get_help_record(ctx) for param in command.get_params(ctx)])
+        formatter.write_paragraph()
+    lines = wrap(command.epilog, formatter.width, subsequent_indent="  ", break_on_hyphens=False)
+    lines += [] if every else [f"All options: {ctx.command_path} --help-all"]
+    formatter.write("\n".join(lines) + "\n")
 
 
 class HelpPage:
@@ -101,9 +122,14 @@ def _write_short_sections(sections: dict[str, list[tuple[str, str]]], formatter:
     single = [name for name, records in groups.items() if len(records) == 1 and name not in ("Arguments", "Hosts")]
     general = [*groups.pop("Options", []), *(groups.pop(name)[0] for name in single if name != "Options")]
     first = {name: groups.pop(name) for name in ("Arguments",) if name in groups}
-    groups = first | ({"Options": general} if general else {}) | groups
-    column = min(2 + max(len(names) for records in groups.values() for names, _ in records), _COLUMN)
     formatter.write_paragraph()
+    _write_groups(first | ({"Options": general} if general else {}) | groups, formatter)
+
+
+def _write_groups(groups: dict[str, list[tuple[str, str]]], formatter: Any) -> None:
+    """A heading and its records for each group; the texts of all begin in one column."""
+    longest = max(len(names) for records in groups.values() for names, _ in records)
+    column = min(2 + longest, _COLUMN, max(formatter.width - _NARROW - 2, 2))
     for heading, records in groups.items():
         formatter.write_heading(heading)
         formatter.indent()

@@ -71,7 +71,7 @@ def verify(context: Context, hosts: HostSelection, task: Verify) -> Workflow:
     examples=("--dry-run", "--torch 2.8.0 --backend ccl", "--wheels wheels.tar.gz --with 'transformers<4.53'"),
 )
 def install(context: Context, hosts: HostSelection, task: Install, flags: DryRunFlags) -> Workflow:
-    """Put matching wheels of torch, IPEX, oneCCL, MPI on all hosts."""
+    """Put matching wheels on all hosts: torch, IPEX, oneCCL, MPI."""
     from ipexctl.verbs.install.install import install
 
     task = task.model_copy(update={"check": task.check or flags.dry_run})

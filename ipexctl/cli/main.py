@@ -10,6 +10,7 @@ from ipexctl import __version__
 from ipexctl.act.private_files import switch_to_root_home
 from ipexctl.cli import examples, job, play, runs, saved, stack, tools
 from ipexctl.cli.command import VERBOSITY
+from ipexctl.cli.help_page import LongHelp
 from ipexctl.cli.usage_errors import RootGroup
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ def _root_callback(
             **VERBOSITY,
         ),
     ] = 0,
+    help_all: LongHelp = False,
 ) -> None:
     pass
 

@@ -6,16 +6,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
+
+from ipexctl.cli.help_page import write_program_help
 
 if TYPE_CHECKING:
     from ipexctl.model.errors import UsageError
 
 WrongWords: Any = typer.BadParameter.__base__  # what the parser raises; has ``message`` and ``ctx``
 _WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
+_WIDEST = 80  # columns of a help
 _ALIKE = 0.6  # least likeness of a word and the one it is taken for: that of difflib.get_close_matches
 
 
@@ -48,14 +52,20 @@ class CommandGroup(TyperGroup):
 class RootGroup(CommandGroup):
     """The program. What its parser raises becomes a `UsageError`, which is printed as any other."""
 
+    advanced = ("version", "verbose", "install_completion", "show_completion")  # only --help-all lists them
+
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         words = list(args)
+        extra.setdefault("terminal_width", min(get_terminal_size().columns, _WIDEST) - 2)  # the library's least is 50
         try:
             context = super().make_context(info_name, args, parent, **extra)
         except WrongWords as error:
             raise _print_error(error, words) from None
         context.meta[_WORDS] = words
         return context
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        write_program_help(self, ctx, formatter)
 
     def invoke(self, ctx: Any) -> Any:
         from ipexctl.model.errors import UsageError

@@ -46,7 +46,7 @@ def test_the_page_is_what_the_help_prints(
     assert re.sub(r"\n{3,}", "\n\n", printed) == SECTIONS[path].strip(), AGAIN
 
 
-@pytest.mark.parametrize("path", [path for path, command in COMMANDS.items() if hasattr(command, "commands")])
+@pytest.mark.parametrize("path", [path for path, each in COMMANDS.items() if " " in path and hasattr(each, "commands")])
 def test_a_list_of_commands_cuts_none_of_them_short(path: str) -> None:
     listed = SECTIONS[path].partition("\nCommands:\n")[2].partition("\n\n")[0].splitlines()
     shown = [command for command in COMMANDS[path].commands.values() if not command.hidden]

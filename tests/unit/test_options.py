@@ -13,7 +13,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from ipexctl import loop
-from ipexctl.cli import app
+from ipexctl.cli import app, help_page
 from ipexctl.cli.command import find_model, make_model
 from ipexctl.cli.help_page import shorten_help
 
@@ -70,6 +70,24 @@ def test_a_help_is_one_screen_and_the_long_one_has_every_option(path: str) -> No
         assert (name in list_names(short)) == (param.name not in command.advanced and param.name != "help_all"), name
         assert not command.advanced or name in list_names(long), name
     assert not command.advanced or short.endswith(f"\nAll options: ipexctl {path} --help-all\n")
+
+
+def test_the_help_of_the_program_has_each_command_in_one_group_on_one_screen() -> None:
+    grouped = [name for names in help_page.COMMANDS.values() for name in names]
+    assert sorted(grouped) == sorted(name for name, command in TOP.commands.items() if not command.hidden)
+    page = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}, prog_name="ipexctl").output
+    assert len(page.splitlines()) <= 40
+    assert re.findall(r"^(\S[^:\n]*):$", page, re.M) == ["Examples", *help_page.COMMANDS]
+    for name in grouped:
+        assert re.search(rf"^  {name} +\S.*\.$", page, re.M), "one whole line each"
+    assert page.endswith("\nAll options: ipexctl --help-all\n")
+
+
+@pytest.mark.parametrize("path", ["", *COMMANDS])
+def test_a_help_fits_narrow_terminals_but_for_command_lines(path: str) -> None:
+    page = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "40"}).output
+    wide = [line for line in page.splitlines() if len(line) > 40 and not re.match(r"  ipexctl |All options|  \S+ \S*\|\S*$", line)]
+    assert not wide
 
 
 @pytest.mark.parametrize(
