@@ -58,7 +58,9 @@ def write_program_help(command: Any, ctx: Any, formatter: Any) -> None:
     formatter.write_usage(ctx.command_path, "[OPTIONS] COMMAND [ARGS]...")
     command.format_help_text(ctx, formatter)
     formatter.write("\nExamples:\n" + "".join(f"  {line}\n" for line in _PROGRAM_EXAMPLES))
-    helps = {name: f"{each.help.split('. ')[0].splitlines()[0].rstrip('.')}." for name, each in command.commands.items()}
+    helps = {
+        name: f"{each.help.split('. ')[0].splitlines()[0].rstrip('.')}." for name, each in command.commands.items()
+    }
     _write_groups({title: [(name, helps[name]) for name in names] for title, names in COMMANDS.items()}, formatter)
     if every := ctx.meta.get(_EVERY, False):
         with formatter.section("Options"):

@@ -86,7 +86,11 @@ def test_the_help_of_the_program_has_each_command_in_one_group_on_one_screen() -
 @pytest.mark.parametrize("path", ["", *COMMANDS])
 def test_a_help_fits_narrow_terminals_but_for_command_lines(path: str) -> None:
     page = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "40"}).output
-    wide = [line for line in page.splitlines() if len(line) > 40 and not re.match(r"  ipexctl |All options|  \S+ \S*\|\S*$", line)]
+    wide = [
+        line
+        for line in page.splitlines()
+        if len(line) > 40 and not re.match(r"  ipexctl |All options|  \S+ \S*\|\S*$", line)
+    ]
     assert not wide
 
 

@@ -22,6 +22,7 @@ class CatalogueEntry(Record):
     title: str
     story: Annotated[str, StringConstraints(strip_whitespace=True)]
     fix: str = ""
+    fix_all: str = ""  # instead of ``fix`` where every host that answered has it: none can be left out
     command: str = ""
     upstream: tuple[str, ...] = ()
     safe: Literal["", "root", "install"] = ""  # who may fix it after confirmation: "root", "install", "": nobody

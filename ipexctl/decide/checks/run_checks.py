@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import get_args
 
@@ -12,6 +13,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import Hint
+from ipexctl.model.names import fold_names
 from ipexctl.model.text import join_names, printable
 
 HOST_CHECKS: tuple[Callable[[str, Facts], Iterator[CheckHit]], ...] = (  # each host by itself
@@ -60,10 +62,19 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
     findings = []
     for (code, level, title, pairs, action), evidence in groups.items():
         hosts = tuple(evidence)
-        out = ",".join(f"!{host}" for host in hosts) if len(hosts) <= 8 else "!HOST,…"
-        fix = _make_fix(catalogue[code], {**dict(pairs), "host": hosts[0], "out": out}, hints)
+        entry, others = catalogue[code], cluster.facts.keys() - hosts
+        entry = entry if others or not entry.fix_all else replace(entry, fix=entry.fix_all)
+        fix = _make_fix(entry, {**dict(pairs), "host": hosts[0], "out": _format_limit(cluster, hosts)}, hints)
         findings.append(Finding(code, level, hosts, title, _merge_evidence(evidence), fix, action))
     return tuple(sorted(findings, key=lambda finding: (_GRAVITY.index(finding.level), finding.code)))
+
+
+def _format_limit(cluster: Cluster, excluded: Sequence[str]) -> str:
+    """The value of --limit that leaves these hosts out, and all others that the user has left out, too."""
+    limit = cluster.inventory.limit
+    names = [name for name in cluster.facts if name not in excluded] if limit else excluded
+    patterns = fold_names(names, len(names)).split(", ") if not any(":" in name for name in names) else names
+    return ",".join(patterns if limit else (f"!{pattern}" for pattern in patterns))
 
 
 def _make_fix(entry: CatalogueEntry, words: Mapping[str, str], hints: Mapping[str, Hint]) -> str:

@@ -16,6 +16,7 @@ from ipexctl.decide.checks.processor import find_common_level, recommend_setting
 from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.facts.isa import find_isa_level
+from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.releases.table import parse_table as parse_table
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
@@ -119,6 +120,30 @@ def test_a_host_with_less_is_named_with_what_it_costs_and_how_to_leave_it_out() 
     assert "--limit '!c'" in finding.fix
     assert "run --isa common" in finding.fix
     assert "cascade_lake" in finding.evidence
+
+
+def test_a_host_is_left_out_by_a_limit_that_works() -> None:
+    """The hosts that the user has left out stay out; where every host has the fault, none is advised to be."""
+    busy: dict[str, Any] = {"load": 7.5}
+    facts = {f"node{n}": healthy(n, **(busy if n < 2 else {})) for n in range(4)}
+    several = cluster(facts)
+    limited = Cluster(replace(several.inventory, limit="node[0-3]"), facts, {}, TABLE)
+    assert [
+        re.findall("--limit '(.*)'", one("CPU011", run_checks(each, CATALOGUE)).fix) for each in (several, limited)
+    ] == [
+        ["!node[0-1]"],
+        ["node[2-3]"],
+    ]
+    assert [host.name for host in limit_inventory(several.inventory, "!node[0-1]")] == ["node2", "node3"]
+    everywhere = one("CPU011", found(busy, busy))
+    assert "--limit" not in everywhere.fix
+    assert "when they have ended" in everywhere.fix
+
+
+def test_what_a_whole_cluster_can_have_is_not_mended_by_leaving_hosts_out() -> None:
+    compared = {"CPU002", "CPU013", "SPD001"}  # with most of the others, so that never all have it
+    advised = {code for code, entry in CATALOGUE.items() if "{out}" in entry.fix and not entry.fix_all}
+    assert advised == compared
 
 
 def test_each_host_is_told_what_it_alone_would_lower_the_cluster_to() -> None:
