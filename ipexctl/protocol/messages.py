@@ -69,8 +69,8 @@ class HostBusy(NamedTuple):
 
 class RunRow(NamedTuple):
     """A run kept on its head. ``state``: starting, running, stopping, ended, or gone (its keeper died). ``seconds`` on
-    the head's clock since it was created, of one that ended until then, 0 where that is not known; ``command`` is the
-    script and its arguments, ``output`` the end of what rank 0 wrote."""
+    the head's clock since its keeper started, of one that ended until then, 0 where that is not known; ``command`` is
+    the script and its arguments, ``output`` the end of what rank 0 wrote."""
 
     run: str
     title: str

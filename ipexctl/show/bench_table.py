@@ -25,21 +25,30 @@ def format_rows(results: Sequence[BenchResult], title: str, notes: Sequence[str]
             if row.host is None:
                 lines.append(f"{row.name:<{_NAME}}  {f'no result: {row.refused}' if row.refused else row.why or ''}")
                 continue
-            cells = [f"{row.host:.1f}", _format_spread(row)]
-            cells += [("-" if row.cluster is None else f"{row.cluster:.1f}")] if cluster else []
-            line = _join_cells(row.name, [*cells, f"{row.host / base:.2f}" if base else "-"])
+            cells = [_format_rate(row.host), _format_spread(row)]
+            cells += [("-" if row.cluster is None else _format_rate(row.cluster))] if cluster else []
+            line = _join_cells(row.name, [*cells, _format_ratio(row.host / base) if base else "-"])
             bar = _draw_bar(row.host, most)
             lines.append(f"{line}  {bar}" if len(line) + 2 + _BAR <= width else line)
             if several:
                 slow, fast = min(row.hosts, key=row.hosts.__getitem__), max(row.hosts, key=row.hosts.__getitem__)
                 if row.hosts[fast] > _STEADY * row.hosts[slow]:
-                    lines.append(f"  slowest {slow} {row.hosts[slow]:.1f}, fastest {fast} {row.hosts[fast]:.1f}")
+                    low, high = _format_rate(row.hosts[slow]), _format_rate(row.hosts[fast])
+                    lines.append(f"  slowest {slow} {low}, fastest {fast} {high}")
     return [*lines, "", *notes] if notes else lines
 
 
 def _join_cells(name: str, cells: Sequence[str]) -> str:
-    widths = (9, 7, 9, 8) if len(cells) == 4 else (9, 5, 7)
-    return f"{name:<{_NAME}}" + "".join(f"{cell:>{room}}" for cell, room in zip(cells, widths, strict=True))
+    widths = (8, 6, 8, 7) if len(cells) == 4 else (8, 5, 6)
+    return f"{name:<{_NAME}}" + "".join(f" {cell:>{room}}" for cell, room in zip(cells, widths, strict=True))
+
+
+def _format_rate(rate: float) -> str:
+    return f"{rate:.1f}" if rate < 1000 else f"{rate:.0f}"
+
+
+def _format_ratio(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.1g}"
 
 
 def _format_spread(row: BenchResult) -> str:

@@ -4,6 +4,7 @@
 to be seen is counted as skipped. Rich is given `Text` of harmless strings and nothing else that came from outside."""
 
 import atexit
+import math
 import os
 import signal
 import threading
@@ -87,6 +88,8 @@ class Live:
             self._failures.add_event(event, self._last[1])
             match event:
                 case e.Message(text=message, level=level, host=host):
+                    if level == "warning" and self._failures.is_due(math.inf):  # it may say what follows from them
+                        self._show_failures()
                     mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
                     of = f"{host}: " if host else ""
                     self._show(typeset.format_message(of + message.replace("\n", f"\n{of}"), mark))

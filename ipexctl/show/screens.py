@@ -30,6 +30,10 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
 
     if isinstance(value, UnknownAnswer):
         return tables.format_any_answer(value.value)
+    if get_answer_kind(type(value)) == "run-plan":
+        from ipexctl.show.launch_screen import format_launch_plan
+
+        return format_launch_plan(get_whole_text(value) or "")
     if (text := get_whole_text(value)) is not None:
         return typeset.whole(text)
     if is_dry(value) and get_answer_kind(type(value)) in _PLANS:
@@ -42,8 +46,9 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
 def format_ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
     """The screen of a report: the run's card, the recap, what is not stored. Failures are shown before."""
     items: list[RenderableType] = []
-    # Of a bench, what its runs measured is the answer; only a run that went wrong has something to add.
-    if report.run and not (report.verb == "bench" and report.run.reason == "done"):
+    # Of a bench, what its runs measured is the answer; only a run that went wrong has something to add. `logs` reads
+    # outputs and not how the run ends.
+    if report.run and report.verb != "logs" and not (report.verb == "bench" and report.run.reason == "done"):
         from ipexctl.show.run_screen import format_run_card
 
         items += format_run_card(report.run)
@@ -82,8 +87,8 @@ def format_next_steps(
     items = [item for hint in dict.fromkeys(hints) for item in typeset.format_hint(hint)]
     if stopped:
         items += format_orphans_step(getattr(answer, "run", ""), cast(Cleanup, answer), place)
-    elif command and (then := getattr(answer, "then", "")):
-        items += typeset.format_next_step(f"first what it would do, then: {then}", command)
+    elif command and getattr(answer, "then", ""):
+        items += typeset.format_next_step("see first what it would do, then play without --check:", command)
     elif command and not hints:
         items += typeset.format_next_step("", command)
-    return [*items, *(format_next_step(report.run, place) if report and report.run else [])]
+    return [*items, *(format_next_step(report.run, place) if report and report.run and report.verb != "logs" else [])]

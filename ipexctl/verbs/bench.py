@@ -22,6 +22,7 @@ from ipexctl.model.toml import parse_toml
 from ipexctl.show import bench_table, chart
 from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.run.run import run
 
 _IPEX = "intel-extension-for-pytorch"
@@ -36,7 +37,7 @@ def bench(
     if plot and not plot.parent.is_dir():
         raise UsageError(f"--plot {plot}: the directory {plot.parent} does not exist")
     modes = ("train", "infer") if task.mode == "both" else (task.mode,)
-    yield Started("bench", f"BERT {task.size}", inventory.names)
+    yield Started("bench", f"BERT {task.size}", inventory.names, place=list_flags(inventory, task.venv))
     results = yield from probe_hosts(inventory, context, venv=task.venv)
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     if len(facts) < len(inventory):
@@ -67,6 +68,9 @@ def bench(
         if not metrics.good:
             missing[engine] = "not measured: the run failed"
             break
+    if not alone and not joint:  # the failure says why; a table without a figure says nothing
+        yield Ended("bench", exit)
+        return
     ways = [("stock", "eager"), *([("stock", "compile")] if task.compile else []), ("ipex", "eager")]
     peaks = bench_report.compute_peaks(facts, bench_report.PeakTable(**parse_toml(read_data("peaks.toml"))))
     rows = bench_report.build_rows(modes, ways, alone, joint, missing, peaks)
@@ -81,9 +85,8 @@ def bench(
     yield Answer(BenchAnswer(task.model, task.size, task.batch, rows, tuple(notes), text, title))
     if refused := [row.name for row in rows if row.refused]:
         what = f"no result: {join_names(list(dict.fromkeys(refused)), 3)} (the table says why)"
-        yield HostFailed(
-            Failure("", Kind.STEP, what, advise("doctor", text="what else runs on the hosts:"), "no-result")
-        )
+        hint = advise("doctor", text="what else runs on the hosts:")
+        yield HostFailed(Failure("", Kind.STEP, what, hint, "no-result"))
     yield Ended("bench", exit)
 
 

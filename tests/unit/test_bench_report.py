@@ -87,6 +87,23 @@ def test_a_narrow_table_keeps_rate_spread_and_ratio(width: int) -> None:
     assert ("48.0" in fp32) == (width >= 54)
 
 
+@pytest.mark.parametrize("width", [40, 60])
+def test_no_two_cells_of_a_table_touch(width: int) -> None:
+    rates = {"fp32": (12403.6, 14000.0), "bf16": (18.51, 9.7)}
+    lines = [
+        (
+            f"node{n}",
+            {**line("stock", "eager", dtype, rate, mode="infer"), "quartiles_s": [0.1 * 8 / rate, 6 * 8 / rate]},
+        )
+        for dtype, each in rates.items()
+        for n, rate in enumerate(each)
+    ]
+    table = format_rows(bench_report.build_rows(("infer",), [("stock", "eager")], lines, [], {}), "", (), width)
+    fp32, bf16 = (one.split() for one in table if one.startswith("stock torch"))
+    assert (fp32[3:6], fp32[-1]) == (["13202", "295", "%"], "1.00")
+    assert bf16[-1] == "0.001", "a ratio is never shown as 0"
+
+
 def facts(cores: int, level: str | None) -> Facts:
     return Facts(isa_level=level, cpus_online=tuple(range(cores)))
 

@@ -149,9 +149,12 @@ def list_runs(argv: "List[str]") -> int:
         state = {b"": "running", frames.ENDED: "ended"}.get(_check_if_run_over(directory), "gone")
         hosts = sorted(spec.head.hosts)
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
-        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=spec.argv[1:])
+        command = spec.argv[2 if spec.argv[1:2] == ["-u"] else 1 :]
+        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=command)
         row = row._replace(output=_read_last_output(directory, spec.nonce))
-        created = os.path.getmtime(os.path.join(directory, paths.SPEC))  # on the clock of this host
+        now = began = time.time()
+        with suppress(OSError):  # written as the keeper starts, on the clock of this host
+            began = os.path.getmtime(os.path.join(directory, paths.KEEPER))
         if state == "running":
             with suppress(OSError, ValueError):
                 status = _ask_keeper(directory, spec, messages.Inspect())
@@ -160,9 +163,9 @@ def list_runs(argv: "List[str]") -> int:
         elif state == "ended":
             end = journal.KINDS.from_object(files.read_json(directory, paths.END))
             if isinstance(end, journal.RunEnd):
-                row = row._replace(reason=end.reason, seconds=max(end.at - created, 0.0))
+                row = row._replace(reason=end.reason, seconds=max(end.at - began, 0.0))
         if state == "running":
-            row = row._replace(seconds=max(time.time() - created, 0.0))
+            row = row._replace(seconds=max(now - began, 0.0))
         runs.append(row)
     print(KINDS.write(messages.RunListing(runs, orphans)).decode())
     return 0

@@ -1,14 +1,12 @@
 """The screens of ``install`` and ``verify``, of the version table, and of wheels."""
 
-import re
-from collections.abc import Iterator
-
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, StacksWhyAnswer, VerifyAnswer
 from ipexctl.model.grouping import group_pairs
 from ipexctl.show import phrases, typeset
+from ipexctl.show.launch_screen import TextTable
 from ipexctl.show.tables import format_rows_of_answer
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, labelled, outcome, split_harmless_lines, text
 
@@ -20,7 +18,7 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
         case VerifyAnswer():
             return format_verify(value)
         case StacksAnswer():
-            return [_StackTable(value.text)]
+            return format_stack_table(value.text)
         case StacksWhyAnswer():
             return typeset.format_plan(value.text)
         case _:
@@ -69,26 +67,9 @@ def format_verify(value: VerifyAnswer) -> list[RenderableType]:
     return items
 
 
-class _StackTable:
+def format_stack_table(words_: str) -> list[RenderableType]:
     """The version table. On a narrow screen the MPI gives way, then oneCCL, then the processor; what follows the table
     is broken between words."""
-
-    LEAST = ("MPI", "oneccl", "CPU")
-
-    def __init__(self, words: str) -> None:
-        table, _, self._notes = words.partition("\n\n")
-        rows = [re.split(" {2,}", line) for line in split_harmless_lines(table)]  # no cell but the last is empty
-        self._rows = [[*row, *[""] * (len(rows[0]) + 1 - len(row))] for row in rows]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows = self._rows
-        for name in ("", *self.LEAST):  # at first as they are
-            columns = [index for index, head in enumerate(rows[0]) if not name or head != name]
-            rows = [[row[index] for index in columns] for row in rows]
-            widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
-            if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
-                break
-        for row in rows:
-            cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-            yield Line(text("  ".join(cells).rstrip()), whole=True)
-        yield from (["", *typeset.format_plan(self._notes)] if self._notes else [])
+    table, _, notes = words_.partition("\n\n")
+    items: list[RenderableType] = [TextTable(split_harmless_lines(table), ("MPI", "oneccl", "CPU"))]
+    return [*items, "", *typeset.format_plan(notes)] if notes else items

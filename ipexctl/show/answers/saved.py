@@ -32,6 +32,6 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
         case CompareAnswer():
             return format_comparison(value)
         case ReportAnswer():
-            return [labelled("page", f"{value.page}  ({format_size(value.bytes)})")]
+            return [labelled("page", value.page), labelled("size", format_size(value.bytes))]
         case _:
             return format_rows_of_answer(value)

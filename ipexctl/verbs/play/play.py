@@ -192,6 +192,8 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event
             report = yield from _relay_events(_make_workflow(step, Inventory(batch, hosts.source), state), state)
         except UsageError as refused:
             if not step.ignore_errors:
+                for host in batch:  # of none of them it was done: the recap above the error counts it as failed
+                    yield StepEnded(host.name, step.title, "failed", refused.sentence)
                 raise
             text = f"{step.title}: {refused.sentence}; ignored, as ignore_errors says"
             yield e.Message(text, "warning", code="ignored")

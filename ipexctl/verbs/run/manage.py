@@ -24,6 +24,8 @@ from ipexctl.model.events import (
     RankStack,
     RunStarted,
     Started,
+    StepEnded,
+    StepStarted,
 )
 from ipexctl.model.figures import read_figures
 from ipexctl.model.hints import advise, complete_hint
@@ -32,6 +34,7 @@ from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
+from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
@@ -130,7 +133,8 @@ def logs(
     """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing.
 
     Raises `UsageError` where the run has no such rank."""
-    discovered, watcher = yield from find_watcher("logs", prefix, inventory, context, newest=True)
+    finding = find_watcher("logs", prefix, inventory, context, newest=True)
+    discovered, watcher = yield from run_nested(finding, lambda event: not isinstance(event, StepStarted | StepEnded))
     if watcher is None:
         return
     run = discovered.row.run
@@ -142,7 +146,7 @@ def logs(
             yield event
     if not follow and not discovered.is_over:
         follow_it = complete_hint(advise("logs", run, "--follow"), list_flags(inventory, None))
-        yield Message(f"run {run} goes on: {follow_it}", code="goes-on")
+        yield Message(f"run {run} goes on; to follow it:\n{follow_it}", code="goes-on")
     yield Ended("logs", watcher.exit)
 
 
@@ -250,7 +254,7 @@ def find_watcher(
 ) -> Generator[Event, None, tuple[DiscoveredRun, RunWatcher | None]]:
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is
     reported, the command ends and there is none."""
-    yield Started(verb, prefix or "", inventory.names, place=list_flags(inventory, None))
+    yield Started(verb, "" if verb == "logs" else prefix or "", inventory.names, place=list_flags(inventory, None))
     discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
     try:
         return discovered, make_watcher(discovered, inventory, context)

@@ -18,12 +18,12 @@ from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.answers.manage import ProcessStack, PsAnswer, RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Message
+from ipexctl.model.events import Answer, Message, StepEnded, StepStarted
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.protocol import frames, journal, messages
 from ipexctl.protocol.messages import RunListing, StopRun
-from ipexctl.protocol.paths import ERR, OUT, ROLE, RUNS, Role
+from ipexctl.protocol.paths import ERR, KEEPER, OUT, ROLE, RUNS, Role
 from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.verbs.run import manage
@@ -48,11 +48,11 @@ def context(link: LocalLink, tmp_path: Path) -> Context:
     return Context(Here(config=None), tmp_path / "state", tmp_path / "cache")
 
 
-def ended(link: LocalLink, home: Path, run: str, python: str, ended_at: float = 0.0) -> RemoteRunDir:
+def ended(link: LocalLink, home: Path, run: str, python: str, ended_at: float = 0.0, **spec: Any) -> RemoteRunDir:
     """A run that ended there."""
     site = RemoteRunDir(HERE, f"{home}/{RUNS}/{run}-h0", python)
     head = SPEC.head_spec._replace(hosts={"a": NodeSpec("h0.ipexctl", [0], site.directory, python)})
-    run_control.create_run_dir(link, site, SPEC._replace(run=run, head=head))
+    run_control.create_run_dir(link, site, SPEC._replace(run=run, head=head, **spec))
     end = journal.KINDS.to_object(journal.RunEnd(run, "done", at=ended_at))
     (home / RUNS / f"{run}-h0" / "end.json").write_text(json.dumps(end))
     (home / RUNS / f"{run}-h0" / "journal.jsonl").write_text(json.dumps(end) + "\n")
@@ -104,7 +104,9 @@ def test_logs_of_a_run_that_goes_on_say_how_to_follow_it(link: LocalLink, contex
     with keeping(tmp_path / RUNS) as kept:
         at(kept)
         events = list(manage.logs(None, inventory, context))
-    assert Message(f"run {SPEC.run} goes on: ipexctl logs {SPEC.run} --follow -f test", code="goes-on") in events
+    text = f"run {SPEC.run} goes on; to follow it:\nipexctl logs {SPEC.run} --follow -f test"
+    assert events[-2] == Message(text, code="goes-on")
+    assert not [event for event in events if isinstance(event, StepStarted | StepEnded)], "they are not asked for"
 
 
 def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Context, tmp_path: Path) -> None:
@@ -121,10 +123,12 @@ def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Conte
 def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
     link: LocalLink, context: Context, tmp_path: Path
 ) -> None:
-    site = ended(link, tmp_path, "0101-old", "python3")
+    site = ended(link, tmp_path, "0101-old", "python3", argv=["python3", "-u", "train.py"])
     directory = Path(site.directory)
-    created = (directory / SPEC_FILE).stat().st_mtime
-    end = journal.KINDS.to_object(journal.RunEnd("0101-old", "done", at=created + 754.0))
+    (directory / KEEPER).write_text("{}")
+    began = (directory / KEEPER).stat().st_mtime
+    assert (directory / SPEC_FILE).stat().st_mtime == 0, "files that are sent have no time"
+    end = journal.KINDS.to_object(journal.RunEnd("0101-old", "done", at=began + 754.0))
     (directory / "end.json").write_text(json.dumps(end))
     tags = [frames.build_tag(SPEC.nonce, rank) for rank in (0, 1)]
     lines = [
@@ -134,7 +138,7 @@ def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
     (directory / f"{ERR}.000000").write_bytes(b"mpirun talks\n")
     (row,) = run_control.list_runs_on_head(link).runs
     assert round(row.seconds) == 754
-    assert row.command == SPEC.argv[1:]
+    assert row.command == ["train.py"]
     assert len(row.output) < 3000
     assert "1.5 it/s" not in row.output, "that is rank 1"
     (answer,) = [event.value for event in manage.ps(Inventory((HERE,), "test"), context) if isinstance(event, Answer)]

@@ -83,6 +83,18 @@ def test_a_host_that_fails_is_left_out_and_the_others_go_on() -> None:
     assert counts(report)["n2"] == (3, 3, 0, 0, 0)
 
 
+def test_a_step_that_is_refused_as_a_whole_has_failed_on_every_host(tmp_path: Path) -> None:
+    """Else the recap above the error would say failed=0."""
+    (script := tmp_path / "t.py").touch()
+    text = f"steps: [{{command: {{argv: [x]}}}}, {{run: {{script: {script}, accelerate_config: none.yaml}}}}]"
+    story = play(playbook.parse_playbook(text, "p.yaml"), HOSTS, Context(FakeOpener(fine), tmp_path, tmp_path), {})
+    failed = []
+    with pytest.raises(UsageError) as refused:
+        for event in story:
+            failed += [event] if isinstance(event, StepEnded) and event.outcome == "failed" else []
+    assert [(event.host, event.detail) for event in failed] == [(name, refused.value.sentence) for name in HOSTS.names]
+
+
 def test_a_host_out_of_reach_is_left_out_too() -> None:
     gone = {"n2": Failure("n2", Kind.UNREACHABLE, "connection refused", code="refused")}
     report, steps, _, opener = played(THREE, bad(), down=gone)

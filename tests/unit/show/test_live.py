@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ipexctl.model import events as e
-from ipexctl.model.errors import Exit
+from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.show.board import Board
 from ipexctl.show.live import Live
@@ -356,6 +356,17 @@ def test_an_install_leaves_failures_and_answer() -> None:
     assert shown.count("xeon05: no space left: /home has 0.6 GiB free, 3.4 GiB needed") == 1
     assert shown.endswith("hint       --venv /scratch/env")
     assert "failed=" not in shown
+
+
+def test_a_cause_is_shown_before_what_follows_from_it() -> None:
+    cause, effect = Failure("b", Kind.STEP, "no environment"), "nothing was started; without b: --limit '!b'"
+    story = [
+        e.Started("run", "t.py", ("a", "b")),
+        e.HostFailed(cause),
+        e.Message(effect, "warning", code="not-started"),
+    ]
+    lines = [line for line in live(streams.stamp([*story, e.Ended("run", Exit.STEP)]))[1] if line]
+    assert lines.index("✗ b: no environment") < lines.index(f"! {effect}")
 
 
 def test_doctor_leaves_its_table() -> None:

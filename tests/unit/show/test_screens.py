@@ -23,12 +23,14 @@ from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnsw
 from ipexctl.model.answers.manage import ListedRun, PsAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
+from ipexctl.model.answers.saved import ReportAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome
 from ipexctl.show import screens, typeset
+from ipexctl.show.launch_screen import format_launch_plan
 from ipexctl.show.pending_failures import select_unexplained
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.recap_screen import format_recap
@@ -248,6 +250,15 @@ def test_a_dry_run_shows_the_plan_and_nothing_else(value: AnyAnswer) -> None:
     assert drawn(screens.format_answer(value)) == "a\nb"
 
 
+@pytest.mark.parametrize("width", [40, 160])
+def test_the_path_of_a_page_is_whole_beside_its_name(width: int) -> None:
+    path = "/home/me/.local/state/ipexctl/runs/2026-11-22T1020-run/report.html"
+    assert drawn(screens.format_answer(ReportAnswer(path, 33000, ())), width).splitlines() == [
+        f"page       {path}",
+        "size       32 KiB",
+    ]
+
+
 def test_an_install_ends_with_what_was_tried_per_group_of_hosts_and_the_next_command() -> None:
     check = ImportCheck({"torch": "2.8.0"}, (), "3.11.7", 2.0, "AVX512_BF16", 3.2, "bfloat16", "Intel(R) MPI Library")
     other = replace(check, isa="AVX2", dtype="float32", step_ms=9.0)
@@ -265,6 +276,44 @@ def test_an_install_ends_with_what_was_tried_per_group_of_hosts_and_the_next_com
     assert drawn(screens.format_next_steps(report, answer, hints)) == "ipexctl doctor", (
         "one command, that of the failure"
     )
+
+
+PLAN = """\
+t.py: 2 ranks on 1 host, backend gloo, Intel MPI 2021.18.1, which is written out here to be longer than a line
+
+rank  host   local  NUMA  CPUs  workers  interface
+0     node2  0      0     0     -        eth0 10.77.0.12
+1     node2  1      0     1     -        eth0 10.77.0.12
+
+each rank:
+  /root/.local/share/ipexctl/env.d/torch2.8.0-022e455bfc/bin/python -u t.py; true
+
+on all hosts, for the ranks:
+  ACCELERATE_TORCH_DEVICE=cpu    # else Accelerate moves models away from IPEX's weights
+"""
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_the_plan_of_a_run_breaks_no_word_and_keeps_rank_host_and_cpus(width: int) -> None:
+    lines = drawn(format_launch_plan(PLAN), width).splitlines()
+    (command,) = [line for line in lines if line.startswith("  /root")]
+    assert command.endswith("python -u t.py; true")
+    assert all(len(line) <= width for line in lines if line != command)
+    assert " ".join(" ".join(lines).split()[:19]) == " ".join(PLAN.split()[:19])
+    (head,) = [line.split() for line in lines if line.startswith("rank  ")]
+    assert head[:2] == ["rank", "host"]
+    assert "CPUs" in head
+    assert ("interface" in head) == (width > 40)
+    reason = "cpu    # else Accelerate moves models away from IPEX's weights"
+    assert lines[-1].endswith("IPEX's weights")
+    assert any(line.endswith(reason) for line in lines) == (width == 160)
+
+
+def test_logs_say_nothing_of_how_the_run_goes() -> None:
+    """They read outputs: whether the run goes on is known to the command alone."""
+    story = [e.Started("logs", "", ()), e.RunStarted("k7", "a", RANKS, "mpirun"), e.Ended("logs", Exit.OK)]
+    report = fold(streams.stamp(story))
+    assert drawn([*screens.format_ending(report), *screens.format_next_steps(report)]) == ""
 
 
 LONG = "echo '[127.0.0.1]:43999 ssh-ed25519 " + "A" * 68 + "' >> '/home/me/.ssh/known hosts'"
