@@ -88,10 +88,10 @@ def test_a_step_that_is_refused_as_a_whole_has_failed_on_every_host(tmp_path: Pa
     (script := tmp_path / "t.py").touch()
     text = f"steps: [{{command: {{argv: [x]}}}}, {{run: {{script: {script}, accelerate_config: none.yaml}}}}]"
     story = play(playbook.parse_playbook(text, "p.yaml"), HOSTS, Context(FakeOpener(fine), tmp_path, tmp_path), {})
-    failed = []
+    events: list[Event] = []
     with pytest.raises(UsageError) as refused:
-        for event in story:
-            failed += [event] if isinstance(event, StepEnded) and event.outcome == "failed" else []
+        events.extend(story)
+    failed = [event for event in events if isinstance(event, StepEnded) and event.outcome == "failed"]
     assert [(event.host, event.detail) for event in failed] == [(name, refused.value.sentence) for name in HOSTS.names]
 
 
