@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_type_hints
-
-from typing_extensions import dataclass_transform
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast, dataclass_transform, get_args, get_type_hints
 
 JsonObject = Mapping[str, object]  # JSON that somebody else wrote, passed on as it is
 T = TypeVar("T")
@@ -16,12 +15,34 @@ _ATOMS = frozenset((str, int, float, bool, type(None)))
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Record:
-    """Base of values: each class below it is a frozen dataclass."""
+    """Base of values: each class below it is a frozen dataclass.
+
+    Comparison and text are methods of this class: `dataclass` compiles its own for each class, and a command has a
+    hundred of them to make before it begins."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True)(cls)
+        dataclass(frozen=True, eq=False, repr=False)(cls)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        compared = _get_compared_values(type(self))
+        return bool(compared(self) == compared(other))
+
+    def __hash__(self) -> int:
+        return hash(_get_compared_values(type(self))(self))
+
+    def __repr__(self) -> str:
+        values = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+        return f"{type(self).__qualname__}({', '.join(values)})"
+
+
+@cache
+def _get_compared_values(kind: type[Record]) -> Callable[[Record], Any]:
+    """Takes a record of this type; its type and the values of its fields that are compared."""
+    return attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
 
 
 class JsonRecord(Record):
