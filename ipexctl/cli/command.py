@@ -1,7 +1,7 @@
 """Commands from functions: the annotations of a function name the models whose fields are the command's options.
 
 ``command`` registers such a function. Its options are built when the command is first used, so that the list of
-commands loads no pydantic. When it runs, each annotated parameter gets its value: a task (`model.tasks`), flags
+commands does not load them. When it runs, each annotated parameter gets its value: a task (`model.tasks`), flags
 (`cli.options`), the selected hosts, the context. What the function returns is the workflow that is performed."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from inspect import Parameter, Signature, getdoc
 from pathlib import Path
 from types import MappingProxyType, NoneType, SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -64,19 +64,17 @@ class Option(NamedTuple):
     type: Any
     default: Any  # `Parameter.empty` if required
     flag: Flag
-    help: str
     key: str  # the word in playbooks; the option is the same word with hyphens
-    low: float | None
-    high: float | None
 
     @property
     def help_text(self) -> str:
         """The help with the default, which every text names as ``(default: …)``."""
         unset = self.default in (None, Parameter.empty, (), {}) or isinstance(self.default, bool)
-        if unset or "default: " in self.help:
-            return self.help
+        help = self.flag.help
+        if unset or "default: " in help:
+            return help
         value = f"{self.default:g}" if isinstance(self.default, float) else self.default
-        text, mark = (self.help[:-2], "; ") if self.help.endswith(").") else (self.help[:-1], " (")
+        text, mark = (help[:-2], "; ") if help.endswith(").") else (help[:-1], " (")
         return f"{text}{mark}default: {value})."
 
     def build_parameter(self) -> Parameter:
@@ -95,7 +93,7 @@ class Option(NamedTuple):
         if get_origin(kind) in (tuple, dict):
             kind, default = list[str], default if default is Parameter.empty else None
         shown: dict[str, Any] = {"help": self.help_text, "show_default": False, "metavar": metavar}
-        shown |= {"min": self.low, "max": self.high, "rich_help_panel": self.flag.group}
+        shown |= {"min": self.flag.ge, "max": self.flag.le, "rich_help_panel": self.flag.group}
         if self.flag.completes:
             shown["autocompletion"] = getattr(completion, f"complete_{self.flag.completes}")
         shown |= _SPECIAL.get(self.name, {})
@@ -134,32 +132,40 @@ _SPECIAL = {"verbose": VERBOSITY, "schema_": {"callback": _print_playbook_schema
 
 @cache
 def read_options(model: Any) -> tuple[Option, ...]:
-    """The options of a pydantic model, in the order of its fields."""
-    options = []
-    for name, info in model.model_fields.items():
-        low, high = (next((getattr(m, word) for m in info.metadata if hasattr(m, word)), None) for word in ("ge", "le"))
-        default = Parameter.empty if info.is_required() else info.default
-        flag, text, key = info.json_schema_extra, info.description or "", info.alias or name
-        options.append(Option(name, info.annotation, default, flag, text, key, low, high))
+    """The options of a task or of flags, in the order of the fields."""
+    options, hints = [], get_type_hints(model)
+    for each in dataclasses.fields(model):
+        flag: Flag = each.metadata["flag"]
+        default = Parameter.empty if each.default is dataclasses.MISSING else each.default
+        default = default if each.default_factory is dataclasses.MISSING else each.default_factory()
+        options.append(Option(each.name, hints[each.name], default, flag, flag.alias or each.name))
     return tuple(options)
 
 
 def make_model(model: Any, values: Mapping[str, Any]) -> Any:
     """The task or the flags of these values, by field name; None is the default. Raises `UsageError`."""
-    from pydantic import ValidationError
-
-    from ipexctl.model.errors import UsageError
-    from ipexctl.model.schema_errors import describe_error
-
-    fields: dict[str, Any] = {}
-    for option in read_options(model):
+    options, fields = read_options(model), dict[str, Any]()
+    for option in options:
         value = values.get(option.name)
         if get_origin(option.type) is dict:
             fields[option.name] = parse_pairs(f"--{option.key}", value or ())
         elif value is not None:
             fields[option.name] = tuple(value) if isinstance(value, list) else value
-    try:
+    if all(option.flag.allows(fields.get(option.name)) for option in options):
         return model(**fields)
+    return _explain_bounds(model, fields)
+
+
+def _explain_bounds(model: Any, fields: Mapping[str, Any]) -> Any:
+    """Raises `UsageError`: which values are beyond their bounds."""
+    from pydantic import ValidationError
+
+    from ipexctl.model.errors import UsageError
+    from ipexctl.model.schema_errors import describe_error
+    from ipexctl.model.task_schemas import make_schema
+
+    try:
+        return model(**dict(make_schema(model).model_validate(fields)))
     except ValidationError as error:
         reasons = [
             f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} {describe_error(each)}, not {each['input']!r:.80}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -45,11 +46,11 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
     if flags.page is not None and (flags.verify or task.explain is not None):
         raise UsageError("--report does not fit --verify and --explain, which probe no cluster")
     if flags.verify:
-        other = sorted({name for name, value in task if value != type(task).model_fields[name].default} - {"venv"})
+        other = sorted({each.name for each in fields(task) if getattr(task, each.name) != each.default} - {"venv"})
         if other:
             raise UsageError(f"--{other[0].replace('_', '-')} does not fit --verify")
         return verify(Verify(venv=task.venv), hosts.read_inventory(), context)
-    task = task.model_copy(update={"recorded": (*task.recorded, *flags.files)})
+    task = replace(task, recorded=(*task.recorded, *flags.files))
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.read_inventory()
     ask = confirm if _can_ask(task) else None
@@ -74,7 +75,7 @@ def install(context: Context, hosts: HostSelection, task: Install, flags: DryRun
     """Put matching wheels on all hosts: torch, IPEX, oneCCL, MPI."""
     from ipexctl.verbs.install.install import install
 
-    task = task.model_copy(update={"check": task.check or flags.dry_run})
+    task = replace(task, check=task.check or flags.dry_run)
     return install(task, hosts.read_inventory(), context, environ=os.environ)
 
 

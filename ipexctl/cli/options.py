@@ -6,7 +6,7 @@ Read only when the options of a command are built (`cli.command`)."""
 from typing import Literal
 
 from ipexctl.model.saved_runs import ExportFormat, RunResult
-from ipexctl.model.tasks import RANKS, RANKS_PER_HOST, VENV, Backend, Fields, VersionFields, flag
+from ipexctl.model.tasks import Backend, Fields, VersionFields, flag, make_ppn_flag, make_ranks_flag, make_venv_flag
 
 Screen = Literal["auto", "live", "plain", "json"]
 Dialect = Literal["mpi", "openmpi", "deepspeed", "ansible", "accelerate"]
@@ -332,8 +332,8 @@ class MigrateFlags(Fields):
 
 
 class AccelerateFlags(Fields):
-    n: int | None = RANKS
-    ppn: int | None = RANKS_PER_HOST
+    n: int | None = make_ranks_flag()
+    ppn: int | None = make_ppn_flag()
     precision: Literal["no", "fp16", "bf16"] = flag("bf16", "Mixed precision.")
     no_ipex: bool = flag(False, "Use stock torch also where IPEX is installed.")
     port: int = flag(29500, "Rendezvous port on node0.", metavar="PORT", ge=1024, le=65535)
@@ -344,5 +344,5 @@ class AccelerateFlags(Fields):
     accelerate_version: str | None = flag(
         None, "Version of Accelerate to write for; contact no host (default: the installed one).", metavar="VERSION"
     )
-    venv: str | None = VENV
+    venv: str | None = make_venv_flag()
     file: str | None = flag(None, "Local file to write (default: standard output).", "Output", "PATH")

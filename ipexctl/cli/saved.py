@@ -53,7 +53,8 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
     if flags.format is not None:
         raise UsageError("--format needs --export")
     if flags.prune:
-        options = [option for option in read_options(type(flags)) if not option.flag.argument and option.name != "yes"]
+        every = read_options(type(flags))  # type: ignore[arg-type]  # types are hashable
+        options = [option for option in every if not option.flag.argument and option.name != "yes"]
         given = [(f"--{option.key.replace('_', '-')}", getattr(flags, option.name)) for option in options]
         words = [word for name, value in given if value is not None and value is not False
                  for word in ([name] if value is True else [name, str(value)])]  # fmt: skip

@@ -43,7 +43,7 @@ def stacks_why(flags: WhyFlags) -> Workflow:
     from ipexctl.model.stack import StackRequest
     from ipexctl.verbs.install.list_releases import stacks_why
 
-    return stacks_why(StackRequest(**dict(flags)))
+    return stacks_why(StackRequest(**vars(flags)))
 
 
 @command(app, "uninstall", acting=True, examples=("--dry-run", "--limit node1"))

@@ -137,8 +137,8 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
         *most, last = get_args(literal)
         what = f"must be {', '.join(most)} or {last}"
         better = value and _find_nearest(value, get_args(literal))
-    elif option and value and (option.low is not None or option.high is not None):
-        better = _find_bound(value, option.low, option.high)
+    elif option and value and (option.flag.ge is not None or option.flag.le is not None):
+        better = _find_bound(value, option.flag.ge, option.flag.le)
     line = _replace_word(words, value, better) if value and better else None
     return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line
 

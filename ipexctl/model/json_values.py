@@ -1,11 +1,17 @@
 """Values, and how they become JSON: the one place that says what a type's JSON looks like."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast, dataclass_transform, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_type_hints
+
+if sys.version_info >= (3, 11):
+    from typing import dataclass_transform
+else:
+    from typing_extensions import dataclass_transform
 
 JsonObject = Mapping[str, object]  # JSON that somebody else wrote, passed on as it is
 T = TypeVar("T")
@@ -21,28 +27,24 @@ class Record:
     hundred of them to make before it begins."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    _get_compared: ClassVar[Callable[[Any], object]]  # of a record: its type, and the fields that are compared
 
-    def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, eq=False, repr=False)(cls)
+    def __init_subclass__(cls, **options: bool) -> None:
+        dataclass(frozen=True, eq=False, repr=False, **options)(cls)
+        cls._get_compared = attrgetter("__class__", *(each.name for each in fields(cls) if each.compare))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        compared = _get_compared_values(type(self))
-        return bool(compared(self) == compared(other))
+        get = type(self)._get_compared
+        return get(self) == get(other)
 
     def __hash__(self) -> int:
-        return hash(_get_compared_values(type(self))(self))
+        return hash(type(self)._get_compared(self))
 
     def __repr__(self) -> str:
         values = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
         return f"{type(self).__qualname__}({', '.join(values)})"
-
-
-@cache
-def _get_compared_values(kind: type[Record]) -> Callable[[Record], Any]:
-    """Takes a record of this type; its type and the values of its fields that are compared."""
-    return attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
 
 
 class JsonRecord(Record):

@@ -1,10 +1,13 @@
 """What can be asked: the one schema of command-line flags and playbook keys.
 
-A flag ``--wheels-from`` is the key ``wheels_from``: flags and help come from these fields. Unknown keys are refused."""
+A flag ``--wheels-from`` is the key ``wheels_from``: flags and help come from these fields. pydantic checks the keys of
+playbooks by them (`task_schemas`)."""
 
+import re
+from dataclasses import field
+from functools import partial
+from types import EllipsisType
 from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from ipexctl.model.json_values import Record
 
@@ -17,8 +20,9 @@ Isa = Literal[
 
 
 class Flag(Record):
-    """A field's place on the command line. The long name, default, choices, bounds and help are those of the field."""
+    """What a field's type and default do not tell: its help, its bounds, and its place on the command line."""
 
+    help: str
     group: str = "Options"  # in the help
     metavar: str | None = None
     names: tuple[str, ...] = ()  # short forms and synonyms
@@ -26,50 +30,58 @@ class Flag(Record):
     completes: str = ""  # what a shell offers: hosts, runs, saved_runs, steps, tags, playbooks or examples
     advanced: bool = False  # listed by --help-all only
     example: str = ""  # what a hint writes for a required argument that was left out
+    alias: str = ""  # the key, where that is a word of Python
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    min_length: int | None = None
+    pattern: str | None = None  # of a text
 
-    def __call__(self, schema: object) -> None:
-        """As pydantic's ``json_schema_extra`` it adds nothing: the schema of playbooks has no groups."""
+    def allows(self, value: Any) -> bool:
+        """Whether a value of the field's type is within the bounds; None always is."""
+        return value is None or (
+            (self.ge is None or value >= self.ge)
+            and (self.gt is None or value > self.gt)
+            and (self.le is None or value <= self.le)
+            and (self.min_length is None or len(value) >= self.min_length)
+            and (self.pattern is None or re.search(self.pattern, value) is not None)
+        )
 
 
-def flag(
-    default: Any,
-    text: str,
-    group: str = "Options",
-    metavar: str | None = None,
-    *,
-    names: tuple[str, ...] = (),
-    argument: bool = False,
-    completes: str = "",
-    advanced: bool = False,
-    example: str = "",
-    **field: Any,
-) -> Any:
-    """A field with its help and its place on the command line; ``field`` goes to pydantic's Field, such as bounds."""
-    place = Flag(group, metavar, names, argument, completes, advanced, example)
-    return Field(default, description=text, json_schema_extra=place, **field)
+def flag(default: Any, help: str, group: str = "Options", metavar: str | None = None, **more: Any) -> Any:
+    """A field with its `Flag`, of which ``more`` are further fields. A default of ``...``: the field is required."""
+    metadata = {"flag": Flag(help, group, metavar, **more)}
+    if isinstance(default, EllipsisType):
+        return field(metadata=metadata)
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 # Fields of several tasks and commands.
-RANKS = flag(
+make_ranks_flag = partial(
+    flag,
     None,
     "Ranks in total, the world size (default: ranks per host times hosts).",
     "Placement",
     names=("-n", "--np"),
     ge=1,
 )
-RANKS_PER_HOST = flag(None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1)
-VENV = flag(None, "Environment on the hosts (default: the installed one).", metavar="PATH")
+make_ppn_flag = partial(
+    flag, None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1
+)
+make_venv_flag = partial(flag, None, "Environment on the hosts (default: the installed one).", metavar="PATH")
 
 
-class Fields(BaseModel):
-    """Base of tasks and of the fields that several tasks share."""
+class Fields(Record):
+    """Base of tasks and of the fields that several tasks share: frozen dataclasses, made by keywords."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__(kw_only=True)
 
 
 class Task(Fields):
-    """Base of all tasks: frozen, and unknown keys are errors. A schema is built when its task is first made, so that no
-    command pays for those of the others."""
+    """Base of all tasks."""
 
 
 class VersionFields(Fields):
@@ -206,7 +218,7 @@ class Wheels(PackageFields, VersionFields, Task):
 class VenvFields(Fields):
     """The environment on the hosts."""
 
-    venv: str | None = VENV
+    venv: str | None = make_venv_flag()
 
 
 class Verify(VenvFields, Task):
@@ -231,8 +243,8 @@ class Run(Task):
 
     script: str = flag(..., "Local script to run.", argument=True, example="train.py")
     args: tuple[str, ...] = flag((), "Arguments of the script; options of ipexctl stand before it.", argument=True)
-    n: int | None = RANKS
-    ppn: int | None = RANKS_PER_HOST
+    n: int | None = make_ranks_flag()
+    ppn: int | None = make_ppn_flag()
     backend: Backend = flag(
         "auto", "Collectives backend; auto takes the installed one of ccl and impi, else gloo.", "Collectives"
     )
@@ -419,7 +431,7 @@ class Bench(Task):
         "Measurement",
     )
     cluster: bool = flag(True, "Measure training on all hosts together, or not (default: measure).", "Measurement")
-    venv: str | None = VENV
+    venv: str | None = make_venv_flag()
     plot: str | None = flag(None, "Local SVG file for the chart.", "Output", "PATH")
     time_limit: float = flag(3600.0, "End a measurement after this many seconds.", "Limits", gt=0, advanced=True)
 
@@ -427,7 +439,7 @@ class Bench(Task):
 class Execute(Task):
     """Run one command on every host (the step ``command``)."""
 
-    argv: tuple[str, ...] = Field(min_length=1, description="Command to run, as a list of words.")
+    argv: tuple[str, ...] = flag(..., "Command to run, as a list of words.", min_length=1)
     timeout: float = flag(60.0, "Seconds the command may take.", gt=0)
     changes: bool = flag(True, "Count the command as a change (default: true); false for commands that only read.")
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.run_control import RemoteRunDir
@@ -68,7 +68,8 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
             )
             for name, home in homes.items()
         }
-        task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
+        options: dict[str, Any] = {"ppn": 1, "grace": 2.0, **settings}
+        task = Run(script=script, args=args, **options)
         identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
         launch = build_launch(task, run, identity.nonce, hosts, stations, script, {})
         told = build_run_specs(launch, task, identity, timings)

@@ -981,7 +981,7 @@ def test_a_lock_file_makes_two_installs_equal_whatever_the_index_has_since(bench
 
 def test_fetched_wheels_are_enough_to_install_without_any_index(bench: Bench, index: Index) -> None:
     house = bench.path / "house"
-    asked = {**WISH, "python": ("3.11", "3.12"), "index_url": index.url}
+    asked: dict[str, Any] = {**WISH, "python": ("3.11", "3.12"), "index_url": index.url}
     task = Wheels(directory=str(house), **asked)
 
     def download_wheels() -> Played:

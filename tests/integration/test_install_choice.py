@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -55,9 +55,9 @@ class Desk:
     def context(self) -> Context:
         return Context(NoHosts(), self.path / "state", self.path / "cache")
 
-    def choose(self, request: StackRequest, **task: object) -> tuple[Stack, list[Event]]:
+    def choose(self, request: StackRequest, **task: Any) -> tuple[Stack, list[Event]]:
         """The stack that install would take, and what it showed."""
-        install = Install.model_validate(task)
+        install = Install(**task)
         return run(resolve_available(request, {}, self.rows, install, self.context, self.environ, LIMITS))
 
     def lock(self, stack: Stack) -> None:

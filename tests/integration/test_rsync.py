@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,9 +47,9 @@ def source(tmp_path: Path) -> Path:
     return place
 
 
-def push(server: Server, source: Path, there: Path, tmp_path: Path, **keys: str) -> list[Event]:
+def push(server: Server, source: Path, there: Path, tmp_path: Path, **keys: Any) -> list[Event]:
     links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
-    task = Sync.model_validate({"source": str(source), **keys})
+    task = Sync(source=str(source), **keys)
     return carried(task, Inventory((over_ssh(server, server.port, there),)), links)[1]
 
 

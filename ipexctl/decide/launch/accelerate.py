@@ -133,7 +133,7 @@ def apply_config(config: AccelerateConfig | None, task: Run) -> Run:
     if config is None:
         return task
     ranks = config.ranks if task.n is None and task.ppn is None else task.n
-    return task.model_copy(update={"n": ranks, "port": task.port or config.port})
+    return replace(task, n=ranks, port=task.port or config.port)
 
 
 def compare_config(config: AccelerateConfig | None, hosts: int, ranks: int) -> list[Note]:

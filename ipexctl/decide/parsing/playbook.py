@@ -22,6 +22,7 @@ from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import TOGETHER, FailurePolicy, Play, PlayKeys, Share, Step, StepKeys
 from ipexctl.model.schema_errors import describe_error
+from ipexctl.model.task_schemas import make_schema
 from ipexctl.model.text import printable
 from ipexctl.model.toml import parse_toml
 
@@ -83,7 +84,8 @@ def make_playbook_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     actions = {}
     for action, model in _MODELS.items():
-        body = model.model_json_schema(by_alias=True)
+        schema = make_schema(model)  # type: ignore[arg-type]  # types are hashable
+        body = schema.model_json_schema(by_alias=True)
         definitions |= body.pop("$defs", {})
         definitions[action] = _allow_text_and_variables(body)
         actions[action] = {"anyOf": [{"$ref": f"#/$defs/{action}"}, {"type": "null"}]}
@@ -254,7 +256,8 @@ class _Parser:
         if not isinstance(body, Map):
             self.problems.add(body.origin, f"{action.text} must be a mapping of its keys, not {name_kind(body)}")
             return None
-        valid = [field.alias or name for name, field in model.model_fields.items()]
+        schema = make_schema(model)  # type: ignore[arg-type]  # types are hashable
+        valid = [field.alias or name for name, field in schema.model_fields.items()]
         self._check_keys(body, valid, action.text)
         pairs = [(key, self._anchor_paths(action.text, key, value)) for key, value in _select_keys(body, valid).pairs]
         source = _find_last_synced_source(above) if action.text == "fetch" else None
@@ -264,7 +267,8 @@ class _Parser:
             for name, value in defaults.items()
             if name in valid and body.get(name) is None
         ]
-        return self._validate(model, Map(tuple(pairs), action.origin), action.text)
+        read = self._validate(schema, Map(tuple(pairs), action.origin), action.text)
+        return model(**dict(read)) if read else None
 
     def _anchor_paths(self, action: str, key: Scalar, value: Node) -> Node:
         """Relative paths on this machine start at the playbook. An empty path is an error: it would mean ``base``."""

@@ -76,8 +76,8 @@ def keep_requirements(marker: InstallMarker, task: Install) -> Install:
     if earlier is None:  # not known of an older ipexctl's: all stay
         earlier = tuple(name for name in marker.packages if name not in _RELEASE)
     kept = [text for text in earlier if read_package_name(text) not in changed]
-    update = {"with_": tuple(dict.fromkeys([*kept, *task.with_])), "backend": marker.stack.backend}
-    return task.model_copy(update={**update, "mpi": marker.stack.mpi.program or "wheel"})
+    stack, requested = marker.stack, tuple(dict.fromkeys([*kept, *task.with_]))
+    return replace(task, with_=requested, backend=stack.backend, mpi=stack.mpi.program or "wheel")
 
 
 def use_env_python(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[str, Facts]:

@@ -1,9 +1,12 @@
 """Selecting the hosts of a command. Never falls back to this machine."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipexctl.act.inputs import is_writable_by_all, read_input
 from ipexctl.data import read_data
@@ -11,8 +14,10 @@ from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.plays import Play
 from ipexctl.model.text import join_names, printable
+
+if TYPE_CHECKING:
+    from ipexctl.model.plays import Play
 
 FAILED = "@failed"
 _ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # not counted as the last command that worked on hosts

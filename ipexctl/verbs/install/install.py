@@ -70,12 +70,12 @@ def install(
     locked = lock.read_lock(task, environ) if task.locked else None
     if locked:
         request, mpi = build_release_request(locked.packages, locked.python, locked.mpi, request, task.mpi)
-        task = task.model_copy(update={"mpi": mpi})
+        task = replace(task, mpi=mpi)
     resolve_stack(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
     yield events.Started("install", f"install {request}", inventory.names, place=list_flags(inventory, task.venv))
     yield events.PhaseStarted(1, 0, _LOOK)
     if task.wheels and not Path(task.wheels).is_dir():
-        task = task.model_copy(update={"wheels": str((yield from _open_wheelhouse(Path(task.wheels), context)))})
+        task = replace(task, wheels=str((yield from _open_wheelhouse(Path(task.wheels), context))))
     failed: dict[str, Failure] = {}
     facts = yield from _collect_facts(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:

@@ -47,7 +47,7 @@ def wheels_fetch(
     packed = hash_wheels(directory) if one_file else {}
     rows = load_releases()
     same = ("index_url", "extra_index_url", "find_links", "requirements", "backend", "omp")
-    request = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
+    request = Install(**{name: getattr(task, name) for name in ("with_", *same)})
     wishes = [
         StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
         for python in (task.python or (None,))

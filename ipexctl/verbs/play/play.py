@@ -4,7 +4,7 @@ As in Ansible, a host that fails a step is left out of the later ones and the ot
 together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -277,7 +277,7 @@ def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workfl
     context, environ, dry = state.context, state.environ, state.options.dry
 
     def change(**fields: bool) -> Any:
-        return step.task.model_copy(update=fields)
+        return replace(step.task, **fields)
 
     match task := step.task:
         case tasks.Doctor():

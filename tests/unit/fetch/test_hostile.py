@@ -9,6 +9,7 @@ import resource
 import tarfile
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -218,7 +219,7 @@ def test_a_disk_that_is_full_here_is_said_as_such(tmp_path: Path) -> None:
         ({"paths": ("x",), "into": "/dev/null"}, "is not a directory"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anybody_is_asked(tmp_path: Path, task: dict[str, object], why: str) -> None:
+def test_what_cannot_be_is_refused_before_anybody_is_asked(tmp_path: Path, task: dict[str, Any], why: str) -> None:
     opener = FakeOpener({})
     with pytest.raises(UsageError, match=why.replace(".", r"\.")):
         next(fetch(Fetch(**task), Inventory((Host("n0", "n0"),)), Context(opener, tmp_path, tmp_path)))

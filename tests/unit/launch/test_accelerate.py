@@ -28,9 +28,7 @@ ONE = AccelerateConfig(precision="bf16", ipex=True)
 FOUR = AccelerateConfig(ranks=16, hosts=4, address="36.112.23.24", port=29500, precision="bf16", ipex=True)
 
 
-def launch(
-    config: AccelerateConfig | None = None, packages: dict[str, str] | None = None, **settings: object
-) -> Launch:
+def launch(config: AccelerateConfig | None = None, packages: dict[str, str] | None = None, **settings: Any) -> Launch:
     """Of two hosts, through Accelerate."""
     asked, engine = settings.pop("asked", {}), settings.pop("engine", "impi")
     task = Run(script="train.py", launcher="accelerate", **settings)
@@ -46,7 +44,7 @@ def launch(
         )
         for nodes, host in enumerate(hosts, 1)
     }
-    return build_launch(task, "r1", NONCE, hosts, stations, "train.py", asked, config=config, options=OPTIONS)  # type: ignore[arg-type]
+    return build_launch(task, "r1", NONCE, hosts, stations, "train.py", asked, config=config, options=OPTIONS)
 
 
 # the file -----------------------------------------------------------------------------------------------------------

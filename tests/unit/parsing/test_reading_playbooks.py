@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 from hypothesis import given, settings
@@ -368,6 +369,6 @@ def test_the_schema_has_exactly_the_keys_of_the_tasks() -> None:
     models["bench"] = Bench
     assert models.keys() == {*playbook.ACTIONS}
     for action, model in models.items():
-        fields = {field.alias or name for name, field in model.model_fields.items()}
-        assert set(schema["$defs"][action]["properties"]) == fields
+        keys = {each.metadata["flag"].alias or each.name for each in fields(model)}
+        assert set(schema["$defs"][action]["properties"]) == keys
         assert schema["$defs"][action]["additionalProperties"] is False

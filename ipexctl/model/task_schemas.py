@@ -1,0 +1,30 @@
+"""Tasks and flags as schemas of pydantic: they check the keys of playbooks, and say what is wrong with a value.
+
+Only playbooks and values that are wrong import this module."""
+
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from ipexctl.model.tasks import Fields, Flag
+
+_CONFIG = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+@cache
+def make_schema(model: type[Fields]) -> type[BaseModel]:
+    """The schema of a task or of flags; unknown keys are errors."""
+    hints = get_type_hints(model)
+    schemas: dict[str, Any] = {}
+    for each in fields(model):
+        flag: Flag = each.metadata["flag"]
+        bounds = {name: getattr(flag, name) for name in ("ge", "gt", "le", "min_length", "pattern")}
+        given: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}
+        given |= {"alias": flag.alias} if flag.alias else {}
+        given |= {"default_factory": each.default_factory} if each.default_factory is not MISSING else {}
+        given |= {"default": each.default} if each.default is not MISSING else {}
+        schemas[each.name] = (hints[each.name], Field(description=flag.help, **given))
+    schema: type[BaseModel] = create_model(model.__name__, __config__=_CONFIG, __doc__=model.__doc__, **schemas)
+    return schema
