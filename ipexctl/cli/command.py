@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand
 
 from ipexctl.cli.help_page import LONG_HELP, HelpPage
+from ipexctl.cli.plain_values import PlainValues, convert_plain_values
 from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, WrongWords
 
 if TYPE_CHECKING:
@@ -76,6 +77,13 @@ class Option(NamedTuple):
         value = f"{self.default:g}" if isinstance(self.default, float) else self.default
         text, mark = (help[:-2], "; ") if help.endswith(").") else (help[:-1], " (")
         return f"{text}{mark}default: {value})."
+
+    @property
+    def value_type(self) -> Any:
+        """The type of a value that is given. One of a mapping is a list of ``NAME=VALUE`` words."""
+        kind = next((each for each in get_args(self.type) if each is not NoneType), None)
+        kind = kind if NoneType in get_args(self.type) else self.type
+        return list[str] if get_origin(kind) in (tuple, dict) else kind
 
     def build_parameter(self) -> Parameter:
         """The parameter of which Typer makes this option."""
@@ -268,7 +276,12 @@ def command(
             invoke.__annotations__ = {each.name: each.annotation for each in (context, *parameters)}
             built = typer.Typer(add_completion=False)
             built.command()(invoke)
-            return typer.main.get_command(built)
+            made = typer.main.get_command(built)
+            for param in made.params:
+                if param.name in options:
+                    option = options[param.name]
+                    convert_plain_values(param, option.value_type, option.flag.allows)
+            return made
 
         path = " ".join(word for word in ("ipexctl", app.info.name, name) if word)
         lines = tuple(f"{path} {example}".strip() for example in examples)
@@ -277,7 +290,9 @@ def command(
         settings: dict[str, Any] = {"help": getdoc(function), "hidden": hidden}
         if name:
             settings["context_settings"] = {"allow_interspersed_args": False} if script else None
-            app.command(name, cls=type("Command", (_Generated, TyperCommand), generated), **settings)(lambda: None)
+            app.command(name, cls=type("Command", (_Generated, PlainValues, TyperCommand), generated), **settings)(
+                lambda: None
+            )
         else:
             app.callback(cls=type("Group", (_Generated, CommandGroup), generated), **settings)(lambda: None)
         return function

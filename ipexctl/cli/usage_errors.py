@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from ipexctl.cli.help_page import write_program_help
+from ipexctl.cli.plain_values import PlainValues
 
 if TYPE_CHECKING:
     from ipexctl.model.errors import UsageError
@@ -39,7 +40,7 @@ class NeedlessWords(WrongWords):  # type: ignore[misc]  # found at run time
         self.words = tuple(words)
 
 
-class CommandGroup(TyperGroup):
+class CommandGroup(PlainValues, TyperGroup):
     """A group of commands that names the command which may be meant."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -18,6 +18,7 @@ import typer.main
 import ipexctl
 from ipexctl.cli import app
 from ipexctl.model import tasks
+from ipexctl.model.answers import KINDS
 from ipexctl.model.facts import OLDEST_PYTHON
 from ipexctl.protocol import hooks, journal, messages, paths
 from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
@@ -169,24 +170,30 @@ def test_scripts_for_hosts_use_the_protocols_names(path: Path) -> None:
     assert used <= known
 
 
-HEAVY = {"fabric", "invoke", "asyncio", "unittest.mock", "yaml", "jinja2"}  # what few commands use
+HEAVY = {"fabric", "invoke", "asyncio", "unittest.mock", "yaml", "jinja2", "pydantic"}  # what few commands use
 SSH = HEAVY | {"paramiko", "cryptography", "ipexctl.act.transfer", "ipexctl.decide.launch"}
 HELP = SSH | {"rich", "packaging"}
-TYPER = {"pydantic"}  # what Typer itself loads for an option
+
+
+def answers_but(*used: str) -> set[str]:
+    """The types of the answers of other verbs, and their screens."""
+    return {f"ipexctl.{floor}.answers.{module}" for floor in ("model", "show") for module in KINDS.keys() - used}
 
 
 @pytest.mark.parametrize(
     ("words", "heavy", "exit"),
     [
-        ("--help", HELP | TYPER, 0),
-        ("--version", HELP | TYPER, 0),
+        ("--help", HELP | {"ipexctl.model"}, 0),
+        ("--version", HELP | {"ipexctl.model"}, 0),
         ("run --help", HELP, 0),
         ("lab --help", HELP, 0),
-        ("hosts --hosts node[0-9]", SSH, 0),
+        ("hosts --hosts node[0-9]", HELP | answers_but("hosts"), 0),
         ("stacks why --no-such-flag", HELP, 2),
-        ("ps", HEAVY, 3),
-        ("doctor", HEAVY, 3),
-        ("run --ppn 2 --no-sync train.py", HEAVY, 3),
+        ("stacks why --track fast", HELP - {"pydantic"}, 2),  # Typer says what is wrong with a value
+        ("ps -f nowhere", HELP - {"ipexctl.act.transfer"} | answers_but("manage", "run"), 2),
+        ("ps", HEAVY | {"packaging"} | answers_but("manage", "run"), 3),
+        ("doctor", HEAVY | answers_but("doctor", "install"), 3),
+        ("run --ppn 2 --no-sync train.py", HEAVY | {"rich"}, 3),
     ],
 )
 def test_a_command_loads_nothing_that_it_does_not_use(words: str, heavy: set[str], exit: int, tmp_path: Path) -> None:
