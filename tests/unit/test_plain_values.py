@@ -33,5 +33,5 @@ def test_a_plain_value_is_of_its_type(kind: Any, value: object, plain: object) -
      (Literal["auto", "off"], "on")],
 )  # fmt: skip
 def test_any_other_value_is_left_to_typer(kind: Any, value: object) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"plainly|invalid literal|could not convert"):
         read_plain_value(kind, value)

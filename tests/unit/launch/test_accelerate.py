@@ -38,7 +38,7 @@ def launch(config: AccelerateConfig | None = None, packages: dict[str, str] | No
         host.name: HostRuntime(
             facts(nodes, 4, installed=installed),
             InterfaceChoice("eth0", host.address, Note("shared-subnet", "192.0.2.0/24")),
-            runtime(engine),  # type: ignore[arg-type]
+            runtime(engine),
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/home/alice/ipexctl/job",
         )
