@@ -1,6 +1,5 @@
 """The program ``ipexctl``: all commands together."""
 
-import gc
 import os
 from typing import Annotated
 
@@ -59,7 +58,6 @@ def main() -> None:
     """The console script. Wrong flags end with code 2, as all wrong input does."""
     if home := switch_to_root_home(os.environ, os.geteuid()):
         typer.echo(f"under sudo, settings, keys and saved runs are root's, in {home}", err=True)
-    gc.set_threshold(50_000, 20, 50)  # nearly all we make lives to the end: looking for what does not cost a tenth
     try:
         app(prog_name="ipexctl")
     except Exception as error:  # a fault of ours before the loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from ipexctl.data import read_data
-from ipexctl.decide.checks.catalogue import explain_finding, parse_catalogue
+from ipexctl.decide.checks.catalogue import CatalogueEntry, explain_finding, parse_catalogue
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.processor import find_common_level, recommend_settings
 from ipexctl.decide.checks.run_checks import run_checks
@@ -22,6 +23,7 @@ from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
 from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import parse_json, to_json
 from tests.markers import MARKER
 from tests.unit.doctor.corpus import ROOT
 
@@ -493,6 +495,11 @@ def test_names_of_other_hosts_that_a_host_does_not_resolve_are_good_to_know() ->
     known = {"names": {"n1": ("10.0.0.1",), "b": ("10.0.0.2",)}}
     finding = one("NET006", found({"names": {"n1": (), "a": (), "b": ()}}, known))
     assert (finding.hosts, finding.evidence) == (("b",), "a")
+
+
+def test_the_entries_of_the_catalogue_have_the_types_of_their_fields() -> None:
+    written = json.dumps({code: to_json(entry) for code, entry in CATALOGUE.items()})
+    assert parse_json(dict[str, CatalogueEntry], written) == CATALOGUE
 
 
 def test_every_code_of_the_catalogue_is_given_by_a_check_and_the_other_way_round() -> None:
