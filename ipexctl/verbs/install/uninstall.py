@@ -11,8 +11,10 @@ from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Failure, Kind, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepOutcome
 from ipexctl.model.facts import Facts
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
+from ipexctl.model.names import fold_names
 from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.session import Removed, Used
@@ -39,7 +41,8 @@ def uninstall(
             yield HostFailed(failed[name])
             continue
         places[name] = (venv, python)
-    plan = "\n".join(f"{name}  remove {venv} and {venv}.d" for name, (venv, _) in places.items())
+    folded = group_pairs((venv, name) for name, (venv, _) in places.items())
+    plan = "\n".join(f"{fold_names(names)}  remove {venv} and {venv}.d" for venv, names in folded.items())
     yield Planned("uninstall", plan)
     for venv in dict.fromkeys(venv for venv, _ in places.values()) if not dry else ():
         pythons = {name: python for name, (where, python) in places.items() if where == venv}

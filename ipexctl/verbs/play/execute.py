@@ -30,7 +30,8 @@ def execute(
 
     def run_command(link: Link, _: Emit) -> Completed | Failure:
         result = link.run(command)
-        what = f"{task.argv[0]} ended with status {result.status}: {result.get_tail(1)}"
+        last = result.get_tail(1)
+        what = f"{task.argv[0]} ended with status {result.status}{f': {last}' if last else ''}"
         return result if result.ok else Failure(link.host.name, Kind.STEP, what)
 
     def describe(result: Completed) -> tuple[StepOutcome, str]:

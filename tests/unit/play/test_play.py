@@ -95,6 +95,14 @@ def test_a_step_that_is_refused_as_a_whole_has_failed_on_every_host(tmp_path: Pa
     assert [(event.host, event.detail) for event in failed] == [(name, refused.value.sentence) for name in HOSTS.names]
 
 
+def test_a_command_that_failed_without_a_word_leaves_no_colon() -> None:
+    def silent(_: Host, command: Command) -> Completed:
+        return Completed(3)
+
+    report, *_ = played("steps: [{command: {argv: [sh]}}]", silent)
+    assert {failure.what for host in report.hosts for failure in host.failures} == {"sh ended with status 3"}
+
+
 def test_a_host_out_of_reach_is_left_out_too() -> None:
     gone = {"n2": Failure("n2", Kind.UNREACHABLE, "connection refused", code="refused")}
     report, steps, _, opener = played(THREE, bad(), down=gone)

@@ -17,6 +17,7 @@ from ipexctl.decide.releases.table import parse_table
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer, UnknownAnswer
 from ipexctl.model.answers.doctor import DoctorHost, ExplainAnswer, HostFailure
+from ipexctl.model.answers.examples import ExamplesAnswer, ListedExample
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
 from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, VerifiedHost, VerifyAnswer
@@ -248,6 +249,19 @@ def test_steps_of_a_play_are_told_with_what_was_not_begun() -> None:
 )
 def test_a_dry_run_shows_the_plan_and_nothing_else(value: AnyAnswer) -> None:
     assert drawn(screens.format_answer(value)) == "a\nb"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_list_of_examples_breaks_no_word(width: int) -> None:
+    title = "Hugging Face Accelerate on one host (docs/recipe-accelerate.md)"
+    examples = (
+        ListedExample("accelerate_cluster.yaml", "example", title),
+        ListedExample("hostfile", "example", "Hosts"),
+    )
+    page = drawn(screens.format_answer(ExamplesAnswer(examples)), width)
+    assert max(map(len, page.splitlines())) <= width
+    assert f"{title} hostfile" in " ".join(page.split())
+    assert ("\n  hostfile\n    Hosts" in page) == (width == 40)
 
 
 @pytest.mark.parametrize("width", [40, 160])
