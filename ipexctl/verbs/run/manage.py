@@ -27,6 +27,7 @@ from ipexctl.model.events import (
     StepEnded,
     StepStarted,
 )
+from ipexctl.model.facts import format_cpus
 from ipexctl.model.figures import read_figures
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
@@ -145,7 +146,8 @@ def logs(
         ):
             yield event
     if not follow and not discovered.is_over:
-        follow_it = complete_hint(advise("logs", run, "--follow"), list_flags(inventory, None))
+        chosen = ["--rank", format_cpus(ranks)] if ranks else []
+        follow_it = complete_hint(advise("logs", run, "--follow", *chosen), list_flags(inventory, None))
         yield Message(f"run {run} goes on; to follow it:\n{follow_it}", code="goes-on")
     yield Ended("logs", watcher.exit)
 

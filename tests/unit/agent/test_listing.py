@@ -103,8 +103,8 @@ def test_logs_of_a_run_that_goes_on_say_how_to_follow_it(link: LocalLink, contex
     inventory = Inventory((HERE,), "test")
     with keeping(tmp_path / RUNS) as kept:
         at(kept)
-        events = list(manage.logs(None, inventory, context))
-    text = f"run {SPEC.run} goes on; to follow it:\nipexctl logs {SPEC.run} --follow -f test"
+        events = list(manage.logs(None, inventory, context, frozenset({0})))
+    text = f"run {SPEC.run} goes on; to follow it:\nipexctl logs {SPEC.run} --follow --rank 0 -f test"
     assert events[-2] == Message(text, code="goes-on")
     assert not [event for event in events if isinstance(event, StepStarted | StepEnded)], "they are not asked for"
 
