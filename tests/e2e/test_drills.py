@@ -23,9 +23,10 @@ from tests.e2e.desk import ACTOR, LIGHT, RANKS, Desk, Started, Told, residue, wa
 
 ROUNDS = range(int(os.environ.get("IPEXCTL_DRILLS", "1")))
 LEASE = 3  # seconds; what faults.md says of 30 is true of any number
-READY = 30.0  # seconds in which a run's hosts must have found each other, or it ends (protocol.timings)
+READY = 8.0  # seconds in which a leased run's hosts must have found each other, or it ends; 30 by default
 # Seconds from a kill to the last process's end: 15 by the limits, the rest for ten runs on few cores and other tests.
 CLEAN = 25.0 if len(ROUNDS) > 1 else 60.0
+HURRIED = {"IPEXCTL_TIMINGS": json.dumps({"ready_timeout": READY})}
 RUNS = "/root/.local/state/ipexctl/runs"
 
 Events = Sequence[dict[str, Any]]
@@ -58,13 +59,13 @@ GATHERED = list(POINTS).index("mpirun was started")  # from here on a run needs 
 class Drill:
     """One run, named by an argument of its script."""
 
-    def __init__(self, hosts: Cluster, path: Path, point: str, *words: str) -> None:
+    def __init__(self, hosts: Cluster, path: Path, point: str, *words: str, **env: str) -> None:
         self.hosts, self.point, self.number = hosts, point, list(POINTS).index(point)
         self.tag = f"drill{self.number}"
         self.desk = Desk(hosts, path)
         script = RANKS / "drill.py"
         run = ("run", "--venv", LIGHT, "--share", "--workdir", f"/root/{self.tag}", "--output", "json", "--grace", "3")
-        self.going: Started = self.desk.start(*run, *words, script, self.tag)
+        self.going: Started = self.desk.start(*run, *words, script, self.tag, **env)
         wait(lambda: POINTS[point](self.events()) or self.going.process.poll() is not None, 120.0)
 
     def events(self) -> Events:
@@ -180,7 +181,7 @@ def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
 @pytest.mark.parametrize("again", ROUNDS)
 def test_a_killed_controller_with_a_lease_leaves_nothing(hosts: Cluster, tmp_path: Path, again: int) -> None:
     def drill(point: str) -> None:
-        one = Drill(hosts, tmp_path / point, point, "--lease", str(LEASE))
+        one = Drill(hosts, tmp_path / point, point, "--lease", str(LEASE), **HURRIED)
         one.going.signal(signal.SIGKILL)
         one.going.process.wait()
         time.sleep(0.3)  # what it had begun on a host

@@ -27,15 +27,6 @@ def mpi(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_the_same_script_runs_under_the_hosts_own_mpi(desk: Desk, hosts: Cluster, mpi: str) -> None:
-    told = desk(*RUN, "--mpi", mpi, "--ppn", "2", ACTOR, "say", "two words", "$(touch pwned)", "")
-    assert told.code == 0, told
-    for rank in range(6):
-        assert f"rank {rank} of 6 argv ['two words', '$(touch pwned)', '']" in told.out
-    assert "0 processes left on 3 hosts" in told.out
-    assert not residue(hosts)
-
-
 def test_every_wrapper_knows_the_guard_after_which_it_looks(desk: Desk, hosts: Cluster, mpi: str) -> None:
     assert desk(*RUN, "--mpi", mpi, "--detach", ACTOR, "wait").code == 0
     wait(lambda: all(find_roles(hosts, host).keys() == {"guard", "rank"} for host in hosts.names), 30.0)

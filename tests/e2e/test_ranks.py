@@ -1,35 +1,18 @@
-"""Runs on three separate hosts: what the user sees, the exit code, and what is left. Faults: tests/faults."""
+"""What only ranks on separate hosts prove of their output. Starts, failures and ends: test_road.py, test_drills.py,
+tests/faults, tests/integration/test_attempt.py."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.desk import ACTOR, LIGHT, Desk, Started, residue, running
+from tests.e2e.desk import ACTOR, LIGHT, Desk
 
 RUN = ("run", "--venv", LIGHT)
 LEDGER = "/root/ledger"
-Start = Callable[..., Started]
-
-
-def ranks(desk: Desk) -> dict[int, dict[str, object]]:
-    return {row["rank"]: row for row in desk.report()["run"]["ranks"]}
-
-
-def test_a_run_ends_well_and_says_that_nothing_is_left(desk: Desk, hosts: Cluster) -> None:
-    told = desk(*RUN, "--ppn", "2", ACTOR, "say", "two words", "$(touch pwned)", "")
-    assert told.code == 0, told
-    for rank in range(6):
-        assert f"rank {rank} of 6 argv ['two words', '$(touch pwned)', '']" in told.out
-    assert "0 processes left on 3 hosts" in told.out
-    assert [ranks(desk)[rank]["host"] for rank in range(6)] == [f"node{rank // 2}" for rank in range(6)]
-    assert not residue(hosts)
 
 
 @pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
@@ -42,28 +25,6 @@ def test_a_rank_that_knows_the_runs_nonce_still_speaks_for_itself_alone(
     assert told.code == 0, told
     for rank, host in enumerate(hosts.names):
         assert desk.written(rank) == hosts.read(host, f"{LEDGER}/{rank}.out") != b""
-
-
-@pytest.mark.parametrize(
-    ("host", "word"), [("node0", "keeper"), ("node2", "guard")]
-)  # all others: tests/integration/test_attempt.py; at any moment: test_drills.py
-def test_if_the_head_or_the_guard_of_a_host_is_killed_the_run_ends_and_nothing_is_left(
-    start: Start, hosts: Cluster, host: str, word: str
-) -> None:
-    going = start(*RUN, ACTOR, "wait")
-    going.until("0│waiting", "1│waiting", "2│waiting")
-    os.kill(running(hosts, host, word)[0], signal.SIGKILL)
-    told = going.end(120)
-    assert told.code == 6, told
-    assert "0 processes left on 3 hosts" in told.out
-    assert not residue(hosts)
-
-
-def test_a_time_limit_ends_the_run(desk: Desk, hosts: Cluster) -> None:
-    told = desk(*RUN, "--time-limit", "3", ACTOR, "wait")
-    assert told.code == 6, told
-    assert "time limit of 3 s" in told.out
-    assert not residue(hosts)
 
 
 def test_an_interpreter_error_before_the_script_begins_is_the_ranks_own_failure(desk: Desk, tmp_path: Path) -> None:

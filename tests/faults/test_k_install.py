@@ -14,12 +14,14 @@ from tests.faults.checks import expect
 from tests.faults.test_d_install import CONTROLLER, SHARE, Site
 from tests.wheels import Index
 
+HOLD = "/run/hold"
+
 
 @pytest.fixture
 def site(controller: Desk, hosts: Cluster) -> Iterator[Site]:
-    """The check of 2.9.0 takes a few seconds."""
-    slow = wheels.torch("2.9.0", note="\nimport time\n\ntime.sleep(4)")
-    index = Index([wheels.torch("2.8.0"), slow, wheels.impi(), wheels.numpy()])
+    """The check of 2.9.0 goes on as long as its host has the file `HOLD`."""
+    held = wheels.torch("2.9.0", note=f"\nimport os, time\n\nwhile os.path.exists({HOLD!r}):\n    time.sleep(0.1)")
+    index = Index([wheels.torch("2.8.0"), held, wheels.impi(), wheels.numpy()])
     with hosts.inside(), wheels.serving(index, CONTROLLER):
         yield Site(controller, hosts, index)
 
@@ -72,9 +74,11 @@ def test_k3_the_switch_fails_on_the_last_host(site: Site) -> None:
     names = site.hosts.names
     expect(site("2.8.0"), 0)
     old = {host: site.active(host) for host in names}
+    site.hosts.write("node3", HOLD, b"")
     going = site.start("2.9.0")
     going.until("step 5 of 7: check")
     site.hosts.exec("node3", ["chattr", "+i", SHARE], check=True)
+    site.hosts.path("node3", HOLD).unlink()
     try:
         told = going.end(120)
         expect(told, 4, "unchanged  node[0-2]\nfailed     node3\n", *(f"[node{n}] go back: ok" for n in range(3)))

@@ -26,7 +26,10 @@ from tests.integration.attempts import Start, left_behind, of, run_alone, writte
 SYSTEM = {"mpich": "mpiexec.mpich", "openmpi": "mpirun.openmpi"}
 
 
-@pytest.fixture(params=["impi", "mpich", "openmpi"])
+OTHERS = pytest.mark.parametrize("runtime", SYSTEM, indirect=True)  # Intel MPI: test_attempt.py
+
+
+@pytest.fixture(params=["impi", *SYSTEM])
 def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
     """The environment's runtime with this engine, as `ipexctl run --mpi` finds it."""
     if request.param == "impi":
@@ -44,6 +47,7 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
     return mpi_launchers.switch_launcher(intel, engine, ccl=False)
 
 
+@OTHERS
 def test_the_same_script_runs_unchanged(start: Start) -> None:
     attempt = start("say", "two words", ppn=2)
     events = list(run_alone(attempt))
@@ -60,19 +64,7 @@ def test_the_same_script_runs_unchanged(start: Start) -> None:
     assert left_behind(attempt, events) == []
 
 
-LIBMPI = {"impi": "libmpi.so.12", "mpich": "libmpich.so.12", "openmpi": "libmpi.so.40"}
-
-
-def test_mpi_itself_works_between_ranks(start: Start, runtime: Runtime) -> None:
-    attempt = start(LIBMPI[runtime.dialect], script="sum.py", ppn=2)
-    events = list(run_alone(attempt))
-    assert {rank: written(events)[rank, "out"] for rank in range(4)} == {
-        rank: b"rank %d of 4: sum 10\n" % rank for rank in range(4)
-    }
-    assert of(RunEnded, events)[0].reason == "done"
-    assert left_behind(attempt, events) == []
-
-
+@OTHERS
 def test_every_byte_of_every_rank_arrives(start: Start, tmp_path: Path) -> None:
     events = list(run_alone(start("bytes", str(tmp_path), ppn=2)))
     ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
@@ -80,13 +72,7 @@ def test_every_byte_of_every_rank_arrives(start: Start, tmp_path: Path) -> None:
     assert written(events) == ledgers
 
 
-def test_lines_of_four_ranks_at_once_are_whole(start: Start, tmp_path: Path) -> None:
-    events = list(run_alone(start("lines", str(tmp_path), "20000", ppn=2)))
-    for rank in range(4):
-        assert written(events)[rank, "out"] == (tmp_path / f"{rank}.out").read_bytes()
-    assert all(event.data.endswith(b"\n") for event in of(Output, events))
-
-
+@OTHERS
 @pytest.mark.parametrize("who", ["mpirun", "proxy"])
 def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(start: Start, who: str) -> None:
     attempt = start("wait")
