@@ -177,7 +177,7 @@ def test_ansible_plays_what_was_written(desk: Desk, trusting: Cluster, tmp_path:
     inventory.write_text("".join(f"{host} ansible_python_interpreter=/usr/bin/python3\n" for host in trusting.names))
     done = subprocess.run(
         [*trusting.controller, play, "-vv", "-i", inventory, "--ssh-common-args", f"-F {trusting.ssh_config}", book],
-        env={**desk.env, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_SSH_ARGS": "-o ControlMaster=no"},
+        env={**desk.env, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_SSH_ARGS": "-o ControlMaster=no", "ANSIBLE_PIPELINING": "1"},
         capture_output=True,
         text=True,
         timeout=120,
