@@ -23,10 +23,7 @@ def test_install_puts_the_real_stack_on_every_host(installed: Installed) -> None
     assert told.code == 0, told
     assert sorted(told.answer["changed"] + told.answer["unchanged"]) == ["node0", "node1", "node2"]
     assert told.answer["stack"]["torch"] == told.answer["stack"]["ipex"] == "2.8.0"
-    for host in installed.cluster.names:
-        ask = "import torch, intel_extension_for_pytorch as ipex; print(torch.__version__, ipex.__version__)"
-        done = installed.cluster.exec(host, [f"{VENV}/bin/python", "-c", ask], timeout=600)
-        assert [word.partition("+")[0] for word in done.stdout.split()] == ["2.8.0", "2.8.0"], done.stderr
+    for host in installed.cluster.names:  # that they can be imported: the example prints their versions on each host
         size = installed.cluster.exec(host, ["du", "-sm", f"{VENV}.d"]).stdout
         assert int(size.split()[0]) > 500, "its own, on its own disk"
 
@@ -37,9 +34,6 @@ def test_a_second_install_changes_nothing(installed: Installed, desk: Desk) -> N
     assert told.code == 0, told
     assert told.answer["changed"] == []
     assert [files(installed.cluster, host) for host in installed.cluster.names] == before
-    again = desk(*INSTALL, **installed.env)
-    assert "3 hosts have" in again.out + again.err
-    assert "nothing to do, changed 0" in again.out + again.err
 
 
 def test_doctor_finds_the_hosts_fit_for_the_run(installed: Installed, desk: Desk) -> None:
@@ -49,8 +43,20 @@ def test_doctor_finds_the_hosts_fit_for_the_run(installed: Installed, desk: Desk
     assert not [finding for finding in told.answer["findings"] if finding["level"] == "error"]
 
 
-def test_the_example_trains_on_three_hosts_and_the_loss_falls_on_every_rank(installed: Installed, desk: Desk) -> None:
-    told = desk("run", "--ppn", "1", EXAMPLE, timeout=600)
+def test_the_example_trains_and_the_loss_falls_on_every_rank_whatever_the_names_of_interfaces(
+    installed: Installed, desk: Desk
+) -> None:
+    """Two hosts have Docker's bridge, the third another name for its interface: torch finds its way."""
+    cluster, bridges = installed.cluster, ("node0", "node2")
+    for host in bridges:
+        for words in ("link add docker0 type bridge", "address add 172.17.0.1/16 dev docker0", "link set docker0 up"):
+            cluster.exec(host, ["ip", *words.split()], check=True)
+    try:
+        with renamed(cluster, "node1", "ens5"):
+            told = desk("run", "--ppn", "1", EXAMPLE, timeout=600)
+    finally:
+        for host in bridges:
+            cluster.exec(host, ["ip", "link", "del", "docker0"])
     assert told.code == 0, told
     assert "0 processes left on 3 hosts" in told.out
     for rank in range(3):
@@ -58,7 +64,7 @@ def test_the_example_trains_on_three_hosts_and_the_loss_falls_on_every_rank(inst
         assert f"rank {rank} of 3 on node{rank}: torch 2.8.0, ipex 2.8.0" in said
         assert loss_fell(said, 0.6), said
     assert [row["state"] for row in desk.report()["run"]["ranks"]] == ["ok"] * 3
-    assert not residue(installed.cluster)
+    assert not residue(cluster)
 
 
 def test_a_rank_that_raises_while_others_wait_in_a_collective_ends_the_run_and_is_named(
@@ -99,24 +105,6 @@ def test_a_rank_that_hangs_while_others_wait_in_a_collective_is_the_odd_one_name
     assert stacks == ["0", "1", "2"]
     assert "0 processes left on 3 hosts" in told.out
     assert not residue(hosts)
-
-
-def test_torch_finds_its_way_where_interfaces_have_other_names_and_docker_is_everywhere(
-    installed: Installed, desk: Desk
-) -> None:
-    cluster = installed.cluster
-    bridges = ("node0", "node2")
-    for host in bridges:
-        for words in ("link add docker0 type bridge", "address add 172.17.0.1/16 dev docker0", "link set docker0 up"):
-            cluster.exec(host, ["ip", *words.split()], check=True)
-    try:
-        with renamed(cluster, "node1", "ens5"):
-            told = desk("run", "--ppn", "1", EXAMPLE, "--steps", "10", timeout=600)
-    finally:
-        for host in bridges:
-            cluster.exec(host, ["ip", "link", "del", "docker0"])
-    assert told.code == 0, told
-    assert not residue(cluster)
 
 
 def test_the_demo_playbook_takes_the_whole_road(installed: Installed, desk: Desk, tmp_path: Path) -> None:
