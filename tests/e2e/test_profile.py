@@ -12,6 +12,7 @@ import pytest
 from ipexctl.show.saved_profile import get_trace_path, read_profile
 from tests.e2e.conftest import NATIVE, Installed
 from tests.e2e.desk import RANKS, ROOT, Desk
+from tests.unit.profile.trace_format import find_format_errors
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -19,7 +20,10 @@ BOTH = ("--limit", "node0,node1", "--venv", NATIVE, "--ppn", "1")
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
-    events = json.loads(gzip.decompress(get_trace_path(directory).read_bytes()))["traceEvents"]
+    """The events of the merged trace, which viewers can show."""
+    trace = json.loads(gzip.decompress(get_trace_path(directory).read_bytes()))
+    assert find_format_errors(trace) == []
+    events = trace["traceEvents"]
     assert isinstance(events, list)
     return events
 
@@ -46,6 +50,11 @@ def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: I
     events = read_events(desk.records[-1])
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {0: "rank 0 · node0", 1: "rank 1 · node1"}
+    waits = [wait for wait in profile.waits if wait.rank == 0]
+    assert [wait.late for wait in waits] == [1] * len(waits)
+    assert sum(wait.seconds for wait in waits) == pytest.approx(first.waiting)
+    page = (desk.records[-1] / "report.html").read_text()
+    assert page.count('class="s-collective"') == len(profile.waits) + 1  # and in the legend
     arrows = [event for event in events if event.get("cat") == "collective" and event["ph"] == "s"]
     assert 1 in {event["pid"] for event in arrows}  # from the late rank
     again = desk("profile")

@@ -14,6 +14,7 @@ from ipexctl.model.profile import Profile
 from ipexctl.show.saved_profile import get_trace_path, read_profile
 from ipexctl.verbs.run.attempt import Attempt
 from tests.integration.attempts import Start, left_behind, of, run_alone, written
+from tests.unit.profile.trace_format import find_format_errors
 
 
 def profile(attempt: Attempt, saved: Path) -> tuple[Profile, dict[tuple[int, str], bytes]]:
@@ -43,6 +44,7 @@ def test_traces_of_all_hosts_become_one(start: Start, tmp_path: Path, shared_hom
     assert (kernel.isa, kernel.dtype, kernel.calls, kernel.hosts) == ("avx512_core_amx", "bf16", 2, ("a", "b"))
     assert output[0, "out"] == b"".join(b"step %d\n" % step for step in range(6))  # and nothing of oneDNN
     trace = json.loads(gzip.decompress(get_trace_path(tmp_path / "saved").read_bytes()))
+    assert find_format_errors(trace) == []
     names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
     assert names == ["rank 0 · a", "rank 1 · b"]
     assert not (tmp_path / "saved/profile/hosts").exists()

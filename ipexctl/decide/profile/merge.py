@@ -6,7 +6,7 @@ is given each trace once more to write it."""
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from json.encoder import encode_basestring_ascii as encode_text
 from operator import itemgetter
 from statistics import median
@@ -292,28 +292,24 @@ def format_trace(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]
     """The merged trace in pieces: Chrome's JSON, a process per rank (``rank 3 · node1``) with a row of steps, its
     threads, and rows of collectives; arrows go from the rank that came last to those that it kept waiting."""
     yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
+    before, events = "", _list_all_events(merging, traces)
+    while lines := [*islice(events, _PIECE)]:
+        yield before + ",\n".join(lines)
+        before = ",\n"
+    yield "\n]}\n"
+
+
+def _list_all_events(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]:
+    """Each as JSON."""
     numbers = 0
     summaries = {each.rank: each for each in merging.summaries}
     rows: dict[int, list[int]] = {}
     for trace in traces:
         summary = summaries[trace.rank]
         rows[trace.rank] = _assign_rows(summary.collectives)
-        events = _list_events(trace, summary, merging.shifts[trace.rank], rows[trace.rank], numbers)
-        yield from _join_events(events)
+        yield from _list_events(trace, summary, merging.shifts[trace.rank], rows[trace.rank], numbers)
         numbers += max((arrow.number + 1 for arrow in trace.arrows), default=0)
-    yield from _join_events(_list_arrows(merging, rows, numbers))
-    yield '{"ph": "M", "name": "trace", "pid": 0, "args": {}}\n]}\n'
-
-
-def _join_events(events: Iterable[str]) -> Iterator[str]:
-    """Events that are JSON already, many in a piece."""
-    lines: list[str] = []
-    for event in events:
-        lines.append(event)
-        if len(lines) >= _PIECE:
-            yield ",\n".join([*lines, ""])
-            lines = []
-    yield ",\n".join([*lines, ""]) if lines else ""
+    yield from _list_arrows(merging, rows, numbers)
 
 
 def _list_events(
@@ -330,7 +326,8 @@ def _list_events(
         yield _format_metadata(pid, thread, "thread_sort_index", {"sort_index": thread})
     for number, (start, end) in enumerate(pairwise(summary.ends), summary.first):
         yield _format_slice(pid, _STEPS_ROW, f"step {number}", "step", start + shift, end + shift)
-    for each in trace.slices:
+    # Of two that begin together the outer one comes first: viewers take what follows as part of it.
+    for each in sorted(trace.slices, key=lambda each: (each.start, -each.end)):
         if not is_collective(each.name):
             start, end = each.start + shift, each.end + shift
             yield _format_slice(pid, each.thread, each.name, each.kind, start, end, each.arguments)
@@ -338,7 +335,8 @@ def _list_events(
         if call.finished:
             start, end = call.start + shift, call.end + shift
             yield _format_slice(pid, _COLLECTIVES_ROW + row, call.name, "collective", start, end)
-    for arrow in trace.arrows:
+    begun, ended = ({arrow.number for arrow in trace.arrows if arrow.phase == phase} for phase in ("s", "f"))
+    for arrow in (arrow for arrow in trace.arrows if arrow.number in begun & ended):
         event = {"ph": arrow.phase, "cat": "fwdbwd", "name": "fwdbwd", "id": numbers + arrow.number}
         yield json.dumps({**event, "pid": pid, "tid": arrow.thread, "ts": round(arrow.at + shift, 3), "bp": "e"})
 
@@ -350,7 +348,9 @@ def _format_metadata(pid: int, thread: int, name: str, args: Mapping[str, object
 def _format_slice(
     pid: int, thread: int, name: str, kind: str, start: float, end: float, arguments: JsonObject | None = None
 ) -> str:
-    """As JSON. There may be millions of slices: the encoder would take minutes."""
+    """As JSON. There may be millions of slices: the encoder would take minutes. Both ends are rounded, so that a slice
+    within another one stays there."""
+    start, end = round(start, 3), round(end, 3)
     words = f'"ph": "X", "cat": {encode_text(kind or "op")}, "name": {encode_text(name)}, "pid": {pid}, "tid": {thread}'
     times = f'"ts": {start:.3f}, "dur": {max(0.0, end - start):.3f}'
     text = json.dumps(arguments) if arguments else ""

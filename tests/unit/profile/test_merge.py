@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ipexctl.decide.profile.kernels import KernelReport
 from ipexctl.decide.profile.merge import HostClock, Merging, build_profile, format_trace, merge_ranks, summarise_rank
 from ipexctl.decide.profile.steps import RecordedSteps
 from ipexctl.decide.profile.traces import RankTrace, parse_trace
+from tests.unit.profile.trace_format import find_format_errors
 from tests.unit.profile.written import BASE, op, pack, work
 
 NONE = KernelReport({})
@@ -200,6 +204,63 @@ def test_an_arrow_goes_from_the_rank_that_came_last_to_each_that_waited() -> Non
     for start, end in by_id.values():
         assert (start["ph"], end["ph"], start["pid"]) == ("s", "f", 2)
         assert start["ts"] < end["ts"]
+
+
+DAMAGES: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
+    ("no dur", lambda event: event["ph"] == "X" and event.pop("dur"), "has no {'dur'}"),
+    ("no thread name", lambda event: event["name"] == "thread_name" and event.update(tid=77), "has no name"),
+    ("no process name", lambda event: event["name"] == "process_name" and event.update(pid=77), "has no name"),
+    ("unknown metadata", lambda event: event["name"] == "thread_name" and event.update(name="x_name"), "no metadata"),
+    ("one end", lambda event: event["ph"] == "s" and event.update(id=10**6), "is no arrow"),
+    ("loose end", lambda event: event["ph"] == "s" and event.update(ts=event["ts"] + 4e6), "in no slice"),
+    ("negative", lambda event: event["ph"] == "X" and event.update(ts=-1.0), "a time that is none"),
+    ("overlap", lambda event: event["name"] == "aten::mm" and event.update(dur=60_000.0), "after the slice around"),
+]
+
+
+@pytest.mark.parametrize(("damage", "error"), [case[1:] for case in DAMAGES], ids=[case[0] for case in DAMAGES])
+def test_a_merged_trace_follows_chromes_format_and_what_does_not_is_seen(
+    damage: Callable[[dict[str, Any]], object], error: str
+) -> None:
+    traces = [
+        trace_of(rank, host, op("aten::linear", 0, 5000), op("aten::mm", 0, 4000.0004),
+                 op("aten::mm", 4000.0004, 999.9996),
+                 work("gloo:all_reduce", 10_000 * (1 + rank), 40_000 - 10_000 * (1 + rank)),
+                 {"ph": "s", "cat": "fwdbwd", "name": "fwdbwd", "id": 1, "pid": 4902, "tid": 7, "ts": 0},
+                 {"ph": "f", "cat": "fwdbwd", "name": "fwdbwd", "id": 1, "pid": 4902, "tid": 7, "ts": 4500, "bp": "e"},
+                 {"ph": "s", "cat": "fwdbwd", "name": "fwdbwd", "id": 2, "pid": 4902, "tid": 7, "ts": 4500})
+        for rank, host in enumerate(("node0", "node0", "node1"))
+    ]  # fmt: skip
+    trace = json.loads("".join(format_trace(merged(*traces), traces)))
+    assert find_format_errors(trace) == []
+    assert sum(event["ph"] == "s" for event in trace["traceEvents"]) == 3 + 2
+    done = next(event for event in trace["traceEvents"] if damage(event) is not False)
+    assert any(error in each for each in find_format_errors(trace)), done
+
+
+@st.composite
+def nested_slices(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Calls of some threads, as deep and as short as they come, in no order."""
+    slices: list[dict[str, Any]] = []
+
+    def call(tid: int, begin: float, end: float, depth: int) -> None:
+        slices.append(op(f"aten::op{depth}", begin, end - begin, tid=tid))
+        cuts = sorted(draw(st.lists(st.floats(begin, end), max_size=4))) if depth < 4 else []
+        for first, last in zip(cuts[::2], cuts[1::2], strict=False):
+            call(tid, first, last, depth + 1)
+
+    for tid in range(draw(st.integers(1, 3))):
+        call(tid, draw(st.floats(0, 10)), draw(st.floats(10, 5000)), 0)
+    return draw(st.permutations(slices))
+
+
+@given(nested_slices(), nested_slices(), st.floats(-3, 3))
+def test_calls_stay_within_those_that_made_them_wherever_they_are_cut(
+    first: list[dict[str, Any]], second: list[dict[str, Any]], ahead: float
+) -> None:
+    reduce = work("gloo:all_reduce", 0, 5000)
+    traces = [trace_of(0, "node0", *first, reduce), trace_of(1, "node1", *second, reduce, ahead=ahead)]
+    assert find_format_errors(json.loads("".join(format_trace(merged(*traces), traces)))) == []
 
 
 def test_collectives_that_overlap_stand_in_different_rows() -> None:
