@@ -131,7 +131,8 @@ class ClusterPage(Record):
 class RunPage(Record):
     """Everything that the page of a run shows. ``length`` is that of its time axis; ``live``: the run goes on;
     ``watched_from``: lines of before were read at that moment; ``former``: the runs before it in the same record, with
-    less of their logs and curves, and ``dropped`` how many are left out before those."""
+    less of their logs and curves, and ``dropped`` how many are left out before those. No curve goes on over the times
+    in ``restarts``."""
 
     title: str
     run: str
@@ -153,6 +154,7 @@ class RunPage(Record):
     profile: Profile | None = None
     former: "tuple[RunPage, ...]" = ()
     dropped: int = 0
+    restarts: tuple[float, ...] = ()
 
     @property
     def profiled(self) -> tuple[float, float] | None:

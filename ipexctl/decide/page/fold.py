@@ -67,7 +67,7 @@ _STAGES: Mapping[str, SpanKind] = {
     "first collective": "rendezvous", "running": "running",
 }  # fmt: skip
 _LATE = 5.0  # seconds after its start: who comes later reads at once what was before
-_GAP = 0.2  # seconds without an event: all of it was read
+_GAP = 0.5  # seconds without an event: all of it was read, also on a busy machine
 _LONGEST_LATE = 60.0  # seconds that takes at most, as far as we can tell
 _SAME_CLOCK = 2.0  # seconds: a host's clock that differs by less needs no correction
 
@@ -292,8 +292,8 @@ class PageBuilder:
             "cpu": sample.cpu,
             "memory": sample.memory / (1 << 30),
             "swap": sample.swap / (1 << 30),
-            "received": sum(sample.received.values()) / seconds / (1 << 20),
-            "sent": sum(sample.sent.values()) / seconds / (1 << 20),
+            "received": _sum_network(sample.received) / seconds / (1 << 20),
+            "sent": _sum_network(sample.sent) / seconds / (1 << 20),
             "disk": (sample.read + sample.written) / seconds / (1 << 20),
             "waiting": 100 * max(sample.pressure.values(), default=0.0),
         }
@@ -375,6 +375,7 @@ class PageBuilder:
             profile=self._profile,
             former=tuple(replace(page, doctor=page.doctor or saved) for page in self._former),
             dropped=self._dropped,
+            restarts=tuple(attempt.received - begun for attempt in self._attempts[1:]),
         )
 
     def _list_collective_waits(self, begun: float, end: float, shifts: Mapping[str, float]) -> dict[int, list[Span]]:
@@ -486,6 +487,11 @@ class PageBuilder:
             if of_ranks:
                 figures.append(_make_usage_figure(name, "rank", of_ranks))
         return figures
+
+
+def _sum_network(interfaces: Mapping[str, int]) -> int:
+    """Bytes of all interfaces but loopback, which is no network."""
+    return sum(size for name, size in interfaces.items() if name != "lo")
 
 
 def _make_usage_figure(name: str, by: Literal["rank", "host"], curves: list[Curve]) -> Figure:

@@ -7,6 +7,7 @@ from statistics import median
 from ipexctl.model.page import Points
 
 _FINEST = 0.05  # seconds: the width of a column in the beginning
+_Point = tuple[float, int, float]  # time, number, value
 
 
 class Series:
@@ -19,7 +20,7 @@ class Series:
         self._columns = columns
         self._begin = 0.0
         self._width = _FINEST
-        self._extremes: dict[int, list[tuple[float, float]]] = {}  # column → its least and greatest point
+        self._extremes: dict[int, list[_Point]] = {}  # column → its least and greatest point
         self.count = 0
         self.last: tuple[float, float] | None = None
 
@@ -35,16 +36,16 @@ class Series:
         while column >= self._columns:
             self._double_width()
             column = max(int((at - self._begin) / self._width), 0)
-        self._add_to_column(column, (at, value))
+        self._add_to_column(column, (at, self.count, value))
 
-    def _add_to_column(self, column: int, point: tuple[float, float]) -> None:
+    def _add_to_column(self, column: int, point: _Point) -> None:
         extremes = self._extremes.get(column)
         if extremes is None:
             self._extremes[column] = [point, point]
             return
-        if point[1] < extremes[0][1]:
+        if point[2] < extremes[0][2]:
             extremes[0] = point
-        if point[1] > extremes[1][1]:
+        if point[2] > extremes[1][2]:
             extremes[1] = point
 
     def _double_width(self) -> None:
@@ -55,10 +56,10 @@ class Series:
                 self._add_to_column(column // 2, point)
 
     def points(self, shift: float = 0.0) -> Points:
-        """The points in order of time, ``shift`` seconds later."""
+        """The points in order of time, ``shift`` seconds later; those of one moment in the order in which they came."""
         every = {point for extremes in self._extremes.values() for point in extremes}
-        every |= {self.last} if self.last else set()
-        return tuple((at + shift, value) for at, value in sorted(every))
+        every |= {(self.last[0], self.count, self.last[1])} if self.last else set()
+        return tuple((at + shift, value) for at, _, value in sorted(every))
 
 
 def thin_points(points: Points, columns: int) -> Points:

@@ -3,7 +3,9 @@
 Widths are percentages, so that a drawing fits a telephone and a wide screen; curves lie in an inner SVG that
 stretches."""
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from math import floor, log10
 
 from markupsafe import Markup
@@ -111,8 +113,9 @@ def format_value(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 10000 else f"{value:,.0f}"
 
 
-def draw_chart(figure: Figure, length: float) -> Markup:
-    """The curves of one figure. The script reads values back from the points by the scale in ``data-`` attributes."""
+def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = ()) -> Markup:
+    """The curves of one figure, each in parts at ``breaks``. The script reads values back from the points by the scale
+    in ``data-`` attributes."""
     low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
     begin, extent = 0.0, length
     if figure.steps:
@@ -120,12 +123,13 @@ def draw_chart(figure: Figure, length: float) -> Markup:
         extent = max(curve.points[-1][0] for curve in figure.curves) - begin or 1.0
     lines = []
     for number, curve in enumerate(figure.curves):
-        points = " ".join(
-            f"{max(min(1000 * (at - begin) / extent, 1000), 0):.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
-            for at, value in curve.points
-        )
         kind = f"c{number % _HUES}{' marked' if curve.marked else ''}"
-        lines.append(make_tag("polyline", points=points, class_=kind, data_name=clean(curve.name)))
+        for _, part in groupby(curve.points, lambda point: 0 if figure.steps else bisect(breaks, point[0])):
+            points = " ".join(
+                f"{max(min(1000 * (at - begin) / extent, 1000), 0):.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
+                for at, value in part
+            )
+            lines.append(make_tag("polyline", points=points, class_=kind, data_name=clean(curve.name)))
     heights = [_HEIGHT * part // 4 for part in (0, 2, 4)]
     grid = [make_tag("line", x1=0, x2="100%", y1=at, y2=at, class_="grid") for at in heights]
     inner = make_tag(

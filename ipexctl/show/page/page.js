@@ -18,11 +18,13 @@
     if (!curves.has(plot)) {
       const low = Number(plot.dataset.low), high = Number(plot.dataset.high), inner = plot.querySelector("svg");
       const height = inner.viewBox.baseVal.height;
-      curves.set(plot, find("polyline", inner).map((line) => ({
-        line, name: line.dataset.name, marked: line.classList.contains("marked"),
-        xs: Array.from(line.points, (point) => point.x),
-        ys: Array.from(line.points, (point) => high - point.y / height * (high - low)),
-      })));
+      const named = new Map();  // a curve has a line for each start of the run
+      for (const line of find("polyline", inner)) {
+        const { name } = line.dataset, curve = named.get(name) || { name, marked: line.classList.contains("marked"), xs: [], ys: [] };
+        named.set(name, curve);
+        for (const { x, y } of line.points) { curve.xs.push(x); curve.ys.push(high - y / height * (high - low)); }
+      }
+      curves.set(plot, [...named.values()]);
     }
     return curves.get(plot);
   };

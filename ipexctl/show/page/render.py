@@ -104,16 +104,12 @@ def render_run(page: RunPage, *, live: bool = False) -> str:
 
 def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
     """What the template shows of one run, whose elements have ids with this ``prefix``."""
-    figures = {
-        by: [_draw_figure(figure, page.length) for figure in page.figures if figure.by == by] for by in ("rank", "host")
-    }
-    of_host = [
-        _draw_figure(figure, page.length) for figure in page.figures if figure.key in ("rank cpu", "rank memory")
-    ]
-    figures["rank"] = [figure for figure in figures["rank"] if figure not in of_host]
-    figures["host"] += of_host
+    drawn: dict[str, list[DrawnFigure]] = {"rank": [], "host": []}
+    for figure in page.figures:
+        by = "host" if figure.key in ("rank cpu", "rank memory") else figure.by
+        drawn[by].append(_draw_figure(figure, page.length, page.restarts))
     findings = page.report.findings or (page.doctor.findings if page.doctor else ())
-    present = {"figures": figures["rank"], "resources": figures["host"], "profile": page.profile}
+    present = {"figures": drawn["rank"], "resources": drawn["host"], "profile": page.profile}
     harmless = sum(bool(line.harmless) for log in page.logs for line in log.lines)
     lines, hidden = pluralize(sum(len(log.lines) for log in page.logs), "line"), pluralize(harmless, "harmless line")
     joules = [host.joules for host in page.hosts if host.joules is not None]
@@ -127,7 +123,7 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
         "axis": drawings.draw_axis(page.length),
         "kinds": _list_kinds(page),
         "profiled": " to ".join(format_clock(at) for at in page.profiled or ()),
-        "figures": figures,
+        "figures": drawn,
         "energy": _format_energy(joules, len(page.hosts)) if joules else "",
         "hosts": _list_hosts([(host.host, host.facts, host.lost or host.straggles) for host in page.hosts]),
         "topologies": _draw_topologies(page),
@@ -234,12 +230,12 @@ def _list_kinds(page: RunPage) -> list[tuple[str, str]]:
     return [(kind, title) for kind, title in _KINDS if kind in used]
 
 
-def _draw_figure(figure: Figure, length: float) -> DrawnFigure:
+def _draw_figure(figure: Figure, length: float, breaks: Sequence[float] = ()) -> DrawnFigure:
     high, low = drawings.list_scale(figure)
     names = [curve.name for curve in figure.curves if curve.marked]
     about = f"slow: {', '.join(names[:4])}" if names else pluralize(len(figure.curves), figure.by)
     about = f"{about}, by step" if figure.steps else about
-    return DrawnFigure(figure.title, figure.unit, about, high, low, drawings.draw_chart(figure, length))
+    return DrawnFigure(figure.title, figure.unit, about, high, low, drawings.draw_chart(figure, length, breaks))
 
 
 def _format_energy(joules: Sequence[float], hosts: int) -> str:

@@ -50,7 +50,8 @@ def make_verdict(page: RunPage) -> Verdict:
         headline = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)} after {after}{followers}"
         return Verdict("bad", headline, (*_list_last_words(rank), *stall), details)
     if run.reason == "done" and all(rank.state == "ok" for rank in run.ranks):
-        return Verdict("good", f"{many} ended well after {after}", stall, details)
+        lost = run.unchecked or any(host.lost for host in page.hosts)  # all is done, and not by all of them
+        return Verdict("warn" if lost else "good", f"{many} ended well after {after}", stall, details)
     detail = f"the run {_ENDS[run.reason]} after {after}: {run.detail}" if run.detail else ""
     return Verdict("bad", detail or f"the run {_ENDS[run.reason]} after {after}", stall, details)
 

@@ -137,7 +137,8 @@ def make_sample(host: str, of_rank: tuple[str, ...], at: float, every: float, st
     samples = tuple(e.RankSample(rank, 26.5 + wave / 2 - rank % 3 / 4, int((9 + wave / 9) * GIB)) for rank in mine)
     return e.HostSample(
         host, at, every, 25.0 * len(mine) + wave, 112, int((40 + step / 300 + wave / 4) * GIB), 503 * GIB,
-        received={"ens1f0": int((300 + 12 * wave) * 1e6 * every)}, sent={"ens1f0": int((290 - 9 * wave) * 1e6 * every)},
+        received={"lo": 1 << 40, "ens1f0": int((300 + 12 * wave) * 1e6 * every)},
+        sent={"lo": 1 << 40, "ens1f0": int((290 - 9 * wave) * 1e6 * every)},
         read=int((1 + wave * wave) * (1 << 20)), celsius=61.0 + 2 * wave - number / 2, mhz=2900.0 + 20 * wave,
         joules=540.0 * every, pressure={"cpu": 0.02 + abs(wave) / 90, "memory": 0.0}, ranks=samples,
     )  # fmt: skip

@@ -82,6 +82,7 @@ def test_a_good_run_has_stages_figures_and_samples_on_one_axis() -> None:
     figures = {figure.key: figure for figure in page.figures}
     assert {"loss", "pace", "cpu", "memory", "received", "watts", "rank cpu"} <= figures.keys()
     assert len(figures["loss"].curves) == 4
+    assert max(value for _, value in figures["received"].curves[0].points) < 400  # without loopback
     assert len(figures["cpu"].curves) == 2
     assert all(0 <= at <= page.length for figure in page.figures for curve in figure.curves for at, _ in curve.points)
     assert page.rows[1].straggles == "pace 80% of the median"
@@ -109,6 +110,8 @@ def test_a_run_that_lost_a_host_and_started_again_has_both_attempts_on_the_axis(
     assert [kind for rank, kind in marks(page) if rank == 0] == ["stopped", "restart", "ended"]
     assert [kind for rank, kind in marks(page) if rank == 3] == ["lost"]
     assert page.hosts[1].lost == "lost (silent for 30 s)"
+    (restart,) = page.restarts
+    assert restart == pytest.approx(next(mark.at for mark in page.rows[0].marks if mark.kind == "restart"))
     assert page.report.run is not None
     assert len(page.report.run.ranks) == 2
 

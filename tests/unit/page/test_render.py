@@ -140,6 +140,22 @@ def test_a_profile_is_part_of_the_page() -> None:
     assert "profile of steps" not in Reader(render_run(fold_page(make_run("good")))).text
 
 
+def test_a_run_that_ended_well_without_a_host_is_no_good_one_and_no_curve_goes_over_its_restart() -> None:
+    stream = [each for each in make_run("lost") if not isinstance(each.event, e.CleanupChecked)]
+    again = next(each.at for each in stream if isinstance(each.event, e.RunStarted) and each.at > START + 9)
+    stream += [Stamped(again + 8 + n, e.Output(0, "xeon01", "out", b"step 1 loss 1.5\n")) for n in range(3)]
+    page = fold_page(sorted(stream, key=lambda each: each.at))
+    html = render_run(page)
+    assert "● 2 ranks on 1 host ended well" in Reader(html).text
+    lines = [dict(attributes) for tag, attributes in Reader(html).elements if tag == "polyline"]
+    loss = next(figure for figure in page.figures if figure.key == "loss")
+    cut = 1000 * page.restarts[0] / page.length
+    of_rank = [line for line in lines[: 2 * len(loss.curves)] if line["data-name"] == "rank 0"]
+    places = [[float(point.split(",")[0]) for point in (line["points"] or "").split()] for line in of_rank]
+    assert len(places) >= 2
+    assert max(places[0]) < cut < min(places[1])
+
+
 # the record -------------------------------------------------------------------------------------------------------
 
 

@@ -48,3 +48,11 @@ def test_stragglers_are_below_the_median_of_all_and_two_ranks_have_none() -> Non
     assert find_stragglers([(0, 1.0), (1, 1.0), (2, 0.5), (3, 0.95)]) == {2: 0.5 / 0.975}
     assert find_stragglers([(0, 1.0), (1, 0.1)]) == {}
     assert find_stragglers([(0, 0.0), (1, 0.0), (2, 0.0)]) == {}
+
+
+def test_points_of_one_moment_stay_in_the_order_in_which_they_came() -> None:
+    """Several lines may be read at once."""
+    series = Series(10)
+    for at, value in [(0.0, 3.0), (1.0, 2.0), (1.0, 1.0), (2.0, 0.5)]:
+        series.add_point(at, value)
+    assert series.points() == ((0.0, 3.0), (1.0, 2.0), (1.0, 1.0), (2.0, 0.5))
