@@ -277,7 +277,7 @@ def test_one_of_several_runs_is_chosen_and_searched_alone(browser: Browser, tmp_
     assert browser.run("return document.querySelector('[aria-current]').innerText") == "✗ 2 train.py"
     browser.press("Tab", "Enter")
     wait_for(browser, shown, ["r1-run"])
-    assert browser.run("return document.querySelector('[aria-current]').innerText") == "✓ 1 prepare.py"
+    assert browser.run("return document.querySelector('[aria-current]').innerText") == "● 1 prepare.py"
     browser.press("/", *"loss")
     assert browser.run("return document.getElementById('r1-find').value") == "loss"
     assert not browser.run("return document.querySelectorAll('#run .hit').length")

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.page.series import Series, find_stragglers
+from ipexctl.decide.page.series import Series, find_stragglers, thin_points
 
 POINTS = st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e9, 1e9)), min_size=1, max_size=300)
 
@@ -56,3 +56,11 @@ def test_points_of_one_moment_stay_in_the_order_in_which_they_came() -> None:
     for at, value in [(0.0, 3.0), (1.0, 2.0), (1.0, 1.0), (2.0, 0.5)]:
         series.add_point(at, value)
     assert series.points() == ((0.0, 3.0), (1.0, 2.0), (1.0, 1.0), (2.0, 0.5))
+
+
+def test_points_are_thinned_to_the_extremes_of_columns_and_few_are_left_alone() -> None:
+    points = tuple((float(second), 50.0 if second == 400 else 1.0) for second in range(1000))
+    thinned = thin_points(points, 20)
+    assert len(thinned) <= 41
+    assert {(400.0, 50.0), points[0], points[-1]} <= set(thinned)
+    assert thin_points(points[:40], 20) == points[:40]
