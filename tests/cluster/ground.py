@@ -41,7 +41,10 @@ def sweep(disk: Path) -> list[Path]:
     """Removes what dead owners left on ``disk``; returns what it removed."""
     removed = []
     for path in disk.glob(_PREFIX + "*"):
-        status = path.lstat()
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue  # its owner has removed it meanwhile
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             continue
         lock = _lock(path / "lock", create=False)
