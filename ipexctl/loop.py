@@ -194,12 +194,12 @@ def describe_exception(
     if isinstance(error, LinkError):
         failure = error.failure
         error = UsageError(f"{failure.host}: {failure.what}", hint=failure.hint, exit=failure.kind.exit)
-    if isinstance(error, UsageError):
-        hide = log.masker.mask_text
-        error.sentence, error.reasons = hide(error.sentence), tuple(map(hide, error.reasons))
-        error.hint = error.hint and hide(complete_hint(error.hint, place))
-        return error
-    return log.log_internal_error(error, verb)
+    if not isinstance(error, UsageError):
+        error = log.log_internal_error(error, verb)
+    hide = log.masker.mask_text
+    error.sentence, error.reasons = hide(error.sentence), tuple(map(hide, error.reasons))
+    error.hint = error.hint and hide(complete_hint(error.hint, place))
+    return error
 
 
 class Delivery:
@@ -297,6 +297,8 @@ class Delivery:
         if isinstance(event, events.HostFailed):  # what helps has the user's own options, wherever it is shown
             hint = complete_hint(event.failure.hint, self._folding.place)
             event = replace(event, failure=replace(event.failure, hint=hint))
+        elif isinstance(event, Message):
+            event = replace(event, text=complete_hint(event.text, self._folding.place))
         log_event(event)
         masked = [Stamped(now, each) for each in self._log.masker.mask_event(event)]
         exact = [Stamped(now, event)] if isinstance(event, events.Output) else masked

@@ -9,6 +9,7 @@ from ipexctl.decide.diagnosis.stack_traces import (
     describe_position,
     describe_stall,
     find_odd_ranks,
+    find_script_line,
     format_comparison,
     group_stacks,
 )
@@ -110,7 +111,7 @@ class RunLog:
             case journal.Launched(at=at):
                 self.launched = True
                 yield e.RunStarted(
-                    **select_attributes(running, "run", "head", "command", "title", "backend", "precision"),
+                    **select_attributes(running, "run", "head", "command", "title", "backend", "precision", "isas"),
                     ranks=running.hosts,
                     at=at,
                 )
@@ -137,7 +138,10 @@ class RunLog:
                 groups = group_stacks(self._stacks)
                 lines = format_comparison(groups, len({stack.rank for stack in self._stacks}))
                 if self._alarmed or not self._requested:
-                    yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines))
+                    places = tuple(
+                        e.StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups
+                    )
+                    yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines), places)
                     outlook = "going on" if self._stall is not None and not self._stall.ends else "ending the run"
                     yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
                 else:
@@ -218,5 +222,6 @@ def _make_rank_end(record: journal.RankEnded) -> e.RankEnded:
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,
         where=describe_position(record.stacks),
+        line=find_script_line(record.traceback, record.stacks),
         libraries=tuple(LoadedLibrary(*library) for library in record.libraries),
     )

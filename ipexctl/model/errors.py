@@ -121,10 +121,9 @@ class UnwatchedRunError(IpexctlError):
     code = "unwatched"
 
     def __init__(self, run: str) -> None:
-        super().__init__(
-            f"run {run} may still be running: {advise('attach', run)} watches it, {advise('stop', run)} ends it"
-        )
+        super().__init__(f"run {run} may still be running")
         self.run = run
+        self.hint = advise("attach", run, text=f"{self}; this watches it, and Ctrl-C there ends it:")
 
 
 class Interrupted(KeyboardInterrupt):

@@ -106,7 +106,8 @@ class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
 
     ``title`` names the script; it is set for commands that read the run later, from its beginning (`attach`, `logs`).
-    ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known."""
+    ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known;
+    ``isas`` are the levels of the hosts' CPUs."""
 
     run: str
     head: str
@@ -116,6 +117,7 @@ class RunStarted(Event):
     title: str = ""
     backend: str = ""
     precision: str = ""
+    isas: Mapping[str, str] = field(default_factory=dict)
 
 
 class RankStage(Event):
@@ -140,12 +142,22 @@ class Stalled(Event):
     ends: bool = False
 
 
+class StallPlace(Record):
+    """Ranks that stand at the same place: ``line`` is that of their script (``train.py:41``), ``call`` the collective
+    in which they wait for others. Each is "" where there is none."""
+
+    ranks: tuple[int, ...]
+    line: str = ""
+    call: str = ""
+
+
 class StallCompared(Event):
     """The stacks of stalled ranks were compared: ``ranks`` are elsewhere than those that wait for them, where that is
-    clear; ``text`` says where each is."""
+    clear; ``text`` says where each is, ``places`` the same for programs."""
 
     ranks: tuple[int, ...]
     text: str
+    places: tuple[StallPlace, ...] = ()
 
 
 class RankStack(Event):
@@ -251,6 +263,7 @@ class RankEnded(Event):
     libraries: tuple[LoadedLibrary, ...] = ()
     oom: OutOfMemory | None = None
     where: str = ""  # the line of its script shortly before it was killed for lack of memory
+    line: str = ""  # of its script, in which it failed: "train.py:41"
 
 
 class RunEnded(Event):

@@ -112,12 +112,12 @@ class NodePlan(Record):
     python: str = ""
     preload: tuple[Preload, ...] = ()
     proxy_env: Mapping[str, str] = field(default_factory=dict)  # what the launcher's proxy sees there
+    isa: str = ""  # the level of its CPU, "" where not known
 
 
 class Running(Record):
     """What a watcher must know of a run: ``hosts`` maps each rank, in order, to its host; ``labels`` the launcher's
-    names for hosts to theirs; ``title`` is for those who did not start it, ``backend`` and ``precision`` for those who
-    did."""
+    names for hosts to theirs; ``title`` is for those who did not start it; ``isas`` are the hosts' levels."""
 
     run: str
     head: str
@@ -127,6 +127,7 @@ class Running(Record):
     title: str = ""
     backend: str = ""
     precision: str = ""
+    isas: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def hosts_used(self) -> tuple[str, ...]:
@@ -172,6 +173,7 @@ class Launch(Record):
             " ".join(self.argv),
             backend=self.backend,
             precision=self.precision,
+            isas={node.host: node.isa for node in self.nodes},
         )
 
     @property

@@ -13,10 +13,10 @@ def printable(text: str, limit: int = 80) -> str:
     return shown if len(text) <= limit else shown[:limit] + "…"
 
 
-def pluralize(count: int, noun: str) -> str:
-    """``1 host``, ``3 hosts``, ``2 processes``."""
+def pluralize(count: int, noun: str, form: str = "") -> str:
+    """``1 host``, ``3 hosts``, ``2 processes``; of many with ``form`` ",": ``12,000 lines``."""
     ending = "es" if noun.endswith(("s", "x", "ch")) else "s"
-    return f"{count} {noun}{'' if count == 1 else ending}"
+    return f"{count:{form}} {noun}{'' if count == 1 else ending}"
 
 
 def format_size(count: float) -> str:

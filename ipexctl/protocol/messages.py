@@ -106,7 +106,9 @@ class RunDescription(NamedTuple):
     argv: "List[str]"
     nonce: str
     timings: "Timings" = Timings()
-    profile: str = ""  # as in `run_spec.RunSpec`
+    profile: str = ""  # as in `run_spec.RunSpec`, and so are the next two
+    backend: str = ""
+    precision: str = ""
 
 
 ProcessRow = NamedTuple("ProcessRow", [("pid", int), ("state", str), ("command", str)])

@@ -20,8 +20,14 @@ class RankSpec(NamedTuple):
     env: "Dict[str, str]" = {}
 
 
-# A host as the keeper knows it. The label is its name for the MPI launcher.
-NodeSpec = NamedTuple("NodeSpec", [("label", str), ("ranks", List[int]), ("directory", str), ("python", str)])
+class NodeSpec(NamedTuple):
+    """A host as the keeper knows it. The label is its name for the MPI launcher, ``isa`` the level of its CPU."""
+
+    label: str
+    ranks: "List[int]"
+    directory: str
+    python: str
+    isa: str = ""
 
 
 class HeadSpec(NamedTuple):
@@ -65,6 +71,8 @@ class RunSpec(NamedTuple):
     share: bool = False  # start although another run holds the host
     profile: str = ""  # as `hooks.PROFILE_ENV`; then this directory outlives the run until its files were fetched
     nofile: bool = True  # raise the limit on open files
+    backend: str = ""  # and ``precision``: as in `model.launch.Launch`
+    precision: str = ""
     timings: "Timings" = Timings()
 
     @property

@@ -4,6 +4,7 @@ Memory is bounded whatever ranks print: of each its last lines are held, the rec
 single lines, within a budget."""
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import select_attributes
 from ipexctl.show.rank_view import RankView, format_line
-from ipexctl.show.sanitise import escape
+from ipexctl.show.sanitise import escape, one_line
 from ipexctl.show.unusual_lines import UnusualLines
 
 
@@ -34,7 +35,7 @@ class HostView:
     failure: Failure | None = None
     cpu: float | None = None  # cores in use, as last sampled
     memory: int | None = None  # bytes in use
-    isa: str = ""  # the instruction set its facts name
+    isa: str = ""  # the level of its CPU
 
     @property
     def state(self) -> Literal["failed", "busy", "done", "waiting"]:
@@ -106,8 +107,6 @@ class Board:
                 view = self._host(host)
                 view.step, view.outcome, view.detail = step, outcome, detail
                 view.ended += 1
-            case e.FactsRead(host=host, facts=facts):
-                self._host(host).isa = facts.isa_level or ""
             case e.HostFailed(failure=failure) if failure.host:
                 self._host(failure.host).failure = failure
             case e.RunStarted(ranks=ranks, title=title):
@@ -116,16 +115,21 @@ class Board:
                 self.started = at  # one clock: that of the run
                 if title:  # we came later
                     self.title, self.started = title, min(event.at or at, at)
+                for host, isa in event.isas.items():
+                    self._host(host).isa = isa
                 self.ranks = [RankView(rank, host, at=at, staged=at) for rank, host in enumerate(ranks)]
             case e.Stalled(ranks=ranks, kind=kind):
                 self.suspects = frozenset(() if kind == "all" else ranks)
-            case e.StallCompared(ranks=ranks, text=text):
+                self._place_ranks(())
+            case e.StallCompared(ranks=ranks, text=text, places=places):
                 self.stall = [*self.stall[:1], *map(escape, text.splitlines())]
                 self.suspects = frozenset(ranks) or self.suspects
+                self._place_ranks(places)
             case e.Message(code="stalled", text=text):
                 self.stall = [escape(text)]
             case e.Message(code="resumed"):
                 self.stall, self.suspects = [], frozenset()
+                self._place_ranks(())
             case e.Message(code="stop" | "kill" as code):
                 self.stopping = {"stop": "stopping", "kill": "killing"}[code]
             case e.RankStage(rank=rank, host=host, stage=stage):
@@ -136,7 +140,7 @@ class Board:
                 self.launcher.extend(format_line(line) for line in data.splitlines()[-5:])
             case e.RankEnded(rank=rank, host=host):
                 rank_view = self._rank(rank, host)
-                rank_view.ended, rank_view.at = event, at
+                rank_view.ended, rank_view.at, rank_view.line = event, at, one_line(event.line) or rank_view.line
             case e.RunEnded():
                 self.over, self._over_at = event, at
             case e.Answer() | e.Ended():
@@ -161,6 +165,14 @@ class Board:
         while len(self.ranks) <= rank < 1 << 16:
             self.ranks.append(RankView(len(self.ranks), host))
         return self.ranks[rank] if 0 <= rank < len(self.ranks) else RankView(rank, host)
+
+    def _place_ranks(self, places: Iterable[e.StallPlace]) -> None:
+        """Where ranks stand while they stall; of the others nothing is known."""
+        placed = {rank: place for place in places for rank in place.ranks}
+        for view in self.ranks:
+            if view.ended is None:
+                place = placed.get(view.rank, e.StallPlace(()))
+                view.line, view.call = one_line(place.line), one_line(place.call)
 
     def _output(self, event: e.Output, at: float) -> None:
         rank = self._rank(event.rank, event.host)

@@ -88,9 +88,11 @@ class DebugLog(logging.Handler):
         logging.getLogger(__name__).error("internal error in %s", command, exc_info=error)
         cause = error.__cause__ if isinstance(error, UnwatchedRunError) and error.__cause__ else error
         what = printable(self.masker.mask_text(f"{type(cause).__name__}: {cause}"), 400)
-        reasons = [str(error)] if isinstance(error, UnwatchedRunError) else []
         hint = f"the traceback is in {printable(str(self.path), 400)}" if self.path else "-v shows the traceback"
-        return InternalError(f"internal error in {command}: {what}", reasons=reasons, hint=hint)
+        sentence = f"internal error in {command}: {what}"
+        if isinstance(error, UnwatchedRunError):
+            return InternalError(sentence, reasons=[hint], hint=error.hint)
+        return InternalError(sentence, hint=hint)
 
     def _open_file(self, path: Path) -> None:
         try:

@@ -135,7 +135,7 @@ def _format_group_names(names: list[str]) -> Text:
     every = phrases.format_hosts(names)
     if phrases.count_cells(every) <= _ROOM:
         return text((every, STRONG))
-    return Text("\n").join([text((f"{len(names)} hosts", STRONG)), text((_fold_names(names, 15), QUIET))])
+    return Text("\n").join([text((pluralize(len(names), "host"), STRONG)), text((_fold_names(names, 15), QUIET))])
 
 
 def _fold_names(names: Sequence[str], room: int) -> str:

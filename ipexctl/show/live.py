@@ -92,7 +92,7 @@ class Live:
                         self._show_failures()
                     mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
                     of = f"{host}: " if host else ""
-                    self._show(typeset.format_message(of + message.replace("\n", f"\n{of}"), mark))
+                    self._show(typeset.format_message(of + message, mark))
                 case e.Started():
                     self._headed = False
                 case e.Answer() | e.Ended():

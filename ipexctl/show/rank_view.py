@@ -26,6 +26,8 @@ class RankView:
     lines: int = 0
     recent: bytes = b""
     open: dict[str, bytes] = field(default_factory=dict)
+    line: str = ""  # of its script, at which it failed or stands while it stalls: "train.py:41"
+    call: str = ""  # the collective in which it waits for others, while it stalls
     ended: e.RankEnded | None = None
     cpu: float | None = None  # cores in use, as last sampled
     rss: int | None = None  # bytes

@@ -23,6 +23,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import JsonObject, parse_json
 from ipexctl.model.reports import CommandReport, LostOutput
+from ipexctl.model.text import pluralize
 from ipexctl.show import event_json
 from ipexctl.show.sanitise import escape
 
@@ -298,7 +299,7 @@ class Record:
     def _append_gap_mark(self, file: _File) -> None:
         """A line in a rank's file where bytes are missing."""
         if file.gap:
-            mark = MARK + f"{file.gap} bytes are missing here: they could not be stored]\n".encode()
+            mark = MARK + f"{pluralize(file.gap, 'byte')} missing here: not stored]\n".encode()
             file.gap = 0 if self._append_whole(file, mark) else file.gap
 
     def _write_references(self) -> None:

@@ -49,7 +49,7 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     for rank in board.ranks:
         rank.refresh(now, 0.25 if len(board.ranks) <= FEW else 1.0)
     unusual = [] if view.full_screen else _draw_unusual(board, width, min(max(height // 5, 2), 10))
-    verdict = _draw_verdict(board, width, max(height // 3, 1))
+    verdict = _draw_verdict(board, width, max(height * 2 // 5, 1))
     room = height - 2 - len(verdict) - len(unusual)
     rows = min(max(room // 2, 3), max(len(board.ranks), 1))
     grid = [] if view.full_screen else _draw_ranks(view, width, rows, now, headed=height >= 14)
@@ -80,10 +80,16 @@ def _draw_verdict(board: Board, width: int, most: int) -> list[Text]:
     """Why ranks stall, and how to end the run, from here and from elsewhere."""
     if not board.stall or board.run is None:
         return []
-    lines = [part for line in board.stall for part in phrases.fold_line(line, width - 2, 4)]
-    stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', board.run.run), board.place)}"
-    lines.append(one_line(stop) if cell_len(stop) <= width - 2 else "end it: Ctrl-C")
-    return [make_row(("▌ ", BAD), line) for line in lines[:most]]
+    run, room = board.run.run, width - 2
+    lines = [part for line in board.stall for part in phrases.fold_line(line, room, 4)]
+    stacks = f"stacks: {complete_hint(advise('logs', run, '--stacks'), board.place)}"
+    stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', run), board.place)}"
+    steps = [one_line(words) for words in (stacks, stop) if cell_len(words) <= room]
+    steps = steps if len(steps) > 1 else [*steps, "end it: Ctrl-C"]
+    # Where not all fits, the beginning gives way: the ranks that others wait for are the last of the lines.
+    least = max(most - len(steps), 1)
+    lines = lines if len(lines) <= least else lines[-least:]
+    return [make_row(("▌ ", BAD), line) for line in [*lines, *steps][:most]]
 
 
 # rows
@@ -109,8 +115,9 @@ def _draw_ranks(view: View, width: int, rows: int, now: float, *, headed: bool) 
         lines[-1].rstrip()
     if folded:
         hosts = {rank.host for group in folded for rank in group}
-        where = f"on {len(folded)} other hosts" if len(hosts) == len(folded) else f"in {len(folded)} other states"
-        lines.append(make_row((f" … and {sum(map(len, folded))} ranks {where}", QUIET)))
+        where = "on %s" if len(hosts) == len(folded) else "in %s"
+        others = pluralize(len(folded), "other host" if len(hosts) == len(folded) else "other state")
+        lines.append(make_row((f" … and {pluralize(sum(map(len, folded)), 'rank')} {where % others}", QUIET)))
     return lines
 
 
@@ -184,8 +191,13 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankView]], now: float) 
         host = board.hosts.get(group[0].host)
         return (host.isa if host else ""), ""
 
+    def script_line(group: Sequence[RankView]) -> tuple[str, str]:
+        guilty = (rank for rank in group if rank.rank in board.suspects or (rank.ended and not rank.ended.cause))
+        return next((rank.line for rank in guilty), ""), BAD
+
     def last(group: Sequence[RankView]) -> tuple[str, str]:
-        return min(group, key=lambda rank: rank.rank).last, ""
+        line, style = script_line(group)
+        return (line, style) if line else (min(group, key=lambda rank: rank.rank).last, "")
 
     add("rank", number)
     add("host", lambda group: (phrases.format_hosts((rank.host for rank in group), 2), ""))
@@ -202,13 +214,14 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankView]], now: float) 
         add("pace", lambda group: (draw_sparkline(_find_slowest(group).paces, top, _WIDE_SPARK), ""))
     add("cpu", lambda group: (_format_cpu(_compute_sum(rank.cpu for rank in group)), ""))
     add("memory", lambda group: (_format_bytes(_compute_sum(rank.rss for rank in group)), ""))
+    add("line", script_line)
     add("last line", last)
     return columns
 
 
 # What is shown first where not all fits; with how many cells at most.
-_PRIORITY = {"rank": 14, "stage": 24, "host": 24, "step": 13, "loss": 10, "it/s": 7, "×": 5, "pace": _SPARK, "cpu": 8,
-             "memory": 9, "isa": 14}  # fmt: skip
+_PRIORITY = {"rank": 14, "stage": 24, "host": 24, "step": 13, "loss": 10, "it/s": 7, "×": 5, "line": 24, "pace": _SPARK,
+             "cpu": 8, "memory": 9, "isa": 14}  # fmt: skip
 _CRAMPED_WIDTH = 60  # cells of a screen below which columns are narrower
 _CRAMPED = {"rank": 9, "stage": 15, "host": 10}
 _LEAST = {"rank": 5, "stage": 12, "step": 5, "loss": 6, "it/s": 5}  # so that columns stay where they are
@@ -232,7 +245,10 @@ def _choose_columns(columns: Cells, width: int, gap: int) -> dict[str, int]:
     if "pace" in sizes and left >= _LAST + gap + _WIDE_SPARK:
         left -= _WIDE_SPARK - sizes["pace"]
         sizes["pace"] = _WIDE_SPARK
+    if "line" in sizes:  # the last lines hold it too
+        left += sizes["line"] + gap
     if "last line" in columns and left - gap >= (_LAST if figures else 8):
+        sizes.pop("line", None)
         sizes["last line"] = left - gap
     return {name: sizes[name] for name in columns if name in sizes}
 
@@ -263,6 +279,8 @@ def _describe_rank(board: Board, rank: RankView, now: float) -> tuple[str, str, 
     if board.stopping:
         return board.stopping, WARN, ""
     silent = now - rank.at
+    if rank.call:
+        return rank.call, "", _format_age(silent)
     if rank.at and silent >= _SILENT:
         return f"silent {phrases.format_duration(silent // 10 * 10).replace('.0', '')}", WARN, ""
     return one_line(rank.stage) or "starts", "", _format_age(now - rank.staged) if rank.staged else ""
@@ -338,7 +356,7 @@ def _draw_pane(view: View, width: int, rows: int) -> list[Text]:
         return _pad_rows(draw_rule(name, width, "G follows"), _draw_older_lines(view, rank, width, rows), rows)
     view.skipped += max(rank.lines - view.drawn_count - rows, 0)
     view.drawn_count = rank.lines
-    name += f" · {view.skipped:,} lines went by unseen, the log has them" if view.skipped else ""
+    name += f" · {pluralize(view.skipped, 'line', ',')} went by unseen, the log has them" if view.skipped else ""
     lines = [line for line in rank.last_lines(rows + _HIDDEN) if find_harmless(line) is None][-rows:]
     return _pad_rows(draw_rule(name, width), [make_row(fit_bar(line, width)) for line in lines], rows)
 
@@ -372,7 +390,7 @@ def _draw_harmless(board: Board, width: int) -> list[Text]:
     catalogue = read_harmless()
     lines = []
     for code, entry in sorted(board.unusual.harmless.items(), key=lambda item: -item[1].count):
-        head = f"{entry.count:>4}  {code}  ranks {format_cpus(entry.ranks)}"
+        head = f"{entry.count:>4}  {code}  {phrases.format_ranks(sorted(entry.ranks))}"
         why = catalogue[code].why
         if cell_len(head + why) + 2 <= width:
             lines.append(make_row((head, STRONG), f"  {why}"))
@@ -395,7 +413,7 @@ def _draw_unusual(board: Board, width: int, most: int) -> list[Text]:
     rows += [("mpirun", line, "") for line in list(board.launcher)[-2:]]
     rows = rows[-most:]
     count = board.unusual.hidden
-    hidden = f"{count} known harmless {'line' if count == 1 else 'lines'} hidden [w]" if count else ""
+    hidden = f"{pluralize(count, 'known harmless line')} hidden [w]" if count else ""
     hidden = f"{count} harmless [w]" if count and len(hidden) + 14 > width else hidden
     if not rows:
         return [draw_rule("", width, hidden)] if hidden else []

@@ -168,7 +168,7 @@ class _RankLines:
             parts += [("  " + last, QUIET)] if room - hosts >= self.LEAST + 2 else []
             yield make_row(*parts)
         if self._more > 0:
-            yield make_row(f"  … and {self._more} more hosts: {self.END}")
+            yield make_row(f"  … and {pluralize(self._more, 'more host')}: {self.END}")
 
 
 def _get_last_line(rank: RankOutcome) -> str:

@@ -81,8 +81,9 @@ class Plain:
                 if title:
                     self._print(*escape_lines(title))
             case e.Message(text=text, level=level, host=host):
+                first, *more = escape_lines(text)  # a command to paste is a line of its own
                 mark = "warning: " if level == "warning" else ""
-                self._print(*(_format_host_mark(host) + mark + line for line in escape_lines(text)))
+                self._print(_format_host_mark(host) + mark + first, *more)
             case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
                 since, skipped = self._moved.setdefault(host, (at, done))
                 if at - self._shown_at.setdefault(host, at) >= self.BAR:

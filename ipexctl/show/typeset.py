@@ -98,9 +98,9 @@ _READABLE = 100  # cells: longer lines of prose are hard to read
 
 
 def format_message(words_: str, *mark: Part) -> list[Line]:
-    """A message of ipexctl: a sentence, or several lines that are laid out already."""
-    lines = escape_lines(words_)
-    return [Line(text(*mark, line), 2, whole=len(lines) > 1) for line in lines]
+    """A message of ipexctl: a sentence, or several lines that are laid out already, the first of them marked."""
+    first, *more = escape_lines(words_)
+    return [Line(text(*mark, first), 2, whole=bool(more)), *(Line(text(line), 2, whole=True) for line in more)]
 
 
 def format_failures(every: Iterable[Failure]) -> list[Line]:

@@ -273,5 +273,5 @@ def test_h7_a_full_disk_under_the_record(start: Start, controller: Desk, mpi: Cl
         whole = b"".join(line for line in kept.splitlines(keepends=True) if not line.startswith(b"[ipexctl: "))
         missing = len(written) - len(whole)
         assert 0 <= gone - missing <= 1, lost  # a mark stands on a line of its own
-        assert not gone or f"{gone} bytes are missing here".encode() in kept
+        assert not gone or f"{gone} bytes missing here".encode() in kept
     assert [row["state"] for row in controller.report()["run"]["ranks"]] == ["ok"] * 3

@@ -89,7 +89,7 @@ def test_a_stopped_rank_among_busy_ones_is_told_with_its_state_and_may_go_on(sta
             os.kill(pid, signal.SIGCONT)
     stalled = of(Stalled, events)[0]
     assert (stalled.ranks, stalled.kind, stalled.states) == ((1,), "some", {"1": "T"})
-    assert any("rank 1 on b silent and idle (rank 1 on b stopped by a signal" in text for text in said(events))
+    assert any("rank 1 on b is silent and idle (rank 1 on b stopped by a signal" in text for text in said(events))
     assert "the stalled ranks make progress again" in said(events)
     assert [(end.run, end.reason) for end in of(RunEnded, events)] == [(attempt.launch.run, "done")]
     assert left_behind(attempt, events) == []

@@ -96,7 +96,7 @@ def test_a_fault_in_a_watched_run_ends_with_70_and_the_run_can_be_ended(
     before = {*(controller.state / "runs").glob("*")}
     words = ("run", "--venv", str(controller.venv), "--backend", "gloo", str(ACTOR), "count", "3000")
     ended = controller(*words, fault=fault)
-    run = re.search(r"ipexctl stop (\S+)", ended.stderr)
+    run = re.search(r"ipexctl attach (\S+)", ended.stderr)
     assert run, ended.stderr
     assert procs.find_marked(procs.format_run_mark(run[1])), "the run goes on"
     stopped = controller("stop", run[1])
@@ -105,9 +105,11 @@ def test_a_fault_in_a_watched_run_ends_with_70_and_the_run_can_be_ended(
     (saved,) = {*(controller.state / "runs").glob("*-run*")} - before
     assert ended.returncode == 70, ended.stderr
     sentence = r"error: internal error in run: LookupError: planted \x1b[2J"
-    goes_on = f"  run {run[1]} may still be running: ipexctl attach {run[1]} watches it, ipexctl stop {run[1]} ends it"
+    goes_on = f"  hint: run {run[1]} may still be running; this watches it, and Ctrl-C there ends it:"
     log = saved / "debug.log"
-    assert ended.stderr.splitlines()[-3:] == [sentence, goes_on, f"  hint: the traceback is in {log}"]
+    *_, first, where, hint, command = ended.stderr.splitlines()
+    assert [first, where, hint] == [sentence, f"  the traceback is in {log}", goes_on]
+    assert command.strip().startswith(f"ipexctl attach {run[1]} ")
     text = log.read_text()
     assert "Traceback (most recent call last)" in text
     assert "in planted" in text

@@ -17,7 +17,17 @@ from ipexctl.decide.launch.accelerate import require_accelerate
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, Started, StepEnded, StepStarted
+from ipexctl.model.events import (
+    Answer,
+    Ended,
+    Event,
+    HostFailed,
+    Message,
+    RunStarted,
+    Started,
+    StepEnded,
+    StepStarted,
+)
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
@@ -202,7 +212,7 @@ def test_a_run_that_is_no_longer_watched_is_named_with_the_commands_for_it(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def workflow(_: Context) -> Workflow:
-        yield Started("run", "train.py", ("node0",))
+        yield Started("run", "train.py", ("node0",), place=("-f", "my hosts", "--venv", "/x"))
         with wrap_internal_errors("r1"):
             yield RunStarted("r1", "node0", ("node0",), "train.py")
             decide_the_launch()
@@ -210,7 +220,23 @@ def test_a_run_that_is_no_longer_watched_is_named_with_the_commands_for_it(
     assert run_command(workflow) is Exit.INTERNAL
     err = capsys.readouterr().err
     assert "internal error in run: KeyError" in err
-    assert "run r1 may still be running: ipexctl attach r1 watches it, ipexctl stop r1 ends it" in err
+    assert "hint: run r1 may still be running; this watches it, and Ctrl-C there ends it:\n" in err
+    assert "ipexctl attach r1 -f 'my hosts'\n" in err
+
+
+def test_the_command_of_a_message_has_the_users_options_and_a_line_of_its_own(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def workflow(_: Context) -> Workflow:
+        yield Started("attach", "k7", ("node0",), place=("-f", "my hosts"))
+        yield Message(advise("attach", "k7", text="the rest is on the head; this reads it:"), "warning", code="left")
+        yield Ended("attach", Exit.OK)
+
+    assert run_command(workflow) is Exit.OK
+    assert (
+        capsys.readouterr().err
+        == "k7\nwarning: the rest is on the head; this reads it:\nipexctl attach k7 -f 'my hosts'\n"
+    )
 
 
 def test_a_lost_link_that_nobody_expected_is_a_failure_of_its_host(

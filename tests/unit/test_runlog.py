@@ -86,7 +86,7 @@ def test_a_record_that_comes_in_pieces_is_read_when_it_is_whole() -> None:
 
 def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"}, True)
-    text = 'Thread 1 (most recent call first):\n  File "train.py", line %d in %s\n'
+    text = 'Thread 0x1 (most recent call first):\n  File "train.py", line %d in %s\n'
     stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text % (rank, "step" + "ab"[rank])) for rank in (0, 1)]
     stalled, warning, *seen, compared, message = read(stall, *stacks, journal.InquiryEnded())
     assert stalled == e.Stalled((0, 1), 300.0, "all", {"0": "S", "1": "S"}, True)
@@ -96,6 +96,7 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
         (1, "node1"),
     ]
     assert isinstance(compared, e.StallCompared)
+    assert compared.places == (e.StallPlace((0,), "train.py:0"), e.StallPlace((1,), "train.py:1"))
     assert describe(message)[3].endswith("stacks are in the record; ending the run")
     some = journal.Stall([1], False, False, 300.0, {1: "S"})
     *_, message = read(some, stacks[1], journal.InquiryEnded())

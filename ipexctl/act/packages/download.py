@@ -20,7 +20,7 @@ import urllib3
 from ipexctl.act.packages.sources import Limits, Sources, redact_url
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.text import strip_credentials
+from ipexctl.model.text import pluralize, strip_credentials
 from ipexctl.model.wheels import Wheel
 
 Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, file name)
@@ -191,8 +191,8 @@ class _Download:
                 part.replace(self.path)
                 return None
             os.truncate(part, 0)  # not removed: it carries the lock
-            problem = f"damaged: sha256 {sha256[:16]}… of {size} bytes, expected {wheel.sha256[:16]}…"
-            problem += f" of {wheel.size} bytes" if wheel.size else ""
+            problem = f"damaged: sha256 {sha256[:16]}… of {pluralize(size, 'byte')}, expected {wheel.sha256[:16]}…"
+            problem += f" of {pluralize(wheel.size, 'byte')}" if wheel.size else ""
             if attempt:  # damaged twice: the file on the index is wrong
                 break
         return f"{wheel.filename} from {redact_url(wheel.url).partition(wheel.filename)[0]}: {problem}"
@@ -223,7 +223,7 @@ class _Download:
                     elif now - since > patience:
                         return f"no progress for {patience:g} s"
             if length and have < start + int(length):
-                return f"cut off: {have} of {start + int(length)} bytes"
+                return f"cut off: {have} of {pluralize(start + int(length), 'byte')}"
             return ""
 
 

@@ -27,7 +27,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import LinkError
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 
 _REMEMBERED = 5.0  # seconds for which a jump host that could not be reached is not tried again
 _GRACE = 0.3  # seconds after the deadline in which the transport may still say why
@@ -299,9 +299,9 @@ def _explain_early_close(error: EOFError, tries: int, attempt: _Attempt) -> Conn
     hint = "fewer at once (--forks 4), or raise MaxStartups and PerSourcePenalties in its sshd_config"
     endpoint = attempt.settings.endpoint
     if isinstance(error, ShedError):
-        what = f"refused by the server's {error.limit} {tries} times: it says '{error.words}' ({endpoint})"
+        what = f"refused by the server's {error.limit} {pluralize(tries, 'time')}: it says '{error.words}' ({endpoint})"
         return ConnectError("shed", what, hint)
-    what = f"connection closed before a banner came, {tries} times ({endpoint})"
+    what = f"connection closed before a banner came, {pluralize(tries, 'time')} ({endpoint})"
     return ConnectError("banner", what, f"if its sshd is busy: {hint}")
 
 

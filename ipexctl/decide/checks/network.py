@@ -142,7 +142,7 @@ def _choose_subnet_interfaces(
     for host, of_host in usable.items():
         place = _choose_address(best, of_host)
         speed = place.interface.speed or 0
-        reasons = [f"all {len(facts)} hosts are in {best}"]
+        reasons = [f"all {len(facts)} hosts are in {best}" if len(facts) > 1 else f"it is in {best}"]
         if _network_contains(best, facts[host].ssh_address):
             reasons.append("SSH came in by it")
         if speed:

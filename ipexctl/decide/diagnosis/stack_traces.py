@@ -12,6 +12,7 @@ from ipexctl.model.text import join_names
 
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_RAISED = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)  # of an exception, innermost last
 _SPY = re.compile(r'Thread [^"]*\([^)]*\)(?:: "(?P<name>.*)")?$')
 _SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d+))?\)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
@@ -52,6 +53,7 @@ class StackGroup(Record):
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     where: str
+    line: str = ""  # of the user's own code: "train.py:41"
     function: str = ""  # what they are in
     waits: bool = False  # for other ranks: in a call of torch.distributed
 
@@ -92,6 +94,7 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
             tuple(sorted(stack.rank for stack in members)),
             tuple(dict.fromkeys(stack.host for stack in members)),
             state or _describe_position(frames),
+            _format_own_line(frames),
             frames[0].function if frames else "",
             any("/torch/distributed/" in f"/{frame.file}" for frame in frames[:4]),
         )
@@ -117,10 +120,26 @@ def describe_position(text: str) -> str:
     return _describe_position(frames) if frames else ""
 
 
+def find_script_line(traceback: str, stacks: str) -> str:
+    """The user's own line, ``train.py:41``, in which this exception was raised; without one, that of the main thread of
+    these stacks. Empty without both."""
+    raised = [Frame(file, int(line), function) for file, line, function in _RAISED.findall(traceback)]
+    return _format_own_line(raised[::-1]) or _format_own_line(parse_main_thread(stacks))
+
+
+def _format_own_line(frames: Sequence[Frame]) -> str:
+    own = _find_own_frame(frames)
+    return f"{own.file.rpartition('/')[2]}:{own.line}" if own else ""
+
+
+def _find_own_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the user's own code; the first of ``frames`` is the innermost of all."""
+    return next((frame for frame in frames if not frame.path_in_library), None)
+
+
 def _describe_position(frames: Stack) -> str:
     """``torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step``: innermost, and the user's."""
-    own = next((frame for frame in frames if not frame.path_in_library), None)
-    first = frames[0]
+    own, first = _find_own_frame(frames), frames[0]
     return str(first) if own in (None, first) else f"{first} ← {own}"
 
 
@@ -143,10 +162,14 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
         for letter, text in odd.items()
     )
     if stalled.kind == "all":
-        many = f"all {len(stalled.ranks)} ranks" if len(stalled.ranks) > 1 else _locate_ranks(stalled.ranks, hosts)
         what = odd_text or ("all compute" if states.keys() == {"R"} else f"processes: {counts}")
-        return f"no progress for {seconds}: {many} silent on {_format_hosts(stalled.ranks, hosts)} ({what})"
-    return f"no progress for {seconds}: {_locate_ranks(stalled.ranks, hosts)} silent and idle ({odd_text or counts})"
+        if len(stalled.ranks) == 1:
+            return f"no progress for {seconds}: {_locate_ranks(stalled.ranks, hosts)} is silent ({what})"
+        where = f"all {len(stalled.ranks)} ranks on {_format_hosts(stalled.ranks, hosts)}"
+        return f"no progress for {seconds}: {where} are silent ({what})"
+    verb = "is" if len(stalled.ranks) == 1 else "are"
+    where = _locate_ranks(stalled.ranks, hosts)
+    return f"no progress for {seconds}: {where} {verb} silent and idle ({odd_text or counts})"
 
 
 def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
@@ -157,8 +180,9 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
     lines = []
     if odd := find_odd_ranks(groups):
         names = ", ".join(dict.fromkeys(host for group in few for host in group.hosts))
-        does = "does" if len(odd) == 1 else "do"
-        where = f"wait in {most.function}" if most.function else "are elsewhere"
+        does, one = "does" if len(odd) == 1 else "do", len(most.ranks) == 1
+        wait, are = ("waits", "is") if one else ("wait", "are")
+        where = f"{wait} in {most.function}" if most.function else f"{are} elsewhere"
         lines.append(f"{len(most.ranks)} of {size} ranks {where}, {_format_ranks(odd)} on {names} {does} not")
     elif few:
         lines.append(f"the ranks are at {len(groups)} different places")
@@ -185,7 +209,8 @@ def _separate_odd_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup]
         return list(groups[:-1]), groups[-1]
     # Ranks in a collective wait for the other ranks.
     ranks = tuple(rank for group in waiting for rank in group.ranks)
-    return [group for group in groups if not group.waits], StackGroup(ranks, (), "", waiting[-1].function, True)
+    most = StackGroup(ranks, (), "", function=waiting[-1].function, waits=True)
+    return [group for group in groups if not group.waits], most
 
 
 def _format_ranks(numbers: Sequence[int]) -> str:

@@ -151,6 +151,7 @@ def _plan_node(
         python=runtime.python,
         preload=preload,
         proxy_env=mpi_launchers.build_environment(runtime.dialect, run.hosts, host_runtime.directory, facts.user),
+        isa=facts.isa_level or "",
     ), [*warnings, *tuning_warnings, *(_check_ccl(run, host, host_runtime, ranks) if run.backend == "ccl" else ())]
 
 

@@ -17,6 +17,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.launch import Launch, NodePlan, Setting
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import pluralize
 
 FORMS = ("sh", "sbatch", "torchrun", "accelerate", "ansible", "pytorchjob")
 _NOT_WRITTEN = {"HOME", "USER", "LOGNAME", "MASTER_PORT"}  # the login sets them; the port is the script's own
@@ -98,7 +99,8 @@ def _list_script_words(launch: Launch) -> tuple[str, ...]:
 def _limit_length(launch: Launch, script: str) -> str:
     """The script of all ranks, if it fits into one word of a command line. Raises `UsageError` otherwise."""
     if len(script.encode()) > _WORD:
-        what = f"{len(launch.nodes)} hosts need more than fits into one word of {launch.launcher}'s mpirun"
+        hosts = pluralize(len(launch.nodes), "host")
+        what = f"the script for {hosts} does not fit into one word of {launch.launcher}'s mpirun"
         raise UsageError(what, hint="--emit ansible copies it as a file", exit=Exit.STEP)
     return script
 

@@ -44,7 +44,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
         port=launch.port,
         ports=list(mpi_launchers.parse_ports(task.port_range)),
         hosts={
-            node.host: NodeSpec(node.label, [place.rank for place in node.ranks], node.directory, node.python)
+            node.host: NodeSpec(node.label, [place.rank for place in node.ranks], node.directory, node.python, node.isa)
             for node in launch.nodes
         },
         mpiexec=list(launch.mpiexec),
@@ -61,6 +61,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
         result[node.host] = RunSpec(
             **identity._asdict(),
             **select_attributes(launch, "run", "title", "size", "framed", "independent"),
+            **select_attributes(launch, "backend", "precision"),
             **select_attributes(node, "host", "label", "workdir"),
             **select_attributes(task, "share", "fail_fast"),
             # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".

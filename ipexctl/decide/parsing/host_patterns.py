@@ -9,7 +9,7 @@ from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
 from ipexctl.decide.parsing.ranges import RangeError, expand_ranges
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 
 _ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")
 _PIECE = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]])+|[\[\]]")
@@ -78,5 +78,6 @@ def _match_piece(index: Mapping[str, set[str]], piece: str, origin: Origin, prob
         near = suggest_nearest(name, index) if len(problems) < 10 else ""  # looking for near names is slow
         problems.add(origin, f"no host or group has this name{near}", value=name)
     if len(missing) > 10:
-        problems.add(origin, f"{len(missing) - 10} more names of this range are not known", value=piece)
+        more = pluralize(len(missing) - 10, "more name")
+        problems.add(origin, f"no host or group has {more} of this range", value=piece)
     return hit

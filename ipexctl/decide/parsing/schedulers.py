@@ -10,6 +10,7 @@ from ipexctl.decide.parsing.host_lines import read_host_line, read_host_list
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
 from ipexctl.model.errors import Origin, UsageError
+from ipexctl.model.text import pluralize
 
 _COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,4})\))?")
 _HINTS = {
@@ -74,7 +75,8 @@ def _set_slots(tree: Tree, counts: Sequence[str], origin: Origin, text: str) -> 
     if any(map(validators.slots, counts)):
         tree.problems.add(origin, f"slots must be numbers from 1 to {validators.MAX_SLOTS}", value=text)
     elif len(counts) != len(tree.entries):
-        tree.problems.add(origin, f"{len(counts)} task counts for {len(tree.entries)} hosts", value=text)
+        what = f"{pluralize(len(counts), 'task count')} for {pluralize(len(tree.entries), 'host')}"
+        tree.problems.add(origin, what, value=text)
     else:
         for entry, count in zip(tree.entries, counts, strict=True):
             entry.words["slots"] = Word(count, origin)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model.grouping import group_pairs
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import Entry
 
 LARGEST = 256 << 10  # bytes of a file that is compared line by line
@@ -38,7 +38,7 @@ def format_diff(path: str, old: bytes, new: bytes) -> str:
     lines = [*difflib.unified_diff(before, after, f"{shown} (there)", f"{shown} (here)", lineterm="")]
     if not lines:
         return f"{shown} differs in how its last line ends"
-    more = [f"… and {len(lines) - _LINES} more lines"] if len(lines) > _LINES else []
+    more = [f"… and {pluralize(len(lines) - _LINES, 'more line')}"] if len(lines) > _LINES else []
     return "\n".join([*(printable(line.replace("\t", "    "), _WIDTH) for line in lines[:_LINES]), *more])
 
 

@@ -232,7 +232,7 @@ def plan_install(
             continue
         files = len(wheels) * _FILES + any(wheel.name == "torch" for wheel in wheels) * _FILES_OF_TORCH
         if state.files is not None and state.files < files:
-            what = f"no room for {files:,} files: {state.files:,} free in {printable(state.at, 300)}"
+            what = f"no room for {pluralize(files, 'file', ',')}: {state.files:,} free in {printable(state.at, 300)}"
             failures.append(Failure(host, Kind.STEP, what, hint, "no-space"))
             continue
         repair = state.active == lock.id

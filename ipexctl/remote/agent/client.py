@@ -192,8 +192,8 @@ _STATES.update({State.GATHERING.value: "starting", State.LAUNCHING.value: "start
 def show(argv: "List[str]") -> int:
     """``show RUNDIR``: what a watcher must know of a run, as JSON. Never the token or the ranks' environment."""
     spec = files.read_spec(argv[0])
-    about = (spec.run, spec.title, spec.host, spec.head_spec.hosts, spec.argv, spec.nonce, spec.timings, spec.profile)
-    print(KINDS.write(messages.RunDescription(*about)).decode())
+    about = {name: getattr(spec, name) for name in messages.RunDescription._fields if name != "hosts"}
+    print(KINDS.write(messages.RunDescription(hosts=spec.head_spec.hosts, **about)).decode())
     return 0
 
 

@@ -328,7 +328,7 @@ def _on_stall(run: "Run", stall: "journal.Stall", now: "Moment") -> "Step":
 
 def _on_straggling(run: "Run", few: "journal.Straggling", now: "Moment") -> "Step":
     kill = run.spec.head_spec.straggler_kill
-    verdict = "%d ranks done for %.0f s, others go on" % (few.done, few.seconds) if kill else ""
+    verdict = "%d rank%s done for %.0f s, others go on" % (few.done, "s"[few.done == 1 :], few.seconds) if kill else ""
     return _start_inquiry(run, few._replace(kill=kill), verdict, now)
 
 

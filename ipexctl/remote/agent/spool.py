@@ -55,7 +55,9 @@ class Spool:
         if self.gap:
             at = piece.find(self.opening)
             skipped = at if at >= 0 else len(piece)
-            mark = b"\n[%d bytes of output were not stored here: no space]\n" % (self.gap + skipped)
+            count = self.gap + skipped
+            words = b"1 byte of output was" if count == 1 else b"%d bytes of output were" % count
+            mark = b"\n[%s not stored here: no space]\n" % words
             if skipped == len(piece) or self._append(mark) < len(mark):
                 self.gap += len(piece)
                 return len(piece)

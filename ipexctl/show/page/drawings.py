@@ -14,7 +14,7 @@ from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.launch import PlannedLaunch, RankPlacement
 from ipexctl.model.page import Figure, Mark, RankRow, Span
-from ipexctl.model.text import format_size
+from ipexctl.model.text import format_size, pluralize
 from ipexctl.show.phrases import format_clock, format_duration
 from ipexctl.show.sanitise import escape
 
@@ -70,7 +70,7 @@ def draw_timeline(rows: Sequence[RankRow], length: float) -> Markup:
         bars = [_draw_span(span, row.rank, number * ROW, length) for span in row.spans]
         bars += [_draw_mark(mark, row.rank, number * ROW, length) for mark in row.marks]
         parts.append(make_tag("g", *bars, data_rank=row.rank))
-    about = f"stages of {len(rows)} ranks over time; the table below says the same"
+    about = f"stages of {pluralize(len(rows), 'rank')} over time; the table below says the same"
     return make_tag("svg", *parts, class_="rows", width="100%", height=size, role="img", aria_label=about)
 
 
@@ -251,7 +251,7 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
             if count <= _WRITTEN:
                 place = {"x": x + cell / 2, "y": y + cell / 2 + 4}
                 parts.append(make_tag("text", text.partition(" ")[0], **place, class_=f"on-h{shade} middle"))
-    about = f"{'latency' if figure == 'latency' else 'bandwidth'} between {count} hosts"
+    about = f"{'latency' if figure == 'latency' else 'bandwidth'} between {pluralize(count, 'host')}"
     return _make_drawing("heat", left + cell * count + 2, top + cell * count + 2, about, parts)
 
 

@@ -214,7 +214,7 @@ def build_marker(job: InstallJob, layout: MpiLayout) -> InstallMarker:
 
 def _describe_verified(env: VerifiedEnv) -> tuple[StepOutcome, str]:
     report = env.report
-    parts = [report.isa or "", f"{report.same:,} files are those of before" if report.same else ""]
+    parts = [report.isa or "", f"as before: {pluralize(report.same, 'file', ',')}" if report.same else ""]
     if report.step_ms is not None:
         parts.append(f"{report.dtype} step {report.step_ms:g} ms")
     return "ok", printable(" · ".join(part for part in parts if part), 200)

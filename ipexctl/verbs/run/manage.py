@@ -29,7 +29,7 @@ from ipexctl.model.events import (
 )
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.figures import read_figures
-from ipexctl.model.hints import advise, complete_hint
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
@@ -47,12 +47,11 @@ Workflow = Generator[Event, None, None]
 
 def ps(inventory: Inventory, context: Context) -> Workflow:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
-    place = list_flags(inventory, None)
-    yield Started("ps", f"runs on {pluralize(len(inventory), 'host')}", inventory.names, place=place)
+    title = f"runs on {pluralize(len(inventory), 'host')}"
+    yield Started("ps", title, inventory.names, place=list_flags(inventory, None))
     survey = yield from find_runs(inventory, context)
     if survey.orphans:
-        end = complete_hint(advise("stop", "--orphans"), place)
-        text = f"some hosts keep directories of runs that are over: {end}"
+        text = advise("stop", "--orphans", text="some hosts keep directories of runs that are over:")
         yield Message(text, "warning", code="orphans")
     yield Answer(PsAnswer(tuple(map(_describe_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable))
     yield Ended("ps", Exit.OK)
@@ -147,8 +146,8 @@ def logs(
             yield event
     if not follow and not discovered.is_over:
         chosen = ["--rank", format_cpus(ranks)] if ranks else []
-        follow_it = complete_hint(advise("logs", run, "--follow", *chosen), list_flags(inventory, None))
-        yield Message(f"run {run} goes on; to follow it:\n{follow_it}", code="goes-on")
+        follow_it = advise("logs", run, "--follow", *chosen, text=f"run {run} goes on; to follow it:")
+        yield Message(follow_it, code="goes-on")
     yield Ended("logs", watcher.exit)
 
 

@@ -85,7 +85,9 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
             try:
                 line = _parse_object(raw)
                 if line.get("event") == "gap":
-                    yield _make_warning(at, f"missing here, since they could not be stored: {line.get('lines')} events")
+                    lost = line.get("lines")
+                    what = pluralize(lost, "event") if isinstance(lost, int) else "events"
+                    yield _make_warning(at, f"missing here, since they could not be stored: {what}")
                     continue
                 if "offset" in line:
                     yield from ranks.read(line)

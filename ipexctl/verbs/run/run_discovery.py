@@ -11,7 +11,7 @@ from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Event
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, select_attributes
 from ipexctl.model.launch import Running
 from ipexctl.model.text import printable
 from ipexctl.protocol.messages import RunRow
@@ -84,7 +84,15 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
     by_rank = {rank: name for name, node in about.hosts.items() for rank in node.ranks}
     hosts = tuple(by_rank[rank] for rank in sorted(by_rank))
     labels = {node.label: name for name, node in about.hosts.items()}
-    running = Running(about.run, about.host, hosts, labels, " ".join(about.argv), about.title)
+    running = Running(
+        about.run,
+        about.host,
+        hosts,
+        labels,
+        " ".join(about.argv),
+        **select_attributes(about, "title", "backend", "precision"),
+        isas={name: node.isa for name, node in about.hosts.items()},
+    )
     names = {name: name for name in about.hosts if name in set(inventory.names)} | {about.host: discovered.head}
     run_dirs = {
         name: RemoteRunDir(inventory[local], about.hosts[name].directory, about.hosts[name].python)

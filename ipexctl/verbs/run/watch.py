@@ -133,8 +133,9 @@ class RunWatcher:
         if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _STORM):
             self.refusals, self.refused_at = self.refusals + 1, now
             self.interrupted = taken if self.refusals > 1 or taken.number == signal.SIGHUP else self.interrupted
-            again = f"{advise('attach', self.running.run)} reads it" if self.refusals > 1 else "again to leave it there"
-            yield Message(f"the run has ended; the rest of its output is on the head ({again})", "warning", code="left")
+            text = "the run has ended; the rest of its output is on the head"
+            read = advise("attach", self.running.run, text=f"{text}; this reads it:")
+            yield Message(read if self.refusals > 1 else f"{text} (again to leave it there)", "warning", code="left")
 
     def _send_pending_order(self) -> Generator[Event, None, None]:
         """Sends an order that was not delivered again: when the connection is back, and every few seconds."""

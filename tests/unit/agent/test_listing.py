@@ -18,7 +18,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.answers.manage import ProcessStack, PsAnswer, RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Message, StepEnded, StepStarted
+from ipexctl.model.events import Answer, Message, RunStarted, StepEnded, StepStarted
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.protocol import frames, journal, messages
@@ -57,6 +57,18 @@ def ended(link: LocalLink, home: Path, run: str, python: str, ended_at: float = 
     (home / RUNS / f"{run}-h0" / "end.json").write_text(json.dumps(end))
     (home / RUNS / f"{run}-h0" / "journal.jsonl").write_text(json.dumps(end) + "\n")
     return site
+
+
+def test_who_comes_later_knows_the_backend_the_precision_and_the_instruction_sets(
+    link: LocalLink, tmp_path: Path, context: Context
+) -> None:
+    directory = f"{tmp_path}/{RUNS}/k7-h0"
+    nodes = {"a": NodeSpec("h0.ipexctl", [0], directory, "python3", "AVX512_BF16")}
+    spec = SPEC._replace(run="k7", head=SPEC.head_spec._replace(hosts=nodes), backend="impi", precision="bf16")
+    run_control.create_run_dir(link, RemoteRunDir(HERE, directory, "python3"), spec)
+    Path(directory, "journal.jsonl").write_bytes(journal.encode_record(journal.Launched(5, 29500, 3.0)))
+    [started] = [event for event in manage.logs("k7", Inventory((HERE,)), context) if isinstance(event, RunStarted)]
+    assert (started.backend, started.precision, started.isas) == ("impi", "bf16", {"a": "AVX512_BF16"})
 
 
 def without_fallback(site: RemoteRunDir) -> None:
@@ -104,7 +116,7 @@ def test_logs_of_a_run_that_goes_on_say_how_to_follow_it(link: LocalLink, contex
     with keeping(tmp_path / RUNS) as kept:
         at(kept)
         events = list(manage.logs(None, inventory, context, frozenset({0})))
-    text = f"run {SPEC.run} goes on; to follow it:\nipexctl logs {SPEC.run} --follow --rank 0 -f test"
+    text = f"run {SPEC.run} goes on; to follow it:\nipexctl logs {SPEC.run} --follow --rank 0"
     assert events[-2] == Message(text, code="goes-on")
     assert not [event for event in events if isinstance(event, StepStarted | StepEnded)], "they are not asked for"
 

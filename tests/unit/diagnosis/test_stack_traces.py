@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ipexctl.decide.diagnosis.stack_traces import (
     describe_places,
     describe_stall,
     find_odd_ranks,
+    find_script_line,
     format_comparison,
     group_stacks,
     parse_main_thread,
@@ -74,7 +77,7 @@ def test_all_at_one_place_and_each_at_another_are_said_so() -> None:
 
 def test_whoever_is_not_in_the_collective_is_the_odd_one_even_if_they_are_many() -> None:
     said = format_comparison(group_stacks([stack(0), stack(1, SPY), stack(2, SPY), stack(3, SPY)]), 4)
-    assert said[0] == "1 of 4 ranks wait in all_reduce, ranks 1-3 on xeon00, xeon01 do not"
+    assert said[0] == "1 of 4 ranks waits in all_reduce, ranks 1-3 on xeon00, xeon01 do not"
 
 
 def test_ranks_in_different_collectives_are_told_so() -> None:
@@ -92,7 +95,7 @@ def test_a_stall_is_one_line_with_ranks_hosts_and_states() -> None:
     stall = Stalled((0, 1, 2, 3), 60.2, "all", {"0": "R", "1": "R", "2": "R", "3": "D"})
     assert (
         describe_stall(stall, hosts)
-        == "no progress for 60 s: all 4 ranks silent on a, b (rank 3 on b stuck in the kernel)"
+        == "no progress for 60 s: all 4 ranks on a, b are silent (rank 3 on b stuck in the kernel)"
     )
     stall = Stalled((3,), 60.2, "stragglers", {})
     assert describe_stall(stall, hosts) == "3 of 4 ranks done for 60 s, still running: rank 3 on b"
@@ -101,7 +104,40 @@ def test_a_stall_is_one_line_with_ranks_hosts_and_states() -> None:
 def test_a_state_that_no_kernel_has_is_shown_as_it_came() -> None:
     """A damaged record: the watching goes on."""
     stall = Stalled((0, 1), 60.0, "all", {"0": "", "1": "tD"})
-    assert describe_stall(stall, ["a", "b"]).startswith("no progress for 60 s: all 2 ranks silent on a, b")
+    assert describe_stall(stall, ["a", "b"]).startswith("no progress for 60 s: all 2 ranks on a, b are silent")
+
+
+def test_one_rank_has_a_verb_of_its_own() -> None:
+    for kind, words in (("all", "is silent (processes"), ("some", "is silent and idle (")):
+        stall = Stalled((1,), 60.0, kind, {"1": "S"})  # type: ignore[arg-type]
+        assert describe_stall(stall, ["a", "b"]).startswith(f"no progress for 60 s: rank 1 on b {words}")
+    said = format_comparison(group_stacks([stack(0), stack(1, SPY)]), 2)
+    assert said[0] == "1 of 2 ranks waits in all_reduce, rank 1 on xeon00 does not"
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/u/train.py", line 61, in <module>
+    main()
+  File "/home/u/data.py", line 41, in read_batch
+    return torch.load(name)
+  File "/v/lib/python3.11/site-packages/torch/serialization.py", line 9, in load
+    raise OSError(name)
+OSError: b.pt
+"""
+
+
+@pytest.mark.parametrize(
+    ("traceback", "stacks", "line"),
+    [
+        (TRACEBACK, "", "data.py:41"),
+        (TRACEBACK, FAULT, "data.py:41"),
+        ("", FAULT, "train.py:88"),
+        ("", SPY, "data.py:41"),
+        ("Segmentation fault", "", ""),
+    ],
+)
+def test_the_line_of_the_script_is_the_innermost_of_the_users_own(traceback: str, stacks: str, line: str) -> None:
+    assert find_script_line(traceback, stacks) == line
 
 
 def test_places_have_the_stack_of_their_first_rank_innermost_first() -> None:

@@ -295,7 +295,7 @@ def test_a_slurm_allocation_gives_hosts_and_slots() -> None:
     ("environ", "why"),
     [
         ({}, "SLURM_JOB_NODELIST is not set"),
-        ({"SLURM_JOB_NODELIST": "n1,n2", "SLURM_TASKS_PER_NODE": "4"}, "1 task counts for 2 hosts"),
+        ({"SLURM_JOB_NODELIST": "n1,n2", "SLURM_TASKS_PER_NODE": "4"}, "1 task count for 2 hosts"),
         ({"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "four"}, "found 'four'"),
         ({"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "1(x9999)"}, "9999 task counts"),
         ({"SLURM_JOB_NODELIST": "$(id)"}, "holds '$'"),
@@ -324,7 +324,7 @@ def test_the_file_of_pbs_gives_hosts_and_slots() -> None:
     ("scheduler", "environ", "nodefile", "why"),
     [
         ("lsf", {}, "", "--hosts lsf found no allocation: LSB_MCPU_HOSTS is not set"),
-        ("lsf", {"LSB_MCPU_HOSTS": "a 4 b"}, "", "1 task counts for 2 hosts"),
+        ("lsf", {"LSB_MCPU_HOSTS": "a 4 b"}, "", "1 task count for 2 hosts"),
         ("lsf", {"LSB_MCPU_HOSTS": "a four"}, "", "slots must be numbers from 1 to 1024, found 'a four'"),
         ("lsf", {"LSB_HOSTS": "$(id)"}, "", "holds '$'"),
         ("pbs", {}, "n1", "--hosts pbs found no allocation: PBS_NODEFILE is not set"),

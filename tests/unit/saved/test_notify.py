@@ -121,12 +121,12 @@ def test_the_first_failure_of_a_run_is_reported_once_with_its_rank() -> None:
 
 def test_a_stall_is_reported_with_what_its_stacks_told() -> None:
     stalled = e.Stalled((0, 1), 60.0, "all", {"0": "S", "1": "S"})
-    compared = e.StallCompared((1,), "1 of 2 ranks wait in all_reduce, rank 1 on b does not\n  rank 0  x")
+    compared = e.StallCompared((1,), "1 of 2 ranks waits in all_reduce, rank 1 on b does not\n  rank 0  x")
     begun = [e.Started("run", "train.py", ("a", "b")), e.RunStarted("k7", "a", ("a", "b"), "mpirun")]
     sent = collect(streams.stamp([*begun, stalled, compared]), report=False)
     assert [each["event"] for each in sent] == ["start", "stall"]
     assert sent[1]["text"] == (
-        "train.py: no progress for 60 s: ranks 0-1; 1 of 2 ranks wait in all_reduce, rank 1 on b does not"
+        "train.py: no progress for 60 s: ranks 0-1; 1 of 2 ranks waits in all_reduce, rank 1 on b does not"
     )
     assert (sent[1]["ranks"], sent[1]["hosts"]) == ([0, 1], ["a", "b"])
 

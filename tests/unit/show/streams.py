@@ -205,7 +205,8 @@ def training(slow: int = 5, steps: int = 40, rate: float = 2.31) -> Iterator[Sta
     for host in hosts:
         yield Stamped(at, e.FactsRead(host, facts()))
     at += 1
-    yield Stamped(at, e.RunStarted("1120-093101-7c1f", hosts[0], ranks, "", backend="impi", precision="bf16"))
+    isas = dict.fromkeys(hosts, facts().isa_level or "")
+    yield Stamped(at, e.RunStarted("1120-093101-7c1f", hosts[0], ranks, "", 0.0, "", "impi", "bf16", isas))
     for delay, stage in ((0.1, "python"), (0.6, "torch"), (2.0, "rendezvous"), (1.2, "running")):
         at += delay
         for rank, host in enumerate(ranks):

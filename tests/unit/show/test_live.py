@@ -259,8 +259,12 @@ def test_keys_choose_rank_pause_and_let_go() -> None:
 STALLED: list[Event] = [
     e.RunStarted("r", "a", ("a", "a", "b", "b"), ""),
     e.Stalled((0, 1, 2, 3), 60.0, "all", {}),
-    e.Message("no progress for 60 s: all 4 ranks silent on a, b", "warning", code="stalled"),
-    e.StallCompared((2,), "3 of 4 ranks wait in all_reduce, rank 2 on b does not\n  rank 2  data.py:41 read_batch"),
+    e.Message("no progress for 60 s: all 4 ranks on a, b are silent", "warning", code="stalled"),
+    e.StallCompared(
+        (2,),
+        "3 of 4 ranks wait in all_reduce, rank 2 on b does not\n  rank 2  data.py:41 read_batch",
+        (e.StallPlace((2,), "data.py:41"), e.StallPlace((0, 1, 3), "train.py:88", "all_reduce")),
+    ),
 ]
 
 
@@ -269,10 +273,14 @@ def test_a_stall_stays_in_the_frame_and_its_rank_is_marked_until_progress_return
     noise = [e.Output(0, "a", "err", b"warning %d\n" % n) for n in range(100)]
     started = e.Started("run", "x.py", ("a", "b"), place=("-f", "h2"))
     lines = drawn(View(board(streams.stamp([started, *STALLED, *noise]))), width)
-    assert lines[1] == "▌ no progress for 60 s: all 4 ranks silent on a, b"
+    assert lines[1] == "▌ no progress for 60 s: all 4 ranks on a, b are silent"
     assert lines[3] == "▌   rank 2  data.py:41 read_batch"
-    assert lines[4] == "▌ end it: Ctrl-C here, or ipexctl stop r -f h2"
-    assert [line[:10] for line in lines[6:10]] == [" 0     a  ", " 1     a  ", " 2 ◀   b  ", " 3     b  "]
+    assert lines[4] == "▌ stacks: ipexctl logs r --stacks -f h2"
+    assert lines[5] == "▌ end it: Ctrl-C here, or ipexctl stop r -f h2"
+    assert [line[:10] for line in lines[7:11]] == [" 0     a  ", " 1     a  ", " 2 ◀   b  ", " 3     b  "]
+    assert [line.split()[-1] for line in lines[7:11] if "data.py" in line] == ["data.py:41"]
+    assert "data.py:41" in lines[9]
+    assert [line.split()[2] for line in lines[7:11]] == ["all_reduce", "all_reduce", "b", "all_reduce"]
     resumed = e.Message("the stalled ranks make progress again", code="resumed")
     text = "\n".join(drawn(View(board(streams.stamp([*STALLED, resumed]))), width))
     assert "▌" not in text
@@ -282,7 +290,7 @@ def test_a_stall_stays_in_the_frame_and_its_rank_is_marked_until_progress_return
 def test_of_many_ranks_the_one_that_the_others_wait_for_is_the_first_row() -> None:
     events = [e.RunStarted("r", "a", tuple(f"n{n // 8}" for n in range(256)), ""), *STALLED[1:3]]
     lines = drawn(View(board(streams.stamp([*events, e.StallCompared((77,), "x")]))))
-    assert re.match(r" 77 ◀ +n9 ", lines[5])
+    assert re.match(r" 77 ◀ +n9 ", lines[6])
 
 
 def test_ctrl_c_is_seen_at_once_in_the_footer_and_in_the_rows() -> None:

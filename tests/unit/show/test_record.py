@@ -177,7 +177,7 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
     kept = (made.directory / "ranks" / "0.out").read_bytes()
     gap = 10 * len(line) - 5000
     assert kept[:5000] == (line * 5)[:5000]
-    assert kept[5000:] == b"\n[ipexctl: %d bytes are missing here: they could not be stored]\nspace again\n" % gap
+    assert kept[5000:] == b"\n[ipexctl: %d bytes missing here: not stored]\nspace again\n" % gap
     shown = [stamped.event for stamped in read_saved_run(made.directory)]
     assert b"".join(event.data for event in shown if isinstance(event, e.Output)) == kept[:5000] + b"space again\n"
     said = [event.text for event in shown if isinstance(event, e.Message) and "bytes of rank 0" in event.text]
@@ -232,7 +232,7 @@ def test_bytes_of_a_rank_that_somebody_truncates_are_counted_and_marked(runs: Pa
     assert lost.ranks == {"0": 3}, "those that were cut off; what came after them is stored"
     assert lost.why == "0.out was truncated"
     assert b"two\n" in kept
-    assert b"3 bytes are missing" in kept
+    assert b"3 bytes missing here" in kept
 
 
 def test_a_directory_of_ranks_that_becomes_a_link_loses_its_bytes_and_nothing_is_written_through_it(

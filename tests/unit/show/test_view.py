@@ -42,9 +42,9 @@ def test_figures_are_columns_and_more_of_them_where_there_is_room() -> None:
 
 
 def test_the_header_says_what_runs_where_and_how() -> None:
-    started = e.RunStarted("k7", "a", ("a", "a", "b", "b"), "", backend="impi", precision="bf16")
+    isas = {"a": "AVX512_BF16", "b": "AVX512_BF16"}
+    started = e.RunStarted("k7", "a", ("a", "a", "b", "b"), "", backend="impi", precision="bf16", isas=isas)
     run = board(streams.stamp([e.Started("run", "train_ddp.py", ("a", "b")), started]))
-    run.hosts["a"].isa = run.hosts["b"].isa = "AVX512_BF16"
     heads = {width: drawn(View(run), width)[0] for width in (30, 40, 60, 80)}
     assert heads[80].startswith("train_ddp.py   4 ranks on 2 hosts · impi · bf16 · AVX512_BF16  ")
     assert heads[80].endswith("  k7  00:00:00")
