@@ -393,7 +393,9 @@ def make_screen_sink(options: OutputOptions, console: Console, speed: float = 1.
         from ipexctl.show.live import Live
 
         detach = console.interrupts.detach.set if options.detachable else None
-        return Live(out, err, on_detach=detach, speed=speed, keys=keys)
+        cache = get_cache_directory()
+        spool = cache if cache.is_dir() else None
+        return Live(out, err, on_detach=detach, speed=speed, keys=keys, spool=spool)
     return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
 
 

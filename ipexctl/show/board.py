@@ -12,7 +12,8 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import select_attributes
-from ipexctl.show.rank_view import RankView, format_line
+from ipexctl.show.rank_log import RankLog, Spool, format_line
+from ipexctl.show.rank_view import RankView
 from ipexctl.show.sanitise import escape, one_line
 from ipexctl.show.unusual_lines import UnusualLines
 
@@ -49,7 +50,8 @@ class HostView:
 class Board:
     """Takes events, remembers what a screen may show."""
 
-    def __init__(self) -> None:
+    def __init__(self, spool: Spool | None = None) -> None:
+        self._spool = spool  # for what ranks wrote before their newest lines
         self.verb = ""
         self.title = ""
         self.place: tuple[str, ...] = ()  # options by which a further command finds these hosts
@@ -117,7 +119,7 @@ class Board:
                     self.title, self.started = title, min(event.at or at, at)
                 for host, isa in event.isas.items():
                     self._host(host).isa = isa
-                self.ranks = [RankView(rank, host, at=at, staged=at) for rank, host in enumerate(ranks)]
+                self.ranks = [self._make_rank(rank, host, at) for rank, host in enumerate(ranks)]
             case e.Stalled(ranks=ranks, kind=kind):
                 self.suspects = frozenset(() if kind == "all" else ranks)
                 self._place_ranks(())
@@ -163,8 +165,11 @@ class Board:
 
     def _rank(self, rank: int, host: str) -> RankView:
         while len(self.ranks) <= rank < 1 << 16:
-            self.ranks.append(RankView(len(self.ranks), host))
+            self.ranks.append(self._make_rank(len(self.ranks), host))
         return self.ranks[rank] if 0 <= rank < len(self.ranks) else RankView(rank, host)
+
+    def _make_rank(self, rank: int, host: str, at: float = 0.0) -> RankView:
+        return RankView(rank, host, at=at, staged=at, log=RankLog(self._spool))
 
     def _place_ranks(self, places: Iterable[e.StallPlace]) -> None:
         """Where ranks stand while they stall; of the others nothing is known."""

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 
@@ -24,6 +25,7 @@ from ipexctl.show.keys import Keys
 from ipexctl.show.painter import Painter
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.pipe import Pipe
+from ipexctl.show.rank_log import Spool
 from ipexctl.show.run_frame import draw_run
 from ipexctl.show.sanitise import one_line
 from ipexctl.show.steps_frame import draw_steps
@@ -36,7 +38,8 @@ _WITH_KEYS = ("run", "attach", "logs")  # verbs
 class Live:
     """The sink for a terminal, with keys where standard input is one. ``on_detach`` is called once, from the drawing
     thread, when the user detaches from a run; without it that key does nothing. Without ``keys`` no key is read,
-    as for a saved run. Our own talk also goes to ``err`` where that is not a terminal.
+    as for a saved run. Our own talk also goes to ``err`` where that is not a terminal. What ranks wrote before their
+    newest lines is in a file below ``spool`` while this lives, so that all of it can be searched.
 
     What stays after the end (warnings, failures, answers, the run's card) is printed above the live part."""
 
@@ -53,6 +56,7 @@ class Live:
         console: Console | None = None,
         speed: float = 1.0,
         keys: bool = True,
+        spool: Path | None = None,
     ) -> None:
         self._out = out
         self._talk = err if err is not None and not err.isatty() else None
@@ -62,7 +66,7 @@ class Live:
         self._on_detach = on_detach
         self._speed = speed  # of the stamps' clock, against ours: a replay may be faster
         self.error: Exception | None = None  # why drawing stopped, if it did
-        self._board = Board()
+        self._board = Board(Spool(spool))
         self._answer: AnyAnswer | None = None
         self._view = View(self._board, can_detach=on_detach is not None)
         self._above: list[RenderableType] = []
@@ -189,6 +193,8 @@ class Live:
             self._view.keys = False
             return
         self._view.keys = self._keys.open().active
+        with self._lock:
+            self._asked |= self._view.search()
         for key in self._keys.poll():
             self._asked = True
             with self._lock:
@@ -211,12 +217,13 @@ class Live:
             due = self.FRAME if self._changed else self.IDLE
             if not (self._asked or self._above or now - self._drawn >= due):
                 return
+            asked = self._asked
             self._changed = self._asked = False
             self._drawn = now
             above, self._above = self._above, []
             stamp, then = self._last
-            # While paused, after one frame that says so, nothing is drawn: what is selected stays selected.
-            still = self._view.paused and self._still and not above and not self._view.prompt
+            # While paused, after one frame that says so, only keys draw: what is selected stays selected.
+            still = self._view.paused and self._still and not above and not asked
             self._still = self._view.paused
             stamp_now = stamp + (now - then) * self._speed
             frame = None if still else self._make_frame(width, max(height - 1, 4), stamp_now)

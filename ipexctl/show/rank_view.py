@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 
 from ipexctl.model import events as e
 from ipexctl.model.figures import read_figures
-from ipexctl.show.line_buffer import drop_overwritten, keep_latest_redraw
-from ipexctl.show.sanitise import decode_utf8, escape, find_decodable_end, strip_colours
+from ipexctl.show.line_buffer import keep_latest_redraw
+from ipexctl.show.rank_log import RankLog, format_line
 
-RECENT = 1 << 16  # bytes of whole lines held of each rank: what can be searched and leafed through
 OPEN = 1 << 12  # bytes held of a line that has not ended
 _READ = 1 << 12  # bytes of these that are searched for figures
 _STALE = 10.0  # seconds without a step after which a pace is 0; five steps where those take longer
@@ -23,8 +22,7 @@ class RankView:
     stage: str = ""
     at: float = 0.0  # stamp of its last sign of life
     staged: float = 0.0  # stamp at which its stage began
-    lines: int = 0
-    recent: bytes = b""
+    log: RankLog = field(default_factory=RankLog)
     open: dict[str, bytes] = field(default_factory=dict)
     line: str = ""  # of its script, at which it failed or stands while it stalls: "train.py:41"
     call: str = ""  # the collective in which it waits for others, while it stalls
@@ -41,15 +39,13 @@ class RankView:
     _unread: bool = False
 
     def feed(self, stream: str, data: bytes, at: float) -> None:
-        """Bytes as they come. Long ones are not copied whole."""
+        """Bytes as they come."""
         self.at = at
         self._unread = True
         data = self.open.get(stream, b"") + data
         end = data.rfind(b"\n") + 1
         if end:
-            self.lines += data.count(b"\n", 0, end)
-            fresh = data[max(0, end - RECENT) : end]
-            self.recent = fresh if len(fresh) >= RECENT else (self.recent + fresh)[-RECENT:]
+            self.log.append(data[:end])
         self.open[stream] = keep_latest_redraw(data[end:])[-OPEN:]
 
     def enter_stage(self, stage: str, at: float) -> None:
@@ -59,28 +55,18 @@ class RankView:
 
     def last_lines(self, most: int) -> list[str]:
         """Its last whole lines, and what it draws at this moment."""
-        lines = [format_line(line) for line in self._split(self.recent)[-most:]]
+        lines = self.log.read_lines(self.log.count - most + 1, self.log.count)
         lines += [text for held in self.open.values() if (text := format_line(held))]
         return lines[-most:]
-
-    def held_lines(self) -> list[str]:
-        """All whole lines that are held: the last of them is number ``lines`` of the rank, counted from 1."""
-        return [format_line(line) for line in self._split(self.recent)]
 
     def drawn_lines(self) -> list[str]:
         """What it draws at this moment: lines without an end."""
         return [text for held in self.open.values() if (text := format_line(held)).strip()]
 
-    @staticmethod
-    def _split(recent: bytes) -> list[bytes]:
-        # The first piece may be the end of a line that was cut: it is left out where there are others.
-        pieces = recent.removesuffix(b"\n").split(b"\n") if recent else []
-        return pieces[1:] if len(recent) >= RECENT and len(pieces) > 1 else pieces
-
     @property
     def last(self) -> str:
         """One line: its bar if it draws one, else its last line that is not blank."""
-        lines = [format_line(line) for line in self.recent[-_READ:].removesuffix(b"\n").split(b"\n")[-8:]]
+        lines = [format_line(line) for line in self.log.recent[-_READ:].removesuffix(b"\n").split(b"\n")[-8:]]
         lines = [line for line in [*lines, *self.drawn_lines()] if line.strip()]
         return lines[-1] if lines else ""
 
@@ -92,7 +78,7 @@ class RankView:
         if self._unread:
             self._unread = False
             fresh: dict[str, float] = {}
-            for line in [*self.recent[-_READ:].split(b"\n")[-8:], *self.open.values()]:
+            for line in [*self.log.recent[-_READ:].split(b"\n")[-8:], *self.open.values()]:
                 fresh |= read_figures(format_line(line))
             step = fresh.get("step")
             if step is not None and step != self.figures.get("step"):
@@ -116,9 +102,3 @@ class RankView:
         if pace and at - self._moved > max(_STALE, 5 / pace):
             pace = 0.0
         self.pace = pace
-
-
-def format_line(line: bytes) -> str:
-    """A line as the screen may hold it: its latest state, harmless, colours and tabs gone."""
-    state = drop_overwritten(line)
-    return escape(strip_colours(decode_utf8(state[: find_decodable_end(state)]))).replace("\t", "    ")

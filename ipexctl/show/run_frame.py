@@ -352,10 +352,10 @@ def _draw_pane(view: View, width: int, rows: int) -> list[Text]:
         return [Text("")] * rows
     name = f"rank {rank.rank}"
     if view.bottom is not None:
-        name += f" · line {view.bottom:,} of {rank.lines:,}" + (f" · «{view.pattern}»" if view.pattern else "")
+        name += f" · line {view.bottom:,} of {rank.log.count:,}" + (f" · «{view.pattern}»" if view.pattern else "")
         return _pad_rows(draw_rule(name, width, "G follows"), _draw_older_lines(view, rank, width, rows), rows)
-    view.skipped += max(rank.lines - view.drawn_count - rows, 0)
-    view.drawn_count = rank.lines
+    view.skipped += max(rank.log.count - view.drawn_count - rows, 0)
+    view.drawn_count = rank.log.count
     name += f" · {pluralize(view.skipped, 'line', ',')} went by unseen, the log has them" if view.skipped else ""
     lines = [line for line in rank.last_lines(rows + _HIDDEN) if find_harmless(line) is None][-rows:]
     return _pad_rows(draw_rule(name, width), [make_row(fit_bar(line, width)) for line in lines], rows)
@@ -367,12 +367,11 @@ def _pad_rows(rule: Text, lines: Sequence[Text], rows: int) -> list[Text]:
 
 def _draw_older_lines(view: View, rank: RankView, width: int, rows: int) -> list[Text]:
     """Lines up to the one that is the last to be shown; the one that was searched for is marked."""
-    held = rank.held_lines()
-    first = rank.lines - len(held) + 1
-    bottom = max(view.bottom or 0, first)
+    bottom = max(view.bottom or 0, rank.log.first)
+    first = max(bottom - rows + 1, rank.log.first)
     lines = []
-    for number in range(max(bottom - rows + 1, first), bottom + 1):
-        line = make_row(("▌ " if number == view.match else "", STRONG), held[number - first])
+    for number, held in enumerate(rank.log.read_lines(first, bottom), first):
+        line = make_row(("▌ " if number == view.match else "", STRONG), held)
         if view.pattern:
             flags = re.IGNORECASE if view.pattern.islower() else 0
             line.highlight_regex(re.compile(re.escape(view.pattern), flags), "reverse")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ipexctl.model import events as e
 from ipexctl.model.figures import read_figures
 from ipexctl.model.harmless import find_harmless
-from ipexctl.show.rank_view import format_line
+from ipexctl.show.rank_log import format_line
 
 BUDGET = 1 << 15  # bytes that are searched in a tenth of a second
 LINES = 200  # lines of error output a tenth of a second, likewise

@@ -1,5 +1,7 @@
 """The state of the live screen: the rank followed, the position in its log, the open prompt. Knows no terminal."""
 
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +30,8 @@ class View:
     panel: Literal["log", "harmless", "keys"] = "log"
     full_screen: bool = False  # the log has the full_screen screen
     page: int = 10  # rows of the log in the last frame
+    _search: Iterator[int] | None = None  # under way: the number of the line, or 0 after each part without a match
+    _forwards: bool = False
     skipped: int = 0
     drawn_count: int = 0  # lines of the rank at the last frame
 
@@ -100,7 +104,7 @@ class View:
 
     def _select_rank(self, rank: int) -> None:
         self.rank = rank
-        self.drawn_count = self.board.ranks[rank].lines
+        self.drawn_count = self.board.ranks[rank].log.count
         if self.host and self.board.ranks[rank].host != self.host:
             self.host = ""
         self._follow()
@@ -147,35 +151,45 @@ class View:
             self.host = ""
 
     def _follow(self) -> None:
-        self.bottom, self.match, self.pattern = None, 0, ""
+        self.bottom, self.match, self.pattern, self._search = None, 0, "", None
 
     def _turn_pages(self, lines: int) -> None:
         rank = self.followed
         if rank is None:
             return
-        first = rank.lines - len(rank.held_lines()) + 1
-        bottom = (rank.lines if self.bottom is None else self.bottom) + lines
-        self.bottom = max(bottom, min(first + self.page - 1, rank.lines))
-        if self.bottom >= rank.lines:
+        log = rank.log
+        bottom = (log.count if self.bottom is None else self.bottom) + lines
+        self.bottom = max(bottom, min(log.first + self.page - 1, log.count))
+        if self.bottom >= log.count:
             self.bottom = None
 
     def _find_pattern(self, *, forwards: bool) -> None:
-        """Goes to the next line with the pattern: up, or down with ``forwards``. Lower case finds either case."""
+        """Looks for the next line with the pattern: up, or down with ``forwards``. Lower case finds either case."""
         rank = self.followed
-        if rank is None:
-            return
-        held = rank.held_lines()
-        first = rank.lines - len(held) + 1
-        start = self.match or rank.lines + 1
-        numbers = range(max(start + 1, first), rank.lines + 1) if forwards else range(start - 1, first - 1, -1)
-        match = next((number for number in numbers if self.has_match(held[number - first])), 0)
-        if match:
-            self.match = match
-            self.bottom = min(max(match + self.page // 2, first + self.page - 1), rank.lines)
-        else:
-            where = "further down" if forwards else "further up" if self.match else f"in the log of rank {rank.rank}"
-            self.answer = f"no «{self.pattern}» {where}   "
+        if rank is not None:
+            start, fold = self.match or rank.log.count + 1, self.pattern.islower()
+            self._search = rank.log.search(self.pattern, start, forwards=forwards, fold=fold)
+            self._forwards = forwards
+            self.search()
 
-    def has_match(self, line: str) -> bool:
-        """Whether a line holds what is searched for."""
-        return bool(self.pattern) and self.pattern in (line.lower() if self.pattern.islower() else line)
+    def search(self, seconds: float = 0.05) -> bool:
+        """Goes on with a search for so long, at most; whether there is one. A long log takes several calls."""
+        rank, until = self.followed, time.monotonic() + seconds
+        if self._search is None or rank is None:
+            return False
+        for match in self._search:
+            if match:
+                self.match, self._search, self.answer = match, None, ""
+                first = rank.log.first + self.page - 1
+                self.bottom = min(max(match + self.page // 2, first), rank.log.count)
+                return True
+            if time.monotonic() >= until:
+                self.answer = f"searching «{self.pattern}»  (Esc)   "
+                return True
+        self._search = None
+        where = f"in the log of rank {rank.rank}"
+        if rank.log.first > 1:
+            where = f"from line {rank.log.first:,} on, the first that is held"
+        where = "further down" if self._forwards else "further up" if self.match else where
+        self.answer = f"no «{self.pattern}» {where}   "
+        return True

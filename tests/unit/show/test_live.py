@@ -18,7 +18,8 @@ from ipexctl.model.events import Event, Stamped
 from ipexctl.show.board import Board
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.rank_view import OPEN, RECENT
+from ipexctl.show.rank_log import RECENT
+from ipexctl.show.rank_view import OPEN
 from ipexctl.show.run_frame import draw_run
 from ipexctl.show.steps_frame import draw_steps
 from ipexctl.show.unusual_lines import MOST
@@ -230,7 +231,7 @@ def test_memory_is_bounded_whatever_ranks_print() -> None:
     for n in range(300):
         made.handle_event(Stamped(float(n), e.Output(n % 4, "a", "err", b"warning %d\n" % n * 5000)))
         made.handle_event(Stamped(float(n), e.Output(n % 4, "a", "out", b"x" * 100_000, partial=True)))
-    assert all(len(rank.recent) <= RECENT and len(rank.open["out"]) <= OPEN for rank in made.ranks)
+    assert all(len(rank.log.recent) <= 2 * RECENT and len(rank.open["out"]) <= OPEN for rank in made.ranks)
     assert len(made.unusual.entries) <= MOST
 
 
