@@ -5,6 +5,7 @@ from rich.console import RenderableType
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, StacksWhyAnswer, VerifyAnswer
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.text import pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.launch_screen import TextTable
 from ipexctl.show.tables import format_rows_of_answer
@@ -47,7 +48,8 @@ def _describe_check(check: ImportCheck) -> str:
     """What was tried on a host and worked: ``imports torch 2.8.0 · bfloat16 step · AVX512_BF16 · a rank of …``."""
     names = ", ".join(f"{name} {version}".rstrip() for name, version in check.versions.items())
     parts = [f"imports {names}"] if names else []
-    parts += [f"{check.same:,} files are those of the environment before, which was checked"] if check.same else []
+    same = f"as in the environment before, which was checked: {pluralize(check.same or 0, 'file', ',')}"
+    parts += [same] if check.same else []
     parts += [f"{check.dtype} step"] if check.step_ms is not None else []
     parts += [check.isa] if check.isa else []
     return " · ".join([*parts, *([f"a rank of {check.mpi}"] if check.mpi else [])])
