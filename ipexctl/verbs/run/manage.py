@@ -145,8 +145,8 @@ def logs(
         ):
             yield event
     if not follow and not discovered.is_over:
-        chosen = ["--rank", format_cpus(ranks)] if ranks else []
-        follow_it = advise("logs", run, "--follow", *chosen, text=f"run {run} goes on; to follow it:")
+        chosen, text = format_cpus(ranks), f"run {run} goes on; to follow it:"
+        follow_it = advise("logs", run, "--follow", *(["--rank", chosen] if ranks else []), text=text)
         yield Message(follow_it, code="goes-on")
     yield Ended("logs", watcher.exit)
 
