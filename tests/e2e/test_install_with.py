@@ -52,6 +52,7 @@ def test_a_package_is_added_to_the_real_stack_on_two_hosts_and_no_byte_of_torch_
     assert fetched == ["tabulate"]
     plan = (desk.records[-1] / "plan.txt").read_text()
     assert " in 1 file; " in plan
+    assert "node0-node1  build: instead of " in plan or "node[0-1]  build: instead of " in plan
     for host in cluster.names:
         assert len(before[host]) > 10_000
         assert inodes(cluster, host) == before[host]
@@ -60,6 +61,5 @@ def test_a_package_is_added_to_the_real_stack_on_two_hosts_and_no_byte_of_torch_
         assert report["problems"] == []
         assert list(report["versions"]) == ["tabulate"], "the rest is the very files that were checked before"
         assert report["same"] > 10_000
-        assert f"{host}  build: instead of " in plan
         python = f"{told.answer['venv']}/bin/python"
         assert cluster.exec(host, [python, "-c", "import tabulate"]).returncode == 0
