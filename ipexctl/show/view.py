@@ -13,11 +13,13 @@ FEW = 16  # ranks; of more, a row is a host, which Enter opens
 
 @dataclass
 class View:
-    """What of the board is shown. ``keys``: a keyboard is attached; ``can_detach``: the run survives this screen."""
+    """What of the board is shown. ``keys``: a keyboard is attached; ``can_detach``: the run survives this screen.
+    ``slice``: seconds that a search takes at most before the next frame."""
 
     board: Board
     keys: bool = False
     can_detach: bool = False
+    slice: float = 0.05
     rank: int = 0
     host: str = ""  # the host whose ranks are rows, where rows are hosts
     paused: bool = False
@@ -172,9 +174,9 @@ class View:
             self._forwards = forwards
             self.search()
 
-    def search(self, seconds: float = 0.05) -> bool:
-        """Goes on with a search for so long, at most; whether there is one. A long log takes several calls."""
-        rank, until = self.followed, time.monotonic() + seconds
+    def search(self) -> bool:
+        """Goes on with a search for one slice of time; whether there is one. A long log takes several calls."""
+        rank, until = self.followed, time.monotonic() + self.slice
         if self._search is None or rank is None:
             return False
         for match in self._search:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1800)]
 
 STORE = ".local/share/ipexctl/env.d"
 UNCHANGED = ("torch", "torch-*.dist-info", "intel_extension_for_pytorch", "nvidia", "transformers")
-FEW = 64 << 20  # bytes: our scripts, uv where a host has none yet, the wheel (39 KiB); torch and what it needs are 3.9 GiB
+FEW = 64 << 20  # bytes: our scripts, uv where a host has none, the wheel (39 KiB); torch and what it needs are 3.9 GiB
 
 
 def inodes(cluster: Cluster, host: str) -> dict[str, int]:

@@ -81,4 +81,4 @@ def test_of_a_range_that_nobody_has_ten_names_are_told_and_the_others_counted() 
     with pytest.raises(UsageError) as caught:
         limit_inventory(INVENTORY, "none[1-25]")
     assert str(caught.value).count("no host or group has this name") == 10
-    assert "15 more names of this range are not known" in str(caught.value)
+    assert "no host or group has 15 more names of this range" in str(caught.value)

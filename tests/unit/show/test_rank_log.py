@@ -104,13 +104,13 @@ def test_a_long_search_goes_on_while_the_run_does_and_escape_ends_it(tmp_path: P
     log = board.ranks[0].log
     log.append(b"needle\n")
     fill(log)
-    view = View(board, keys=True)
+    view = View(board, keys=True, slice=0.0)
     for key in ("/", *"needle"):
         view.press(key)
     view.pattern, view.prompt = "needle", ""
     view.press("n")
     steps = 0
-    while view.search(0.0):
+    while view.search():
         steps += 1
         if view.match:
             break
