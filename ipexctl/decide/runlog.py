@@ -57,6 +57,8 @@ class RunLog:
             self._samples = self._samples if len(self._samples) <= LONGEST else b"\0"
             for line in lines:
                 yield from self._read_sample(samples.KINDS.read(line))
+        elif kind == frames.CAUGHT_UP and self._running.title:
+            yield e.CaughtUp()
         elif kind in self._missing_kinds:
             yield from self._fail_on_lost_output(self._missing_kinds[kind], int(data))
         elif kind in self._demux:
@@ -123,10 +125,12 @@ class RunLog:
             case journal.Stall():
                 kind: Literal["all", "some"] = "all" if record.all else "some"
                 states = {str(rank): state for rank, state in record.states.items()}
-                yield from self._report_stall(e.Stalled(tuple(record.ranks), record.seconds, kind, states, record.kill))
-            case journal.Straggling(ranks=ranks, seconds=seconds, kill=kill):
-                yield from self._report_stall(e.Stalled(tuple(ranks), seconds, "stragglers", {}, kill))
-            case journal.Resumed():
+                stall = e.Stalled(tuple(record.ranks), record.seconds, kind, states, record.kill, record.at)
+                yield from self._report_stall(stall)
+            case journal.Straggling(ranks=ranks, seconds=seconds, kill=kill, at=at):
+                yield from self._report_stall(e.Stalled(tuple(ranks), seconds, "stragglers", {}, kill, at))
+            case journal.Resumed(at=at):
+                yield e.Resumed(at)
                 yield e.Message("the stalled ranks make progress again", code="resumed")
             case journal.RankStack():
                 stack = e.RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)

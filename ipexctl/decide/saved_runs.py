@@ -55,6 +55,8 @@ def classify_result(report: CommandReport) -> RunResult:
     run = report.run
     if run and run.reason in ("stopped", "limit", "lost"):
         return run.reason  # type: ignore[return-value]
+    if report.exit is Exit.HUP and run and not run.reason:  # its terminal was closed, the run was left alone
+        return "detached"
     if report.exit in (Exit.INT, Exit.TERM, Exit.HUP):
         return "interrupted"
     if report.exit is Exit.OK:

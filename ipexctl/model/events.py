@@ -133,13 +133,24 @@ class Stalled(Event):
     """Ranks without progress for ``seconds``. ``states`` are the kernel's words for their processes (R, S, D, T).
 
     ``kind``: "all" no rank progresses, "some" these ranks do nothing while others progress, "stragglers" these run
-    although others are done. ``ends``: the run is ended for it."""
+    although others are done. ``ends``: the run is ended for it. ``at`` is on the head's clock, 0 where not known."""
 
     ranks: tuple[int, ...]
     seconds: float
     kind: Literal["all", "some", "stragglers"]
     states: Mapping[str, str]
     ends: bool = False
+    at: float = 0.0
+
+
+class Resumed(Event):
+    """The stalled ranks make progress again; ``at`` is on the head's clock, 0 where not known."""
+
+    at: float = 0.0
+
+
+class CaughtUp(Event):
+    """A command that came later (`RunStarted.title`) has read all that the run had stored: what follows is of now."""
 
 
 class StallPlace(Record):

@@ -20,7 +20,7 @@ def format_comparison(value: CompareAnswer) -> list[RenderableType]:
     letters = name_columns(len(value.compared))
     items: list[RenderableType] = []
     for letter, run in zip(letters, value.compared, strict=True):
-        items.append(labelled(letter, (one_line(run.name), STRONG), f"  {one_line(run.title)}"))
+        items.append(labelled(letter, (one_line(run.name), STRONG), f"  {one_line(describe_run(run))}"))
     items += ["", _make_table(letters, [("figures", list_figure_rows(value))]), ""]
     if value.differences:
         groups: dict[str, list[tuple[str, ...]]] = {}
@@ -30,6 +30,11 @@ def format_comparison(value: CompareAnswer) -> list[RenderableType]:
     else:
         items.append(text("nothing that is recorded differs between these runs"))
     return [*items, labelled("page", value.page)] if value.page else items
+
+
+def describe_run(run: ReportedRun) -> str:
+    """Its script; of a record with several runs also which of them it is."""
+    return f"{run.title} (run {run.run}, the last of {run.earlier + 1})" if run.earlier else run.title
 
 
 def name_columns(count: int) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ipexctl.decide.runlog import RunLog
@@ -35,7 +37,6 @@ def describe(event: e.Event) -> tuple[str, ...]:
     [
         (journal.RankNote(1, "node1", "goes on without tcmalloc"),
          ("warning", "node1", "rank", "rank 1: goes on without tcmalloc")),
-        (journal.Resumed(), ("info", "", "resumed", "the stalled ranks make progress again")),
         (journal.HostLost("node1", "no answer for 15 s"), ("LOST", "node1", "lost", "lost (no answer for 15 s)", "")),
         (journal.HostLost("node1", "a line was changed", tampered=True),
          ("LOST", "node1", "tampered", "lost (a line was changed)", "")),
@@ -79,17 +80,17 @@ def test_the_run_and_its_ranks_begin() -> None:
 
 
 def test_a_record_that_comes_in_pieces_is_read_when_it_is_whole() -> None:
-    log, line = RunLog(NONCE, RUNNING), journal.encode_record(journal.Resumed())
+    log, line = RunLog(NONCE, RUNNING), journal.encode_record(journal.RankStage(1, "node1", "import", 5.0))
     assert [event for byte in line[:-1] for event in log.read(frames.JOURNAL, bytes([byte]))] == []
     assert len(list(log.read(frames.JOURNAL, line[-1:]))) == 1
 
 
 def test_a_stall_its_stacks_and_what_they_say_together() -> None:
-    stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"}, True)
+    stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"}, True, 5.0)
     text = 'Thread 0x1 (most recent call first):\n  File "train.py", line %d in %s\n'
     stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text % (rank, "step" + "ab"[rank])) for rank in (0, 1)]
     stalled, warning, *seen, compared, message = read(stall, *stacks, journal.InquiryEnded())
-    assert stalled == e.Stalled((0, 1), 300.0, "all", {"0": "S", "1": "S"}, True)
+    assert stalled == e.Stalled((0, 1), 300.0, "all", {"0": "S", "1": "S"}, True, 5.0)
     assert describe(warning)[2] == "stalled"
     assert [(stack.rank, stack.host) for stack in seen if isinstance(stack, e.RankStack)] == [
         (0, "node0"),
@@ -101,8 +102,16 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     some = journal.Stall([1], False, False, 300.0, {1: "S"})
     *_, message = read(some, stacks[1], journal.InquiryEnded())
     assert describe(message)[3].endswith("stacks are in the record; going on")
-    stragglers, _ = read(journal.Straggling([1], 1, 60.0, True))
-    assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True)
+    stragglers, _ = read(journal.Straggling([1], 1, 60.0, True, 7.0))
+    assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True, 7.0)
+    resumed, message = read(journal.Resumed(9.0))
+    assert resumed == e.Resumed(9.0)
+    assert describe(message) == ("info", "", "resumed", "the stalled ranks make progress again")
+
+
+def test_whoever_came_later_learns_when_all_of_before_was_read() -> None:
+    assert list(RunLog(NONCE, RUNNING).read(frames.CAUGHT_UP, b"")) == [e.CaughtUp()]
+    assert list(RunLog(NONCE, replace(RUNNING, title="")).read(frames.CAUGHT_UP, b"")) == []
 
 
 def test_stacks_on_request_are_compared_without_a_stall() -> None:

@@ -41,8 +41,9 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
     result = "ok" if well else (run.reason if run else "") or "unknown"
     hosts = tuple(host.host for host in page.hosts)
     energy = sum(joules) if joules else None
+    earlier = page.dropped + len(page.former)
     return ReportedRun(
-        name, page.run, page.title, result, page.length, len(page.rows), hosts, figures, energy, len(joules)
+        name, page.run, page.title, result, page.length, len(page.rows), hosts, figures, energy, len(joules), earlier
     )
 
 

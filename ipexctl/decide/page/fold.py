@@ -66,9 +66,6 @@ _STAGES: Mapping[str, SpanKind] = {
     "start": "start", "python": "python", "torch": "torch", "rendezvous": "rendezvous", "connected": "rendezvous",
     "first collective": "rendezvous", "running": "running",
 }  # fmt: skip
-_LATE = 5.0  # seconds after its start: who comes later reads at once what was before
-_GAP = 0.5  # seconds without an event: all of it was read, also on a busy machine
-_LONGEST_LATE = 60.0  # seconds that takes at most, as far as we can tell
 _SAME_CLOCK = 2.0  # seconds: a host's clock that differs by less needs no correction
 
 
@@ -85,11 +82,11 @@ class _Attempt:
 
 
 class _Stall:
-    """A stall from its last progress on; ``places`` are stacks of its ranks, ``waits`` those that wait for others."""
+    """A stall from its last progress on. Times are its host's own, 0 where not known, and when they were received."""
 
     def __init__(self, event: e.Stalled, received: float) -> None:
-        self.event, self.begin = event, received - event.seconds
-        self.end: float | None = None
+        self.event, self.received = event, received
+        self.end: tuple[float, float] | None = None
         self.stacks: list[e.RankStack] = []
         self.compared = False  # later stacks are of `logs --stacks`
         self.odd: tuple[int, ...] = ()
@@ -117,6 +114,7 @@ class PageBuilder:
         self._title = self._next_title = ""
         self._planned: tuple[str, PlannedLaunch | None] = "", None  # of the next start
         self._at = 0.0
+        self._caught_up = False  # a watcher that came later has read what was before
         self._begin_run()
 
     def _begin_run(self) -> None:
@@ -139,7 +137,7 @@ class PageBuilder:
         self._delays: dict[str, float] = {}  # host → least of (stamp − the host's own time)
         self._profile: Profile | None = None
         self._over = False  # the next start is that of another run
-        self._late_from = self._late_until = 0.0  # of a watcher that came later: while it reads what was before
+        self._late_from = 0.0  # of a watcher that came later
         self._ranks = self._hosts = 1
 
     @property
@@ -155,8 +153,6 @@ class PageBuilder:
     def handle_event(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
         self._at = max(at, self._at)
-        if at < self._late_until < self._late_from + _LONGEST_LATE:
-            self._late_until = at + _GAP
         attempt = self._attempts[-1] if self._attempts else None
         match event:
             case e.Output():
@@ -172,6 +168,8 @@ class PageBuilder:
                 self._over = self._over or (verb == "run" and bool(self._attempts))
             case e.Planned(verb="run", text=text):
                 self._planned = text, event.launch
+            case e.CaughtUp():
+                self._caught_up = True
             case e.FactsRead(host=host, facts=facts):
                 self._facts[host] = facts
             case e.Answer(value=DoctorAnswer() as answer):
@@ -182,8 +180,8 @@ class PageBuilder:
                 if self._over or (attempt and attempt.over and attempt.over[1].reason == "done"):
                     self._close_run()  # a playbook, or a benchmark, goes on to its next one
                     self._begin_run()
-                if event.title and event.at and at - event.at > _LATE:
-                    self._late_from, self._late_until = at, at + _GAP
+                if event.title and not self._caught_up:
+                    self._late_from = at
                 self._attempts.append(_Attempt(event, at))
                 self._title = event.title or self._next_title
                 self._plan, self._launch = self._planned
@@ -202,12 +200,14 @@ class PageBuilder:
                 self._record_delay(event.host, at, event.at)
             case e.Stalled():
                 attempt.stalls.append(_Stall(event, at))
+                self._record_delay(attempt.event.head, at, event.at)
             case e.RankStack() if attempt.stalls and not attempt.stalls[-1].compared:
                 attempt.stalls[-1].stacks.append(event)
             case e.StallCompared(ranks=ranks) if attempt.stalls:
                 attempt.stalls[-1].odd, attempt.stalls[-1].compared = ranks, True
-            case e.Message(code="resumed") if attempt.stalls:
-                attempt.stalls[-1].end = at
+            case e.Resumed() if attempt.stalls:
+                attempt.stalls[-1].end = event.at, at
+                self._record_delay(attempt.event.head, at, event.at)
             case e.HostFailed(failure=failure) if failure.kind is Kind.LOST and failure.host in attempt.hosts:
                 attempt.lost.setdefault(failure.host, (at, failure.what))
             case e.RunEnded():
@@ -248,7 +248,7 @@ class PageBuilder:
     def _count_lines_left(self, at: float, rank: int) -> int:
         """How many lines of a rank are still searched in this second: ranks that write without end cost no more. Lines
         that were written before they were watched have no time that a figure could be drawn at."""
-        if at < self._late_until:
+        if self._late_from and not self._caught_up:
             return 0
         second, room = self._searched.get(rank, (0, 0))
         return room if second == int(at) else max(_SEARCHED // self._ranks, 4)
@@ -422,7 +422,8 @@ class PageBuilder:
             if mark is not None:
                 marks.append(replace(mark, at=max(mark.at - begun, 0.0)))
             spans += _list_stage_spans(attempt.stages.get(rank, ()), begun, stop, shifts)
-            spans += [span for stall in attempt.stalls for span in _list_stall_spans(stall, rank, begun, stop)]
+            shift = shifts.get(attempt.event.head, 0.0)
+            spans += [span for stall in attempt.stalls for span in _list_stall_spans(stall, rank, begun, stop, shift)]
         spans += waits.get(rank, ())
         outcome: dict[int, RankState] = {each.rank: each.state for each in report.run.ranks} if report.run else {}
         series = self._figures.get("loss", {}).get(rank)
@@ -565,8 +566,9 @@ def _list_stage_spans(
     return spans
 
 
-def _list_stall_spans(stall: _Stall, rank: int, begun: float, stop: float) -> list[Span]:
-    """What a rank did in a stall: waited in a collective, let the others wait, straggled, or simply was silent."""
+def _list_stall_spans(stall: _Stall, rank: int, begun: float, stop: float, shift: float) -> list[Span]:
+    """What a rank did in a stall: waited in a collective, let the others wait, straggled, or simply was silent.
+    ``shift`` is that of the head's clock."""
     if rank not in stall.event.ranks:
         return []
     groups = group_stacks(stall.stacks)
@@ -579,5 +581,9 @@ def _list_stall_spans(stall: _Stall, rank: int, begun: float, stop: float) -> li
         kind, where = "odd", f"the others wait for it: {where}"
     elif group and stall.odd:
         kind, where = "wait", f"waits: {where}"
-    end = min(stall.end if stall.end is not None else stop, stop)
-    return [Span(max(stall.begin - begun, 0.0), max(end - begun, 0.0), kind, where)]
+    begin = (stall.event.at + shift if stall.event.at else stall.received) - stall.event.seconds
+    end = stop
+    if stall.end is not None:
+        at, received = stall.end
+        end = min(at + shift if at else received, stop)
+    return [Span(max(begin - begun, 0.0), max(end - begun, 0.0), kind, where)]

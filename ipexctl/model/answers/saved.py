@@ -109,7 +109,8 @@ class RankSpread(JsonRecord):
 
 class ReportedRun(JsonRecord):
     """A run beside others. ``figures`` maps a figure ("pace" in steps a second, "loss" at the end …) to its spread
-    between ranks; ``joules`` is the energy of the ``metered`` hosts, None where none was metered."""
+    between ranks; ``joules`` is the energy of the ``metered`` hosts, None where none was metered. ``earlier`` counts
+    the runs before it in the same record, of which nothing is compared."""
 
     name: str
     run: str
@@ -121,6 +122,7 @@ class ReportedRun(JsonRecord):
     figures: Mapping[str, RankSpread]
     joules: float | None
     metered: int
+    earlier: int = 0
 
 
 class RunDifference(JsonRecord):

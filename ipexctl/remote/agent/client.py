@@ -62,7 +62,8 @@ def _ask_keeper(directory: str, spec: "RunSpec", message: "Message") -> "Optiona
 
 def watch(argv: "List[str]") -> int:
     """``watch RUNDIR JOURNAL OUT ERR [once] [SAMPLES|no-samples]``: what is in the run's files from these offsets on,
-    in frames, until its end; with ``once`` until the files' present end. Needs no keeper.
+    in frames, until its end; with ``once`` until the files' present end. Needs no keeper. Tells once when it has sent
+    all that was there when it began.
 
     Ends early when the controller falls silent (`_exit_when_silent`)."""
     directory, offsets = argv[0], [int(word) for word in argv[1:4]]
@@ -83,6 +84,8 @@ def watch(argv: "List[str]") -> int:
     }
     if spec.timings.sample and frames.NO_SAMPLES not in argv[4:]:
         tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples.CAP, samples_offset)
+    ends = {kind: tail.measure_end() for kind, tail in tails.items()}
+    behind = not any(offsets)  # a watcher that reconnects was told
     written, pause = time.monotonic(), 0.02
     while True:
         # Asked before the files are read: nothing after it is missed.
@@ -93,6 +96,10 @@ def watch(argv: "List[str]") -> int:
             if piece:
                 sink.write(pack_frame(WatchFrame(kind, tail.offset - len(piece), piece)))
                 moved = True
+        if behind and (not moved or all(tail.offset >= ends[kind] for kind, tail in tails.items())):
+            behind = False
+            sink.write(pack_frame(WatchFrame(frames.CAUGHT_UP)))
+            sink.flush()
         if moved:
             sink.flush()
             written, pause = time.monotonic(), 0.02
@@ -244,6 +251,12 @@ class _JournalTail:
     def __init__(self, path: str, offset: int) -> None:
         self.path, self.offset = path, offset
         self.file: "Optional[BinaryIO]" = None
+
+    def measure_end(self) -> int:
+        try:
+            return os.path.getsize(self.path)
+        except OSError:
+            return 0
 
     def read(self, most: int) -> bytes:
         if self.file is None:

@@ -28,6 +28,15 @@ def list_segments(base: str) -> "List[int]":
     return sorted(int(end) for start, _, end in ends if start == name and end.isdigit())
 
 
+def measure_end(base: str, cap: int) -> int:
+    """The offset of a spool's end; 0 where there is none."""
+    try:
+        number = list_segments(base)[-1]
+        return number * choose_segment_size(cap) + os.path.getsize(build_segment_path(base, number))
+    except (OSError, IndexError):
+        return 0
+
+
 def read_end(base: str, most: int) -> bytes:
     """The last bytes of a spool, at most so many and at most one segment; empty where there are none."""
     try:
@@ -113,11 +122,14 @@ class Tail:
     """Reads what a spool holds from an offset on; ``offset`` jumps where segments are gone."""
 
     def __init__(self, base: str, cap: int, offset: int) -> None:
-        self.base = base
+        self.base, self.cap = base, cap
         self.size = choose_segment_size(cap)
         self.offset = offset
         self.file: "Optional[BinaryIO]" = None
         self.number = -1
+
+    def measure_end(self) -> int:
+        return measure_end(self.base, self.cap)
 
     def read(self, most: int) -> bytes:
         while True:

@@ -21,7 +21,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.page import ClusterPage, Figure, HostPart, LogLine, RankLog, RankRow, RunPage
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size, pluralize
-from ipexctl.show.compare_screen import list_figure_rows, name_columns
+from ipexctl.show.compare_screen import describe_run, list_figure_rows, name_columns
 from ipexctl.show.page import drawings
 from ipexctl.show.page.drawings import clean
 from ipexctl.show.page.verdict import make_cluster_verdict, make_verdict
@@ -67,6 +67,7 @@ def _make_environment() -> Any:
         "clean_lines": lambda value: "\n".join(escape_lines(strip_colours(str(value)))),
         "figure": lambda value: "" if value is None else drawings.format_value(value),
         "clock": format_clock,
+        "described": describe_run,
         "events": _describe_row,
     }
     environment.filters |= filters

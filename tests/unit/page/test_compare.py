@@ -68,6 +68,16 @@ def test_figures_have_the_spread_between_ranks_and_their_ratio_to_the_first_run(
     assert first.joules == 540.0 * 51 * 2
 
 
+def test_of_a_record_with_several_runs_text_and_page_say_which_one_is_compared(
+    pages: list[tuple[str, RunPage]],
+) -> None:
+    first, second = pages[0][1], pages[1][1]
+    answer = compare_runs([("a", first), ("b", replace(second, former=(first,), dropped=3))])
+    words = f"(run {second.run}, the last of 5)"
+    assert [words in line for line in show(answer, 120).splitlines()[:2]] == [False, True]
+    assert Reader(render_comparison(answer, ())).text.count(words) == 1
+
+
 def test_equal_runs_have_no_difference(pages: list[tuple[str, RunPage]]) -> None:
     answer = compare_runs([("a", pages[0][1]), ("b", pages[0][1])])
     assert answer.differences == ()

@@ -269,13 +269,24 @@ def test_a_stall_ends_where_its_ranks_make_progress_again_and_has_its_ranks_only
     stream = list(make_run("good"))
     stalled = [
         Stamped(START + 30, e.Stalled((1,), 10.0, "some", {"1": "T"})),
-        Stamped(START + 40, e.Message("the stalled ranks make progress again", code="resumed")),
+        Stamped(START + 40, e.Resumed()),
     ]
     page = fold_page(sorted([*stream, *stalled], key=lambda each: each.at))
     (stall,) = (span for span in page.rows[1].spans if span.kind == "stall")
     assert stall.end == pytest.approx(START + 40 - page.begun)
     assert stall.text == "no progress for 10 s"
     assert all("stall" not in kinds(row) for row in page.rows if row.rank != 1)
+
+
+def test_stalls_from_before_the_watch_have_the_times_of_the_journal() -> None:
+    came = START + 600
+    stages = [Stamped(came, e.RankStage(0, "a", "running", START + 1))]
+    stall = e.Stalled((0,), 60.0, "all", {"0": "S"}, at=START + 160)
+    stream = [Stamped(came, e.RunStarted("k7", "a", ("a",), "train.py", START, "train.py")), *stages]
+    stream += [Stamped(came, event) for event in (stall, e.Resumed(START + 200), e.CaughtUp())]
+    page = fold_page([*stream, Stamped(came + 5, e.Output(0, "a", "out", b"step 1\n"))])
+    (span,) = (span for span in page.rows[0].spans if span.kind == "stall")
+    assert (span.begin, span.end) == pytest.approx((100, 200))
 
 
 def test_ranks_that_outlast_the_others_straggle() -> None:

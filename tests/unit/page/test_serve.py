@@ -177,9 +177,12 @@ def test_lines_of_before_the_watch_are_not_drawn_as_figures_of_now() -> None:
     begun, came = START, START + 600
     stream = [Stamped(came, e.RunStarted("k7", "a", ("a",), "train.py", begun, "train.py"))]
     stream += [Stamped(came + n / 100, e.Output(0, "a", "out", b"step %d loss 9.5\n" % n)) for n in range(100)]
-    stream += [Stamped(came + 5 + n, e.Output(0, "a", "out", b"step %d loss 0.5\n" % (200 + n))) for n in range(5)]
+    stream += [Stamped(came + 1, e.CaughtUp())]
+    stream += [Stamped(came + 1.1 + n, e.Output(0, "a", "out", b"step %d loss 0.5\n" % (200 + n))) for n in range(5)]
     page = fold_page(stream)
     assert page.watched_from == pytest.approx(600)
+    early = fold_page([Stamped(came, e.CaughtUp()), *stream])
+    assert early.watched_from is None, "the run began under the eyes of its watcher"
     (loss,) = (figure for figure in page.figures if figure.key == "loss")
     assert {value for _, value in loss.curves[0].points} == {0.5}
     assert len(page.logs[0].lines) == 105

@@ -97,12 +97,14 @@ def test_saved_runs_are_listed_with_how_they_ended_and_why(runs: Path) -> None:
         ("done", Exit.OK, "ok"),
         ("rank", Exit.RANK, "failed"),
         ("", Exit.TERM, "interrupted"),
+        ("", Exit.HUP, "detached"),
     ],
 )
 def test_how_a_run_ended_is_one_word(reason: str, exit: Exit, result: str) -> None:
     report = fold(streams.run(2, steps=2))
     assert report.run is not None
     assert classify_result(replace(report, exit=exit, run=replace(report.run, reason=reason))) == result
+    assert classify_result(replace(report, exit=Exit.HUP, run=None)) == "interrupted", "nothing of it goes on"
 
 
 def test_a_doctor_that_found_errors_names_the_first(runs: Path) -> None:
