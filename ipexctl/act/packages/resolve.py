@@ -209,12 +209,14 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
             hint="another one: --index-url URL, or a directory with wheels: --wheels DIR",
             exit=Exit.STEP,
         )
+    # An index that has the package hides those after it; uv names it in a hint, which advises against its own rule.
+    hiding = [line.removeprefix("hint: ").partition(". ")[0] for line in lines if " was found on " in line]
     source = re.search(r"Wheels are required for `([\w.-]+)`", text)  # uv has no codes
     return UsageError(
         f"{source[1]} has no fitting wheel, only its source, and nothing is built"
         if source
         else "the wheels of this stack cannot be resolved",
-        reasons=[*[line for line in lines if not line.startswith("hint:")][:6], f"looked in: {where}"],
+        reasons=[*[line for line in lines if not line.startswith("hint:")][:6], *hiding[:1], f"looked in: {where}"],
         hint=f"pip wheel {source[1]} on a host builds one; its directory: --wheels DIR" if source else None,
         exit=Exit.STEP,
         code="no-mpi4py" if "mpi4py" in text else "unresolved",

@@ -86,21 +86,33 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
         frames = parse_main_thread(stack.text)
         if stack.rank not in of_rank or len(frames) > len(of_rank[stack.rank][1]):
             of_rank[stack.rank] = stack, frames
-    members_by_place: dict[tuple[str, Stack], list[RankStack]] = {}
+    members_by_place: dict[tuple[str, Stack], list[tuple[RankStack, Stack]]] = {}
     for stack, frames in of_rank.values():
-        members_by_place.setdefault(("" if frames else _describe_state(stack), frames), []).append(stack)
-    groups = [
-        StackGroup(
-            tuple(sorted(stack.rank for stack in members)),
-            tuple(dict.fromkeys(stack.host for stack in members)),
-            state or _describe_position(frames),
-            _format_own_line(frames),
-            frames[0].function if frames else "",
-            any("/torch/distributed/" in f"/{frame.file}" for frame in frames[:4]),
+        place = "" if frames else _describe_state(stack), _remove_script_directory(frames)
+        members_by_place.setdefault(place, []).append((stack, frames))
+    groups = []
+    for (state, _), members in members_by_place.items():
+        frames = members[0][1]
+        groups.append(
+            StackGroup(
+                tuple(sorted(stack.rank for stack, _ in members)),
+                tuple(dict.fromkeys(stack.host for stack, _ in members)),
+                state or _describe_position(frames),
+                _format_own_line(frames),
+                frames[0].function if frames else "",
+                any("/torch/distributed/" in f"/{frame.file}" for frame in frames[:4]),
+            )
         )
-        for (state, frames), members in members_by_place.items()
-    ]
     return tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks)))
+
+
+def _remove_script_directory(frames: Stack) -> Stack:
+    """The stack with paths as they are in libraries, and below the directory of the script, the outermost frame that is
+    in none: the home of the user may be another one on each host."""
+    script = next((frame.file for frame in reversed(frames) if not frame.path_in_library), "")
+    directory = script[: script.rfind("/") + 1]
+    names = (frame.path_in_library or frame.file.removeprefix(directory) for frame in frames)
+    return tuple(Frame(name, frame.line, frame.function) for name, frame in zip(names, frames, strict=True))
 
 
 def describe_places(stacks: Sequence[RankStack]) -> tuple[StackPlace, ...]:

@@ -59,6 +59,17 @@ def test_ranks_at_the_same_place_are_one_group_and_the_odd_one_is_named() -> Non
     ]
 
 
+def test_the_same_place_below_another_home_is_one_place() -> None:
+    elsewhere = FAULT.replace("/home/u/", "/scratch/v/").replace("/v/lib/", "/opt/torch/lib/")
+    launched = '  File "<frozen runpy>", line 88 in _run_code\n'
+    found = group_stacks([stack(rank, (FAULT if rank % 2 else elsewhere) + launched) for rank in range(4)])
+    assert [(group.ranks, group.line) for group in found] == [((0, 1, 2, 3), "train.py:88")]
+    other = group_stacks(
+        [stack(0), stack(1, FAULT.replace('/home/u/train.py", line 88', '/home/u/b/train.py", line 88'))]
+    )
+    assert len(other) == 2
+
+
 def test_a_rank_that_cannot_answer_is_told_with_its_state() -> None:
     found = group_stacks([stack(0), stack(1, "", "D", "nfs_wait_bit_killable"), stack(2)])
     assert "stuck in the kernel" in format_comparison(found, 3)[2]
