@@ -58,6 +58,7 @@ _TITLES = {
     "waiting": ("waiting (pressure)", "%"), "rank cpu": ("CPU per rank", "cores"),
     "rank memory": ("memory per rank", "GiB"),
 }  # fmt: skip
+_SMALLER = {"GiB": "MiB", "MiB/s": "KiB/s"}
 _OF_HOSTS = ("cpu", "memory", "swap", "received", "sent", "disk", "watts", "celsius", "mhz", "waiting")
 _AMOUNTS = ("pace", "samples_s", "tokens_s")  # whose axis begins at 0
 _LEVELS = ("celsius", "mhz")  # of hosts, whose axis does not
@@ -496,10 +497,10 @@ def _sum_network(interfaces: Mapping[str, int]) -> int:
 
 
 def _make_usage_figure(name: str, by: Literal["rank", "host"], curves: list[Curve]) -> Figure:
-    """The chart of something that is used. Where that is less than a GiB everywhere, it is in MiB."""
+    """The chart of something that is used, in the next smaller unit where it is less than one everywhere."""
     title, unit = _TITLES[name]
-    if unit == "GiB" and max(value for curve in curves for _, value in curve.points) < 1:
-        unit = "MiB"
+    if unit in _SMALLER and max(value for curve in curves for _, value in curve.points) < 1:
+        unit = _SMALLER[unit]
         curves = [replace(c, points=tuple((at, 1024 * value) for at, value in c.points)) for c in curves]
     return Figure(name, title, unit, by, _choose_curves(curves), zero=name not in _LEVELS)
 
