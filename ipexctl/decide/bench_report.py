@@ -5,7 +5,7 @@ from itertools import product
 from types import MappingProxyType
 
 from ipexctl.decide.launch.placement import find_usable_cores
-from ipexctl.model.answers.bench import BENCH_MODES, BenchResult
+from ipexctl.model.answers.bench import BenchResult
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import JsonObject, Record
 from ipexctl.model.text import pluralize
@@ -83,17 +83,6 @@ def compute_peaks(facts: Mapping[str, Facts], table: PeakTable) -> dict[str, dic
         }
         for dtype, levels in (("fp32", table.fp32), ("bf16", table.bf16))
     }
-
-
-def describe_line(line: JsonObject) -> str:
-    """A rank's line for people: ``training, stock torch bf16: 12.3 samples/s``; empty where it is none of a bench."""
-    mode, engine, how, dtype = (str(part) for part in _get_row_key(line))
-    if "samples_per_s" not in line or mode not in BENCH_MODES:
-        return ""
-    rate = _read_rate(line)
-    name = BenchResult(mode, engine, how, dtype, {}, None, None).name
-    result = f"not measured: {line.get('why') or '?'}" if rate is None else f"{rate:.1f} samples/s"
-    return f"{BENCH_MODES[mode]}, {name}: {result}"
 
 
 def _get_row_key(line: JsonObject) -> tuple[object, ...]:

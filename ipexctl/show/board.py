@@ -12,6 +12,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import select_attributes
+from ipexctl.show.bench_lines import reword_output
 from ipexctl.show.rank_log import RankLog, Spool, format_line
 from ipexctl.show.rank_view import RankView
 from ipexctl.show.sanitise import escape, one_line
@@ -75,7 +76,7 @@ class Board:
         self.at = max(self.at, at)
         match event:
             case e.Output():
-                self._output(event, at)
+                self._output(reword_output(event), at)
             case e.HostSample(host=host, cpu=cpu, memory=memory, ranks=samples):
                 view = self._host(host)
                 view.cpu, view.memory = cpu, memory

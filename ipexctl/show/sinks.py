@@ -14,6 +14,7 @@ from ipexctl.model.json_values import to_json, to_json_items
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import pluralize
 from ipexctl.show import event_json, screens
+from ipexctl.show.bench_lines import reword_output
 from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.phrases import (
@@ -71,7 +72,7 @@ class Plain:
     def handle_event(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
         if type(event) is e.Output:
-            self._show_output(event, at)
+            self._show_output(event if self._raw else reword_output(event), at)
             return
         if self._failures.is_due(at if isinstance(event, _PASSING) else math.inf):
             self._show_failures()

@@ -60,9 +60,7 @@ def bench(
     for engine, together in runs:
         yield Message(f"measure {engine}, {'all hosts together' if together else 'each host alone'}")
         run_task = _make_run_task(task, engine, ("train",) if together else modes, together=together)
-        metrics: RunMetrics = yield from collect_metrics(
-            run(run_task, inventory, context, environ), bench_report.describe_line
-        )
+        metrics: RunMetrics = yield from collect_metrics(run(run_task, inventory, context, environ))
         (joint if together else alone).extend(metrics.lines)
         exit = metrics.exit
         if not metrics.good:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -13,10 +14,15 @@ from ipexctl.data import read_data
 from ipexctl.decide import bench_report
 from ipexctl.model import events as e
 from ipexctl.model.answers.bench import BenchResult
+from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
+from ipexctl.model.hints import advise
 from ipexctl.model.toml import parse_toml
 from ipexctl.show import chart
 from ipexctl.show.bench_table import format_rows
+from ipexctl.show.board import Board
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.sinks import Plain
 from ipexctl.verbs.common.nested import collect_metrics
 
 WAYS = [("stock", "eager"), ("stock", "compile"), ("ipex", "eager")]
@@ -152,14 +158,42 @@ def test_a_cluster_faster_than_its_hosts_is_no_result() -> None:
 
 
 def test_what_the_workers_write_is_shown_in_words() -> None:
-    lines = b'{"bench": "bert", "x": 1}\n' + json.dumps(line("ipex", "eager", "bf16", 12.34)).encode() + b"\nplain\n"
+    measured = {"bench": "bert", **line("ipex", "eager", "bf16", 12.34)}
+    failed = {"bench": "bert", **line("stock", "compile", "fp32", None, why="no compiler")}
+    others = ['{"bench": "bert", "x": 1}', '{"bench": [', '{"loss": 1.5}', "plain"]
+    written = "".join(f"{each}\n" for each in (json.dumps(measured), json.dumps(failed), *others)).encode()
+    event = e.Output(0, "a", "out", written)
+    words = ["training, IPEX bf16: 12.3 samples/s", "training, torch.compile fp32: not measured: no compiler", *others]
+    assert show(event) == [f"0│{each}" for each in words]
+    assert show(event, raw=True) == [f"0│{each}" for each in written.decode().splitlines()]
+    board = Board()
+    board.handle_event(e.Stamped(1.0, e.RunStarted("k7", "a", ("a",), "mpirun")))
+    board.handle_event(e.Stamped(1.0, event))
+    assert board.ranks[0].log.read_lines(1, 9) == words
 
-    def run() -> Iterator[Any]:
-        yield e.Output(0, "a", "out", lines)
 
-    (event,) = [*collect_metrics(run(), bench_report.describe_line)]  # type: ignore[arg-type]
-    assert isinstance(event, e.Output)
-    assert event.data == b'{"bench": "bert", "x": 1}\ntraining, IPEX bf16: 12.3 samples/s\nplain\n'
+def test_a_run_that_measures_saves_what_its_ranks_wrote_and_never_advises_to_share_hosts() -> None:
+    written = e.Output(0, "a", "out", json.dumps({"bench": "bert", **line("ipex", "eager", "bf16", 12.34)}).encode())
+    hint = advise("stop", "k7", text="wait for it, start beside it with --share, or stop it:")
+    other = e.HostFailed(Failure("b", Kind.STEP, "no space", "make room", "disk"))
+
+    def run() -> Generator[e.Event, None, None]:
+        yield written
+        yield e.HostFailed(Failure("a", Kind.BUSY, "busy with run k7", hint, "busy"))
+        yield other
+
+    output, busy, *rest = collect_metrics(run())
+    assert (output, rest) == (written, [other])
+    assert isinstance(busy, e.HostFailed)
+    assert busy.failure.hint == "wait for it, or stop it:\nipexctl stop k7"
+
+
+def show(event: e.Output, *, raw: bool = False) -> list[str]:
+    """The lines that ``logs`` prints of an output."""
+    out, err = io.BytesIO(), io.BytesIO()
+    plain = Plain(Pipe(out), Pipe(err), raw=raw)
+    plain.handle_event(e.Stamped(1.0, event))
+    return out.getvalue().decode().splitlines()
 
 
 def test_a_rate_that_is_no_number_is_none() -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
+from ipexctl.model.hints import Hint
 from ipexctl.model.json_values import JsonObject, Record
 
 T = TypeVar("T")
@@ -57,11 +58,8 @@ class RunMetrics(Record):
     exit: Exit = Exit.OK
 
 
-def collect_metrics(
-    run: Generator[Event, None, Any], describe: Callable[[JsonObject], str] = lambda line: ""
-) -> Generator[Event, None, RunMetrics]:
-    """Passes on the events of a nested run; returns what its ranks measured. Lines of JSON are passed on in the words
-    that ``describe`` has for them, if any."""
+def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, RunMetrics]:
+    """Passes on the events of a nested run; returns what its ranks measured."""
     output: dict[int, bytearray] = {}
     others: list[Event] = []
 
@@ -73,16 +71,7 @@ def collect_metrics(
             kept += event.data if len(kept) < _KEPT else b""
         return is_passed_on(event)
 
-    def reword(event: Event) -> Event:
-        if isinstance(event, e.Output) and event.stream == "out" and b"{" in event.data:
-            return replace(event, data=b"".join(reword_line(line) for line in event.data.splitlines(keepends=True)))
-        return event
-
-    def reword_line(line: bytes) -> bytes:
-        words = next((words for value in _parse_objects(line) if (words := describe(value))), "")
-        return f"{words}\n".encode() if words else line
-
-    yield from run_nested(run, take, reword)
+    yield from run_nested(run, take, _advise_without_share)
     size = max((len(event.ranks) for event in others if isinstance(event, e.RunStarted)), default=0)
     started = {event.rank: event.at for event in others if isinstance(event, e.RankStage) and event.stage == "start"}
     ended = {event.rank: event for event in others if isinstance(event, e.RankEnded)}
@@ -96,6 +85,14 @@ def collect_metrics(
         for line in _parse_objects(bytes(data))
     )
     return RunMetrics(lines, seconds, good, exit)
+
+
+def _advise_without_share(event: Event) -> Event:
+    """On busy hosts nothing is measured: commands that measure have no ``--share``."""
+    if not (isinstance(event, e.HostFailed) and event.failure.code == "busy" and isinstance(event.failure.hint, Hint)):
+        return event
+    hint = Hint(event.failure.hint.words, "wait for it, or stop it:")
+    return replace(event, failure=replace(event.failure, hint=hint))
 
 
 def _parse_objects(data: bytes) -> Generator[JsonObject, None, None]:

@@ -1,0 +1,37 @@
+"""The JSON lines of a bench's worker (``examples/bench/bert.py``) as screens show them; they are saved as written."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ipexctl.model.events import Output
+
+_BEGIN = b'{"bench": '
+
+
+def reword_output(event: Output) -> Output:
+    """The event with its lines of a bench in words; any other output as it is."""
+    if event.stream != "out" or _BEGIN not in event.data:
+        return event
+    return replace(event, data=b"".join(map(_reword_line, event.data.splitlines(keepends=True))))
+
+
+def _reword_line(line: bytes) -> bytes:
+    try:
+        value = json.loads(line) if line.startswith(_BEGIN) else None
+    except (ValueError, RecursionError):
+        value = None
+    words = _describe_measurement(value) if isinstance(value, dict) else ""
+    return f"{words}\n".encode() if words else line
+
+
+def _describe_measurement(line: Mapping[str, object]) -> str:
+    """``training, stock torch bf16: 12.3 samples/s``; empty where these are no measurement of a bench."""
+    from ipexctl.model.answers.bench import BENCH_MODES, BenchResult  # no other command needs it
+
+    mode, engine, how, dtype = (str(line.get(key)) for key in ("mode", "engine", "how", "dtype"))
+    if "samples_per_s" not in line or mode not in BENCH_MODES:
+        return ""
+    name, rate = BenchResult(mode, engine, how, dtype, {}, None, None).name, line["samples_per_s"]
+    result = f"{rate:.1f} samples/s" if isinstance(rate, int | float) else f"not measured: {line.get('why') or '?'}"
+    return f"{BENCH_MODES[mode]}, {name}: {result}"
