@@ -924,7 +924,7 @@ def test_uninstall_removes_what_install_made_and_nothing_else(bench: Bench, inde
     (bench.venv.parent / "mine").write_text("x")
     task = Uninstall(venv=str(bench.venv))
     looked = bench.tell(lambda hosts, context: uninstall(task, hosts, context, dry=True))
-    assert f"remove {bench.venv} and {bench.venv}.d" in looked.plan
+    assert looked.plan == f"{bench.names[0]}  remove {bench.venv} and {bench.venv}.d"
     assert bench.works() == "2.8.0"
     with subprocess.Popen([bench.venv / "bin/python", "-c", LOADS.format(bench.venv)], stdout=subprocess.PIPE) as job:
         assert job.stdout
@@ -937,6 +937,7 @@ def test_uninstall_removes_what_install_made_and_nothing_else(bench: Bench, inde
     assert [path.name for path in bench.venv.parent.iterdir()] == ["mine"]
     again = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
     assert again.exit == Exit.OK
+    assert again.plan == f"{bench.names[0]}  nothing to remove at {bench.venv}"
 
 
 def test_hosts_that_share_a_file_system_are_rid_of_it_once_and_a_job_on_any_of_them_keeps_it(
@@ -945,6 +946,8 @@ def test_hosts_that_share_a_file_system_are_rid_of_it_once_and_a_job_on_any_of_t
     bench = Bench(tmp_path, ("node0", "node1", "node2", "node3"))
     assert bench.play(index).exit == Exit.OK
     task = Uninstall(venv=str(bench.venv))
+    looked = bench.tell(lambda hosts, context: uninstall(task, hosts, context, dry=True))
+    assert looked.plan == f"node[0-3]  remove {bench.venv} and {bench.venv}.d"
     with subprocess.Popen([bench.venv / "bin/python", "-c", LOADS.format(bench.venv)], stdout=subprocess.PIPE) as job:
         assert job.stdout
         job.stdout.readline()

@@ -41,12 +41,15 @@ def uninstall(
             yield HostFailed(failed[name])
             continue
         places[name] = (venv, python)
-    folded = group_pairs((venv, name) for name, (venv, _) in places.items())
-    plan = "\n".join(f"{fold_names(names)}  remove {venv} and {venv}.d" for venv, names in folded.items())
+    found = [name for name in places if (env := facts[name].installed) and (env.exists or env.beside)]
+    work = (
+        (f"remove {venv} and {venv}.d" if name in found else f"nothing to remove at {venv}", name)
+        for name, (venv, _) in places.items()
+    )
+    plan = "\n".join(f"{fold_names(names)}  {what}" for what, names in group_pairs(work).items())
     yield Planned("uninstall", plan)
     for venv in dict.fromkeys(venv for venv, _ in places.values()) if not dry else ():
         pythons = {name: python for name, (where, python) in places.items() if where == venv}
-        found = [name for name in pythons if (env := facts[name].installed) and (env.exists or env.beside)]
         sessions = InstallSessions(inventory, context, venv, "", failed)
         try:
             yield from _remove_envs(sessions, pythons, found)
