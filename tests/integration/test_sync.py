@@ -64,11 +64,11 @@ def local(*names: str, **wheres: str) -> Inventory:
 
 
 def carried(
-    task: Sync, inventory: Inventory, links: Opener | None = None, *, dry: bool = False
+    task: Sync, inventory: Inventory, links: Opener | None = None, *, dry: bool = False, own: Path = Path()
 ) -> tuple[dict[str, str | Failure], list[Event]]:
     links = links or Links(config=None)
     events: list[Event] = []
-    story = sync(task, inventory, Context(links, Path("state"), Path("cache")), dry=dry)
+    story = sync(task, inventory, Context(links, own / "state", own / "cache"), dry=dry)
     try:
         while True:
             events.append(next(story))
@@ -178,6 +178,19 @@ def test_patterns_of_the_project_are_left_out(home: Path, source: Path) -> None:
     assert {path.name for path in (home / "ipexctl" / "proj").iterdir()} >= {"train.py"}
     assert not (home / "ipexctl" / "proj" / "pkg").exists()
     assert not (home / "ipexctl" / "proj" / "run.sh").exists()
+
+
+def test_what_ipexctl_itself_stores_in_the_tree_is_never_sent(home: Path, source: Path) -> None:
+    for name in ("state", "cache"):
+        (source / "pkg" / name).mkdir()
+        (source / "pkg" / name / "debug.log").write_text("x")
+    task = Sync(source=str(source), exclude=("!state/",))
+    _, dry = carried(task, local("n1"), dry=True, own=source / "pkg")
+    [plan] = [event.text for event in dry if isinstance(event, Planned)]
+    lines = [f"not sent: pkg/{name}/, where ipexctl itself stores files" for name in ("state", "cache")]
+    assert plan.splitlines()[-2:] == lines
+    carried(task, local("n1"), own=source / "pkg")
+    assert {path.name for path in (home / "ipexctl" / "proj" / "pkg").iterdir()} == {"data.bin"}
 
 
 def test_a_dead_host_does_not_keep_the_others_from_being_served(home: Path, source: Path) -> None:

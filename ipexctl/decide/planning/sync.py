@@ -4,7 +4,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -295,8 +295,9 @@ def find_stale_directories(remote_tree: RemoteTree, sender: str, is_alive: Calla
     return tuple(match[0] for match in matches if match[1] == sender and not is_alive(int(match[2])))
 
 
-def format_plans(plans: Mapping[str, SyncPlan], source: str) -> str:
-    """What is sent where, hosts with the same work together. The dry run prints it."""
+def format_plans(plans: Mapping[str, SyncPlan], source: str, own: Sequence[str] = ()) -> str:
+    """What is sent where, hosts with the same work together. The dry run prints it. ``own`` are paths in the source
+    that are left out because they are ipexctl's."""
     works = (((p.path, p.send, p.by_rsync, p.to_delete, p.blocked), name) for name, p in plans.items())
     lines: list[str] = []
     for (path, send, by_rsync, to_delete, blocked), names in group_pairs(works).items():
@@ -311,6 +312,7 @@ def format_plans(plans: Mapping[str, SyncPlan], source: str) -> str:
         lines += [f"  remove {printable(name, 400)}" for name in to_delete]
         if not (send or to_delete or blocked):
             lines.append("  nothing to do")
+    lines += [f"not sent: {printable(path, 200)}/, where ipexctl itself stores files" for path in own]
     return "\n".join(lines)
 
 

@@ -34,7 +34,11 @@ def sync(
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Returns each host's absolute directory, or its failure. Raises `UsageError` before anything is contacted."""
     root = _find_source(task)
-    ignored = compile_ignore([*DEFAULT, *_read_ignore_file(root), *task.exclude])
+    excluded, own = compile_ignore([*DEFAULT, *_read_ignore_file(root), *task.exclude]), _find_own_paths(root, context)
+
+    def ignored(path: str, directory: bool) -> bool:
+        return path in own or excluded(path, directory)
+
     destinations = {host.name: planning.choose_destination(task.workdir, host, root.name) for host in inventory}
     if reasons := planning.find_invalid_destinations(destinations):
         what, hint = "the working directory on the hosts cannot be used", "name another one with --workdir"
@@ -62,7 +66,7 @@ def sync(
             plans[host.name] = planning.choose_rsync_files(
                 plan, remote_tree, task.transfer, local_rsync=local_rsync, is_local=host.is_local
             )
-    plan_text = planning.format_plans(plans, str(root))
+    plan_text = planning.format_plans(plans, str(root), own)
     yield Planned("sync", plan_text)
     if task.diff:
         yield from _report_differences(tree, plans, remote_trees, inventory, context)
@@ -88,6 +92,12 @@ def sync(
     yield Answer(SyncAnswer(dry, answers, plan_text if dry else None))
     yield Ended("sync", choose_exit([failure.kind.exit for failure in failures.values()]))
     return done
+
+
+def _find_own_paths(root: Path, context: Context) -> tuple[str, ...]:
+    """The directories of ipexctl itself in the tree, relative to ``root``: they change while it is sent."""
+    top, own = root.resolve(), (context.state.resolve(), context.cache.resolve())
+    return tuple(path.relative_to(top).as_posix() for path in own if top in path.parents and path.is_dir())
 
 
 def _send_trees(
