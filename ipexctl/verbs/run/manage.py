@@ -99,15 +99,21 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
     discovered, watcher = yield from find_watcher("stop", prefix, inventory, context)
     if watcher is None:
         return
+    watcher.ending = True
     run, order = watcher.running.run, KillRun("ipexctl stop") if kill else StopRun("ipexctl stop")
     if not discovered.is_over:
         if watcher.send_order(order):
             yield Message(f"stop request sent to run {run}")
         else:  # sent again while the run is followed
             watcher.pending_order = order
+    unwatched: Message | None = None
     for event in watcher.follow():
         if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST:  # the proof says what that means now
-            yield Message(event.failure.what, "warning", event.failure.host, event.failure.code)
+            lost = Message(event.failure.what, "warning", event.failure.host, event.failure.code)
+            if event.failure.code == "watch":
+                unwatched = lost
+            else:
+                yield lost
         elif isinstance(event, Message | HostFailed):
             yield event
     ended = watcher.run_ended
@@ -116,7 +122,10 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
         yield Message(f"run {run} had ended already{at}", code="ended-before")
     proof: CleanupChecked | None = None
     for event in watcher.prove_ended(keep=True):
-        proof = event if isinstance(event, CleanupChecked) else proof
+        if isinstance(event, CleanupChecked):
+            proof = event
+            if unwatched and (proof.orphans or proof.unchecked):  # else nothing of it is running any more
+                yield unwatched
         yield event
     if proof is not None:
         yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, ended.reason if ended else ""))

@@ -54,6 +54,7 @@ class RunWatcher:
     interrupted: Interrupted | None = None
     lost_hosts: set[str] = field(default_factory=set)  # as the keeper reports them
     disconnected: bool = False  # no connection to the head
+    ending: bool = False  # it is watched in order to end it
     pending_order: StopRun | KillRun | None = None  # not delivered yet
     retry_at: float = 0.0  # monotonic: when to deliver it again
     released_at: float = 0.0  # monotonic: when lines without an end were shown
@@ -159,7 +160,8 @@ class RunWatcher:
             return
         if frame.kind == LOST:
             self.disconnected = True
-            text = f"connection lost ({frame.data.decode()}), the run goes on; reconnecting"
+            goes_on = "" if self.ending else ", the run goes on"
+            text = f"connection lost ({frame.data.decode()}){goes_on}; reconnecting"
             yield Message(text, "warning", head, "disconnected")
         elif frame.kind == BACK:
             self.disconnected, self.retry_at = False, 0.0

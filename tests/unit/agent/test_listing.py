@@ -18,7 +18,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.answers.manage import ProcessStack, PsAnswer, RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Message, RunStarted, StepEnded, StepStarted
+from ipexctl.model.events import Answer, CleanupChecked, Message, RunStarted, StepEnded, StepStarted
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.protocol import frames, journal, messages
@@ -27,7 +27,7 @@ from ipexctl.protocol.paths import ERR, KEEPER, OUT, ROLE, RUNS, Role
 from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.verbs.run import manage
-from tests.unit.agent.runs import SPEC, Kept, keeping, until
+from tests.unit.agent.runs import SPEC, TIMINGS, Kept, keeping, until
 from tests.unit.agent.test_watching import at
 
 HERE = Host("here", "localhost")
@@ -41,6 +41,12 @@ def link(tmp_path: Path) -> LocalLink:
 
 @pytest.fixture
 def context(link: LocalLink, tmp_path: Path) -> Context:
+    return make_context(link, tmp_path)
+
+
+def make_context(link: LocalLink, tmp_path: Path) -> Context:
+    """Whose hosts are all at the end of this link."""
+
     class Here(Links):
         def open(self, host: Host) -> Any:
             return link
@@ -177,6 +183,23 @@ def test_stop_of_a_run_that_ended_says_when(link: LocalLink, context: Context, t
     events = list(manage.stop(None, Inventory((HERE,), "test"), context))
     [text] = [event.text for event in events if isinstance(event, Message)]
     assert text.startswith("run 0101-old had ended already at 2025-11-2")
+
+
+@pytest.mark.parametrize(("name", "over"), [("a", True), ("here", False)])  # its host is "a"
+def test_stop_that_loses_the_run_says_that_it_may_be_running_only_where_it_may(
+    tmp_path: Path, name: str, over: bool
+) -> None:
+    timings, host = TIMINGS._replace(quiet=1.0, give_up=1.0), Host(name, "localhost")
+    context = make_context(LocalLink(host, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]}), tmp_path)
+    with keeping(tmp_path / RUNS, timings=timings) as kept:
+        whole = at(kept).wrap_agent().decode()
+        at(kept, f'case "$1" in watch) exit 1;; esac\n{whole}')
+        events = list(manage.stop(None, Inventory((host,), "test"), context))
+    [proof] = [event for event in events if isinstance(event, CleanupChecked)]
+    texts = [event.text for event in events if isinstance(event, Message)]
+    assert proof.unchecked == (() if over else ("a",))
+    assert any("may still be running" in text for text in texts) != over
+    assert not any("goes on" in text for text in texts), texts
 
 
 def play_guard(kept: Kept, over: threading.Event) -> None:
