@@ -31,6 +31,9 @@ def render_findings_page(catalogue: Catalogue) -> str:
 
 
 def _format_fix(entry: CatalogueEntry) -> str:
-    """The fix in words, and its command."""
-    parts = [mark_placeholders(text) for text in (entry.fix, entry.command) if text]
-    return f"Fix: {' '.join(f'`{part}`' for part in parts)}"
+    """The fix in words, and its command; that for all hosts, where it is another one, in a paragraph of its own."""
+    fixes = {"Fix": entry.fix} | ({"Where all hosts have it": entry.fix_all} if entry.fix_all else {})
+    return "\n\n".join(
+        f"{name}: {' '.join(f'`{mark_placeholders(text)}`' for text in (fix, entry.command) if text)}"
+        for name, fix in fixes.items()
+    )

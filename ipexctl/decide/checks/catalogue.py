@@ -51,8 +51,10 @@ def explain_finding(code: str, catalogue: Catalogue) -> str:
     entry = catalogue.get(code.upper())
     if entry is None:
         raise UsageError(f"there is no finding {printable(code)}", hint=_suggest_codes(code.upper(), catalogue))
-    title, fix = mark_placeholders(entry.title), mark_placeholders(f"{entry.fix}\n{entry.command}".strip())
-    lines = [f"{entry.code}  {entry.level}: a host {title}", "", entry.story, "", *f"fix: {fix}".splitlines()]
+    fixes = {"fix": entry.fix} | ({"where all hosts have it": entry.fix_all} if entry.fix_all else {})
+    texts = [f"{name}: " + f"{fix}\n{entry.command}".strip() for name, fix in fixes.items()]
+    lines = [f"{entry.code}  {entry.level}: a host {mark_placeholders(entry.title)}", "", entry.story, ""]
+    lines += mark_placeholders("\n".join(texts)).splitlines()
     if entry.upstream:
         lines += ["", "reported by others:", *(f"  {where}" for where in entry.upstream)]
     return "\n".join(lines)

@@ -148,6 +148,14 @@ def test_what_a_whole_cluster_can_have_is_not_mended_by_leaving_hosts_out() -> N
     assert advised == compared
 
 
+def test_the_explanation_has_the_fix_for_all_hosts_with_its_command() -> None:
+    assert (
+        "fix: leave it out (--limit '‹out›'), or install plain torch everywhere:\nipexctl install --track native\n"
+        "where all hosts have it: install plain torch everywhere:\nipexctl install --track native\n"
+    ) in explain_finding("CPU001", CATALOGUE)
+    assert "where all hosts" not in explain_finding("CPU002", CATALOGUE)
+
+
 def test_each_host_is_told_what_it_alone_would_lower_the_cluster_to() -> None:
     findings = found({}, isa(BF16, "AVX512_BF16", "zen4"), isa(VNNI, "AVX512_VNNI", "cascade_lake"))
     titles = {finding.hosts: finding.title.split(" (")[0] for finding in findings if finding.code == "CPU002"}
