@@ -34,7 +34,8 @@ def join_names(names: Sequence[str], most: int, separator: str = ", ") -> str:
     return separator.join(names[:most]) + (f" and {left} more" if left > 0 else "")
 
 
-SECRET_NAME = r"(?:token|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key)"
+# Not "tokenizers", a package and its variables.
+SECRET_NAME = r"(?:token(?!i[sz]e)|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key)"
 
 
 def looks_secret(name: str) -> bool:

@@ -88,3 +88,8 @@ def test_tokens_that_a_rank_prints_are_masked_also_where_their_values_are_not_kn
     (shown,) = Masker({}).mask_event(e.Output(0, "node0", "out", printed, False))
     assert isinstance(shown, e.Output)
     assert shown.data == b"login *** at https://***@index/simple, tokens=2048, loss: 0.5\n"
+
+
+@pytest.mark.parametrize("text", ["tokenizers==0.22.1", "TOKENIZERS_PARALLELISM=false", '"tokenizers": "0.21.4"'])
+def test_a_package_whose_name_begins_like_a_secret_is_none(text: str) -> None:
+    assert mask_secrets(text) == text
