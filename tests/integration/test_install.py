@@ -366,10 +366,10 @@ def test_further_requirements_are_resolved_together_with_the_row(bench: Bench, i
     index.wheels.append(wheels.wheel("greeting", "1.0", {"greeting.py": ""}, requires=("torch>=2",)))
     index.wheels.append(wheels.wheel("picky", "1.0", {"picky.py": ""}, requires=("torch>=2.9",)))
     index.wheels.append(wheels.torch("2.9.0"))
-    assert bench.play(index, **{"with": ("greeting",)}).exit == Exit.OK
+    assert bench.play(index, with_=("greeting",)).exit == Exit.OK
     assert bench.marker()["packages"]["greeting"] == "1.0"
     before = bench.marker()
-    refused = bench.play(index, **{"with": ("picky",)})
+    refused = bench.play(index, with_=("picky",))
     assert refused.exit == Exit.STEP
     assert "picky" in str(refused.refusal)
     assert bench.marker() == before
@@ -693,7 +693,7 @@ def test_pythons_that_do_not_work_are_all_told_before_anything_is_made(tmp_path:
 
 
 def test_wrong_input_is_told_at_once_and_nobody_is_contacted(bench: Bench) -> None:
-    wrong: dict[str, Any] = {"with": ("-r x",)}
+    wrong: dict[str, Any] = {"with_": ("-r x",)}
     played = bench.play(venv="relative/env", wheels="/nonexistent/house", **wrong)
     assert played.exit == Exit.INPUT
     assert played.events == []

@@ -54,12 +54,12 @@ def change(bench: Bench, index: Index, **wish: Any) -> Any:
 
 
 def test_a_package_is_added_by_links_to_all_that_is_there(bench: Bench, index: Index) -> None:
-    first = bench.play(index, **{"with": ("greeting",)})
+    first = bench.play(index, with_=("greeting",))
     torch = inode(bench, "lib/python3*/site-packages/torch/__init__.py")
     index.wheels.append(wheels.torch("2.9.0"))
     index.wheels.append(tool("2.0"))
     fetched(index)
-    second = change(bench, index, **{"with": ("plain",)})
+    second = change(bench, index, with_=("plain",))
     assert second.exit == Exit.OK, (second.refusal, second.failures())
     assert fetched(index) == ["plain-1.0-py3-none-any.whl"]
     assert f"build: instead of {first.answer['id']}: adds plain 1.0" in second.plan
@@ -76,7 +76,7 @@ def test_a_package_is_added_by_links_to_all_that_is_there(bench: Bench, index: I
     assert not (bench.store / first.answer["id"]).exists()
     assert os.popen(str(bench.venv / "bin/tool")).read() == "1.0\n"
     assert first.answer["id"] not in (bench.venv / "pyvenv.cfg").read_text()
-    again = change(bench, index, **{"with": ("plain",)})
+    again = change(bench, index, with_=("plain",))
     assert again.answer["changed"] == []
 
 
@@ -93,7 +93,7 @@ def test_the_old_environment_is_unchanged_until_the_switch(
     first = bench.play(index)
     before = {path: info for path, info in bench.tree().items() if f"env.d/{first.answer['id']}/" in path}
     index.wheels.append(wheels.wheel("plain", "2.0", {"plain.py": "", **files}))
-    second = change(bench, index, **{"with": ("plain",)})
+    second = change(bench, index, with_=("plain",))
     assert second.exit == Exit.STEP
     assert reason in second.failures()[0]
     after = {path: info for path, info in bench.tree().items() if f"env.d/{first.answer['id']}/" in path}
@@ -104,7 +104,7 @@ def test_the_old_environment_is_unchanged_until_the_switch(
 
 
 def test_a_package_goes_with_what_only_it_needed_and_the_rest_stays(bench: Bench, index: Index) -> None:
-    bench.play(index, **{"with": ("greeting", "plain")})
+    bench.play(index, with_=("greeting", "plain"))
     fetched(index)
     done = change(bench, index, without=("greeting",))
     assert done.exit == Exit.OK, (done.refusal, done.failures())
@@ -118,7 +118,7 @@ def test_a_package_goes_with_what_only_it_needed_and_the_rest_stays(bench: Bench
 
 
 def test_a_package_is_renewed_alone(bench: Bench, index: Index) -> None:
-    bench.play(index, **{"with": ("greeting", "plain")})
+    bench.play(index, with_=("greeting", "plain"))
     index.wheels += [tool("2.0"), wheels.wheel("plain", "2.0", {"plain.py": ""})]
     fetched(index)
     done = change(bench, index, upgrade=("tool",))
@@ -139,7 +139,7 @@ def test_a_controller_that_never_saw_the_environment_links_it_as_well(
         path.unlink()
     fetched(index)
     house = wheels.fill(tmp_path / "my house", [wheels.wheel("plain", "3.0", {"plain.py": ""})])
-    done = change(other, index, find_links=(str(house),), **{"with": ("plain==3.0",)})
+    done = change(other, index, find_links=(str(house),), with_=("plain==3.0",))
     assert done.exit == Exit.OK, (done.refusal, done.failures())
     assert bench.marker()["packages"]["plain"] == "3.0"
     assert "that are there are linked" in done.plan
@@ -151,13 +151,13 @@ def test_a_controller_that_never_saw_the_environment_links_it_as_well(
         ({"without": ("nothing",)}, "--without nothing: it is not in "),
         ({"upgrade": ("torch",)}, "--upgrade torch: it is of the release"),
         ({"without": ("tool",)}, "tool is needed by other packages of the environment"),
-        ({"with": ("picky",)}, "torch"),
+        ({"with_": ("picky",)}, "torch"),
     ],
 )
 def test_what_cannot_be_changed_is_refused_and_nothing_is_touched(
     bench: Bench, index: Index, wish: dict[str, Any], reason: str
 ) -> None:
-    bench.play(index, **{"with": ("greeting",)})
+    bench.play(index, with_=("greeting",))
     before = bench.tree()
     refused = change(bench, index, **wish).refusal
     assert refused is not None
@@ -175,6 +175,6 @@ def test_packages_cannot_be_taken_from_what_is_not_installed(bench: Bench, index
 def test_another_release_that_is_named_is_installed_anew(bench: Bench, index: Index) -> None:
     bench.play(index)
     index.wheels.append(wheels.torch("2.9.0"))
-    done = bench.play(index, torch="2.9.0", **{"with": ("plain",)})
+    done = bench.play(index, torch="2.9.0", with_=("plain",))
     assert done.exit == Exit.OK
     assert bench.works() == "2.9.0"

@@ -338,7 +338,7 @@ def test_wheels_that_have_arrived_stay_and_the_next_install_sends_only_what_is_m
         sent = [event.detail for event in again.events if isinstance(event, StepEnded) and "send" in event.step]
         assert sent == ["they have arrived before"] * 3
         index.wheels[:] = [torch, wheels.impi(), wheels.numpy()]
-        cured = site.play(index, **{"with": ("numpy",)})
+        cured = site.play(index, with_=("numpy",))
         assert cured.exit == Exit.OK, (cured.failures(), cured.refusal)
         impi = wheels.impi().filename
         assert cured.answer["changed"] == ["node0", "node1", "node2"]

@@ -207,8 +207,9 @@ def _check_running(run: "Run", now: "Moment") -> "Step":
     timings, steady, size = run.spec.timings, now.steady, run.spec.size
     doubt, launcher_ended = run.doubt, run.launcher_ended
     if len(run.ended) == size:
-        if doubt:  # all of them ended by the launcher, none by itself
-            return _stop_run(run, doubt.reason, doubt.detail, now)
+        if doubt:  # all of them ended by the launcher, none by itself; its own end, which may say why, is waited for
+            patient = launcher_ended is None and steady <= doubt.until
+            return (run, ()) if patient else _stop_run(run, doubt.reason, doubt.detail, now)
         patient = launcher_ended is None and steady <= max(run.ended.values()) + timings.launcher
         return (run, ()) if patient else _finish_run(run, now)
     if launcher_ended is not None and steady > launcher_ended + timings.launcher:

@@ -180,6 +180,15 @@ def test_a_killed_mpirun_is_the_cause_also_where_a_wrapper_that_it_took_along_is
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, True)]
 
 
+def test_a_killed_mpirun_is_the_cause_also_where_all_wrappers_that_it_took_along_are_reported_before_it() -> None:
+    history = History().started()
+    for rank in history.run.started:
+        history.ends(rank, lost=True)
+    assert history.at(State.RUNNING)
+    history.after(0.2, LauncherEnded(-9))
+    assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun on a was killed by SIGKILL")
+
+
 def test_a_mpirun_that_died_of_a_dead_proxy_is_no_cause() -> None:
     history = History().started().ends(1, lost=True).feed(LauncherEnded(-13)).after(1.5)
     assert history.run.detail == "the wrapper of rank 1 on a was killed"
