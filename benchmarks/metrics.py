@@ -1,13 +1,15 @@
 """What sampling costs: CPU seconds of an hour's samples on one host, and the pace of a training with and without them.
 
 The hour is that of `--metrics-every 5`: 720 samples of this machine, with ranks of several processes each, taken faster
-than in a run. The training is examples/train_ddp.py under ``ipexctl run``, in pairs, each first in every second pair.
+than in a run. The training is one run of examples/train_ddp.py under ``ipexctl run --metrics-every 1``, five times as
+often as usual, which shows five times the cost. Its meter is stopped (SIGSTOP) in every second window of time, in the
+order ABBA: two runs differ by far more than samples cost, and so do long windows of a run. A window with samples has at
+least one: a meter that goes on after a pause samples at once.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import resource
 import signal
 import statistics
@@ -15,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from ground import Ground, arguments, conditions, hosts, number, table
+from ground import arguments, conditions, hosts, number, table
 from launch import as_installed, ours
 
 from ipexctl.protocol import messages, samples, seal
@@ -30,14 +33,15 @@ HOUR = 720  # samples
 PAUSE = 0.05  # seconds between two of them
 TREE = "import subprocess, sys, time; [subprocess.Popen(['sleep', '600']) for _ in range({})]; time.sleep(600)"
 EXAMPLE = Path(__file__).parents[1] / "examples/train_ddp.py"
-PACE = re.compile(r"^\d+│rank \d+: loss .*, (\d+) samples/s$", re.MULTILINE)
+WINDOW = 1.0  # seconds, as between two samples
+MARK = 2  # steps between two marks
+WARM = 1500  # marks before the first window
 
 
 def main() -> None:
     parser = arguments(__doc__ or "", hosts=1)
     parser.add_argument("--ranks", type=int, default=2, help="ranks of the host")
     parser.add_argument("--processes", type=int, default=8, help="processes of each rank, of the hour's samples")
-    parser.add_argument("--steps", type=int, default=2000, help="of the training")
     parser.add_argument("--venv", type=Path, help="an environment with torch and impi-rt; without it no training")
     given = parser.parse_args()
     machine = conditions()
@@ -48,7 +52,7 @@ def main() -> None:
     rows = [[name, f"{seconds:.2f}", f"{100 * seconds / 3600:.4f}"] for name, seconds in cost.items()]
     print(table(["part", "CPU s", "% of a core"], rows))
     if given.venv:
-        compare_training(given.venv, given.ranks, given.steps, given.rounds, machine)
+        compare_training(given.venv, given.ranks, given.rounds, machine)
 
 
 def measure_hour(ranks: int, processes: int) -> dict[str, float]:
@@ -113,41 +117,87 @@ def pass_on(lines: list[bytes], place: str) -> float:
     return time.process_time() - begun
 
 
-def compare_training(venv: Path, ranks: int, steps: int, rounds: int, machine: str) -> None:
-    """Prints the pace of pairs, with samples and without."""
+def compare_training(venv: Path, ranks: int, rounds: int, machine: str) -> None:
+    """Prints the pace of pairs of windows, with samples and without."""
     import json
 
     (venv / "ipexctl.json").write_text(json.dumps(as_installed(venv)))
-    cases = {"with samples": ("--metrics-every", "5"), "without": ("--metrics-every", "0")}
-    paces: dict[str, list[float]] = {name: [] for name in cases}
     with hosts(1, homes=True) as ground:
         (ground.place / "hosts/h000").mkdir(parents=True, mode=0o700)
         project = ground.place / "project"
         project.mkdir()
-        (project / "first.py").write_bytes(EXAMPLE.read_bytes())
-        for turn in range(rounds):
-            for name in sorted(cases, reverse=turn % 2 == 1):
-                paces[name].append(train(ground, venv, project, ranks, steps, cases[name]))
-                print(f"  pair {turn + 1}: {name}: {paces[name][-1]:.0f} samples/s", file=sys.stderr)
-    ratios = [with_ / without for with_, without in zip(*(paces[name] for name in cases), strict=True)]
-    print(f"\nexamples/train_ddp.py, {ranks} ranks, {steps} steps, {rounds} interleaved pairs. {machine}\n")
-    summaries = (statistics.median, min, max)
-    rows = [[name, *(number(summary(each)) for summary in summaries)] for name, each in paces.items()]
-    print(table(["", "samples/s, median", "least", "most"], rows))
-    print(f"\nRatio: {statistics.median(ratios):.4f} by the median of pairs ({min(ratios):.4f} to {max(ratios):.4f}).")
+        marks = [ground.place / f"marks.{rank}" for rank in range(ranks)]
+        (project / "first.py").write_bytes((Path(__file__).parent / "marked.py").read_bytes())
+        words = ours(ground, venv, project, "--backend", "gloo", "--metrics-every", f"{WINDOW:g}")
+        words[words.index("--ppn") + 1] = str(ranks)
+        words += [str(ground.place / "marks"), str(MARK), str(EXAMPLE), "--steps", str(10**9)]
+        run = subprocess.Popen(words, env=ground.env(), stdout=subprocess.DEVNULL, start_new_session=True)
+        try:
+            paces = alternate(marks, rounds)
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.wait(60)
+    ratios = [on / off for on, off in paces]
+    print(f"\nexamples/train_ddp.py, {ranks} ranks, {rounds} pairs of windows of {WINDOW:g} s. {machine}\n")
+    rows = [
+        [name, *(number(summary(each)) for summary in (statistics.median, min, max))]
+        for name, each in zip(("with samples", "without"), zip(*paces, strict=True), strict=True)
+    ]
+    print(table(["", "steps/s, median", "least", "most"], rows))
+    mean, error = statistics.fmean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
+    print(f"\nRatio: {statistics.median(ratios):.4f} by the median of pairs, {mean:.4f} ± {error:.4f} by their mean.")
 
 
-def train(ground: Ground, venv: Path, project: Path, ranks: int, steps: int, flags: tuple[str, ...]) -> float:
-    """Samples per second of all ranks."""
-    words = ours(ground, venv, project, "--backend", "gloo", *flags)
-    words[words.index("--ppn") + 1] = str(ranks)
-    done = subprocess.run(
-        [*words, "--steps", str(steps)], env=ground.env(), capture_output=True, text=True, timeout=600
-    )
-    paces = [float(pace) for pace in PACE.findall(done.stdout)]
-    if done.returncode or len(paces) != ranks:
-        sys.exit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return sum(paces)
+def alternate(marks: Sequence[Path], rounds: int) -> list[tuple[float, float]]:
+    """Steps per second in pairs of windows of one run: with samples, without."""
+    begun = time.monotonic()
+    while any(count_lines(mark) < WARM for mark in marks):
+        if time.monotonic() > begun + 120:
+            sys.exit("the training did not begin within 120 s")
+        time.sleep(0.5)
+    meter = find_meter()
+    windows: list[tuple[bool, float, float]] = []
+    try:
+        for turn in range(2 * rounds):
+            on = turn % 4 in (0, 3)
+            os.kill(meter, signal.SIGCONT if on else signal.SIGSTOP)
+            begun = time.monotonic()
+            time.sleep(WINDOW)
+            windows.append((on, begun, time.monotonic()))
+    finally:
+        os.kill(meter, signal.SIGCONT)
+    moments = [float(line) for line in marks[0].read_text().splitlines()]  # ranks that train together have one pace
+    paces = [(on, measure_pace(moments, since, until)) for on, since, until in windows]
+    return [(max(pair)[1], min(pair)[1]) for pair in zip(paces[::2], paces[1::2], strict=True)]
+
+
+def measure_pace(moments: Sequence[float], since: float, until: float) -> float:
+    """Steps per second between the first and the last mark within this time."""
+    inside = [moment for moment in moments if since <= moment <= until]
+    return MARK * (len(inside) - 1) / (inside[-1] - inside[0])
+
+
+def count_lines(mark: Path) -> int:
+    return mark.read_bytes().count(b"\n") if mark.exists() else 0
+
+
+def find_meter() -> int:
+    """The process that samples this machine for the run."""
+    found = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if sampling.METER.encode() in read_words(path)
+    ]
+    if len(found) != 1:
+        sys.exit(f"{len(found)} processes call themselves {sampling.METER}: one run at a time, please")
+    return found[0]
+
+
+def read_words(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return []
 
 
 if __name__ == "__main__":
