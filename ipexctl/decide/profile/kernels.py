@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ipexctl.model.profile import KernelTime
 from ipexctl.protocol import hooks
 
-MOST_KINDS = 2000  # of kernels that are told apart; oneDNN has a few hundred implementations
+MOST_KINDS = 2000  # of kernels of their own; oneDNN has a few hundred implementations
 # The instruction sets in the names of implementations (oneDNN: src/cpu/x64/cpu_isa_traits.hpp, and aarch64's).
 _ISA = re.compile(
     r"avx10_\d+(?:_\d+)?(?:_amx(?:_\d|_fp16)?)?|avx512_core(?:_amx_fp16|_amx|_fp16|_bf16_ymm|_bf16|_vnni)?"

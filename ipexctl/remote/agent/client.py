@@ -85,7 +85,7 @@ def watch(argv: "List[str]") -> int:
     if spec.timings.sample and frames.NO_SAMPLES not in argv[4:]:
         tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples.CAP, samples_offset)
     ends = {kind: tail.measure_end() for kind, tail in tails.items()}
-    behind = not any(offsets)  # a watcher that reconnects was told
+    behind = not any(offsets)  # a watcher that reconnects knows already
     written, pause = time.monotonic(), 0.02
     while True:
         # Asked before the files are read: nothing after it is missed.
