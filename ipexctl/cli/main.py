@@ -21,8 +21,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train PyTorch on your Xeon and EPYC hosts over SSH, with a real mpirun.",
-    epilog="Exit codes: 0 done · 2 input · 3 unreachable · 4 step · 5 rank · 6 lost or limit · 7 busy · 8 left over"
-    " · 9 not stored · 70 bug · 130 interrupted",
+    epilog="Exit codes: 0 done, 2 input, 3 unreachable, 4 step, 5 rank, 6 lost or limit, 7 busy, 8 left over, "
+    "9 not stored, 70 bug, 130 interrupted",
 )
 for group in (job, play, examples, stack, runs, saved, tools):
     app.add_typer(group.app)

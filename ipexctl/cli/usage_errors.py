@@ -173,10 +173,13 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def _find_nearest(word: str, names: Sequence[str]) -> str | None:
-    """The name that is most like the word; of several the one that begins as it does."""
+    """The name that is most like the word: the same letters in another order, else those that most of it shares; of
+    several the one that begins as it does."""
     from difflib import SequenceMatcher
 
     def compute_likeness(name: str) -> tuple[float, int]:
+        if sorted(name) == sorted(word):
+            return 1.0, 0
         same = next(
             (at for at, (a, b) in enumerate(zip(word, name, strict=False)) if a != b), min(len(word), len(name))
         )

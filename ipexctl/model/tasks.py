@@ -382,7 +382,7 @@ class Run(Task):
     hugepages: bool = flag(False, "Request huge pages for large tensors.", "Environment", advanced=True)
     isa: Isa = flag(
         "native",
-        "Instruction-set level: that of each host (native), of all (common), or one of AVX2 … AMX_FP16.",
+        "Instruction-set level: that of each host (native), of all (common), or one from AVX2 to AMX_FP16.",
         "Environment",
         "native|common|LEVEL",
     )

@@ -8,8 +8,8 @@ from typing import IO, Any, TextIO
 
 # For terminals whose locale has ASCII only: signs of ours that mean something, each as wide as before.
 _ASCII = str.maketrans(
-    "✓✗·│▌◀›‹─━╸╺…×≠±−–←→↔↑↓▏▎▍▋▊▉⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏▁▂▃▄▅▆▇█«»‘’“”µ≥≤├╰╭└",
-    "+x-||<><-== ~x!~--<>=^v||||||" + 10 * "*" + "_.-~=+*#" + "<>''\"\"u><++++",
+    "✓✗·│▌◀›‹─━…×≠±−–←→↔↑↓▏▎▍▋▊▉⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏▁▂▃▄▅▆▇█«»‘’“”µ≥≤├╰╭└",
+    "+x-||<><-=~x!~--<>=^v||||||" + 10 * "*" + "_.-~=+*#" + "<>''\"\"u><++++",
 )
 
 

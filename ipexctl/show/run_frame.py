@@ -27,20 +27,21 @@ _SPARK, _WIDE_SPARK = 12, 24  # cells of a sparkline
 _LAST = 30  # cells that a last line needs to be worth its place beside figures
 _HIDDEN = 50  # lines of a rank beyond those shown that are searched for harmless ones
 
-_KEYS = (
-    ("↑ ↓ j k", "the rank, or the host, above and below"),
-    ("tab", "the next rank that others wait for or that failed"),
-    ("r", "a rank by its number"),
-    ("Enter", "a host's ranks; a rank's log on the whole screen"),
-    ("PgUp PgDn g G", "leaf through the log; G follows it again"),
-    ("/ n N", "search the log: upwards, on, downwards"),
-    ("w", "known harmless lines: how many, and why"),
-    ("space", "pause the screen; the run goes on"),
-    ("d", "detach: the run goes on without this screen"),
-    ("Esc", "back"),
-    ("Ctrl-C", "stop the run; once more: kill it"),
-    ("Ctrl-Z", "suspend this screen; the run goes on"),
+_KEYS = (  # keys, what they do, the same for a narrow screen
+    ("↑ ↓ j k", "the rank, or the host, above and below", "another rank or host"),
+    ("tab", "the next rank that others wait for or that failed", "next stalled or failed"),
+    ("r", "a rank by its number", "a rank by its number"),
+    ("Enter", "a host's ranks; a rank's log on the whole screen", "its ranks; its log"),
+    ("PgUp PgDn g G", "leaf through the log; G follows it again", "the log; G follows it"),
+    ("/ n N", "search the log: upwards, on, downwards", "search up, on, down"),
+    ("w", "known harmless lines: how many, and why", "harmless lines"),
+    ("space", "pause the screen; the run goes on", "pause the screen"),
+    ("d", "detach: the run goes on without this screen", "detach; the run goes on"),
+    ("Esc", "back", "back"),
+    ("Ctrl-C", "stop the run; once more: kill it", "stop; once more: kill"),
+    ("Ctrl-Z", "suspend this screen; the run goes on", "suspend this screen"),
 )
+_KEY_CELLS = 15
 
 
 def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
@@ -48,11 +49,12 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     board = view.board
     for rank in board.ranks:
         rank.refresh(now, 0.25 if len(board.ranks) <= FEW else 1.0)
-    unusual = [] if view.full_screen else _draw_unusual(board, width, min(max(height // 5, 2), 10))
+    alone = view.full_screen or view.panel == "keys"
+    unusual = [] if alone else _draw_unusual(board, width, min(max(height // 5, 2), 10))
     verdict = _draw_verdict(board, width, max(height * 2 // 5, 1))
     room = height - 2 - len(verdict) - len(unusual)
     rows = min(max(room // 2, 3), max(len(board.ranks), 1))
-    grid = [] if view.full_screen else _draw_ranks(view, width, rows, now, headed=height >= 14)
+    grid = [] if alone else _draw_ranks(view, width, rows, now, headed=height >= 14)
     pane = _draw_pane(view, width, max(room - len(grid) - 1, 1))
     lines = [_draw_header(board, width, now), *verdict, *grid, *pane, *unusual]
     return Group(*lines[: height - 1], _draw_footer(view, width))
@@ -344,7 +346,7 @@ def _format_bytes(count: float | None) -> str:
 def _draw_pane(view: View, width: int, rows: int) -> list[Text]:
     view.page = rows
     if view.panel == "keys":
-        return _pad_rows(draw_rule("keys", width, "Esc back"), _draw_keys(view), rows)
+        return _pad_rows(draw_rule("keys", width, "Esc back"), _draw_keys(view, width), rows)
     if view.panel == "harmless":
         return _pad_rows(draw_rule("known harmless lines", width, "Esc back"), _draw_harmless(view.board, width), rows)
     rank = view.followed
@@ -379,9 +381,10 @@ def _draw_older_lines(view: View, rank: RankView, width: int, rows: int) -> list
     return lines
 
 
-def _draw_keys(view: View) -> list[Text]:
-    keys = [(key, what) for key, what in _KEYS if key != "d" or view.can_detach]
-    return [make_row((f"{key:<15}", STRONG), what) for key, what in keys]
+def _draw_keys(view: View, width: int) -> list[Text]:
+    keys = [each for each in _KEYS if each[0] != "d" or view.can_detach]
+    narrow = max(cell_len(what) for _, what, _ in keys) + _KEY_CELLS > width
+    return [make_row((f"{key:<{_KEY_CELLS}}", STRONG), short if narrow else what) for key, what, short in keys]
 
 
 def _draw_harmless(board: Board, width: int) -> list[Text]:

@@ -10,7 +10,7 @@ from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.frame_lines import fill_cells, make_row
-from ipexctl.show.sanitise import escape, escape_lines, strip_colours
+from ipexctl.show.sanitise import escape, escape_lines, one_line, strip_colours
 from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, Part, labelled, outcome, sentences, text, whole
 
 
@@ -32,8 +32,9 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     elif not run.reason:
         items += [text(f"run {run.run} goes on: {many}"), *stall]
     else:
-        items.append(outcome(False, f"{_REASONS[run.reason]}{after}".rstrip(",")))
-        items += sentences(run.detail, 2) if run.detail else []
+        stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
+        items.append(outcome(False, f"{_REASONS[run.reason]}{after}".rstrip(",") + stopper))
+        items += sentences(run.detail, 2) if run.detail and not stopper else []
         items += [*stall, *(_format_diagnosis(run) if run.reason != "done" else [])]
         items += [labelled("  ended", f"by us: {phrases.format_ranks(run.stopped)}")] if run.stopped else []
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]

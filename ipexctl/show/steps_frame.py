@@ -1,8 +1,9 @@
 """The frame of verbs that do steps on hosts: doctor, install, sync …"""
 
+from collections.abc import Iterable
+
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -59,34 +60,64 @@ def _count_hosts(board: Board, hosts: list[HostView]) -> str:
 def _draw_host_rows(board: Board, hosts: list[HostView], width: int, now: float) -> RenderableType:
     grid = Table.grid(padding=(0, 1, 0, 0))
     names = min(max((cell_len(escape(host.name or _HERE)) for host in hosts), default=0), 24)
-    bar = 20 if width >= 60 and any(host.state == "busy" and host.total > 0 for host in hosts) else 0
-    for cells_wide in (1, names, *([bar] if bar else []), max(width - names - bar - 5, 8)):
+    room = max(width - names - 4, 8)
+    words = {id(host): _describe_work(host, now) for host in hosts if host.state == "busy"}
+    bar = _choose_bar(words.values(), room) if width >= 60 and any(host.total > 0 for host in hosts) else 0
+    room -= bar + 1 if bar else 0
+    for cells_wide in (1, names, *([bar] if bar else []), room):
         grid.add_column(width=cells_wide, no_wrap=True, overflow="ellipsis")
     for host in hosts:
-        mark, state = _describe_host(board, host, now)
+        if host.state == "busy":
+            mark, state = Text(_SPIN[int(now * 8) % len(_SPIN)]), text(_fit_words(words[id(host)], room))
+        else:
+            mark, state = _describe_host(board, host)
         cells: list[RenderableType] = [mark, text(host.name or (_HERE, QUIET))]
         if bar:
-            has = host.state == "busy" and host.total > 0
-            done = min(host.done, host.total)
-            cells.append(ProgressBar(total=host.total, completed=done, width=bar) if has else Text(""))
+            cells.append(_draw_bar(host, bar) if host.state == "busy" and host.total > 0 else Text(""))
         grid.add_row(*cells, state)
     return grid
 
 
-def _describe_host(board: Board, host: HostView, now: float) -> tuple[Text, Text]:
+_BARS = (20, 12)  # cells of a bar
+
+
+def _choose_bar(every: Iterable[list[str]], room: int) -> int:
+    """The longest bar beside which the words of all hosts have room; else the shortest."""
+    most = max((cell_len(words[0]) for words in every), default=0)
+    return next((bar for bar in _BARS if most + bar + 1 <= room), _BARS[-1])
+
+
+def _draw_bar(host: HostView, cells: int) -> Text:
+    """What is done in heavy cells, what is left in light ones: told apart without colours, and in ASCII."""
+    heavy = cells * min(host.done, host.total) // host.total
+    return text("━" * heavy, ("─" * (cells - heavy), QUIET))
+
+
+def _fit_words(every: list[str], room: int) -> str:
+    """The first of these that has room; no figure is cut."""
+    return next((words for words in every if cell_len(words) <= room), every[-1])
+
+
+def _describe_work(host: HostView, now: float) -> list[str]:
+    """What a host is at, in all words, then in fewer and fewer."""
+    detail = one_line(host.detail)
+    pace = phrases.format_pace(host.done - host.skipped, host.total - host.skipped, host.unit, now - host.moved)
+    parts = [one_line(host.step)]
+    if host.total > 0 or host.done:
+        parts.append(phrases.format_short_amount(host.done, host.total, host.unit))
+    parts += pace.split(", ") if host.moved and pace else []
+    # Nothing longer than a few seconds goes by without a sign of time.
+    if host.total <= 0 and now - host.since >= 3:
+        parts += [phrases.format_duration(now - host.since)]
+    shares = [f"{parts[0]} · {parts[1].partition(' of ')[0]}"] if host.total > 0 else []
+    whole = [" · ".join([*parts, detail])] if detail else []
+    return [*whole, *(" · ".join(parts[:count]) for count in range(len(parts), 1, -1)), *shares, parts[0]]
+
+
+def _describe_host(board: Board, host: HostView) -> tuple[Text, Text]:
     if host.failure is not None:
         return text(("✗", BAD)), text((one_line(host.failure.what), BAD))
     detail = one_line(host.detail)
-    if host.state == "busy":
-        parts = [host.step]
-        if host.total > 0 or host.done:
-            parts.append(phrases.format_short_amount(host.done, host.total, host.unit))
-        pace = phrases.format_pace(host.done - host.skipped, host.total - host.skipped, host.unit, now - host.moved)
-        parts += [word for word in (pace if host.moved else "", detail) if word]
-        # Nothing longer than a few seconds goes by without a sign of time.
-        if host.total <= 0 and now - host.since >= 3:
-            parts.append(phrases.format_duration(now - host.since))
-        return Text(_SPIN[int(now * 8) % len(_SPIN)]), text(" · ".join(parts))
     if not host.outcome:
         return Text(" "), text(("waits", QUIET))
     mark = {"failed": ("✗", BAD), "skipped": ("-", QUIET), "changed": ("✓", WARN)}.get(host.outcome, ("✓", GOOD))

@@ -57,10 +57,12 @@ class Rows:
         columns = ([name, *(row.get(name, "") for row in self._rows)] for name in self._names)
         *widths, last = (max(map(phrases.count_cells, column)) + 2 for column in columns)
         before = sum(widths)
-        if before + last - 2 <= options.max_width or before <= options.max_width * 0.6:
+        room = max(map(phrases.count_cells, self._names))
+        paths = not any(" " in row.get(self._names[-1], "") for row in self._rows)  # they cannot be broken
+        whole_below = paths and room + last <= options.max_width
+        if before + last - 2 <= options.max_width or (before <= options.max_width * 0.6 and not whole_below):
             yield from self._format_table(widths, before)
             return
-        room = max(map(phrases.count_cells, self._names))
         for index, row in enumerate(self._rows):
             yield from [Text("")] if index else []
             yield from (labelled(name, row[name], room=room + 1) for name in self._names if row.get(name))

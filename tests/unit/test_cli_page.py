@@ -64,6 +64,11 @@ def test_the_page_has_every_command_and_no_other() -> None:
     assert SECTIONS.keys() == COMMANDS.keys(), AGAIN
 
 
+def test_a_help_is_ascii_on_every_terminal() -> None:
+    """Help is printed by Click as it is: it does not pass `Pipe`, which has a sign of ASCII for each of ours."""
+    assert not [path for path, text in SECTIONS.items() if not text.isascii()]
+
+
 @pytest.mark.parametrize("path", COMMANDS)
 def test_the_page_has_every_flag_and_every_sentence_of_a_command(path: str) -> None:
     command, body = COMMANDS[path], SECTIONS.get(path, "")

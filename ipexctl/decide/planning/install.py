@@ -25,6 +25,7 @@ from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import Inspection
 
 DEFAULT_VENV = ".local/share/ipexctl/env"  # below the home directory
+ANOTHER_PATH = advise("install", "--venv", "/opt/ipexctl", text="another path for the environment, such as:")
 Do = Literal["nothing", "tidy", "switch", "build"]
 From = Literal["hosts", "controller"]
 
@@ -190,10 +191,9 @@ def plan_install(
     downloads; without them whether a host reaches the index at all. ``markers``: of installed environments."""
     steps: dict[str, Step] = {}
     failures: list[Failure] = []
-    hint = "another place: --venv PATH"
     for host, state in seen.items():
         if state.kind not in {"absent", "ours"}:
-            failures.append(Failure(host, Kind.STEP, printable(state.why, 300), hint, "foreign"))
+            failures.append(Failure(host, Kind.STEP, printable(state.why, 300), ANOTHER_PATH, "foreign"))
             continue
         if state.active == lock.id:
             lost = describe_drift(lock.packages, state.packages) if state.packages is not None else []

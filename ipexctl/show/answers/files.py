@@ -34,11 +34,12 @@ def format_transfers(hosts: Mapping[str, SyncedHost | FetchedHost | FailedTransf
 def _format_amount(transfer: SyncedHost | FetchedHost) -> str:
     """``3 files, 1.2 KiB to {}``, with a placeholder for the directory."""
     sync = isinstance(transfer, SyncedHost)
-    parts = [f"{pluralize(transfer.files, 'file')}, {format_size(transfer.bytes)}"] if transfer.files else []
-    if isinstance(transfer, SyncedHost) and transfer.removed:
-        parts.append(f"{transfer.removed} removed")
-    if parts:
-        return f"{', '.join(parts)} {'to' if sync else 'into'} {{}}"
+    removed = transfer.removed if isinstance(transfer, SyncedHost) else 0
+    if transfer.files:
+        size = f"{pluralize(transfer.files, 'file')}, {format_size(transfer.bytes)} {'to' if sync else 'into'} {{}}"
+        return f"{size}, {removed} removed" if removed else size
+    if removed:
+        return f"{pluralize(removed, 'file')} removed from {{}}"
     if isinstance(transfer, SyncedHost):
         return "directories only, to {}" if transfer.changed else "nothing to do, {} is the same"
     same = f"{pluralize(transfer.same, 'file')} the same in {{}}"

@@ -15,7 +15,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.packages.resolve import read_uv_errors, strip_error_prefix
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError, Session, load_session_program
-from ipexctl.decide.planning.install import group_hosts_by_tokens
+from ipexctl.decide.planning.install import ANOTHER_PATH, group_hosts_by_tokens
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, PhaseStarted, StepOutcome
 from ipexctl.model.facts import Facts
@@ -169,12 +169,12 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
                 by = f"{owner.user}@{owner.host} (pid {owner.pid}) since {since}"
             what = f"busy: {by} installs into {venv}"
     elif error.code == "no-locks":
-        hint = "another place: --venv PATH"
+        hint = ANOTHER_PATH
     elif error.code == "residue":
         kind = Kind.RESIDUE
     elif error.code == "no-space":
         lack = _read_details(Shortage, error.more)
-        what, hint = f"no space left while unpacking ({error.what})", "another place: --venv PATH"
+        what, hint = f"no space left while unpacking ({error.what})", ANOTHER_PATH
         if lack:
             what = f"no space left: need {format_size(lack.need)}, {format_size(lack.free)} free in {lack.at}"
     else:

@@ -114,7 +114,8 @@ def init(
         yield Message(what, "warning", code="unreachable")
     shown = _shorten_path(target.playbook)
     check, play = advise("play", shown, "--check"), advise("play", shown)
-    ranks, precision = f"{answers.ppn} on each of {len(inventory)}", "bf16" if answers.precision == "bf16" else "fp32"
+    ranks = f"{answers.ppn} on each of {pluralize(len(inventory), 'host')}"
+    precision = "bf16" if answers.precision == "bf16" else "fp32"
     files = (str(target.playbook), target.hosts or str(target.hostfile))
     yield Answer(InitAnswer(*files, stack.name, ranks, precision, next=check, then=play))
     yield end

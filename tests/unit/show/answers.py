@@ -174,5 +174,5 @@ ANSWERS: tuple[tuple[str, str, str, AnyAnswer], ...] = (
         f"ipexctl doctor -f {_LAB}/hostfile",
         tuple(LabHost(f"lab{n}", "127.0.0.1", 44507 + n, True, 1, f"{_LAB}/lab{n}/home") for n in range(2)))),
     ("init", "a playbook was written", "init", InitAnswer("train.yaml", "hosts", "torch 2.8.0 + ipex 2.8.0",
-        "2 on each of 2", "bf16", next="ipexctl play train.yaml --check", then="ipexctl play train.yaml")),
+        "2 on each of 2 hosts", "bf16", next="ipexctl play train.yaml --check", then="ipexctl play train.yaml")),
 )  # fmt: skip

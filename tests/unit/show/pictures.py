@@ -8,10 +8,12 @@ The runs were recorded by tests/faults/record_screens.py on two real hosts; the 
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -21,13 +23,16 @@ from rich.color import ColorSystem
 from rich.default_styles import DEFAULT_STYLES
 from rich.style import Style
 
+from ipexctl.cli import app
 from ipexctl.decide.reports import Folding
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.answers.install import VerifyAnswer
 from ipexctl.model.answers.play import PlayAnswer, PlayedStep
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Stamped
+from ipexctl.model.hints import advise
 from ipexctl.show import event_json, typeset
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding
@@ -40,20 +45,22 @@ ROOT = Path(__file__).parents[3]
 DATA, IMAGES = ROOT / "tests/data/screens", ROOT / "docs/images"
 SHEETS = IMAGES / "screens"
 WIDTHS, WIDTH, HEIGHT = (40, 80, 120, 160), 80, 24
-SETTINGS = ("run", "hang", "failed", "install", "doctor-ended", "play", "ps")  # shown in each setting of a terminal
 SHOWN = 40  # lines of a dumb terminal, whose output has no end of its own
 _SAVED = "/home/me/.local/state/ipexctl/runs/2026-11-21T2200-"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A screen: ``at`` so many seconds after the first event (None: when the command has ended)."""
+    """A screen: ``at`` so many seconds after the first event (None: when the command has ended), after ``keys``. Where
+    there is a ``command``, it is what that prints, and there are no events."""
 
     name: str
     title: str
-    events: Callable[[], Iterable[Stamped]]
+    events: Callable[[], Iterable[Stamped]] = list
     at: float | None = None
     drawn: bool = False  # there is a picture in docs/images too
+    keys: tuple[str, ...] = ()
+    command: str = ""
 
 
 def recorded(name: str) -> Callable[[], Iterator[Stamped]]:
@@ -73,8 +80,14 @@ def _answer(verb: str, value: AnyAnswer, *, failed: bool = False) -> Callable[[]
         failure = Failure("node1", Kind.STEP, "sh ended with status 3: no such dataset", code="status")
         every += [e.StepEnded("node0", "the stack", "changed"), e.StepEnded("node1", "the stack", "ok")]
         every += [e.StepEnded("node1", "train", "failed"), e.HostFailed(failure)]
+    if isinstance(value, VerifyAnswer):
+        every += [e.HostFailed(Failure(*each, advise("install"))) for each in _name_failures(value)]
     every += [e.Answer(value), e.Ended(verb, Exit.STEP if failed else Exit.OK)]
     return lambda: streams.stamp([*every])
+
+
+def _name_failures(value: VerifyAnswer) -> list[tuple[str, Kind, str]]:
+    return [(host, Kind.STEP, why) for host, why in value.failed.items()]
 
 
 _STEPS = (PlayedStep("the stack", "install", 0), PlayedStep("train", "run", 5), PlayedStep("results", "fetch", None))
@@ -89,12 +102,25 @@ PICTURES = (
     Picture("failed", "rank 1 raises an exception", recorded("failed"), drawn=True),
     Picture("memory", "the kernel kills rank 1, whose memory group is full", recorded("memory"), drawn=True),
     Picture("disk", "rank 1 saves a checkpoint on a full disk", recorded("disk"), drawn=True),
+    Picture("many", "64 ranks: a row for each host", lambda: streams.run(8, 8), 21.0),
+    Picture("many-host", "the ranks of one of them (Enter)", lambda: streams.run(8, 8), 21.0, keys=("j", "enter")),
+    Picture("log", "what one rank printed (j, Enter)", streams.training, 21.0, keys=("j", "enter")),
+    Picture("search", "a search in it", streams.training, 21.0, keys=("enter", "/", *"step 17", "enter")),
+    Picture("harmless", "the lines that were folded (w)", streams.training, 21.0, keys=("w",)),
+    Picture("keys", "the keys (?)", streams.training, 21.0, keys=("?",)),
+    Picture("stopping", "Ctrl-C was pressed", lambda: streams.stopping("stop"), 21.0),
+    Picture("killing", "Ctrl-C was pressed twice", lambda: streams.stopping("stop", "kill"), 21.0),
     Picture("doctor", "doctor at work on 8 hosts", lambda: streams.doctor(8), 1.51),
     Picture("doctor-ended", "what doctor found", lambda: streams.doctor(8), drawn=True),
     Picture("install", "wheels on their way", lambda: streams.install(8), 2.51, drawn=True),
     Picture("install-ended", "the end of an install", lambda: streams.install(8)),
     Picture("play", "the end of a play", _answer("play", _PLAY, failed=True)),
     *(Picture(name, title, _answer(verb, answer)) for name, title, verb, answer in ANSWERS),
+    Picture("help", "the help of a command", command="run --help"),
+    Picture("commands", "the help of the program", command="--help"),
+    Picture("examples", "what comes with the program", command="examples"),
+    Picture("wrong-word", "a command that is none", command="rnu -f hosts train.py"),
+    Picture("wrong-flag", "an option that is none", command="run -f hosts --pnp 2 train.py"),
 )
 
 
@@ -108,6 +134,9 @@ class _Still(Live):
         """A frame that nobody keeps: what it showed has been seen."""
         self._make_frame(*self._console.size, now)
 
+    def press(self, key: str) -> None:
+        self._view.press(key)
+
     def draw(self, now: float) -> None:
         width, height = self._console.size
         self._view.keys = True
@@ -120,6 +149,8 @@ class _Still(Live):
 
 def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "utf-8") -> bytes:
     """What the command writes to a terminal of this size until this moment."""
+    if picture.command:
+        return _run_command(picture.command, width, encoding)
     for style in DEFAULT_STYLES.values():
         style._ansi = None  # Rich keeps the codes of the colour system that asked first
     Style.parse.cache_clear()
@@ -139,14 +170,28 @@ def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "u
         report = folding.report()
         sink.close(replace(report, saved=_SAVED + report.verb if report.run else ""))
     else:
+        sink.look(events[0].at + picture.at)
+        for key in picture.keys:
+            sink.press(key)
         sink.draw(events[0].at + picture.at)
     data = raw.getvalue()
     sink.close()
     return data
 
 
+def _run_command(command: str, width: int, encoding: str = "utf-8") -> bytes:
+    """What ipexctl itself writes to a terminal, of both its outputs."""
+    raw = Terminal(encoding)
+    with set_environ("COLUMNS", str(width)), io.TextIOWrapper(raw, encoding, write_through=True) as text:
+        with redirect_stdout(text), redirect_stderr(text), suppress(SystemExit):
+            app(shlex.split(command), prog_name="ipexctl")
+        return raw.getvalue()
+
+
 def write_plainly(picture: Picture) -> str:
     """What a dumb terminal shows in the end."""
+    if picture.command:
+        return _run_command(picture.command, WIDTH).decode()
     out, folding = Pipe(raw := Terminal(), choose_terminal_encoding({"TERM": "dumb"})), Folding(read_known_errors)
     sink = Plain(out, out)
     for stamped in picture.events():
@@ -219,9 +264,8 @@ def files() -> Iterator[tuple[Path, Callable[[], str]]]:
         if picture.drawn:
             yield IMAGES / f"{picture.name}.svg", lambda picture=picture: as_picture(picture)  # type: ignore[misc]
         yield SHEETS / f"{picture.name}.svg", lambda picture=picture: as_width_sheet(picture)  # type: ignore[misc]
-        if picture.name in SETTINGS:
-            name = f"{picture.name}-settings.svg"
-            yield SHEETS / name, lambda picture=picture: as_setting_sheet(picture)  # type: ignore[misc]
+        name = f"{picture.name}-settings.svg"
+        yield SHEETS / name, lambda picture=picture: as_setting_sheet(picture)  # type: ignore[misc]
 
 
 if __name__ == "__main__":

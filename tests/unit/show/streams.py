@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ipexctl.decide.planning.install import ANOTHER_PATH
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
@@ -88,9 +89,9 @@ def doctor(count: int = 8, seed: int = 0) -> Iterator[Stamped]:
             "CPU002",
             "error",
             (odd,),
-            "lowers the cluster to AVX512_VNNI: bf16 would be emulated there",
+            "lowers the cluster to AVX512_VNNI (bf16 would be emulated there)",
             "flags without avx512_bf16 and amx_bf16",
-            f"drop it: --limit '!{odd}'   or cap all: --isa common",
+            f"leave it out (--limit '!{odd}'), or cap all hosts: run --isa common",
         ),
         Finding("NET004", "warning", hosts[:2], "MTU 9000 set, 1500 passes", "", "ip link set eth1 mtu 1500"),
         Finding("EOL001", "info", (), "has IPEX, which ended with 2.8: this stack works, there will be no newer one"),
@@ -125,8 +126,8 @@ def install(count: int = 8, seed: int = 1) -> Iterator[Stamped]:
             if host == full and done[host] > total / 3:
                 waiting.discard(host)
                 yield Stamped(at, e.StepEnded(host, "upload wheels", "failed", "no space left on device"))
-                what = "no space left: /home has 0.6 GiB free, 3.4 GiB needed"
-                yield Stamped(at, e.HostFailed(Failure(host, Kind.STEP, what, "--venv /scratch/env", "disk")))
+                what = "no space left: need 3.4 GiB, 614 MiB free in /home"
+                yield Stamped(at, e.HostFailed(Failure(host, Kind.STEP, what, ANOTHER_PATH, "no-space")))
             elif done[host] >= total:
                 waiting.discard(host)
                 yield Stamped(at, e.StepEnded(host, "upload wheels", "changed", "1.2 GiB"))
@@ -151,13 +152,13 @@ def run(
     hosts = names(count)
     ranks = tuple(host for host in hosts for _ in range(ppn))
     at = START
-    title = f"train_ddp.py  {count} hosts × {ppn} ranks  gloo bf16"
-    yield Stamped(at, e.Started("run", title, hosts, plan="mpirun -n 8 …\n"))
+    yield Stamped(at, e.Started("run", "train_ddp.py", hosts, plan="mpirun -n 8 …\n"))
     for host in hosts:
         yield Stamped(at, e.StepStarted(host, "sync"))
         at += 0.05
         yield Stamped(at, e.StepEnded(host, "sync", "changed", "3 files"))
-    yield Stamped(at, e.RunStarted("1031-k7", hosts[0], ranks, "mpirun -n 8 …"))
+    isas = dict.fromkeys(hosts, "AMX")
+    yield Stamped(at, e.RunStarted("1031-k7", hosts[0], ranks, "mpirun -n 8 …", 0.0, "", "gloo", "bf16", isas))
     for stage in ("start", "python", "torch", "rendezvous", "running"):
         for rank, host in enumerate(ranks):
             at += chance.random() / len(ranks)
@@ -228,6 +229,16 @@ def training(slow: int = 5, steps: int = 40, rate: float = 2.31) -> Iterator[Sta
                 busy = [27.4, 13.1 if 2 * number + 1 == slow else 27.3]
                 own = tuple(e.RankSample(2 * number + n, cpu, (31 + n) * GIB) for n, cpu in enumerate(busy))
                 yield Stamped(at, e.HostSample(host, at, 5.0, 55.0, 112, 70 * GIB, 503 * GIB, ranks=own))
+
+
+def stopping(*codes: str) -> Iterator[Stamped]:
+    """`training`, of which the user asked that it ends: "stop" is the first Ctrl-C, "kill" the second."""
+    messages = {"stop": "stopping (again to kill)", "kill": "killing"}
+    for stamped in training():
+        if stamped.at > START + 20:
+            break
+        yield stamped
+    yield from stamp([e.Message(messages[code], "warning", code=code) for code in codes], START + 20)
 
 
 _KERNEL = b"""[W1120 09:31:04.000000000 OperatorEntry.cpp:218] Warning: Warning only once for all operators

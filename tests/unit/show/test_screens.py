@@ -387,7 +387,7 @@ def test_sync_and_fetch_say_how_much_went_where() -> None:
     hosts: dict[str, SyncedHost | FailedTransfer] = {"lab0": sent, "lab1": sent, "lab2": same}
     hosts |= {"lab3": replace(same, changed=True), "lab4": FailedTransfer("no space", "disk")}
     assert drawn(screens.format_answer(SyncAnswer(False, hosts))).splitlines() == [
-        "✓ lab[0-1]  3 files, 1.2 KiB, 1 removed to /home/me/{x}",
+        "✓ lab[0-1]  3 files, 1.2 KiB to /home/me/{x}, 1 removed",
         "✓ lab2  nothing to do, /home/me/{x} is the same",
         "✓ lab3  directories only, to /home/me/{x}",
     ]
