@@ -1,4 +1,5 @@
-"""What `sitecustomize` in a rank shares with the agent. It lies beside it on the rank's path and imports nothing."""
+"""What `sitecustomize` in a rank shares with the agent. It lies beside it on the rank's path, and importing it
+imports nothing else."""
 
 DIRECTORY_ENV = "IPEXCTL_DIR"  # the run's directory on the host
 RANK_ENV = "IPEXCTL_RANK"
@@ -26,3 +27,31 @@ CONNECTED = "connected"
 FIRST_COLLECTIVE = "first collective"
 RUNNING = "running"
 STAGES = (PYTHON, TORCH, RENDEZVOUS, CONNECTED, FIRST_COLLECTIVE, RUNNING)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def find_hooked_spec(name: str, path: "Any", finder: "Any", hook: "Any") -> "Any":
+    """The spec of a module that is about to be imported from ``path``; ``hook`` is called with it when its code has run.
+
+    ``finder``, which the import system has just asked, is asked no more. None where anything goes wrong: the import
+    goes on without it."""
+    try:
+        import sys
+        from importlib.machinery import PathFinder
+
+        sys.meta_path.remove(finder)
+        spec = PathFinder.find_spec(name, path)
+        loader: Any = spec.loader if spec else None
+        execute = loader.exec_module
+
+        def execute_and_hook(module: "Any") -> None:
+            execute(module)
+            hook(module)
+
+        loader.exec_module = execute_and_hook
+        return spec
+    except Exception:
+        return None

@@ -228,12 +228,12 @@ def plan_install(
         if state.free < need:
             free = f"{format_size(state.free)} free in {printable(state.at, 300)}"
             what = f"no space left: need {format_size(need)}, {free}"
-            failures.append(Failure(host, Kind.STEP, what, hint, "no-space"))
+            failures.append(Failure(host, Kind.STEP, what, ANOTHER_PATH, "no-space"))
             continue
         files = len(wheels) * _FILES + any(wheel.name == "torch" for wheel in wheels) * _FILES_OF_TORCH
         if state.files is not None and state.files < files:
             what = f"no room for {pluralize(files, 'file', ',')}: {state.files:,} free in {printable(state.at, 300)}"
-            failures.append(Failure(host, Kind.STEP, what, hint, "no-space"))
+            failures.append(Failure(host, Kind.STEP, what, ANOTHER_PATH, "no-space"))
             continue
         repair = state.active == lock.id
         steps[host] = Step("build", cause, way, need, repair, wheels, base.id if base else "", removed, measured)

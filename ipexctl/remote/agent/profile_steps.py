@@ -47,24 +47,7 @@ class StepProfiler:
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """Asked by the import system before its own finders, until torch's optimizers are loaded."""
-        if name != OPTIMIZER:
-            return None
-        try:
-            sys.meta_path.remove(self)
-            from importlib.machinery import PathFinder
-
-            spec = PathFinder.find_spec(name, path, target)
-            loader: Any = spec.loader if spec else None
-            execute = loader.exec_module
-
-            def executed(module: "Any") -> None:
-                execute(module)
-                self.hook_optimizers(module)
-
-            loader.exec_module = executed
-            return spec
-        except Exception:
-            return None  # without a profile, then
+        return names.find_hooked_spec(name, path, self, self.hook_optimizers) if name == OPTIMIZER else None
 
     def hook_optimizers(self, module: "Any") -> None:
         """torch has hooks of all optimizers from 2.0 on (pytorch/pytorch#89176); before, each class is wrapped when its

@@ -139,22 +139,7 @@ class Hooks:
         if name == "torch":
             self.record_stage(names.TORCH)
         elif name == "torch.distributed":
-            try:
-                sys.meta_path.remove(self)
-                from importlib.machinery import PathFinder
-
-                spec = PathFinder.find_spec(name, path, target)
-                loader: Any = spec.loader if spec else None
-                execute = loader.exec_module
-
-                def executed(module: "Any") -> None:
-                    execute(module)
-                    self.wrap_collectives(module)
-
-                loader.exec_module = executed
-                return spec
-            except Exception:
-                pass  # without its later stages, then
+            return names.find_hooked_spec(name, path, self, self.wrap_collectives)
         return None
 
     def wrap_collectives(self, module: "Any") -> None:
