@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def find_hooked_spec(name: str, path: "Any", finder: "Any", hook: "Any") -> "Any":
-    """The spec of a module that is about to be imported from ``path``; ``hook`` is called with it when its code has run.
+    """The spec of a module that is about to be imported from ``path``; ``hook`` is called with it once its code ran.
 
     ``finder``, which the import system has just asked, is asked no more. None where anything goes wrong: the import
     goes on without it."""
