@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ipexctl.model import events as e
+from ipexctl.model.bench_lines import reword_output
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import select_attributes
-from ipexctl.show.bench_lines import reword_output
 from ipexctl.show.rank_log import RankLog, Spool, format_line
 from ipexctl.show.rank_view import RankView
 from ipexctl.show.sanitise import escape, one_line

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer, is_dry
+from ipexctl.model.bench_lines import reword_output
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import to_json, to_json_items
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import pluralize
 from ipexctl.show import event_json, screens
-from ipexctl.show.bench_lines import reword_output
 from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.phrases import (

@@ -15,6 +15,7 @@ from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
+from ipexctl.model.bench_lines import reword_output
 from ipexctl.model.errors import Kind
 from ipexctl.model.events import Stamped
 from ipexctl.model.facts import Facts
@@ -233,7 +234,7 @@ class PageBuilder:
         output = self._outputs.get(event.rank)
         if output is None:
             output = self._outputs[event.rank] = RankOutput(max(_LOGS // self._ranks, _LEAST_LOG))
-        output.add_piece(at, event.stream, event.data)
+        output.add_piece(at, event.stream, reword_output(event).data)
         key, data = (event.rank, event.stream), event.data
         room = self._count_lines_left(at, event.rank)
         if not room:  # only where the next line begins is of interest

@@ -1,4 +1,5 @@
-"""The JSON lines of a bench's worker (``examples/bench/bert.py``) as screens show them; they are saved as written."""
+"""The JSON lines of a bench's worker (``examples/bench/bert.py``) as screens and pages show them; they are saved as
+written."""
 
 import json
 from collections.abc import Mapping
