@@ -88,7 +88,8 @@ def test_bert_trains_compiled(native: Installed, desk: Desk) -> None:
 def test_the_bench_measures_what_is_there_and_says_what_is_not(native: Installed, desk: Desk) -> None:
     words = ("--size", "tiny", "--steps", "5", "--mode", "infer", "--json")
     told = desk("bench", "bert", "--venv", NATIVE, "--limit", "node0,node1", *words, timeout=1100)
-    assert told.code == 0, told
+    refused = any(row.get("refused") for row in told.answer["rows"])  # on a busy machine
+    assert told.code == (4 if refused else 0), told
     rows = {(row["engine"], row["how"], row["dtype"]): row for row in told.answer["rows"]}
     for dtype in ("fp32", "bf16"):
         assert set(rows["stock", "eager", dtype]["hosts"]) == {"node0", "node1"}
