@@ -184,6 +184,6 @@ class Board:
         rank = self._rank(event.rank, event.host)
         rank.feed(event.stream, event.data, at)
         if rank.stage in ("", "start", "python"):  # a script without torch has no further stages
-            rank.enter_stage("running", at)
+            rank.enter_stage("running", rank.staged if self._came_late else at)
         if not event.partial:
             self.unusual.handle_output(event, at)

@@ -11,10 +11,12 @@ import re
 import signal
 import struct
 import termios
+import time
 import tty
 from typing import Any
 
-PASTED = 40  # characters between two calls of `poll`; a key that is held down sends 10 in a tenth of a second
+BURST, RATE = 12, 100  # characters, and more of them a second: beyond both they were pasted. A key that is held down
+# sends 30 times a second up to 3 characters.
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 _NAMES = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b[5~": "pageup", "\x1b[6~": "pagedown",
@@ -30,6 +32,7 @@ class Keys:
         self._number = number
         self._saved: list[Any] | None = None
         self.pasted = False
+        self._polled = time.monotonic()
 
     @property
     def active(self) -> bool:
@@ -43,7 +46,7 @@ class Keys:
                 tty.setcbreak(self._number, termios.TCSADRAIN)
             except (termios.error, OSError):
                 return self
-            self._saved = saved
+            self._saved, self._polled = saved, time.monotonic()
             atexit.register(self.close)
         return self
 
@@ -56,7 +59,8 @@ class Keys:
             if termios.tcgetattr(self._number)[3] & termios.ICANON:  # the shell's own mode, after Ctrl-Z and fg
                 tty.setcbreak(self._number, termios.TCSADRAIN)
             waiting = struct.unpack("i", fcntl.ioctl(self._number, termios.FIONREAD, bytes(4)))[0]
-            if waiting > PASTED:
+            since, self._polled = self._polled, time.monotonic()
+            if waiting > BURST + RATE * (self._polled - since):
                 self.pasted = True
                 self.close()
                 return []

@@ -168,10 +168,11 @@ def test_a_pasted_burst_is_left_to_the_shell_and_ends_the_keys() -> None:
         )
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        os.write(ours, b"ipexctl ps -f hosts && echo this is a line of a script\n")
+        pasted = b"ipexctl ps -f hosts && echo " + b"x" * 3000 + b"\n"  # too many for any time that goes by here
+        os.write(ours, pasted)
         assert child.stdout.read() == b"[] True False\n"
         child.wait(15)
-        assert os.read(theirs, 100) == b"ipexctl ps -f hosts && echo this is a line of a script\n"
+        assert os.read(theirs, 4096) == pasted
     finally:
         os.close(ours)
         os.close(theirs)
