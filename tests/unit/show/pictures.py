@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
@@ -147,8 +148,13 @@ class _Still(Live):
         self._out.flush()
 
 
-def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "utf-8") -> bytes:
+def write(picture: Picture, width: int, encoding: str = "utf-8") -> bytes:
     """What the command writes to a terminal of this size until this moment."""
+    return _write(picture, width, encoding, os.environ.get("NO_COLOR", ""))
+
+
+@cache  # a run's events are many, and every picture and test of a screen needs the same few writings
+def _write(picture: Picture, width: int, encoding: str, _no_color: str) -> bytes:
     if picture.command:
         return _run_command(picture.command, width, encoding)
     for style in DEFAULT_STYLES.values():
@@ -158,7 +164,7 @@ def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "u
     raw = Terminal(encoding)
     out, folding = Pipe(raw), Folding(read_known_errors)
     console = typeset.make_console(out, width)
-    console._force_terminal, console._height, console._color_system = True, height, ColorSystem.STANDARD
+    console._force_terminal, console._height, console._color_system = True, HEIGHT, ColorSystem.STANDARD
     sink = _Still(out, console=console, on_detach=lambda: None)
     events, seen = _until(picture), 0.0
     for stamped in events:
