@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_type_
 if sys.version_info >= (3, 11):
     from typing import dataclass_transform
 else:
-    from typing_extensions import dataclass_transform
+    from typing_extensions import dataclass_transform  # pragma: no cover
 
 JsonObject = Mapping[str, object]  # JSON that somebody else wrote, passed on as it is
 T = TypeVar("T")

@@ -72,7 +72,7 @@ def test_accelerate_of_today_starts_mpirun_itself(native: Installed, desk: Desk)
     config = ("--ppn", "1", "--mpirun-hostfile", "~/hostfile", "--file", "today.yaml")
     assert desk("accelerate", "config", *both, *config).code == 0
     words = (*both, "--ppn", "1", "--launcher", "accelerate", "--accelerate-config", "today.yaml")
-    quick = ("--cpu", "--epochs", "2", "--pairs", "1024", "--batch", "4")
+    quick = ("--cpu", "--epochs", "2", "--pairs", "512", "--batch", "8")
     told = desk("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
     ranks_of(said(desk, told, 2), 2, ipex=False)
 

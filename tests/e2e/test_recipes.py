@@ -120,13 +120,13 @@ def prepared() -> tuple[str, ...]:
 def test_recipe_2_mpirun_starts_accelerate_for_each_of_16_ranks_on_four_hosts(four: Desk) -> None:
     """The guide's own numbers."""
     words = ("-n", "16", "--ppn", "4", "--launcher", "accelerate", "--env", f"ACCELERATE_MIXED_PRECISION={PRECISION}")
-    told = four("run", *words, NLP, "--cpu", "--epochs", "2", "--pairs", "2048", "--batch", "4", timeout=900)
+    told = four("run", *words, NLP, "--cpu", "--epochs", "2", "--pairs", "1024", "--batch", "4", timeout=900)
     ranks_of(said(four, told, 16), 4)
 
 
 def test_recipe_2_trains_in_bf16_without_ipex_where_the_user_says_so(recipes: str, desk: Desk) -> None:
     words = ("--limit", "node[0-1]", "--ppn", "1", "--launcher", "accelerate", "--env", "ACCELERATE_USE_IPEX=false")
-    told = desk("run", *words, "--env", "ACCELERATE_MIXED_PRECISION=bf16", NLP, *SEVERAL, timeout=900)
+    told = desk("run", *words, "--env", "ACCELERATE_MIXED_PRECISION=bf16", NLP, *QUICK, timeout=900)
     ranks_of(said(desk, told, 2), 2, ipex=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act import agent
+from ipexctl.protocol import hooks
 
 SCRIPT = """
 import sys, threading
@@ -51,3 +53,41 @@ def test_who_was_connected_waits_for_gloos_threads_before_the_end(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert done.stdout == TOLD[stage]
     assert (tmp_path / "run/ranks/3.connected.json").exists() == (stage != "alone")
+
+
+def import_with_hook(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[list[str], int]:
+    """What the hook got when ``name`` was imported twice, and how often its finder was asked for it."""
+    hooked: list[str] = []
+
+    class Finder:
+        asked = 0
+
+        def find_spec(self, module: str, path: object = None, target: object = None) -> object:
+            if module != name:
+                return None
+            self.asked += 1
+            return hooks.find_hooked_spec(module, path, self, lambda done: hooked.append(f"{module} {done.VALUE}"))
+
+    monkeypatch.syspath_prepend(str(directory))
+    monkeypatch.setattr(sys, "meta_path", [finder := Finder(), *sys.meta_path])
+    importlib.invalidate_caches()
+    try:
+        importlib.import_module(name)
+        importlib.reload(sys.modules[name])
+    finally:
+        sys.modules.pop(name, None)
+    return hooked, finder.asked
+
+
+def test_a_hook_gets_the_module_once_its_code_ran_and_its_finder_is_asked_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hooked_module.py").write_text("VALUE = 3\n")
+    assert import_with_hook(tmp_path, monkeypatch, "hooked_module") == (["hooked_module 3"], 1)
+
+
+def test_a_module_that_is_not_there_is_left_to_the_other_finders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        import_with_hook(tmp_path, monkeypatch, "no_such_module")

@@ -329,3 +329,10 @@ def test_what_is_not_json_is_told_in_plain_words() -> None:
     with pytest.raises(UsageError) as refused:
         parse_bundle('{"files":\n oh}', "x.json")
     assert refused.value.reasons == ("it is not JSON from line 2, column 2 on",)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, f'{{"format": {"9" * 5000}}}'], ids=["deep", "long"])
+def test_json_that_no_parser_takes_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_bundle(text, "x.json")
+    assert refused.value.reasons == ("its JSON holds a number that is too long, or is nested too deeply",)
