@@ -4,9 +4,11 @@ the parts of it that hosts get as single files."""
 import io
 import marshal
 import zipfile
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.util import MAGIC_NUMBER, find_spec
+from types import CodeType
 from typing import Any
 
 from ipexctl.protocol import paths
@@ -42,8 +44,7 @@ def build_archive() -> bytes:
             add(f"{package.replace('.', '/')}/__init__.py", "")
         for module in ("remote.agent.__main__", *list_modules("protocol"), *list_modules("remote.agent")):
             place = "__main__" if module.endswith("__main__") else f"ipexctl/{module.replace('.', '/')}"
-            loader: Any = find_spec(f"ipexctl.{module}").loader  # type: ignore[union-attr]
-            add(f"{place}.pyc", _COMPILED + marshal.dumps(loader.get_code(f"ipexctl.{module}")))
+            add(f"{place}.pyc", _COMPILED + marshal.dumps(_read_code(module)))
             add(f"{place}.py", read_source(module))
     return out.getvalue()
 
@@ -57,7 +58,29 @@ def read_hooks(*, profile: bool = False) -> dict[str, bytes]:
 @cache
 def build_program(module: str, *others: str) -> str:
     """A module as one program, with the protocol and ``others`` in it, for an interpreter that gets it as text."""
-    texts = {f"ipexctl.{name}": read_source(name) for name in (*list_modules("protocol"), *others)}
-    packages = (*_PACKAGES, "ipexctl.remote.session")
-    template = files("ipexctl.remote").joinpath("program.txt").read_text("utf-8")
-    return template.format(packages=packages, texts=texts, source=read_source(module), module=module)
+    return f"parts = {_collect_parts(read_source, module, others)!r}\n{_read_loader()}"
+
+
+@cache
+def build_compiled_program(module: str, *others: str) -> bytes:
+    """The same, compiled, for an interpreter of the controller's version (`MAGIC_NUMBER`): a marshalled pair, code that
+    is to be executed where the other is the global ``parts``. It starts in half the time."""
+    loader = compile(_read_loader(), "<ipexctl>", "exec")
+    return marshal.dumps((loader, _collect_parts(_read_code, module, others)))
+
+
+def _collect_parts(read: Callable[[str], Any], module: str, others: Sequence[str]) -> tuple[Any, ...]:
+    """What ``remote/program.txt`` takes: packages, modules by name, the main module and its name."""
+    modules = {f"ipexctl.{name}": read(name) for name in (*list_modules("protocol"), *others)}
+    return (*_PACKAGES, "ipexctl.remote.session"), modules, read(module), module
+
+
+def _read_loader() -> str:
+    return files("ipexctl.remote").joinpath("program.txt").read_text("utf-8")
+
+
+def _read_code(module: str) -> CodeType:
+    """The code of a module of ours, out of Python's own cache where it is there."""
+    loader: Any = find_spec(f"ipexctl.{module}").loader  # type: ignore[union-attr]
+    code: CodeType = loader.get_code(f"ipexctl.{module}")
+    return code

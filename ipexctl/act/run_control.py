@@ -77,7 +77,11 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: in
     if isinstance(answer, messages.HostBusy):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(answer.started))
         what = f"busy with run {answer.run} of {answer.owner}, since {since}"
-        hint = advise("stop", answer.run, text="wait for it, start beside it with --share, or stop it:")
+        hint = advise(
+            "stop",
+            answer.run,
+            text="wait for it, start beside it (run --share; in a playbook: share: true), or stop it:",
+        )
         raise LinkError(Failure(site.host.name, Kind.BUSY, what, hint, "busy"))
     if isinstance(answer, (messages.AgentFailed, messages.KeeperUnreachable)):
         what = f"cannot reach the head at {address} port {port}: {answer.error}"

@@ -6,10 +6,12 @@ killed, or the link is cut) its input ends, and it undoes what it had not finish
 import logging
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.resources import files
-from typing import Any, TypeVar
+from importlib.util import MAGIC_NUMBER
+from typing import Any, NamedTuple, TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.stall_timer import StallTimer
@@ -23,8 +25,15 @@ from ipexctl.protocol.codec import LONGEST, DamagedError, Unreadable, decode
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-# Reads the program, whose length is known, and leaves the rest of the input to it.
-BOOT = "import sys;n=int(sys.argv[1]);exec(compile(sys.stdin.buffer.read(n),'<ipexctl>','exec'))"
+# Reads the program, compiled and as text, whose lengths are known, and leaves the rest of the input to it. A Python of
+# the controller's version takes the compiled one.
+BOOT = """import sys, zlib, marshal
+from _frozen_importlib_external import MAGIC_NUMBER
+magic, *sizes = sys.argv[1:]
+code, text = [sys.stdin.buffer.read(int(size)) for size in sizes]
+same = code and MAGIC_NUMBER.hex() == magic
+load, parts = marshal.loads(zlib.decompress(code)) if same else (compile(zlib.decompress(text), '<ipexctl>', 'exec'), 0)
+exec(load)"""
 _SILENCE = 30.0  # seconds without a sign of life after which the host counts as lost
 _ENDING = 5.0  # seconds that a program may take to end
 
@@ -33,9 +42,18 @@ class SessionProgramError(RuntimeError):
     """A session program of ours has a fault: its exception; the cause holds the traceback of the host."""
 
 
-def load_session_program(name: str) -> str:
-    """A session program ("install", "netcheck", "bench") as one text, with the modules it imports."""
-    return agent.build_program(f"remote.session.{name}", "remote.session.loop", "remote.agent.procs")
+class SessionProgram(NamedTuple):
+    """A program with the modules it imports: as text, and, unless that is empty, compiled for a Python of the
+    controller's version."""
+
+    text: str
+    compiled: bytes = b""
+
+
+def load_session_program(name: str) -> SessionProgram:
+    """A session program: "install", "netcheck", "bench"."""
+    modules = (f"remote.session.{name}", "remote.session.loop", "remote.agent.procs")
+    return SessionProgram(agent.build_program(*modules), agent.build_compiled_program(*modules))
 
 
 def load_session_file(name: str) -> str:
@@ -56,15 +74,15 @@ class Session(AbstractContextManager["Session"]):
         self._messages = self._read_messages()
 
     @classmethod
-    def start(cls, link: Link, python: str, program: str, *, silence: float = _SILENCE) -> "Session":
-        """Starts the text of a ``program`` under an interpreter of the host. Raises `LinkError`."""
-        text = program.encode()
-        argv = (python, "-I", "-u", "-c", BOOT, str(len(text)))
+    def start(cls, link: Link, python: str, program: SessionProgram, *, silence: float = _SILENCE) -> "Session":
+        """Starts a program under an interpreter of the host. Raises `LinkError`."""
+        parts = [zlib.compress(part, 1) if part else b"" for part in (program.compiled, program.text.encode())]
+        argv = (python, "-I", "-u", "-c", BOOT, MAGIC_NUMBER.hex(), *(str(len(part)) for part in parts))
         channel = link.stream(Command(argv))
         session = cls(link.host.name, channel, silence)
         try:
             with suppress(OSError):  # it has ended already: its standard error says why
-                channel.write(text)
+                channel.write(b"".join(parts))
             with session._limit_silence():
                 message = next(session._messages, None)
             if not isinstance(message, messages.Ready):

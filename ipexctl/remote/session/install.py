@@ -31,12 +31,9 @@ import subprocess
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
-from urllib.parse import quote
 
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
@@ -209,6 +206,8 @@ class InstallSession:
     @register_command(*ANYTIME)
     def measure_rate(self, url: str, login: str, seconds: float, most: int) -> messages.DownloadRate:
         """Bytes a second at which this host downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
+        import urllib.request  # slow to import, and few sessions need it
+
         request = urllib.request.Request(url, headers={"Range": "bytes=0-%d" % (most - 1), "User-Agent": "ipexctl"})
         if login:
             request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
@@ -310,6 +309,7 @@ class InstallSession:
         A request without the token in its header gets nothing; the receiver checks the size and hash of each file."""
         from http.server import BaseHTTPRequestHandler, HTTPServer
         from socketserver import ThreadingMixIn
+        from urllib.parse import quote
 
         token = base64.b16encode(os.urandom(16)).decode().lower()
         allowed = {"/" + quote(name): os.path.join(self.base, name) for name in files}
@@ -362,6 +362,9 @@ class InstallSession:
     @register_command(*LOCK_HELD)
     def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
+        import urllib.request  # as above
+        from urllib.parse import quote
+
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         total, received, reported = sum(item["size"] for item in files), 0, time.time()
         fetched: List[str] = []
@@ -767,6 +770,9 @@ def remove_entry(path: str) -> None:
 def is_confirmed(base: str, token: str) -> bool:
     """Whether the host that decides stays with the new environment. It answers 404 until it knows, and not at all after
     it has gone back."""
+    import urllib.error  # as above
+    import urllib.request
+
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(base + "/" + CONFIRMED, headers={"Authorization": "Bearer " + token})
     for _ in range(int(CONFIRM_TIMEOUT * 10)):
