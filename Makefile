@@ -55,9 +55,10 @@ fast-lowest: $(BIN)/uv
 	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m "not hosts" --ignore tests/unit/show/test_pictures.py tests/unit tests/contract
 
 # All recipes and real rows, which compute: a worker for each core, up to 4. Root, the network and 30 GB of disk.
+IPEXCTL_STACK_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 test-stack: $(VENV)/.dev
 	@sh tools/system.sh test
-	n=$$(nproc); $(PYTEST) -n $$((n < 4 ? n : 4)) --dist loadfile --no-loadscope-reorder -m stack tests/e2e tests/integration
+	$(PYTEST) -n $(IPEXCTL_STACK_WORKERS) --dist loadfile --no-loadscope-reorder -m stack tests/e2e tests/integration
 
 # Every case of tests/faults/cases.toml, TIMES times: how many were survived, and four counts that must be 0.
 TIMES ?= 1

@@ -118,4 +118,4 @@ def start_browser(directory: Path) -> Iterator[Browser]:
             browser.close()
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)

@@ -460,7 +460,7 @@ class Cluster(AbstractContextManager["Cluster"]):
             os.kill(host.init, 9)
         else:
             guard.kill()
-        guard.wait(20)  # the kernel has ended all others by then
+        guard.wait(60)  # the kernel has ended all others by then
         guard.stdin.close()
         guard.stdout.close()
 

@@ -51,27 +51,27 @@ class Recorder(QuietTransport):
 @pytest.fixture
 def transport(server: Server) -> Iterator[Recorder]:
     recorder = Recorder(socket.create_connection(("127.0.0.1", server.port)))
-    recorder.start_client(timeout=10)
+    recorder.start_client(timeout=60)
     recorder.auth_publickey(getpass.getuser(), paramiko.Ed25519Key.from_private_key_file(str(server.key)))
     yield recorder
     recorder.close()
 
 
 def test_channel_handler_table_keeps_the_signal_that_ended_a_command(transport: Recorder) -> None:
-    channel = transport.open_session(timeout=10)
+    channel = transport.open_session(timeout=60)
     channel.exec_command("kill -KILL $$")
     assert channel.recv_exit_status() == 128 + 9
 
 
 def test_channel_handler_table_passes_other_requests_on(transport: Recorder) -> None:
-    channel = transport.open_session(timeout=10)
+    channel = transport.open_session(timeout=60)
     channel.exec_command("exit 3")
     assert channel.recv_exit_status() == 3
 
 
 def test_handler_table_and_send_message_bring_the_answer_to_a_keepalive(transport: Recorder) -> None:
     transport.send_keepalive()
-    assert transport.answered.wait(10)
+    assert transport.answered.wait(60)
 
 
 def test_clear_to_send_is_unset_while_keys_are_exchanged(transport: Recorder) -> None:
@@ -100,7 +100,7 @@ def test_packetizer_calls_back_when_idle(transport: Recorder) -> None:
     called = threading.Event()
     transport.sock.settimeout(0.05)
     transport.call_when_idle(0.1, called.set)
-    assert called.wait(10)
+    assert called.wait(60)
 
 
 def test_completion_event_ends_the_wait_for_a_transport_that_is_closed() -> None:
@@ -111,17 +111,17 @@ def test_completion_event_ends_the_wait_for_a_transport_that_is_closed() -> None
         recorder.start_client(event=connected)
         recorder.close()
         recorder.wake_waiters()
-        assert connected.wait(10)
+        assert connected.wait(60)
 
 
 def test_a_buffered_socket_says_that_it_is_closed_and_the_thread_ends(server: Server) -> None:
     recorder = Recorder(socket.create_connection(("127.0.0.1", server.port)))
-    recorder.start_client(timeout=10)
+    recorder.start_client(timeout=60)
     assert isinstance(recorder.sock, BufferedSocket)
     recorder.sock.shutdown(socket.SHUT_RDWR)
     recorder.close()
     recorder.sock.close()
-    recorder.join(10)
+    recorder.join(60)
     assert not recorder.is_alive()
 
 
@@ -136,7 +136,7 @@ def test_a_buffered_socket_gives_the_bytes_in_their_order() -> None:
 
 
 def test_one_event_tells_of_both_outputs(transport: Recorder) -> None:
-    channel = transport.open_session(timeout=10)
+    channel = transport.open_session(timeout=60)
     event = OutputEvent(channel)
     channel.exec_command("echo out; read line; echo err >&2; read line")
     received = b""

@@ -46,5 +46,5 @@ def _read(master: int, process: subprocess.Popen[bytes], until: float, otherwise
     try:
         return os.read(master, 65536).decode("utf-8", "replace")
     except OSError:  # its end has been closed
-        assert process.wait(10) == 0, otherwise
+        assert process.wait(60) == 0, otherwise
         return ""

@@ -50,7 +50,7 @@ def typed(desk: Desk, words: list[str], answers: dict[str, str]) -> tuple[int, s
         if process.poll() is not None and not ready:
             break
     os.close(ours)
-    return process.wait(10), said
+    return process.wait(60), said
 
 
 def test_the_defaults_are_what_the_hosts_said_and_the_playbook_lints_and_checks(desk: Desk) -> None:

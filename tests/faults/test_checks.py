@@ -43,7 +43,7 @@ def test_a_process_of_a_run_that_stays_is_found(broken: Checks, hosts: Cluster) 
             time.sleep(0.01)
         assert count(broken) == "processes left"
         os.kill(inside[0], signal.SIGKILL)
-        left.wait(20)
+        left.wait(60)
     finally:
         left.kill()
         left.wait()

@@ -196,7 +196,7 @@ def foreign(mpi: Cluster) -> Iterator[Callable[[], list[str]]]:
     yield lambda: [name for name, process in processes.items() if process.poll() is None]
     for process in processes.values():
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(10)
+        process.wait(60)
     for host in mpi.names:
         for p in mpi.processes(host):
             if p.argv[-1:] == ("600",):

@@ -57,7 +57,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 def start_guard(kept: Kept, port: int) -> Message:
     """The host's real guard; what it says before it goes into the background."""
     words = remote("guard", str(kept.directory), "127.0.0.1", str(port))
-    done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=20)
+    done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=60)
     message = KINDS.read(done.stdout)
     assert isinstance(message, GuardReady | AgentFailed)
     return message

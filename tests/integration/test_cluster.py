@@ -124,7 +124,7 @@ def test_a_power_cut_ends_everything_and_keeps_the_disk(cluster: Cluster) -> Non
     cluster.exec("node2", ["sh", "-c", "echo kept >/root/kept; echo kept >/opt/kept; echo lost >/tmp/lost"])
     boot = cluster.read("node2", "/proc/sys/kernel/random/boot_id")
     with _started([*cluster.entrance("node2"), "sleep", "1000"]) as witness, cluster.power_off("node2"):
-        assert witness.wait(5) != 0
+        assert witness.wait(60) != 0
         with pytest.raises(RuntimeError, match="node2 is off"):
             cluster.exec("node2", ["true"])
     assert cluster.ssh("node2", "cat /root/kept /opt/kept; ls /tmp").stdout == "kept\nkept\n"
@@ -138,7 +138,7 @@ def test_processes_are_seen_with_their_arguments_and_environment(cluster: Cluste
         found = [process for process in cluster.processes("node0") if process.argv == ("sleep", "77")]
         assert [process.environ["MARK"] for process in found] == ["x y"]
         os.kill(found[0].outer, signal.SIGKILL)
-        sleeper.wait(5)
+        sleeper.wait(60)
 
 
 def test_the_uplink_leads_out_of_the_cluster(cluster: Cluster) -> None:
@@ -209,7 +209,7 @@ def test_nothing_is_left_after_the_end(make_cluster: Callable[..., Cluster]) -> 
         left = subprocess.Popen([*cluster.entrance("a"), "sleep", "1000"])
         files = cluster.files.parent
         cluster.freeze("b")
-    assert left.wait(5) != 0
+    assert left.wait(60) != 0
     assert not files.exists()
     assert not [pid for pid in inits if Path(f"/proc/{pid}").exists()]
     _until(lambda: _namespaces() <= before)

@@ -69,7 +69,7 @@ class Terminal:
     def end(self) -> int:
         """Its exit code, once it has said all."""
         self.until("\0")
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def close(self) -> None:
         if self.process.poll() is None:

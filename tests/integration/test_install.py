@@ -731,7 +731,7 @@ def test_of_two_installs_at_once_one_wins_and_the_other_says_for_whom_it_waits(b
         played: list[Played] = []
         first = threading.Thread(target=lambda: played.append(bench.play(index)))
         first.start()
-        assert entered.wait(20)
+        assert entered.wait(60)
         second = bench.play(index, torch="2.9.0")
         gate.set()
         first.join()
@@ -805,7 +805,7 @@ def loading(tmp_path: Path) -> Iterator[Loading]:
 
 def test_two_installs_that_want_the_same_wheel_load_it_once(loading: Loading) -> None:
     first = loading.start()
-    assert loading.halfway.wait(20)
+    assert loading.halfway.wait(60)
     second = loading.start()
     assert second.stdout
     assert int(second.stdout.readline()) > 0, "it tells how far the other one is"
@@ -818,7 +818,7 @@ def test_two_installs_that_want_the_same_wheel_load_it_once(loading: Loading) ->
 
 def test_who_waits_for_a_download_goes_on_with_it_when_the_other_is_killed(loading: Loading) -> None:
     first = loading.start()
-    assert loading.halfway.wait(20)
+    assert loading.halfway.wait(60)
     second = loading.start()
     assert second.stdout
     have = int(second.stdout.readline())
@@ -833,7 +833,7 @@ def test_who_waits_for_a_download_goes_on_with_it_when_the_other_is_killed(loadi
 
 def test_who_waits_for_a_download_that_stands_still_says_so_in_time(loading: Loading) -> None:
     first = loading.start()
-    assert loading.halfway.wait(20)
+    assert loading.halfway.wait(60)
     first.send_signal(signal.SIGSTOP)
     said = loading.start(stall=1.0).communicate(timeout=20)[0].splitlines()[-1]
     first.kill()

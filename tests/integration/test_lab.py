@@ -168,7 +168,7 @@ def test_down_leaves_no_process_of_any_session(place: Place) -> None:
     assert "'processes_left': 0" in down.stdout
     assert _tagged(tag) == []
     for session in sessions:
-        assert session.wait(5) != 0
+        assert session.wait(60) != 0
         if session.stdout:
             session.stdout.close()
     assert sorted(path.name for path in place.seen("").iterdir()) == ["lab0", "lab1", "lock"]

@@ -72,7 +72,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
         yield int(listener.getsockname()[1])
         stop.set()
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(15)
+    thread.join(60)
 
 
 # -- reaching it -------------------------------------------------------------------------------------------------------

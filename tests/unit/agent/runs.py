@@ -107,7 +107,7 @@ def keeping(
     told = SPEC._replace(head=of_head, timings=timings, **spec)
     (directory / paths.SPEC).write_bytes(run_spec.encode_spec(told))
     done = subprocess.run(
-        remote("keeper", str(directory)), stdout=subprocess.PIPE, env=PLAIN, timeout=20, check=True, umask=umask
+        remote("keeper", str(directory)), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True, umask=umask
     )
     kept = Kept(directory, json.loads(done.stdout)["port"], told)
     until((directory / "keeper.json").exists)

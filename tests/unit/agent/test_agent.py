@@ -17,7 +17,7 @@ from ipexctl.remote.agent.__main__ import PROGRAMS
 
 
 def asked(path: Path, role: str) -> str:
-    done = subprocess.run([sys.executable, path, role, "/none"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, path, role, "/none"], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     return done.stderr
 

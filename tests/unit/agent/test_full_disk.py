@@ -110,7 +110,7 @@ def test_the_guard_has_space_of_its_own_and_outlives_a_full_disk(tmp_path: Path)
         words[-3] = str(small / "run")
         guard = subprocess.Popen(on_small_disk(small, *words), env=PLAIN, stdout=subprocess.PIPE, text=True)
         link = welcomed(listener)
-    assert guard.communicate(timeout=10)[0] == '{"kind": "GuardReady"}\n'
+    assert guard.communicate(timeout=60)[0] == '{"kind": "GuardReady"}\n'
     link.send(messages.StartProxy(["/bin/sh", "-c", f"'{sys.executable} {rank} {small}/run {said} & wait'"]))
     until(lambda: "full" in said.read_text())
     link.send(messages.Terminate())

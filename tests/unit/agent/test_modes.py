@@ -43,7 +43,7 @@ def test_files_are_for_nobody_else_and_ranks_have_the_logins_umask(tmp_path: Pat
 def guard(kept: Kept, umask: int) -> None:
     """The host's real guard, which goes into the background."""
     words = remote("guard", str(kept.directory), "127.0.0.1", str(kept.port))
-    done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=20, umask=umask)
+    done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=60, umask=umask)
     assert KINDS.read(done.stdout) == GuardReady()
 
 
@@ -55,7 +55,7 @@ def test_a_home_without_locks_keeps_no_run_from_starting(tmp_path: Path) -> None
     )
     with keeping(tmp_path, share=False) as kept:
         words = remote("guard", str(kept.directory), "127.0.0.1", str(kept.port), before=without)
-        done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=20)
+        done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=60)
         assert KINDS.read(done.stdout) == GuardReady()
         kept.connect("tell", "test").send(KillRun("test"))
         until(lambda: kept.over, 20.0)

@@ -167,7 +167,7 @@ class Program:
         assert self.process.stdout
         self.process.stdin.close()
         self.process.stdout.close()
-        return self.process.wait(10)
+        return self.process.wait(60)
 
 
 @pytest.fixture

@@ -423,7 +423,7 @@ def test_sigterm_ends_a_session_in_order(tmp_path: Path) -> None:
     lock, switch = {"do": "lock", "owner": {}}, {"do": "switch", "ask": None, "address": ""}
     with child_after(store.venv, lock, switch) as child:
         child.terminate()
-        assert child.wait(10) == 0
+        assert child.wait(60) == 0
     assert os.readlink(store.venv).endswith("/old")
 
 

@@ -52,7 +52,7 @@ def url() -> Iterator[str]:
 
 def ask(url: str, path: str | None = None, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
     split = urlsplit(url)
-    connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=20)
+    connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=60)
     connection.request(method, split.path if path is None else path, headers=headers)
     response = connection.getresponse()
     response.body = response.read()  # type: ignore[attr-defined]

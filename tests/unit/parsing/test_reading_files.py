@@ -62,7 +62,7 @@ def test_an_unreadable_file_is_named() -> None:
         code += "try: read_input(sys.argv[1])\nexcept Exception as error: print(error)"
         done = subprocess.run(
             [sys.executable, "-c", code, str(path)],
-            capture_output=True, text=True, timeout=20, check=False, cwd=Path(__file__).parents[3],
+            capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[3],
         )  # fmt: skip
         assert done.stdout.strip() == f"{path} cannot be read: permission denied", done.stderr
 

@@ -51,7 +51,7 @@ def on_a_terminal(last: str, typed: bytes) -> tuple[bytes, tuple[bool, bool], tu
         during = mode(theirs)
         os.write(ours, typed)
         said = child.stdout.read()
-        child.wait(15)
+        child.wait(60)
         return said, during, mode(theirs)
     finally:
         os.close(ours)
@@ -171,7 +171,7 @@ def test_a_pasted_burst_is_left_to_the_shell_and_ends_the_keys() -> None:
         pasted = b"ipexctl ps -f hosts && echo " + b"x" * 3000 + b"\n"  # too many for any time that goes by here
         os.write(ours, pasted)
         assert child.stdout.read() == b"[] True False\n"
-        child.wait(15)
+        child.wait(60)
         assert os.read(theirs, 4096) == pasted
     finally:
         os.close(ours)
@@ -207,7 +207,7 @@ def test_what_is_typed_while_a_verb_without_keys_works_is_left_to_the_shell(tmp_
         os.write(ours, b"dq\n")
         go.touch()
         assert child.stdout.read().endswith(b"done\n")
-        child.wait(15)
+        child.wait(60)
         assert os.read(theirs, 100) == b"dq\n"
     finally:
         os.close(ours)
