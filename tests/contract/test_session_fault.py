@@ -17,6 +17,7 @@ from ipexctl.cli import main
 sound = agent.read_source
 broken = "def {command}(**_):\\n    raise LookupError('planted \\x1b[2J')\\n\\n\\ndef sound_"
 agent.read_source = lambda module: sound(module).replace("def {command}", broken)
+agent._read_code = lambda module: compile(agent.read_source(module), module, "exec")
 main()
 """
 
