@@ -15,8 +15,9 @@ import time
 import tty
 from typing import Any
 
-BURST, RATE = 12, 100  # characters, and more of them a second: beyond both they were pasted. A key that is held down
-# sends 30 times a second up to 3 characters.
+# Characters, and as many more for each second: beyond both they were pasted. A key that is held down sends up to 3
+# characters 30 times a second.
+BURST, RATE = 12, 100
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 _NAMES = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b[5~": "pageup", "\x1b[6~": "pagedown",
