@@ -54,8 +54,9 @@ fast-lowest: $(BIN)/uv
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --group test
 	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m "not hosts" --ignore tests/unit/show/test_pictures.py tests/unit tests/contract
 
-# All recipes and real rows, which compute: a worker for each core, up to 4. Root, the network and 30 GB of disk.
-IPEXCTL_STACK_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
+# All recipes and real rows, which compute: a worker for each core and one more, up to 4. Root, the network and 30 GB of
+# disk.
+IPEXCTL_STACK_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
 test-stack: $(VENV)/.dev
 	@sh tools/system.sh test
 	$(PYTEST) -n $(IPEXCTL_STACK_WORKERS) --dist loadfile --no-loadscope-reorder -m stack tests/e2e tests/integration
