@@ -30,21 +30,25 @@ def format_short_amount(done: int, total: int, unit: str) -> str:
     """The same for a narrow place: ``40 % of 1.2 GiB``, ``all of 1.2 GiB`` while the step goes on."""
     if total <= 0:
         return format_amount(done, total, unit)
-    share = f"{100 * done // total} %" if done < total else "all"
-    return f"{share} of {format_size(total) if unit == 'B' else f'{total} {escape(unit)}'}"
+    return f"{format_share(done, total)} of {format_size(total) if unit == 'B' else f'{total} {escape(unit)}'}"
+
+
+def format_share(done: int, total: int) -> str:
+    """``40 %``, ``all``."""
+    return f"{100 * done // total} %" if done < total else "all"
 
 
 def format_phase(phase: PhaseStarted) -> str:
     return escape(f"step {phase.number}{f' of {phase.of}' if phase.of else ''}: {phase.title}")
 
 
-def format_pace(done: int, total: int, unit: str, seconds: float) -> str:
-    """``12 MiB/s, 1 m 20 s left`` after so many seconds for ``done``; empty where that says nothing yet."""
+def format_pace(done: int, total: int, unit: str, seconds: float) -> list[str]:
+    """``12 MiB/s`` and ``1 m 20 s left`` after so many seconds for ``done``; nothing where that says nothing yet."""
     if unit != "B" or seconds < 2 or done <= 0:
-        return ""
+        return []
     rate = done / seconds
-    left = f", {format_duration((total - done) / rate)} left" if total > done else ""
-    return f"{format_size(int(rate))}/s{left}"
+    left = [f"{format_duration((total - done) / rate)} left"] if total > done else []
+    return [f"{format_size(int(rate))}/s", *left]
 
 
 def format_duration(seconds: float) -> str:

@@ -89,7 +89,7 @@ class Plain:
                 since, skipped = self._moved.setdefault(host, (at, done))
                 if at - self._shown_at.setdefault(host, at) >= self.BAR:
                     self._shown_at[host] = at
-                    pace = format_pace(done - skipped, total - skipped, unit, at - since)
+                    pace = ", ".join(format_pace(done - skipped, total - skipped, unit, at - since))
                     now = "".join(f" {word}" for word in (pace, escape(detail)) if word)
                     self._print(f"{_format_host_mark(host)}{escape(step)}: {format_amount(done, total, unit)}{now}")
             case e.PhaseStarted():

@@ -61,14 +61,14 @@ def _draw_host_rows(board: Board, hosts: list[HostView], width: int, now: float)
     grid = Table.grid(padding=(0, 1, 0, 0))
     names = min(max((cell_len(escape(host.name or _HERE)) for host in hosts), default=0), 24)
     room = max(width - names - 4, 8)
-    words = {id(host): _describe_work(host, now) for host in hosts if host.state == "busy"}
+    words = {host.name: _describe_work(host, now) for host in hosts if host.state == "busy"}
     bar = _choose_bar(words.values(), room) if width >= 60 and any(host.total > 0 for host in hosts) else 0
     room -= bar + 1 if bar else 0
     for cells_wide in (1, names, *([bar] if bar else []), room):
         grid.add_column(width=cells_wide, no_wrap=True, overflow="ellipsis")
     for host in hosts:
         if host.state == "busy":
-            mark, state = Text(_SPIN[int(now * 8) % len(_SPIN)]), text(_fit_words(words[id(host)], room))
+            mark, state = Text(_SPIN[int(now * 8) % len(_SPIN)]), text(_fit_words(words[host.name], room))
         else:
             mark, state = _describe_host(board, host)
         cells: list[RenderableType] = [mark, text(host.name or (_HERE, QUIET))]
@@ -88,7 +88,7 @@ def _choose_bar(every: Iterable[list[str]], room: int) -> int:
 
 
 def _draw_bar(host: HostView, cells: int) -> Text:
-    """What is done in heavy cells, what is left in light ones: told apart without colours, and in ASCII."""
+    """What is done in heavy cells, what is left in light ones: they differ without colours, and in ASCII."""
     heavy = cells * min(host.done, host.total) // host.total
     return text("━" * heavy, ("─" * (cells - heavy), QUIET))
 
@@ -105,11 +105,11 @@ def _describe_work(host: HostView, now: float) -> list[str]:
     parts = [one_line(host.step)]
     if host.total > 0 or host.done:
         parts.append(phrases.format_short_amount(host.done, host.total, host.unit))
-    parts += pace.split(", ") if host.moved and pace else []
+    parts += pace if host.moved else []
     # Nothing longer than a few seconds goes by without a sign of time.
     if host.total <= 0 and now - host.since >= 3:
         parts += [phrases.format_duration(now - host.since)]
-    shares = [f"{parts[0]} · {parts[1].partition(' of ')[0]}"] if host.total > 0 else []
+    shares = [f"{parts[0]} · {phrases.format_share(host.done, host.total)}"] if host.total > 0 else []
     whole = [" · ".join([*parts, detail])] if detail else []
     return [*whole, *(" · ".join(parts[:count]) for count in range(len(parts), 1, -1)), *shares, parts[0]]
 

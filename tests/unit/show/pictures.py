@@ -82,13 +82,10 @@ def _answer(verb: str, value: AnyAnswer, *, failed: bool = False) -> Callable[[]
         every += [e.StepEnded("node0", "the stack", "changed"), e.StepEnded("node1", "the stack", "ok")]
         every += [e.StepEnded("node1", "train", "failed"), e.HostFailed(failure)]
     if isinstance(value, VerifyAnswer):
-        every += [e.HostFailed(Failure(*each, advise("install"))) for each in _name_failures(value)]
+        reasons = value.failed.items()
+        every += [e.HostFailed(Failure(host, Kind.STEP, why, advise("install"))) for host, why in reasons]
     every += [e.Answer(value), e.Ended(verb, Exit.STEP if failed else Exit.OK)]
     return lambda: streams.stamp([*every])
-
-
-def _name_failures(value: VerifyAnswer) -> list[tuple[str, Kind, str]]:
-    return [(host, Kind.STEP, why) for host, why in value.failed.items()]
 
 
 _STEPS = (PlayedStep("the stack", "install", 0), PlayedStep("train", "run", 5), PlayedStep("results", "fetch", None))
