@@ -10,6 +10,7 @@ from ipexctl.show.rank_log import RankLog, format_line
 
 OPEN = 1 << 12  # bytes held of a line that has not ended
 _READ = 1 << 12  # bytes of these that are searched for figures
+_LATEST = 8  # of its last lines that are searched for figures, or for one to show
 _STALE = 10.0  # seconds without a step after which a pace is 0; five steps where those take longer
 
 
@@ -37,6 +38,7 @@ class RankView:
     _read: float = -1.0
     _sampled: float = -1.0
     _unread: bool = False
+    _taken: int = 0  # lines of its log that were searched for figures
 
     def feed(self, stream: str, data: bytes, at: float) -> None:
         """Bytes as they come."""
@@ -66,7 +68,7 @@ class RankView:
     @property
     def last(self) -> str:
         """One line: its bar if it draws one, else its last line that is not blank."""
-        lines = [format_line(line) for line in self.log.recent[-_READ:].removesuffix(b"\n").split(b"\n")[-8:]]
+        lines = [format_line(line) for line in self.log.recent[-_READ:].removesuffix(b"\n").split(b"\n")[-_LATEST:]]
         lines = [line for line in [*lines, *self.drawn_lines()] if line.strip()]
         return lines[-1] if lines else ""
 
@@ -78,7 +80,7 @@ class RankView:
         if self._unread:
             self._unread = False
             fresh: dict[str, float] = {}
-            for line in [*self.log.recent[-_READ:].split(b"\n")[-8:], *self.open.values()]:
+            for line in [*self._take_new_lines(), *self.open.values()]:
                 fresh |= read_figures(format_line(line))
             step = fresh.get("step")
             if step is not None and step != self.figures.get("step"):
@@ -93,6 +95,12 @@ class RankView:
         if self.pace is not None and not 0 <= at - self._sampled < 1.0:
             self._sampled = at
             self.paces.append(self.pace)
+
+    def _take_new_lines(self) -> list[bytes]:
+        """Its lines since the last time, each once, and of many the last ones only."""
+        new, self._taken = min(self.log.count - self._taken, _LATEST), self.log.count
+        lines = self.log.recent[-_READ:].removesuffix(b"\n").split(b"\n")
+        return lines[-new:] if new else []
 
     def _measure_pace(self, at: float) -> None:
         pace = self.figures.get("pace")

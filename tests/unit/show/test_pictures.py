@@ -75,9 +75,9 @@ def _printed_texts() -> Iterator[tuple[str, str]]:
     for path in sorted((ROOT / "ipexctl").rglob("*.py")):
         if {"remote", "page"} & {*path.relative_to(ROOT).parts}:
             continue
-        tree = ast.parse(path.read_text("utf-8"))
-        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
-        for node in ast.walk(tree):
+        nodes = [*ast.walk(ast.parse(path.read_text("utf-8")))]
+        prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+        for node in nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
                 yield path.name, node.value
     for name in ("errors.toml", "findings.toml", "harmless.toml", "migrate.toml", "stacks.toml"):
