@@ -42,7 +42,7 @@ test: $(VENV)/.dev
 # What needs neither separate hosts nor the stack: unit and contract tests.
 fast: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(PYTEST) $(PARALLEL) tests/unit tests/contract tests/fuzz
+	$(PYTEST) $(PARALLEL) tests/unit tests/contract
 
 # The same tests with the oldest release of each dependency that pyproject.toml allows, in an environment of their own; the
 # pictures of screens are those of requirements.lock: other releases of Rich cut texts elsewhere.

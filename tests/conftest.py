@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -23,8 +24,19 @@ settings.load_profile("fixed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where several workers share the tests, these begin first, in this order: they take the longest.
-FIRST = ("e2e/test_road.py", "e2e/", "faults/", "integration/", "contract/")
+# Where several workers share the tests, these begin first, in this order: they take the longest. Of
+# the others, those that wait stand in folders of their own: an order by chance, always the same, mixes them with those
+# that compute.
+FIRST = (
+    "e2e/test_road.py",
+    "e2e/",
+    "faults/",
+    "integration/",
+    "unit/agent/test_watching.py",
+    "unit/show/test_pictures.py",
+    "unit/doctor/test_probe.py",
+    "unit/show/test_live.py",
+)
 
 
 @pytest.fixture(scope="session")
@@ -81,8 +93,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: _find_turn(str(item.path)))
 
 
-def _find_turn(path: str) -> int:
-    return next((turn for turn, place in enumerate(FIRST) if f"/tests/{place}" in path), len(FIRST))
+def _find_turn(path: str) -> tuple[int, int]:
+    turn = next((turn for turn, place in enumerate(FIRST) if f"/tests/{place}" in path), len(FIRST))
+    return turn, zlib.crc32(path.rpartition("/tests/")[2].encode()) if turn == len(FIRST) else 0
 
 
 def _need_hosts() -> None:

@@ -7,7 +7,7 @@ light or dark theme. It names fonts and fetches nothing.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape
@@ -36,8 +36,19 @@ class Terminal(io.BytesIO):
         return True
 
 
-class _Screen(pyte.HistoryScreen):
-    """pyte knows no faint characters: here they are its italics, which ipexctl never writes."""
+class _Screen(pyte.Screen):
+    """pyte knows no faint characters: here they are its italics, which ipexctl never writes. What scrolls out of the
+    top is stored as in its own HistoryScreen, which takes half as long again for pages that nobody turns here."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.scrolled_out: list[Mapping[int, Char]] = []
+        super().__init__(width, height)
+
+    def index(self) -> None:
+        top, bottom = self.margins or (0, self.lines - 1)
+        if self.cursor.y == bottom:
+            self.scrolled_out.append(self.buffer[top])
+        super().index()
 
     def select_graphic_rendition(self, *attributes: int, **more: bool) -> None:
         changed = [3 if number == 2 else number for number in attributes]
@@ -49,9 +60,9 @@ class _Screen(pyte.HistoryScreen):
 def read_screen(data: bytes, width: int, height: int, *, whole: bool = False) -> list[list[Char]]:
     """The cells of the lines that a terminal of this size shows after these bytes; ``whole``: those that scrolled out
     of it too. Empty lines at the end are left out."""
-    screen = _Screen(width, height, history=5000)
+    screen = _Screen(width, height)
     pyte.ByteStream(screen).feed(data.replace(b"\n", b"\r\n"))
-    above = list(screen.history.top) if whole else []
+    above = screen.scrolled_out if whole else []
     rows = [[line[x] for x in range(width)] for line in [*above, *(screen.buffer[y] for y in range(height))]]
     while rows and not _text(rows[-1]):
         rows.pop()

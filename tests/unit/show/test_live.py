@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import pyte
 import pytest
 from rich.console import Console, RenderableType
 
@@ -26,6 +25,7 @@ from ipexctl.show.unusual_lines import MOST
 from ipexctl.show.view import View
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
+from tests.unit.show.terminal import as_text, read_screen
 
 # All that Rich itself sends: colours, cursor up and down, erase line, cursor off and on, carriage return.
 OWN = re.compile(r"\x1b\[(?:[0-9;]*m|[0-9]*[ABDGHKJ]|\?(?:25|2026)[lh])|\r|\n")
@@ -70,12 +70,7 @@ def drawn(view: View, width: int = 80, height: int = 24, now: float | None = Non
     console(pipe, width, height).print(draw or draw_run(view, width, height, now))
     text = raw.getvalue().decode()
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", OWN.sub("", text))
-    screen = pyte.Screen(width, 200)
-    pyte.Stream(screen).feed(text.replace("\n", "\r\n"))
-    lines = [line.rstrip() for line in screen.display]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
+    return as_text(read_screen(text.encode(), width, 200)).splitlines()
 
 
 def live(stream: Iterable[Stamped], width: int = 80, height: int = 24) -> tuple[str, list[str]]:
@@ -91,10 +86,7 @@ def live(stream: Iterable[Stamped], width: int = 80, height: int = 24) -> tuple[
     sink.close(fold(events))
     assert sink.error is None
     text = raw.getvalue().decode()
-    screen = pyte.HistoryScreen(width, height, history=2000)
-    pyte.Stream(screen).feed(text.replace("\n", "\r\n"))
-    history = ["".join(line[x].data for x in range(width)) for line in screen.history.top]
-    return text, [line.rstrip() for line in [*history, *screen.display]]
+    return text, as_text(read_screen(text.encode(), width, height, whole=True)).splitlines()
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
