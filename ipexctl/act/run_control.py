@@ -40,7 +40,7 @@ class RemoteRunDir(Record):
 
     def build_command(self, role: str, *words: str, timeout: float = 30.0, run: str = "") -> Command:
         env = {paths.RUN_ENV: run} if run else {}
-        return Command((f"{self.directory}/{ROLE}", role, *words), env=env, timeout=timeout, cwd="/")
+        return Command((f"{self.directory}/{ROLE}", role, *words), env=env, timeout=timeout, cwd="/", brief=True)
 
     def wrap_agent(self, *words: str) -> bytes:
         """A program that is the agent with these words first."""
@@ -118,7 +118,7 @@ def find_leftover_processes(
     program = agent.build_program("remote.agent.procs").encode()  # the run's own directory may be gone by now
     role = Role.REAP if reap else Role.PROVE
     words = ("/bin/sh", "-c", f'p=$1; shift; {_PYTHON} "$@"', "sh", site.python, "-", role, run)
-    done = link.run(Command(words, stdin=program, timeout=patience))
+    done = link.run(Command(words, stdin=program, timeout=patience, brief=True))
     if not done.ok:
         raise LinkError(Failure(site.host.name, Kind.RESIDUE, f"cannot look for processes: {done.get_tail(1)}"))
     answer = _parse_answer(link, done, "cannot look for processes", messages.ProcessesLeft)
@@ -137,7 +137,7 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
 
 def read_run_description(link: Link, directory: str) -> messages.RunDescription:
     """What a watcher must know of the run in this directory of its head. Raises `LinkError`."""
-    done = link.run(Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0))
+    done = link.run(Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0, brief=True))
     return _parse_answer(link, done, "the run cannot be read", messages.RunDescription)
 
 

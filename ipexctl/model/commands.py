@@ -11,7 +11,8 @@ class Command(Record):
     """What is to be executed on one host, in a POSIX shell without startup files.
 
     ``env`` ends up in the argument list of the remote shell: never a secret (those travel through ``stdin``).
-    ``timeout`` in seconds bounds the whole command; ``cap`` in bytes bounds each of its two outputs."""
+    ``timeout`` in seconds bounds the whole command; ``cap`` in bytes bounds each of its two outputs. ``brief``: short,
+    and nothing that it leaves behind writes to its outputs; such commands share a shell and save a login each."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -19,6 +20,7 @@ class Command(Record):
     stdin: bytes = b""
     timeout: float = 10.0
     cap: int = 1 << 20
+    brief: bool = False
 
     def format_line(self) -> str:
         """The one line that a POSIX shell turns back into exactly these words."""

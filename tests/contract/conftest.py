@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,18 @@ def executing(host: Host, command: Command) -> Completed:
     return Completed(done.returncode if done.returncode >= 0 else 128 - done.returncode, done.stdout, done.stderr)
 
 
-@pytest.fixture(params=["fake", "local", "ssh"])
+class SharingLink:
+    """A link whose commands share a shell."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.host, self.notes, self.stream, self.close = link.host, link.notes, link.stream, link.close
+
+    def run(self, command: Command) -> Completed:
+        return self._link.run(replace(command, brief=True))
+
+
+@pytest.fixture(params=["fake", "local", "ssh", "shared"])
 def link(request: pytest.FixtureRequest) -> Iterator[Link]:
     if request.param == "fake":
         yield FakeLink(Host("node1", "10.0.0.1"), executing)
@@ -52,7 +64,7 @@ def link(request: pytest.FixtureRequest) -> Iterator[Link]:
         yield from real(request)
 
 
-@pytest.fixture(params=["local", "ssh"])
+@pytest.fixture(params=["local", "ssh", "shared"])
 def real_link(request: pytest.FixtureRequest) -> Iterator[Link]:
     """For what only a running process can show: time, signals, input that is answered."""
     yield from real(request)
@@ -66,5 +78,6 @@ def real(request: pytest.FixtureRequest) -> Iterator[Link]:
     else:
         server: Server = request.getfixturevalue("server")
         links = Links(known_hosts=server.known_hosts, config=None)
-        yield links.open(server.host())
+        link = links.open(server.host())
+        yield SharingLink(link) if request.param == "shared" else link
         links.close()

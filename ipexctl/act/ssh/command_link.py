@@ -127,6 +127,10 @@ class CommandLink(Link, Generic[AnyChannel]):
     def _start_command(self, command: Command, patience: float) -> AnyChannel:
         """Starts a command within ``patience`` seconds. Raises `LinkError`."""
 
+    def _start_brief_command(self, command: Command, patience: float) -> AnyChannel:
+        """The same for a command that is ``brief``, and is waited for."""
+        return self._start_command(command, patience)
+
     def run(self, command: Command) -> Completed:
         deadline = time.monotonic() + command.timeout
         channel = self._start_unless_closed(command, min(command.timeout, _OPENING), is_run=True)
@@ -183,7 +187,8 @@ class CommandLink(Link, Generic[AnyChannel]):
         if closed:
             raise self._make_lost_error()
         try:
-            channel = self._start_command(command, patience)
+            start = self._start_brief_command if is_run and command.brief else self._start_command
+            channel = start(command, patience)
             if self._closed:  # meanwhile
                 self._stop_command(channel)
                 channel.close()

@@ -11,6 +11,7 @@ from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
+from ipexctl.act.ssh.shared_shell import SharedShellChannel, make_shell_command
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
@@ -20,6 +21,8 @@ from ipexctl.model.links import LinkError
 from ipexctl.model.text import printable
 
 _PIECE = 1 << 20
+_ENDING = 2.0  # seconds that a session may take to end
+_NO_SESSION = 2  # what OpenSSH answers beyond MaxSessions (RFC 4254, 5.1: SSH_OPEN_CONNECT_FAILED)
 _PACKET = 1 << 15  # bytes sshd takes in one packet
 
 
@@ -124,7 +127,7 @@ class SSHChannel(CommandChannel):
             self._channel.close()
 
 
-class SSHLink(CommandLink[SSHChannel]):
+class SSHLink(CommandLink[CommandChannel]):
     """One host over SSH. `connect` must have been called."""
 
     def __init__(self, host: Host, dialler: Dialler) -> None:
@@ -132,6 +135,7 @@ class SSHLink(CommandLink[SSHChannel]):
         self._dialler = dialler
         self._opening: Any = None  # the socket or transport being connected
         self._transport: Transport | None = None
+        self._shell: SSHChannel | None = None  # for brief commands, while none of them uses it
 
     @property
     def alive(self) -> bool:
@@ -168,7 +172,7 @@ class SSHLink(CommandLink[SSHChannel]):
         if transport is None:
             raise self._make_lost_error()
         try:
-            raw = transport.open_session(timeout=patience)
+            raw = self._open_session(transport, patience)
             channel = SSHChannel(self._host.name, raw, nonce, CommandLog(self._host.name, command))
             raw.exec_command(shell.line)
         except paramiko.ChannelException as error:
@@ -180,6 +184,57 @@ class SSHLink(CommandLink[SSHChannel]):
         if shell.stdin:
             channel.write(shell.stdin)
         return channel
+
+    def _open_session(self, transport: Transport, patience: float) -> paramiko.Channel:
+        """A server that allows few sessions, or one, counts each until its process has ended and it knows that."""
+        until = time.monotonic() + _ENDING
+        while True:
+            try:
+                return transport.open_session(timeout=patience)
+            except paramiko.ChannelException as error:
+                if error.code != _NO_SESSION or time.monotonic() > until:
+                    raise
+            if not self._end_idle_shell():
+                time.sleep(0.05)
+
+    def _start_brief_command(self, command: Command, patience: float) -> CommandChannel:
+        shell = self._take_shell() or self._start_command(make_shell_command(), patience)
+
+        def release(usable: bool) -> None:
+            with self._lock:
+                keep = usable and self._shell is None and not self._closed
+                if keep:
+                    self._shell = shell
+            if not keep:
+                shell.close()
+
+        try:
+            return SharedShellChannel(shell, command, CommandLog(self._host.name, command), release)
+        except BrokenPipeError:  # it was ended on the host since its last command
+            shell.close()
+            return self._start_command(command, patience)
+        except BaseException:
+            shell.close()
+            raise
+
+    def _take_shell(self) -> SSHChannel | None:
+        with self._lock:
+            shell, self._shell = self._shell, None
+        if shell is not None and shell.has_ended():
+            shell.close()
+            return None
+        return shell
+
+    def _end_idle_shell(self) -> bool:
+        """Whether there was one. Waits for its end."""
+        shell = self._take_shell()
+        if shell is None:
+            return False
+        with suppress(LinkError), shell:
+            shell.end_input()
+            while shell.read(_ENDING):
+                pass
+        return True
 
 
 def _describe_loss(transport: paramiko.Transport) -> str:

@@ -31,6 +31,7 @@ Emit = Callable[[Event], None]
 _CHUNK = 1 << 20  # bytes per write to the link
 _PROGRESS_INTERVAL = 0.1  # seconds between two progress events of one host
 _TRIES = 3
+_SLOWEST = 2000.0  # bytes a second that the input of a script arrives with at least
 
 
 def write_files(
@@ -51,7 +52,9 @@ def write_files(
                 parents.add(path)
                 archive += build_tar_directory(f"tree/{path}")
         archive += build_tar_file(f"tree/{name}", files[name], (modes or {}).get(name, 0o600))
-    return install_tree(link, directory, [bytes(archive)], own=f"put-{secrets.token_hex(8)}")
+    stdin = bytes(archive + _END)
+    done = _run_receive_script(link, "place", directory, f"{PART}put-{secrets.token_hex(8)}", stdin=stdin)
+    return os.fsdecode(done.out).removesuffix("\n")
 
 
 def send_file(
@@ -91,10 +94,11 @@ def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old:
     ``archive`` raises, the host's files are unchanged. A function is called with a private directory on the host
     (absolute), two levels below ``directory``. Files that rsync has written there are installed with those of the
     stream, if the stream contains their names (``merged``) and hashes (``sums``)."""
-    end = build_tar_file("whole", b"", 0o600) + bytes(1024)
     if callable(archive):
-        return _stream_to_script(link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [end]))
-    return _stream_to_script(link, ("place", directory, PART + own, *old), chain(archive, [end]))
+        return _stream_to_script(
+            link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [_END])
+        )
+    return _stream_to_script(link, ("place", directory, PART + own, *old), chain(archive, [_END]))
 
 
 def list_tree(link: Link, directory: str) -> bytes:
@@ -167,14 +171,19 @@ class ProgressReporter:
             self.emit(Progress(self.host, self.step, min(self.done, self.total), self.total, "B", self.detail))
 
 
-def build_script_command(script: str, *words: str) -> Command:
+# The last members of a tar stream that is complete.
+_END = build_tar_file("whole", b"", 0o600) + bytes(1024)
+
+
+def build_script_command(script: str, *words: str, stdin: bytes = b"") -> Command:
     """A command that runs a shell script of `remote` with these words."""
     text = resources.files("ipexctl.remote").joinpath(script).read_text("utf-8")
-    return Command(("/bin/sh", "-c", text, f"ipexctl-{script}", *words), timeout=PATIENCE, cap=256 << 20)
+    argv = ("/bin/sh", "-c", text, f"ipexctl-{script}", *words)
+    return Command(argv, stdin=stdin, timeout=PATIENCE + len(stdin) / _SLOWEST, cap=256 << 20, brief=True)
 
 
-def _run_receive_script(link: Link, *words: str) -> Completed:
-    completed = link.run(build_script_command("receive_tree.sh", *words))
+def _run_receive_script(link: Link, *words: str, stdin: bytes = b"") -> Completed:
+    completed = link.run(build_script_command("receive_tree.sh", *words, stdin=stdin))
     if not completed.ok:
         raise _make_remote_error(link, completed.status, completed.err)
     return completed

@@ -32,7 +32,7 @@ def build_probe_command(
     ``limit`` (seconds, whole ones: not every `sleep` knows fractions) bounds each question; all run at once."""
     seconds = max(1, round(limit))
     argv = ("sh", "-s", "--", nonce, str(seconds), str(CAP_ASIDE), venv, workdir, *names)
-    return Command(argv, stdin=text.encode(), timeout=seconds + _GRACE, cap=16 * CAP)
+    return Command(argv, stdin=text.encode(), timeout=seconds + _GRACE, cap=16 * CAP, brief=True)
 
 
 class ProbeOutput(Record):

@@ -125,12 +125,26 @@ def test_a_nul_in_an_argument_is_refused_by_name() -> None:
         format_shell_line(Command(("train", "a\0b")))
 
 
-def test_ending_stops_a_whole_process_group_that_ignores_the_polite_signal() -> None:
-    line = fit_argument_limit(b"trap '' TERM; sleep 300 & echo $$; sleep 300; sleep 300").line
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox ash"])
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        pytest.param(b"trap '' TERM; sleep 300 & echo $$; sleep 300; sleep 300", -9, id="all of it ignores SIGTERM"),
+        pytest.param(b"(trap '' TERM; echo $$; sleep 300; sleep 300) & wait", -15, id="its leader ends by SIGTERM"),
+    ],
+)
+def test_ending_stops_a_whole_process_group_that_ignores_the_polite_signal(
+    shell: str, text: bytes, status: int
+) -> None:
+    words = shell.split()
+    if not shutil.which(words[0]):
+        pytest.skip(f"{shell} is not installed here")
+    line = fit_argument_limit(text).line
     process = subprocess.Popen(["/bin/sh", "-c", line], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    said = subprocess.run(["/bin/sh", "-c", make_stop_script(pid)], capture_output=True, timeout=60)
+    assert int(process.stdout.readline()) == process.pid
+    said = subprocess.run([*words, "-c", make_stop_script(process.pid)], capture_output=True, timeout=60)
     assert said.stdout == b""
-    assert process.wait(60) == -9
+    assert process.wait(60) == status
+    assert process.stdout.read() == b"", "nobody holds its output any more"
     process.stdout.close()

@@ -1,0 +1,117 @@
+"""Brief commands share one shell on a host, and nobody notices but by the time it takes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.act.ssh import Links
+from ipexctl.act.ssh.shared_shell import EndFinder
+from ipexctl.model.commands import Command
+from ipexctl.model.links import LinkError
+from tests.contract.sshd import Server, sshd
+
+
+def sh(text: str, *, brief: bool = True, stdin: bytes = b"", timeout: float = 60.0) -> Command:
+    return Command(("sh", "-c", text), brief=brief, stdin=stdin, timeout=timeout)
+
+
+def open_links(server: Server) -> Links:
+    return Links(known_hosts=server.known_hosts, config=None)
+
+
+def test_the_startup_files_are_executed_once(tmp_path: Path) -> None:
+    logins = tmp_path / "logins"
+    with sshd(tmp_path / "sshd", startup=f"echo login >> {logins}\n") as server:
+        link = (links := open_links(server)).open(server.host())
+        for number in range(5):
+            assert link.run(sh(f"cat; echo {number}", stdin=b"input ")).out == b"input %d\n" % number
+        assert logins.read_text() == "login\n"
+        assert link.run(sh("echo other", brief=False)).out == b"other\n"
+        assert logins.read_text() == "login\n" * 2
+        links.close()
+
+
+def test_a_server_with_room_for_one_session_gets_one_at_a_time(tmp_path: Path) -> None:
+    with sshd(tmp_path / "sshd", "MaxSessions 1") as server:
+        link = (links := open_links(server)).open(server.host())
+        assert link.run(sh("echo shared")).out == b"shared\n"
+        assert link.run(sh("echo own", brief=False)).out == b"own\n"
+        with link.stream(sh("cat")) as channel:
+            channel.write(b"piece")
+            channel.end_input()
+            assert b"".join(data for _, data in channel) == b"piece"
+        for number in range(3):
+            assert link.run(sh(f"echo {number}", brief=False)).out == b"%d\n" % number
+        assert link.run(sh("echo again")).out == b"again\n"
+        with link.stream(sh("cat")), pytest.raises(LinkError, match="opens no further session"):
+            link.run(sh("echo beside it"))
+        links.close()
+
+
+def test_a_shell_that_was_killed_is_replaced(server: Server) -> None:
+    link = (links := open_links(server)).open(server.host())
+    pid = int(link.run(sh("echo $PPID")).text)
+    parent = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1]
+    assert b"IPEXCTL" not in Path(f"/proc/{pid}/environ").read_bytes()
+    os.kill(pid, signal.SIGKILL)
+    while Path(f"/proc/{pid}").exists() and int(parent) > 1:  # sshd takes its status, then says so
+        link.run(sh("true", brief=False))
+    assert link.run(sh("echo on")).out == b"on\n"
+    links.close()
+
+
+def test_after_a_command_that_did_not_end_another_shell_is_used(server: Server) -> None:
+    link = (links := open_links(server)).open(server.host())
+    first = link.run(sh("echo $PPID")).out
+    with pytest.raises(LinkError, match="timed out"):
+        link.run(sh("sleep 300", timeout=0.5))
+    second = link.run(sh("echo $PPID")).out
+    assert second not in (first, b"")
+    assert link.run(sh("echo $PPID")).out == second
+    links.close()
+
+
+def test_what_a_command_changes_of_its_shell_ends_with_it(server: Server) -> None:
+    link = (links := open_links(server)).open(server.host())
+    for text in ("cd /tmp; umask 0; X=1; export X; exec 2>&1; trap '' TERM; set -e; false", "exit 7", "kill -9 $$"):
+        link.run(Command(("eval", text), brief=True))
+    done = link.run(sh('echo "$X"; echo err >&2; pwd; umask; kill -TERM $$'))
+    assert (done.status, done.err) == (143, b"err\n")
+    assert re.fullmatch(rb"\n/\S+/home\n00?\d+\n", done.out)
+    links.close()
+
+
+def test_threads_get_shells_of_their_own(server: Server) -> None:
+    link = (links := open_links(server)).open(server.host())
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda number: link.run(sh(f"echo {number}; sleep 0.05; echo {number}")).out, range(40))
+        assert list(answers) == [b"%d\n%d\n" % (number, number) for number in range(40)]
+    links.close()
+
+
+@given(st.binary(max_size=80), st.lists(st.integers(0, 120)), st.integers(0, 255))
+def test_the_end_is_found_however_the_bytes_come(output: bytes, cuts: list[int], status: int) -> None:
+    end = EndFinder(b"ipexctl-0123")
+    data = output + b"\nipexctl-0123 %d\n" % status
+    ends = [*sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    pieces = [data[start:stop] for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
+    found = b""
+    for piece in pieces:
+        assert not end.ended or not piece
+        found += end.extract_output(piece)
+    assert (found, end.ended, end.status) == (output, True, status)
+
+
+def test_what_only_resembles_the_end_is_output() -> None:
+    end = EndFinder(b"ipexctl-0123")
+    data = b"a\nipexctl-0124 0\n\nipexctl-012\n ipexctl-0123 1\nb"
+    assert end.extract_output(data) + end.extract_output(b"\nipexctl-0123\n") == data
+    assert end.ended
