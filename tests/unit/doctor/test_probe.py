@@ -278,6 +278,7 @@ def test_the_command_is_plain_words_with_the_script_on_its_input() -> None:
         stdin=TEXT.encode(),
         timeout=12.0,
         cap=16 << 20,
+        brief=True,
     )
 
 
