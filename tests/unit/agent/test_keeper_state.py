@@ -205,6 +205,16 @@ def test_a_lost_host_is_disconnected_and_ends_the_run() -> None:
     assert (end.lost, end.unknown) == (["b"], ["b"])
 
 
+def test_a_guard_that_has_reported_may_go() -> None:
+    history = History().started()
+    for rank in range(4):
+        history.ends(rank, status=0)
+    history.feed(LauncherEnded(0), FromGuard("a", messages.Cleaned([])), GuardLost("a", "it has ended"))
+    assert history.records(journal.HostLost) == []
+    end = history.end()
+    assert (end.reason, end.lost, end.unknown) == (Reason.DONE, [], [])
+
+
 def test_the_second_order_kills() -> None:
     history = History().started().feed(messages.StopRun("SIGINT"), messages.KillRun("SIGINT"))
     assert history.states[-2:] == [State.STOPPING, State.KILLING]
@@ -301,6 +311,16 @@ def test_times_of_hosts_are_moved_to_the_heads_clock() -> None:
     assert history.records(RankStage) == [RankStage(0, "a", "python", CLOCK + 1.0)]
     history.feed(FromGuard("a", messages.Pong(CLOCK - 0.2, CLOCK + 49.9)))
     assert history.run.clocks["a"].offset == pytest.approx(50.0)
+
+
+def test_a_hosts_clock_is_that_of_the_shortest_round_trip() -> None:
+    history, found = History().joined(), []
+    for trip, offset in ((0.4, 50.0), (0.1, 60.0), (0.3, 70.0)):
+        history.steady += 1.0
+        sent = history.now.clock - trip
+        history.feed(FromGuard("a", messages.Pong(sent, sent + trip / 2 + offset)))
+        found.append(history.run.clocks["a"].offset)
+    assert found == pytest.approx([50.0, 60.0, 60.0])
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,14 @@ def test_why_answers_both_ways() -> None:
     assert explain_request(StackRequest(torch="2.7.1"), TABLE)[1].startswith("unconfirmed: no source of Intel lists")
 
 
+def test_a_release_to_avoid_is_taken_only_where_it_is_named() -> None:
+    text = (ROOT / "ipexctl/data/stacks.toml").read_text()
+    other = parse_table(text.replace('version = "2.3.0"\navoid = true', 'version = "2.3.100"\navoid = true'))
+    taken = [resolve_stack(StackRequest(torch="2.3.0"), {}, table).release.ipex for table in (TABLE, other)]
+    assert taken == ["2.3.100", "2.3.0"]
+    assert resolve_stack(StackRequest(torch="2.3.0", ipex="2.3.100"), {}, other).release.ipex == "2.3.100"
+
+
 def test_rows_can_be_asked_by_torch_and_for_hosts() -> None:
     assert [row.ipex for row in list_releases(TABLE, torch="2.3.0")] == ["2.3.0", "2.3.100"]
     assert {row.torch for row in list_releases(TABLE, torch="2.7")} == {"2.7.0", "2.7.1"}
