@@ -24,9 +24,8 @@ settings.load_profile("fixed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where several workers share the tests, these begin first, in this order: they take the longest. Of
-# the others, those that wait stand in folders of their own: an order by chance, always the same, mixes them with those
-# that compute.
+# Where several workers share the tests, these begin first, in this order: they take the longest. Of the others, those
+# that wait stand in folders of their own: an order by chance, always the same, mixes them with those that compute.
 FIRST = (
     "e2e/test_road.py",
     "e2e/",
@@ -36,6 +35,7 @@ FIRST = (
     "unit/show/test_pictures.py",
     "unit/doctor/test_probe.py",
     "unit/show/test_live.py",
+    "contract/test_link_contract.py",
 )
 
 

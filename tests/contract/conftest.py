@@ -70,6 +70,12 @@ def real_link(request: pytest.FixtureRequest) -> Iterator[Link]:
     yield from real(request)
 
 
+@pytest.fixture(params=["local", "ssh"])
+def streaming_link(request: pytest.FixtureRequest) -> Iterator[Link]:
+    """The same for streams, which share no shell."""
+    yield from real(request)
+
+
 def real(request: pytest.FixtureRequest) -> Iterator[Link]:
     if request.param == "local":
         link: Link = LocalLink(Host("node1", "localhost"))

@@ -202,8 +202,8 @@ def test_several_threads_may_use_one_link(real_link: Link) -> None:
     assert results == {n: f"{n}\n".encode() for n in range(8)}
 
 
-def test_pieces_of_a_stream_come_as_they_are_written(real_link: Link) -> None:
-    with real_link.stream(Command(("cat",), stdin=b"first\n")) as channel:
+def test_pieces_of_a_stream_come_as_they_are_written(streaming_link: Link) -> None:
+    with streaming_link.stream(Command(("cat",), stdin=b"first\n")) as channel:
         pieces = iter(channel)
         assert next(pieces) == ("out", b"first\n")
         channel.write(b"no line end")
@@ -213,8 +213,8 @@ def test_pieces_of_a_stream_come_as_they_are_written(real_link: Link) -> None:
         assert channel.status() == 0
 
 
-def test_reading_a_silent_stream_takes_no_longer_than_allowed(real_link: Link) -> None:
-    with real_link.stream(Command(("cat",), stdin=b"first\n")) as channel:
+def test_reading_a_silent_stream_takes_no_longer_than_allowed(streaming_link: Link) -> None:
+    with streaming_link.stream(Command(("cat",), stdin=b"first\n")) as channel:
         assert channel.read(60.0) == [("out", b"first\n")]
         start = time.monotonic()
         assert channel.read(0.2) == []
@@ -312,10 +312,12 @@ def test_closing_the_link_ends_a_run_whose_first_words_are_on_the_way(tmp_path: 
         assert not find_running(mark)
 
 
-def test_a_reader_that_pauses_slows_the_writer_down_instead_of_filling_memory(real_link: Link, tmp_path: Path) -> None:
+def test_a_reader_that_pauses_slows_the_writer_down_instead_of_filling_memory(
+    streaming_link: Link, tmp_path: Path
+) -> None:
     counter = tmp_path / "count"
     text = f"i=0; while [ $i -lt 60 ]; do head -c 1000000 /dev/zero; i=$((i+1)); echo $i > {counter}; done"
-    with real_link.stream(sh(text)) as channel:
+    with streaming_link.stream(sh(text)) as channel:
         pieces = iter(channel)
         next(pieces)
         time.sleep(1.0)
@@ -326,9 +328,9 @@ def test_a_reader_that_pauses_slows_the_writer_down_instead_of_filling_memory(re
         assert channel.status() == 0
 
 
-def test_writing_much_into_a_stream_that_echoes_it_does_not_lock_up(real_link: Link) -> None:
+def test_writing_much_into_a_stream_that_echoes_it_does_not_lock_up(streaming_link: Link) -> None:
     data = b"x" * (16 << 20)
-    with real_link.stream(Command(("cat",))) as channel:
+    with streaming_link.stream(Command(("cat",))) as channel:
 
         def write() -> None:
             channel.write(data)
@@ -340,8 +342,8 @@ def test_writing_much_into_a_stream_that_echoes_it_does_not_lock_up(real_link: L
         thread.join()
 
 
-def test_writing_to_a_command_that_has_ended_is_a_broken_pipe(real_link: Link) -> None:
-    with real_link.stream(Command(("true",))) as channel:
+def test_writing_to_a_command_that_has_ended_is_a_broken_pipe(streaming_link: Link) -> None:
+    with streaming_link.stream(Command(("true",))) as channel:
         assert channel.status() == 0
         with pytest.raises(BrokenPipeError):
             channel.write(b"x" * (16 << 20))

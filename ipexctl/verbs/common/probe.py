@@ -45,8 +45,9 @@ def probe_hosts(
         nonce = secrets.token_hex(16)
         own = link.host.vars
         paths = {"venv": venv or own.get("venv") or VENV, "workdir": workdir or own.get("workdir", "")}
+        command = build_probe_command(text, nonce, **paths, names=resolve_names, limit=timeout)
         begun = context.clock()
-        completed = link.run(build_probe_command(text, nonce, **paths, names=resolve_names, limit=timeout))
+        completed = link.run(replace(command, brief=not close_links))  # where nothing follows, nothing is to be shared
         ended = context.clock()
         if close_links:
             link.close()
