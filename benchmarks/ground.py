@@ -59,6 +59,10 @@ class Ground:
     def hostfile(self) -> Path:
         return self.place / "hostfile"
 
+    def home(self, address: str) -> Path:
+        """The home of a host, where hosts have one of their own."""
+        return self.place / "home" / address
+
     def ssh(self, *, tuned: bool) -> list[str]:
         """``ssh`` with all options but the host."""
         return ["ssh", "-F", str(self.place / ("tuned" if tuned else "default"))]
@@ -119,8 +123,9 @@ def _server(ground: Ground, homes: bool) -> Iterator[None]:
     if homes:  # sshd reads its configuration for every connection: not for many hosts
         places = []
         for address in ground.addresses:
-            (ground.place / "home" / address).mkdir()
-            places.append(f"Match LocalAddress {address}\nSetEnv HOME={ground.place}/home/{address}\n")
+            ground.home(address).mkdir()
+            home = ground.home(address)
+            places.append(f"Match LocalAddress {address}\nSetEnv HOME={home} BASH_ENV={home}/.bashrc\n")
     (ground.place / "sshd").write_text(
         f"HostKey {ground.place}/host\nPort {ground.port}\nListenAddress 0.0.0.0 rdomain lo\n"
         f"AuthorizedKeysFile {ground.place}/authorized\nPidFile none\nStrictModes no\nUsePAM no\nUseDNS no\n"

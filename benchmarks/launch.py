@@ -1,7 +1,8 @@
 """How long from the command to the first line of rank 0: ``ipexctl run``, and a bare mpirun on the head over one login.
 
 The bare launch reaches the other host over the same tuned ssh. ipexctl also looks at the hosts, carries the script
-over, starts a keeper that survives us, and after the last line proves that nothing is left; only the first line counts.
+over, starts a keeper that survives us, and after the last line proves that nothing is left. Twice: with a login shell
+without startup files, and with one whose startup files take 150 ms, as those of pyenv and conda do.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ground import IPEXCTL, Ground, arguments, conditions, hosts, number, table
 
@@ -25,6 +27,14 @@ from ipexctl.model.stack import StackMpi, StackSummary
 LIMIT = 120.0
 WORD = b"the first line"
 IMPI = "impi-rt==2021.18.1"
+BARE = "ssh + mpirun"
+LOGINS = {"clean": "", "heavy": "sleep 0.15\n"}  # startup files
+
+
+class Taken(NamedTuple):
+    first: float  # seconds to the first line
+    whole: float  # seconds to the end
+    shells: int  # login shells that were started on the hosts
 
 
 def main() -> None:
@@ -42,17 +52,30 @@ def main() -> None:
         cases = {
             "ipexctl run": ours(ground, venv, project),
             "ipexctl run --no-sync": ours(ground, venv, project, "--no-sync"),
-            "ssh + mpirun": bare(ground, venv, project),
+            BARE: bare(ground, venv, project),
         }
-        taken: dict[str, list[float]] = {name: [] for name in cases}
+        taken: dict[tuple[str, str], list[Taken]] = {(login, name): [] for login in LOGINS for name in cases}
         for turn in range(given.rounds):
-            for name, words in cases.items():
-                taken[name].append(first_line(words, ground.env()))
-                print(f"  round {turn + 1}: {name}: {taken[name][-1]:.2f} s", file=sys.stderr)
+            for (login, name), times in taken.items():
+                count = write_startup_files(ground, LOGINS[login])
+                times.append(measure(cases[name], ground.env(), count))
+                print(f"  round {turn + 1}: {login} login: {name}: {times[-1].first:.2f} s", file=sys.stderr)
     print(f"{given.hosts} hosts, one rank each, medians of {given.rounds} interleaved rounds. {said}\n")
-    middle = {name: statistics.median(times) for name, times in taken.items()}
-    rows = [[name, number(time_), number(time_ / middle["ssh + mpirun"])] for name, time_ in middle.items()]
-    print(table(["command", "s to the first line", "× bare"], rows))
+    rows = []
+    for (login, name), times in taken.items():
+        first, whole, shells = (statistics.median(values) for values in zip(*times, strict=True))
+        bare_first = statistics.median(each.first for each in taken[login, BARE])
+        rows.append([login, name, number(first), number(first / bare_first), number(whole), number(shells, 0)])
+    print(table(["login", "command", "s to the first line", "× bare", "s to the end", "login shells"], rows))
+
+
+def write_startup_files(ground: Ground, text: str) -> Path:
+    """Gives each host's login shell these startup files; the file in which each start leaves a line."""
+    count = ground.place / "logins"
+    count.write_text("")
+    for address in ground.addresses:
+        (ground.home(address) / ".bashrc").write_text(f"echo >>{count}\n{text}")
+    return count
 
 
 def as_installed(venv: Path) -> dict[str, object]:
@@ -90,8 +113,8 @@ def bare(ground: Ground, venv: Path, project: Path) -> list[str]:
     return [*ground.ssh(tuned=True), ground.addresses[0], f"{line} {venv}/bin/python {project}/first.py"]
 
 
-def first_line(words: Sequence[str], env: Mapping[str, str]) -> float:
-    """Seconds until rank 0 has said something; then waits for the end. Raises if it never does."""
+def measure(words: Sequence[str], env: Mapping[str, str], count: Path) -> Taken:
+    """Ends this program where rank 0 never says something."""
     begun = time.monotonic()
     process = subprocess.Popen(
         words,
@@ -117,7 +140,7 @@ def first_line(words: Sequence[str], env: Mapping[str, str]) -> float:
             process.wait()
     if not seen or process.returncode:
         sys.exit(f"{' '.join(words)} ended with {process.returncode}:\n{said.decode(errors='replace')}")
-    return seen
+    return Taken(seen, time.monotonic() - begun, count.read_text().count("\n"))
 
 
 if __name__ == "__main__":
