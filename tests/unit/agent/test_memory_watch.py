@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from ipexctl.decide.diagnosis.stack_traces import describe_position
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import memory_watch
-from ipexctl.remote.agent.memory_watch import MemoryWatch
+from ipexctl.remote.agent.memory_watch import MemoryWatch, read_resident
 from tests.unit.agent.runs import until
 
 RANK = f"""
@@ -48,6 +49,13 @@ def rank(directory: Path, mebibytes: int) -> Iterator[MemoryWatch]:
             process.kill()
 
 
+def has_settled(pid: int) -> bool:
+    """Whether a process has as much memory as half a second ago: one that has just begun still gets pages."""
+    before = read_resident(pid)
+    time.sleep(0.5)
+    return read_resident(pid) == before
+
+
 def fill(directory: Path, used: int, cached: int = 0) -> str:
     """A control group with so many bytes in use."""
     (directory / "memory.current").write_text(f"{used}\n")
@@ -67,6 +75,7 @@ def test_a_rank_that_grows_where_nothing_is_left_says_where_it_is(tmp_path: Path
 def test_a_rank_that_does_not_grow_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_watch, "SLOW", 0.01)
     with rank(tmp_path, 0) as watch:
+        until(lambda: has_settled(watch.pid))  # where nothing is left, one page more is growth
         watch.group = fill(tmp_path, 100 << 20), 100 << 20
         thread = threading.Thread(target=watch.watch)
         thread.start()
