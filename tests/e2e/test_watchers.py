@@ -3,6 +3,7 @@ another directory with nothing saved."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -137,10 +138,11 @@ def test_a_command_is_told_of_the_start_the_stall_and_the_end_of_a_run(
     assert told.code == 6, told  # whatever becomes of those who are told
     assert told.err.count("--notify false: exit status 1; the command goes on") == 1
     sent = [json.loads(line) for line in heard.read_text().splitlines()]
-    assert [each["event"] for each in sent] == ["start", "stall", "end"]
-    assert "all 3 ranks are at the same place" in sent[1]["text"]
-    assert sent[1]["hosts"] == ["node0", "node1", "node2"]
-    assert (sent[2]["result"], sent[2]["exit"]) == ("limit", 6)
+    # On a busy machine a rank is silent for two seconds before the last one begins: a stall of some, then one of all.
+    assert [event for event, _ in itertools.groupby(each["event"] for each in sent)] == ["start", "stall", "end"]
+    assert "all 3 ranks are at the same place" in sent[-2]["text"]
+    assert sent[-2]["hosts"] == ["node0", "node1", "node2"]
+    assert (sent[-1]["result"], sent[-1]["exit"]) == ("limit", 6)
     assert not residue(hosts)
 
 
