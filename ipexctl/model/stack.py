@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from ipexctl.model.json_values import JsonRecord, Record, parse_json
+from ipexctl.model.json_values import JsonRecord, Record, read_record
 from ipexctl.model.notes import Note
 
 Track = Literal["ipex", "native"]
@@ -160,7 +160,7 @@ class InstallMarker(JsonRecord):
 def read_marker(text: str) -> InstallMarker | None:
     """The marker of an environment from its file; None for anything else, also for that of another program."""
     try:
-        return parse_json(InstallMarker, text)
+        return read_record(InstallMarker, text)
     except ValueError:
         return None
 
