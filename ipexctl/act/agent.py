@@ -1,6 +1,7 @@
 """The remote side of a run as one file: `ipexctl.remote.agent` and `ipexctl.protocol` in an executable zip archive; and
 the parts of it that hosts get as single files."""
 
+import hashlib
 import io
 import marshal
 import zipfile
@@ -42,11 +43,23 @@ def build_archive() -> bytes:
 
         for package in _PACKAGES:
             add(f"{package.replace('.', '/')}/__init__.py", "")
-        for module in ("remote.agent.__main__", *list_modules("protocol"), *list_modules("remote.agent")):
+        for module in _list_agent_modules():
             place = "__main__" if module.endswith("__main__") else f"ipexctl/{module.replace('.', '/')}"
             add(f"{place}.pyc", _COMPILED + marshal.dumps(_read_code(module)))
             add(f"{place}.py", read_source(module))
     return out.getvalue()
+
+
+@cache
+def compute_agent_id() -> str:
+    """Names the archive of this version of ipexctl and of Python, 16 hex digits. (Of its texts, because compiled
+    code is not the same bytes each time.)"""
+    texts = (read_source(name) for name in _list_agent_modules())
+    return hashlib.sha256(MAGIC_NUMBER + "\0".join(texts).encode()).hexdigest()[:16]
+
+
+def _list_agent_modules() -> tuple[str, ...]:
+    return ("remote.agent.__main__", *list_modules("protocol"), *list_modules("remote.agent"))
 
 
 def read_hooks(*, profile: bool = False) -> dict[str, bytes]:

@@ -1,7 +1,6 @@
 """Starting and watching a run: what is done on which host, over links. What to start is decided elsewhere."""
 
 import queue
-import shlex
 import threading
 import time
 from collections.abc import Iterator
@@ -10,57 +9,26 @@ from typing import TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
-from ipexctl.act.transfer.send import build_script_command, write_files
+from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, create_run_dir
+from ipexctl.act.transfer.send import build_script_command
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hints import advise
-from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, Link, LinkError
-from ipexctl.protocol import frames, journal, messages, paths, run_spec
+from ipexctl.protocol import frames, journal, messages, run_spec
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
-from ipexctl.protocol.paths import AGENT, HOOKS, PART, ROLE, RUNS, SHIM, SPEC, STDIN, Role
+from ipexctl.protocol.paths import AGENT, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
 S = TypeVar("S")
 T = TypeVar("T")
 
-# Starts the interpreter $p so that nothing in the account's files or variables can influence it; the host's own where
-# $p is gone, because its environment was removed after the run.
-_PYTHON = '[ -x "$p" ] || p=python3; exec "$p" -E -s -S'
 
-
-class RemoteRunDir(Record):
-    """A run's place on one host."""
-
-    host: Host
-    directory: str
-    python: str
-
-    def build_command(self, role: str, *words: str, timeout: float = 30.0, run: str = "") -> Command:
-        env = {paths.RUN_ENV: run} if run else {}
-        return Command((f"{self.directory}/{ROLE}", role, *words), env=env, timeout=timeout, cwd="/", brief=True)
-
-    def wrap_agent(self, *words: str) -> bytes:
-        """A program that is the agent with these words first."""
-        agent = shlex.join((f"{self.directory}/{AGENT}", *words))
-        return f'#!/bin/sh\np={shlex.quote(self.python)}; {_PYTHON} {agent} "$@"\n'.encode()
-
-
-def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"") -> None:
-    """Creates the run's directory: specification (0600: ranks' environment), agent, shim, hooks, rank 0's ``stdin``.
-
-    Raises `LinkError` when the host cannot be reached or the directory cannot be made safely."""
-    files = {SPEC: run_spec.encode_spec(spec), AGENT: agent.build_archive(), ROLE: site.wrap_agent()}
-    files |= {SHIM: site.wrap_agent(Role.SHIM, site.directory)} | ({STDIN: stdin} if stdin and 0 in spec.ranks else {})
-    files |= {f"{HOOKS}/{name}": data for name, data in agent.read_hooks(profile=bool(spec.profile)).items()}
-    write_files(link, files, site.directory, modes={SHIM: 0o700, ROLE: 0o700})
-
-
-def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
-    """Starts the keeper on the head; its port. Raises `LinkError`."""
-    done = link.run(site.build_command(Role.KEEPER, site.directory, run=run))
+def create_head_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"") -> int:
+    """`create_run_dir` on the head, which starts the keeper in the same exchange; its port. Raises `LinkError`."""
+    done = create_run_dir(link, site, spec, stdin, site.build_words(Role.KEEPER, site.directory))
     problem = "the run's keeper did not start"
     answer = _parse_answer(link, done, problem, messages.KeeperListening, messages.AgentFailed)
     if isinstance(answer, messages.AgentFailed):
@@ -117,7 +85,7 @@ def find_leftover_processes(
     has not answered within ``patience`` seconds."""
     program = agent.build_program("remote.agent.procs").encode()  # the run's own directory may be gone by now
     role = Role.REAP if reap else Role.PROVE
-    words = ("/bin/sh", "-c", f'p=$1; shift; {_PYTHON} "$@"', "sh", site.python, "-", role, run)
+    words = ("/bin/sh", "-c", f'p=$1; shift; {START_PYTHON} "$@"', "sh", site.python, "-", role, run)
     done = link.run(Command(words, stdin=program, timeout=patience, brief=True))
     if not done.ok:
         raise LinkError(Failure(site.host.name, Kind.RESIDUE, f"cannot look for processes: {done.get_tail(1)}"))
@@ -139,12 +107,6 @@ def read_run_description(link: Link, directory: str) -> messages.RunDescription:
     """What a watcher must know of the run in this directory of its head. Raises `LinkError`."""
     done = link.run(Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0, brief=True))
     return _parse_answer(link, done, "the run cannot be read", messages.RunDescription)
-
-
-def remove_run_dir(link: Link, site: RemoteRunDir) -> None:
-    """Takes the run's directory away (only one that holds a run's specification or agent, or what was to become them);
-    a guard that writes its last word there meanwhile is waited for."""
-    link.run(replace(build_script_command("remove_run.sh", site.directory, SPEC, ROLE, AGENT, PART), timeout=30.0))
 
 
 def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *others: type[S]) -> T | S:

@@ -3,6 +3,7 @@
 from ipexctl.protocol.hooks import DIRECTORY_ENV, RANK_ENV, RANKS, RECORD
 
 RUNS = ".local/state/ipexctl/runs"  # below the home directory of each host; one directory per run and host in it
+AGENTS = ".local/state/ipexctl/agents"  # beside it: agents of earlier runs, by `act.agent.compute_agent_id`
 
 # Put there by the controller.
 SPEC = "spec.json"  # `run_spec.RunSpec` (0600: it holds the token and the ranks' environment)

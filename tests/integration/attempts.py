@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
-from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch.build import build_launch

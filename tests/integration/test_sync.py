@@ -19,7 +19,7 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
-from ipexctl.act.transfer.send import send_file, write_files
+from ipexctl.act.transfer.send import send_file
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Ended, Event, HostFailed, Planned, Progress, StepEnded
@@ -574,18 +574,6 @@ def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, sou
 
 
 # -- single files ------------------------------------------------------------------------------------------------------
-
-
-def test_files_put_on_a_host_replace_older_ones_and_keep_their_modes(home: Path) -> None:
-    link = Links(config=None).open(Host("n1", "localhost"))
-    where = write_files(link, {"a": b"1", "bin/tool": b"#!"}, "w/x", modes={"bin/tool": 0o700})
-    assert where == str(home / "w" / "x")
-    write_files(link, {"a": b"2"}, "w/x")
-    assert (home / "w" / "x" / "a").read_bytes() == b"2"
-    assert stat.S_IMODE((home / "w" / "x" / "bin" / "tool").stat().st_mode) == 0o700
-    assert stat.S_IMODE((home / "w").stat().st_mode) == 0o700
-    with pytest.raises(ValueError, match="plain relative path"):
-        write_files(link, {"../a": b""}, "w/x")
 
 
 def test_a_big_file_arrives_goes_on_after_a_cut_and_is_not_sent_twice(

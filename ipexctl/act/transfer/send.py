@@ -7,10 +7,9 @@ import hashlib
 import io
 import math
 import os
-import secrets
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from itertools import chain
@@ -32,29 +31,6 @@ _CHUNK = 1 << 20  # bytes per write to the link
 _PROGRESS_INTERVAL = 0.1  # seconds between two progress events of one host
 _TRIES = 3
 _SLOWEST = 2000.0  # bytes a second that the input of a script arrives with at least
-
-
-def write_files(
-    link: Link, files: Mapping[str, bytes], directory: str, *, modes: Mapping[str, int] | None = None
-) -> str:
-    """Writes small ``files`` (relative path → contents) into ``directory`` on the host; returns its absolute path.
-
-    ``directory`` is absolute, or relative to the home directory, and is created 0700. A file gets its mode from
-    ``modes``, else 0600, whatever the umask, and is replaced by rename. Raises `LinkError` for a directory that is
-    a symbolic link, belongs to another user or can be written by others."""
-    archive = bytearray(build_tar_directory("tree"))
-    parents = {""}
-    for name in sorted(files):
-        if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
-            raise ValueError(f"not a plain relative path: {name!r}")
-        for parent in reversed(Path(name).parents):
-            if (path := "" if str(parent) == "." else str(parent)) not in parents:
-                parents.add(path)
-                archive += build_tar_directory(f"tree/{path}")
-        archive += build_tar_file(f"tree/{name}", files[name], (modes or {}).get(name, 0o600))
-    stdin = bytes(archive + _END)
-    done = _run_receive_script(link, "place", directory, f"{PART}put-{secrets.token_hex(8)}", stdin=stdin)
-    return os.fsdecode(done.out).removesuffix("\n")
 
 
 def send_file(
@@ -96,9 +72,9 @@ def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old:
     stream, if the stream contains their names (``merged``) and hashes (``sums``)."""
     if callable(archive):
         return _stream_to_script(
-            link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [_END])
+            link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [TREE_END])
         )
-    return _stream_to_script(link, ("place", directory, PART + own, *old), chain(archive, [_END]))
+    return _stream_to_script(link, ("place", directory, PART + own, *old), chain(archive, [TREE_END]))
 
 
 def list_tree(link: Link, directory: str) -> bytes:
@@ -172,7 +148,7 @@ class ProgressReporter:
 
 
 # The last members of a tar stream that is complete.
-_END = build_tar_file("whole", b"", 0o600) + bytes(1024)
+TREE_END = build_tar_file("whole", b"", 0o600) + bytes(1024)
 
 
 def build_script_command(script: str, *words: str, stdin: bytes = b"") -> Command:
@@ -185,7 +161,7 @@ def build_script_command(script: str, *words: str, stdin: bytes = b"") -> Comman
 def _run_receive_script(link: Link, *words: str, stdin: bytes = b"") -> Completed:
     completed = link.run(build_script_command("receive_tree.sh", *words, stdin=stdin))
     if not completed.ok:
-        raise _make_remote_error(link, completed.status, completed.err)
+        raise make_remote_error(link, completed.status, completed.err)
     return completed
 
 
@@ -222,7 +198,7 @@ def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive) -> str:
     if watch.stalled:
         raise _make_step_error(link, f"no progress for {PATIENCE:g} s after {format_size(sent)}", "stalled")
     if status:
-        raise _make_remote_error(link, status, bytes(output["err"]))
+        raise make_remote_error(link, status, bytes(output["err"]))
     return os.fsdecode(bytes(output["out"])).removesuffix("\n")
 
 
@@ -252,7 +228,7 @@ def _merge_small_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield gathered.getvalue()
 
 
-def _make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
+def make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
     lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
     what = printable(lines[-1], 200) if lines else f"the host's shell ended with status {status}"
     full = "No space left" in what or "no space left" in what

@@ -9,7 +9,7 @@ from functools import partial
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.model.answers.manage import ListedRun, ProcessStack, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
@@ -255,7 +255,7 @@ def _clean_up_host(run: str, directories: dict[str, str], link: Link, _: Emit) -
     was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
     left = run_control.find_leftover_processes(link, run_dir, run, reap=True) if was_running else ()
     if run_dir.directory and not left:
-        run_control.remove_run_dir(link, run_dir)
+        remove_run_dir(link, run_dir)
     return was_running, left
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_env_file, read_input, read_script, read_stdin
-from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
 from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers

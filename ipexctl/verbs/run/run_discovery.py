@@ -5,7 +5,7 @@ from collections.abc import Generator
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
-from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.answers.manage import OrphanDirectory
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Event

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.run_control import BACK, GAVE_UP, LOST, Frame, RemoteRunDir, RunFollower
+from ipexctl.act.run_control import BACK, GAVE_UP, LOST, Frame, RunFollower
+from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
@@ -244,5 +245,5 @@ class RunWatcher:
         if left:
             left = run_control.find_leftover_processes(link, run_dir, self.running.run, reap=True)
         if remove and not left:
-            run_control.remove_run_dir(link, run_dir)
+            remove_run_dir(link, run_dir)
         return left

@@ -10,7 +10,8 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.act.run_control import Frame, RemoteRunDir
+from ipexctl.act.run_control import Frame
+from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Exit, Interrupted
 from ipexctl.model.events import Event, Message

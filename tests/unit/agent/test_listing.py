@@ -13,7 +13,7 @@ import pytest
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
-from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.answers.manage import ProcessStack, PsAnswer, RankStacksAnswer
@@ -58,7 +58,7 @@ def ended(link: LocalLink, home: Path, run: str, python: str, ended_at: float = 
     """A run that ended there."""
     site = RemoteRunDir(HERE, f"{home}/{RUNS}/{run}-h0", python)
     head = SPEC.head_spec._replace(hosts={"a": NodeSpec("h0.ipexctl", [0], site.directory, python)})
-    run_control.create_run_dir(link, site, SPEC._replace(run=run, head=head, **spec))
+    create_run_dir(link, site, SPEC._replace(run=run, head=head, **spec))
     end = journal.KINDS.to_object(journal.RunEnd(run, "done", at=ended_at))
     (home / RUNS / f"{run}-h0" / "end.json").write_text(json.dumps(end))
     (home / RUNS / f"{run}-h0" / "journal.jsonl").write_text(json.dumps(end) + "\n")
@@ -71,7 +71,7 @@ def test_who_comes_later_knows_the_backend_the_precision_and_the_instruction_set
     directory = f"{tmp_path}/{RUNS}/k7-h0"
     nodes = {"a": NodeSpec("h0.ipexctl", [0], directory, "python3", "AVX512_BF16")}
     spec = SPEC._replace(run="k7", head=SPEC.head_spec._replace(hosts=nodes), backend="impi", precision="bf16")
-    run_control.create_run_dir(link, RemoteRunDir(HERE, directory, "python3"), spec)
+    create_run_dir(link, RemoteRunDir(HERE, directory, "python3"), spec)
     Path(directory, "journal.jsonl").write_bytes(journal.encode_record(journal.Launched(5, 29500, 3.0)))
     [started] = [event for event in manage.logs("k7", Inventory((HERE,)), context) if isinstance(event, RunStarted)]
     assert (started.backend, started.precision, started.isas) == ("impi", "bf16", {"a": "AVX512_BF16"})
@@ -129,8 +129,7 @@ def test_logs_of_a_run_that_goes_on_say_how_to_follow_it(link: LocalLink, contex
 
 def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Context, tmp_path: Path) -> None:
     for run, started in (("0102-new", 20.0), ("0101-old", 10.0)):
-        site = ended(link, tmp_path, run, "python3")
-        run_control.create_run_dir(link, site, SPEC._replace(run=run, started=started))
+        ended(link, tmp_path, run, "python3", started=started)
     inventory = Inventory((HERE,), "test")
     with pytest.raises(UsageError, match="run 0102-new has no rank 3"):
         list(manage.logs(None, inventory, context, frozenset({3})))

@@ -16,7 +16,8 @@ import pytest
 
 from ipexctl.act import agent, run_control
 from ipexctl.act.context import Context
-from ipexctl.act.run_control import RemoteRunDir, RunFollower
+from ipexctl.act.run_control import RunFollower
+from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.hosts import Host
 from ipexctl.protocol.journal import RankStarted

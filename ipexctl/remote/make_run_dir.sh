@@ -1,0 +1,43 @@
+# Makes the directory of a run, all of it or nothing. POSIX sh with tar; run as:
+#   sh -c TEXT NAME DIRECTORY AGENTS ID AGENT PART [WORD..]
+# stdin: a tar stream with the files of the run, `tree/…`, perhaps `agent`, and `whole`. An agent stays in AGENTS by its ID,
+# for further runs, which need not bring it: each gets a copy of its own, AGENT. Where there is none, prints the ID, and
+# nothing is made. With words they are executed in the end, as a program and its arguments.
+# Ends 0, or 3 with one line on stderr: what is wrong and where; or as that program does.
+umask 077
+LC_ALL=C
+export LC_ALL
+dir=$1 agents=$HOME/$2 id=$3 agent=$4 part=$5put-$$
+shift 5
+up=${dir%/*}
+fail() { printf '%s\n' "$1" >&2; exit 3; }
+# What the directory lies in, and what is executed, is for nobody else to write.
+said=$(mkdir -p "$up" "$agents" 2>&1) || fail "cannot create a directory: ${said##*mkdir: }"
+for each in "$up" "$agents"; do
+  { [ ! -L "$each" ] && [ -O "$each" ]; } || fail "$each belongs to another user or is a symbolic link"
+  case $(ls -ldn "$each") in ?????w*|????????w*) fail "$each can be written by others: chmod go-w it" ;; esac
+done
+said=$(mkdir -m 700 "$dir" 2>&1) || fail "cannot create $dir: ${said##*: }"
+trap 'cd / && rm -rf -- "$dir"' 0
+trap 'exit 3' 1 2 13 15
+mkdir -m 700 "$dir/$part" && cd "$dir/$part" || fail "cannot create $dir/$part"
+said=$(tar -xpof - 2>&1) || {
+  free=$(df -Pk . | awk 'END { print $4 }')
+  [ "${free:-65}" -gt 64 ] || said='No space left on device'
+  fail "cannot unpack in $dir: $(printf '%s\n' "$said" | head -n 1)"
+}
+[ -f whole ] || fail "the transfer was cut"
+kept=$agents/$id
+if [ -f agent ]; then
+  sync -f . 2>/dev/null # what stays shall be on the disk before it has its name
+  cp agent "$kept-$$" && mv -f "$kept-$$" "$kept" || { rm -f "$kept-$$"; fail "cannot write $kept"; }
+  find "$agents" -type f -mtime +90 -exec rm -f {} + # those of other versions
+  mv agent "tree/$agent"
+elif ! { [ -f "$kept" ] && [ ! -L "$kept" ] && [ -s "$kept" ] && cp "$kept" "tree/$agent" 2>/dev/null; }; then
+  printf '%s\n' "$id"
+  exit 0
+fi
+said=$(mv tree/* "$dir" 2>&1) || fail "cannot write $dir: ${said##*: }"
+cd / && rm -rf -- "$dir/$part"
+trap - 0
+[ $# -eq 0 ] || exec "$@"
