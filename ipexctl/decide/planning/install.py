@@ -11,7 +11,7 @@ from packaging.pylock import Package, PackageWheel, Pylock
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ipexctl.decide.releases.table import get_public_version
+from ipexctl.decide.releases.env_health import DEFAULT_VENV, describe_drift
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
@@ -24,7 +24,6 @@ from ipexctl.model.text import format_size, join_names, pluralize, printable
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import Inspection
 
-DEFAULT_VENV = ".local/share/ipexctl/env"  # below the home directory
 ANOTHER_PATH = advise("install", "--venv", "/opt/ipexctl", text="another path for the environment, such as:")
 Do = Literal["nothing", "tidy", "switch", "build"]
 From = Literal["hosts", "controller"]
@@ -123,19 +122,6 @@ def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Fac
             exit=Exit.STEP,
         )
     return paths[0]
-
-
-def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
-    """What is missing or other than locked in an environment, in words. More packages than locked are the user's."""
-    versions = {canonicalize_name(name): version for name, version in held.items()}
-    words = []
-    for name, version in sorted(packages.items()):
-        have = versions.get(canonicalize_name(name))
-        if have is None:
-            words.append(f"{name} is missing")
-        elif get_public_version(have) != get_public_version(version):
-            words.append(f"{name} is {have}, not {version}")
-    return words
 
 
 def read_state(fact: Facts, venv: str, lock: Lock) -> Inspection | None:

@@ -3,11 +3,15 @@
 import posixpath
 from collections.abc import Mapping
 
-from ipexctl.decide.planning.install import DEFAULT_VENV, describe_drift
+from packaging.utils import canonicalize_name
+
+from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import Hint, advise
 from ipexctl.model.text import join_names, printable
+
+DEFAULT_VENV = ".local/share/ipexctl/env"  # below the home directory
 
 
 def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
@@ -33,6 +37,19 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
         if id != first:
             add_failure(host, f"its environment is {id}, that of {head} is {first}", "mixed")
     return failures
+
+
+def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
+    """What is missing or other than locked in an environment, in words. More packages than locked are the user's."""
+    versions = {canonicalize_name(name): version for name, version in held.items()}
+    words = []
+    for name, version in sorted(packages.items()):
+        have = versions.get(canonicalize_name(name))
+        if have is None:
+            words.append(f"{name} is missing")
+        elif get_public_version(have) != get_public_version(version):
+            words.append(f"{name} is {have}, not {version}")
+    return words
 
 
 def format_install_command(fact: Facts) -> Hint:

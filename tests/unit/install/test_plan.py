@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.planning.install import (
-    DEFAULT_VENV,
     Rates,
     choose_venv,
-    describe_drift,
     format_pylock,
     group_hosts_by_tokens,
     list_download_origins,
     plan_install,
     read_state,
 )
+from ipexctl.decide.releases.env_health import DEFAULT_VENV, describe_drift
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
 from ipexctl.decide.releases.table import parse_table
