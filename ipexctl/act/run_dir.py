@@ -11,13 +11,14 @@ from ipexctl.act.transfer.send import (
     build_tar_directory,
     build_tar_file,
     make_remote_error,
+    read_remote_script,
 )
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.protocol import paths, run_spec
-from ipexctl.protocol.paths import AGENT, AGENTS, HOOKS, PART, ROLE, SHIM, SPEC, STDIN, Role
+from ipexctl.protocol.paths import AGENT, AGENTS, HOOKS, PART, PIPES, ROLE, SHIM, SPEC, STDIN
 
 _MODES = {SHIM: 0o700, ROLE: 0o700}
 _REFUSED = 3  # of make_run_dir.sh; no role of the agent that is started there ends with it
@@ -46,6 +47,11 @@ class RemoteRunDir(Record):
         agent = shlex.join((f"{self.directory}/{AGENT}", *words))
         return f'#!/bin/sh\np={shlex.quote(self.python)}; {START_PYTHON} {agent} "$@"\n'.encode()
 
+    def build_shim(self) -> bytes:
+        """The program that the launcher calls in place of ssh."""
+        pipes = shlex.quote(f"{self.directory}/{PIPES}")
+        return f"#!/bin/sh\npipes={pipes}\n{read_remote_script('shim.sh')}".encode()
+
 
 def create_run_dir(
     link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"", words: Sequence[str] = ()
@@ -57,7 +63,7 @@ def create_run_dir(
     files = {
         SPEC: run_spec.encode_spec(spec),
         ROLE: site.wrap_agent(),
-        SHIM: site.wrap_agent(Role.SHIM, site.directory),
+        SHIM: site.build_shim(),
     }
     files |= {STDIN: stdin} if stdin and 0 in spec.ranks else {}
     hooks = agent.read_hooks(profile=bool(spec.profile))

@@ -1,4 +1,4 @@
-"""What keeper, guards, shims and clients of a run say to each other, and the agent to the controller: JSON lines."""
+"""What keeper, guards and clients of a run say to each other, and the agent to the controller: JSON lines."""
 
 from typing import Dict, List, NamedTuple, Tuple, Union
 
@@ -19,7 +19,7 @@ Tampered = NamedTuple("Tampered", [])
 
 # Keeper to guard.
 Ping = NamedTuple("Ping", [("sent", float)])  # Unix seconds of the keeper
-StartProxy = NamedTuple("StartProxy", [("words", List[str])])  # also shim to keeper, as the launcher wants it
+StartProxy = NamedTuple("StartProxy", [("words", List[str])])  # as the launcher wants it
 RanksPort = NamedTuple("RanksPort", [("port", int)])  # where the ranks meet
 Terminate = NamedTuple("Terminate", [])  # SIGTERM to the ranks, and none is to start any more
 Kill = NamedTuple("Kill", [])  # SIGKILL to what is left of them
@@ -44,8 +44,7 @@ class Cleaned(NamedTuple):
 
 # Wrapper to guard, as a file: the first record, so that a killed wrapper is missed.
 RankBegun = NamedTuple("RankBegun", [("rank", int), ("pid", int)])
-# Keeper to shim, and client to keeper and back.
-ShimEnd = NamedTuple("ShimEnd", [])  # the proxy has ended: so may its shim
+# Client to keeper and back.
 StopRun = NamedTuple("StopRun", [("why", str)])
 KillRun = NamedTuple("KillRun", [("why", str)])
 Inspect = NamedTuple("Inspect", [])
@@ -117,7 +116,7 @@ RankRecord = Union[RankBegun, RankStarted, RankStage, RankNote, RankEnded]  # wh
 Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,
     RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankNote,
-    RankEnded, RankStack, ShimEnd, StopRun, KillRun, Inspect, RequestStacks, KeeperStatus, KeeperListening, GuardReady,
+    RankEnded, RankStack, StopRun, KillRun, Inspect, RequestStacks, KeeperStatus, KeeperListening, GuardReady,
     HostBusy, AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered, HostSample,
     FilePoints,
 ]  # fmt: skip

@@ -29,6 +29,7 @@ ENDING = "ending.json"  # the run is being ended: no rank is to start any more
 LEFTOVERS = "left.json"  # processes that a guard without its keeper could not end
 LOCK = "lock-"  # beside the runs' directories, with the host's name: which run holds the host
 CLOCKS = "clocks"  # in `hooks.PROFILE`, JSON: ``hosts``: host → `keeper_state.HostClock`
+PIPES = "pipes"  # the named pipes between the launcher's shims and the keeper
 CRASH = ".crash"  # <role>.crash: the traceback of a fault of ours
 
 # In trees that are carried to hosts and fetched from them; also in remote/*.sh.
@@ -53,7 +54,6 @@ class Role:
     KEEPER = "keeper"
     GUARD = "guard"
     RANK = "rank"
-    SHIM = "shim"
     WATCH = "watch"
     ORDER = "tell"
     LIST = "list"

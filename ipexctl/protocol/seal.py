@@ -1,4 +1,4 @@
-"""Proof on a connection between the keeper and its guards, shims and watchers: who speaks, and each line.
+"""Proof on a connection between the keeper and its guards and watchers: who speaks, and each line.
 
 Both sides know the run's token, which never travels, and give a nonce each. From these come a proof of either side, and
 for either direction a key. Every line after the greeting is sealed: an HMAC-SHA256 of its number and its bytes goes

@@ -79,8 +79,7 @@ def test_l2_a_command_that_a_relay_adds_is_not_executed_and_the_run_says_so(kept
     relay = Relay(kept.port)
     assert start_guard(kept, relay.port) == GuardReady()
     until(lambda: kept.state().state == "running")
-    shim = kept.connect("shim", "a")
-    shim.send(messages.StartProxy(["/bin/sh", "-c", f"'touch {tmp_path}/ours'"]))
+    kept.request_proxy("/bin/sh", "-c", f"'touch {tmp_path}/ours'")
     until((tmp_path / "ours").exists)  # what the keeper itself asks for passes the relay
     relay.to_caller = plant(tmp_path / "theirs")
     until(lambda: kept.over, 30.0)

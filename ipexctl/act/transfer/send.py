@@ -153,9 +153,13 @@ TREE_END = build_tar_file("whole", b"", 0o600) + bytes(1024)
 
 def build_script_command(script: str, *words: str, stdin: bytes = b"") -> Command:
     """A command that runs a shell script of `remote` with these words."""
-    text = resources.files("ipexctl.remote").joinpath(script).read_text("utf-8")
-    argv = ("/bin/sh", "-c", text, f"ipexctl-{script}", *words)
+    argv = ("/bin/sh", "-c", read_remote_script(script), f"ipexctl-{script}", *words)
     return Command(argv, stdin=stdin, timeout=PATIENCE + len(stdin) / _SLOWEST, cap=256 << 20, brief=True)
+
+
+def read_remote_script(name: str) -> str:
+    """The text of a shell script of ``remote``."""
+    return resources.files("ipexctl.remote").joinpath(name).read_text("utf-8")
 
 
 def _run_receive_script(link: Link, *words: str, stdin: bytes = b"") -> Completed:

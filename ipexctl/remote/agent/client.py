@@ -1,4 +1,4 @@
-"""Those who talk to a keeper on its own host: the shim Hydra calls, the watcher the controller reads, orders."""
+"""Those who talk to a keeper on its own host: the watcher that the controller reads, orders."""
 
 import os
 import select
@@ -17,24 +17,6 @@ from ipexctl.remote.agent import files, procs, rpc, spool
 from ipexctl.remote.agent.keeper_state import State
 
 PIECE = 1 << 18
-
-
-def shim(argv: "List[str]") -> int:
-    """Called in place of ssh: asks the host's guard, and waits. By Hydra as ``shim RUNDIR -q -x HOST word …``, by Open
-    MPI as ``shim RUNDIR HOST word …``."""
-    directory, words = argv[0], argv[1:]
-    if words[0].startswith("-"):
-        words = words[words.index("-x") + 1 :]
-    label, words = words[0], words[1:]
-    spec = files.read_spec(directory)
-    host = next(name for name, node in spec.head_spec.hosts.items() if node.label == label)
-    link = _connect(directory, spec, Role.SHIM, host)
-    link.send(messages.StartProxy(words))
-    while link.open:
-        select.select([link], [], [], 5.0)
-        if any(isinstance(message, messages.ShimEnd) for message in link.receive()):
-            return 0
-    return 1
 
 
 def order(argv: "List[str]") -> int:

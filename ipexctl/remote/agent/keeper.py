@@ -22,6 +22,7 @@ from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, keeper_state, procs, rpc, spool
 from ipexctl.remote.agent.keeper_state import Moment, State
+from ipexctl.remote.agent.launcher_pipes import LauncherPipes
 from ipexctl.remote.agent.progress_monitor import ProgressMonitor
 
 STRANGERS = 64  # waiting places for those who have not proved themselves, beside one for each host
@@ -64,6 +65,7 @@ class Keeper:
         self.wires: "Set[rpc.Wire]" = set()
         self.guards: "Dict[str, rpc.Wire]" = {}
         self.launcher: "Optional[subprocess.Popen[bytes]]" = None
+        self.pipes: "Optional[LauncherPipes]" = None
         self.sinks: "Dict[int, spool.Spool]" = {}  # pipe of mpirun → where it goes
         self.samples: "Optional[spool.Spool]" = None
         self.figures: "Dict[Tuple[str, str], str]" = {}  # source and name → the host that sent it
@@ -145,9 +147,8 @@ class Keeper:
             elif isinstance(action, keeper_state.Disconnect):
                 self.drop_connection(self.guards.pop(action.host))
             elif isinstance(action, keeper_state.ReleaseShims):
-                for link in self.wires:
-                    if link.role == Role.SHIM and link.name == action.host:
-                        link.send(messages.ShimEnd())
+                if self.pipes:
+                    self.pipes.release_shims(self.spec.head_spec.hosts[action.host].label)
             else:
                 self.finish_run(action.end)
 
@@ -164,6 +165,11 @@ class Keeper:
             port = self.find_free_port()
         except OSError as error:
             return keeper_state.LauncherFailed("no port for the rendezvous: %s" % error.strerror)
+        try:
+            self.pipes = LauncherPipes(self.directory, [node.label for node in head.hosts.values()])
+        except OSError as error:
+            return keeper_state.LauncherFailed("no pipes for the launcher: %s" % error.strerror)
+        self.selector.register(self.pipes.requests, selectors.EVENT_READ, self.take_proxy_requests)
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         try:
@@ -195,6 +201,16 @@ class Keeper:
         self.write_address([os.getpid(), self.launcher.pid])
         return keeper_state.LauncherStarted(self.launcher.pid, port)
 
+    def take_proxy_requests(self, _: int) -> None:
+        """Passes on what the launcher's shims ask for to the guards."""
+        assert self.pipes is not None
+        hosts = {node.label: name for name, node in self.spec.head_spec.hosts.items()}
+        for label, words in self.pipes.take_requests():
+            if hosts[label] in self.guards:
+                self.send(hosts[label], messages.StartProxy(words))
+            else:
+                self.pipes.release_shims(label, 1)
+
     def prepare_launcher_process(self) -> None:
         """In mpirun's process, before it is mpirun."""
         procs.die_with_parent()
@@ -207,10 +223,9 @@ class Keeper:
 
     def finish_run(self, end: "journal.RunEnd") -> None:
         """The guards are done: end mpirun itself, store the rest of its output, write the final record."""
-        for link in self.wires:
-            if link.role == Role.SHIM:  # Open MPI does not wait for them, and they hold its outputs open
-                link.send(messages.ShimEnd())
-                link.flush()
+        if self.pipes:  # Open MPI does not wait for its shims, and they hold its outputs open
+            self.selector.unregister(self.pipes.requests)
+            self.pipes.close()
         if self.launcher and self.launcher.poll() is None:
             try:
                 self.launcher.wait(self.spec.timings.orderly)
@@ -268,11 +283,6 @@ class Keeper:
                     self.handle_input(keeper_state.GuardConnected(link.name, message.clock))
             elif link.role == Role.GUARD:
                 self.receive_from_guard(link.name, message)
-            elif link.role == Role.SHIM:
-                if link.name in self.guards and isinstance(message, messages.StartProxy):
-                    self.send(link.name, message)
-                else:
-                    link.close()
             elif link.role == Role.ORDER:
                 if isinstance(message, (messages.StopRun, messages.KillRun, messages.RequestStacks)):
                     self.handle_input(message)

@@ -1,4 +1,4 @@
-"""How keeper, guards, shims and watchers talk: JSON lines over TCP, opened by proofs of the run's token, then sealed.
+"""How keeper, guards and watchers talk: JSON lines over TCP, opened by proofs of the run's token, then sealed.
 
 The token lies in ``spec.json`` (mode 0600) on each host of the run and never travels. A stranger gets no further than
 the keeper's challenge and costs one of few waiting places for a few seconds. `seal` says what a line's seal promises.

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import ipexctl
+from ipexctl.act.run_dir import RemoteRunDir
+from ipexctl.model.hosts import Host
 from ipexctl.protocol import messages, paths, run_spec
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.run_spec import HeadSpec, NodeSpec, RankSpec, RunSpec
@@ -70,6 +72,14 @@ class Kept:
         """A process beside the keeper, which ends with the test."""
         self.started.append(subprocess.Popen(words, **{"env": PLAIN, "stdin": subprocess.PIPE, **more}))
         return self.started[-1]
+
+    def request_proxy(self, *words: str) -> subprocess.Popen[bytes]:
+        """As the launcher does, through the shim: these words are executed on ``a``."""
+        shim = RemoteRunDir(Host("a", "localhost"), str(self.directory), sys.executable).build_shim()
+        (self.directory / paths.SHIM).write_bytes(shim)
+        (self.directory / paths.SHIM).chmod(0o700)
+        until((self.directory / paths.PIPES / "requests").exists)
+        return self.start([str(self.directory / paths.SHIM), "-q", "-x", "h0.ipexctl", *words])
 
     def state(self) -> messages.KeeperStatus:
         """What the keeper says of itself."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.protocol.messages import KINDS, GuardReady, KillRun, StartProxy
+from ipexctl.protocol.messages import KINDS, GuardReady, KillRun
 from ipexctl.remote.agent import files
 from tests.unit.agent.runs import PLAIN, Kept, keeping, remote, until
 
@@ -26,8 +26,7 @@ def test_files_are_for_nobody_else_and_ranks_have_the_logins_umask(tmp_path: Pat
     with keeping(tmp_path, umask, head={"mpiexec": mpiexec, "files": {"hosts": "h0"}}) as kept:
         guard(kept, umask)
         until(launched.exists)
-        shim = kept.connect("shim", "a")
-        shim.send(StartProxy(["/bin/sh", "-c", f"'{SAY.format(said=started)}'"]))
+        kept.request_proxy("/bin/sh", "-c", f"'{SAY.format(said=started)}'")
         until(started.exists)
         assert [int(said.read_text(), 8) for said in (launched, started)] == [umask, umask]
         until(lambda: (kept.directory / "out.bin.000000").exists())
