@@ -16,7 +16,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, Link, LinkError
-from ipexctl.protocol import frames, journal, messages, run_spec
+from ipexctl.protocol import frames, journal, messages, paths, run_spec
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, ROLE, RUNS, Role
@@ -83,6 +83,11 @@ def find_leftover_processes(
 ) -> tuple[int, ...]:
     """The ids of processes of the run that live on a host; ``reap`` ends them first. Raises `LinkError` when the host
     has not answered within ``patience`` seconds."""
+    if not reap:
+        mark = f"{paths.RUN_ENV}={run}"
+        look = build_script_command("find_processes.sh", mark, f"{paths.GROUP}{run}-")
+        if link.run(replace(look, timeout=patience)).text.strip() == "none":
+            return ()
     program = agent.build_program("remote.agent.procs").encode()  # the run's own directory may be gone by now
     role = Role.REAP if reap else Role.PROVE
     words = ("/bin/sh", "-c", f'p=$1; shift; {START_PYTHON} "$@"', "sh", site.python, "-", role, run)

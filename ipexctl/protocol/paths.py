@@ -40,6 +40,7 @@ PART = ".ipexctl-part-"  # the beginning of the names of directories in which so
 RUN_ENV = "IPEXCTL_RUN"
 NODE_ENV = "IPEXCTL_NODE"  # RUN:LABEL, one host's part of a run
 PYTHON_ENV = "IPEXCTL_PYTHON"  # for the launcher's proxies: how a rank's wrapper is started
+GROUP = "ipexctl-"  # the names of control groups begin so, and go on with the run's id and "-"
 AGENT_ENV = "IPEXCTL_AGENT"
 GUARD_ENV = "IPEXCTL_GUARD"  # its process
 INSTANCE_ENV = "IPEXCTL_INSTANCE"

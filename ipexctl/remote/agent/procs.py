@@ -21,7 +21,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TICKS = os.sysconf("SC_CLK_TCK")
 STUCK = 2.0  # seconds
 _CGROUP = "/sys/fs/cgroup"
-_GROUP = "ipexctl-"
 
 
 class Process(NamedTuple):
@@ -91,7 +90,7 @@ def create_cgroup(run: str, label: str) -> str:
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as text:
             own = [line[3:].strip("/") for line in text.read().splitlines() if line.startswith("0::")]
-        path = os.path.join(_find_cgroup_root(), *own[:1], "%s%s-%s" % (_GROUP, run, label))
+        path = os.path.join(_find_cgroup_root(), *own[:1], "%s%s-%s" % (paths.GROUP, run, label))
         os.mkdir(path)
     except OSError:
         return ""
@@ -102,7 +101,7 @@ def find_cgroups(run: str) -> "List[str]":
     """The control groups of a run on this host, wherever they are."""
     groups = []
     for path, names, _ in os.walk(_find_cgroup_root()):
-        groups += [os.path.join(path, name) for name in names if name.startswith("%s%s-" % (_GROUP, run))]
+        groups += [os.path.join(path, name) for name in names if name.startswith("%s%s-" % (paths.GROUP, run))]
     return groups
 
 

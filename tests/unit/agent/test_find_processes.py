@@ -1,0 +1,75 @@
+"""The proof that nothing of a run is left costs no Python where that is so, and misses nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.run_control import find_leftover_processes
+from ipexctl.act.run_dir import RemoteRunDir
+from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.hosts import Host
+from ipexctl.protocol.paths import RUN_ENV
+from tests.unit.agent.runs import until
+
+HERE = Host("here", "localhost")
+SITE = RemoteRunDir(HERE, "/none", "python3")
+RUN = f"find{os.getpid()}"
+
+
+class CountingLink(LocalLink):
+    """Counts commands."""
+
+    def __init__(self, path: str = os.environ["PATH"]) -> None:
+        super().__init__(HERE, env={"HOME": "/", "PATH": path})
+        self.commands = 0
+
+    def run(self, command: Command) -> Completed:
+        self.commands += 1
+        return super().run(command)
+
+
+@contextmanager
+def sleeping(env: Mapping[str, str]) -> Iterator[int]:
+    process = subprocess.Popen(["/bin/sleep", "300"], env=env)
+    try:
+        until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"/bin/sleep"))
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_where_nothing_is_left_one_command_says_so() -> None:
+    others = {RUN_ENV: f"{RUN}0", "A": f"{RUN_ENV}={RUN}", f"A_{RUN_ENV}": RUN, "B": f"x\n{RUN_ENV}={RUN}\ny"}
+    link = CountingLink()
+    with sleeping(others):
+        assert find_leftover_processes(link, SITE, RUN) == ()
+    assert link.commands == 1
+
+
+@pytest.mark.parametrize(
+    "env", [{RUN_ENV: RUN}, {"A": "\n\n", RUN_ENV: RUN, "Z": "\xff"}], ids=["alone", "among others"]
+)
+def test_a_process_with_the_mark_is_found(env: Mapping[str, str]) -> None:
+    link = CountingLink()
+    with sleeping(env) as pid:
+        assert find_leftover_processes(link, SITE, RUN) == (pid,)
+    assert link.commands == 2
+    assert find_leftover_processes(link, SITE, RUN) == ()
+
+
+@pytest.mark.parametrize("grep", ["exit 2", "exit 0", "echo 0; exit 1", "[ $# = 3 ] && echo 1 || exit 126"])
+def test_a_grep_that_cannot_do_it_is_not_believed(tmp_path: Path, grep: str) -> None:
+    (tmp_path / "grep").write_text(f"#!/bin/sh\n{grep}\n")
+    (tmp_path / "grep").chmod(0o755)
+    link = CountingLink(f"{tmp_path}:{os.environ['PATH']}")
+    with sleeping({RUN_ENV: RUN}) as pid:
+        assert find_leftover_processes(link, SITE, RUN) == (pid,)
+    assert link.commands == 2
