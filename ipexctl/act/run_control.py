@@ -84,9 +84,9 @@ def find_leftover_processes(
     """The ids of processes of the run that live on a host; ``reap`` ends them first. Raises `LinkError` when the host
     has not answered within ``patience`` seconds."""
     if not reap:
-        mark = f"{paths.RUN_ENV}={run}"
-        look = build_script_command("find_processes.sh", mark, f"{paths.GROUP}{run}-")
-        if link.run(replace(look, timeout=patience)).text.strip() == "none":
+        mark, none = f"{paths.RUN_ENV}={run}", KINDS.write(messages.ProcessesLeft([])).decode()
+        look = build_script_command("find_processes.sh", mark, f"{paths.GROUP}{run}-", none)
+        if isinstance(KINDS.read(link.run(replace(look, timeout=patience)).out.strip()), messages.ProcessesLeft):
             return ()
     program = agent.build_program("remote.agent.procs").encode()  # the run's own directory may be gone by now
     role = Role.REAP if reap else Role.PROVE

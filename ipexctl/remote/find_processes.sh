@@ -1,8 +1,8 @@
-# Prints "none" where nothing of a run lives on this host for sure: no process that was started with MARK (NAME=VALUE) in its
+# Prints NONE where nothing of a run lives on this host for sure: no process that was started with MARK (NAME=VALUE) in its
 # environment, and no control group whose name begins with GROUP. Else nothing: `agent.procs` knows which, in ten times
-# the time. POSIX sh; run as: sh -c TEXT NAME MARK GROUP
+# the time. POSIX sh; run as: sh -c TEXT NAME MARK GROUP NONE
 [ "$(printf 'a\0b\0' | grep -zcxF b 2>/dev/null)" = 1 ] || exit 0 # not every grep knows these
 found=$(grep -lszxF -e "$1" /proc/[0-9]*/environ 2>/dev/null)
 [ $? -le 2 ] && [ -z "$found" ] || exit 0 # 2: of others, or gone meanwhile; more: there are too many to name them
 found=$(find /sys/fs/cgroup -type d -name "$2*" 2>/dev/null)
-[ "$found" ] || echo none
+[ "$found" ] || printf '%s\n' "$3"
