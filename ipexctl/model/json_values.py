@@ -3,12 +3,23 @@
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from operator import attrgetter
 from types import UnionType
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 if sys.version_info >= (3, 11):
     from typing import dataclass_transform
@@ -25,28 +36,74 @@ _ATOMS = frozenset((str, int, float, bool, type(None)))
 class Record:
     """Base of values: each class below it is a frozen dataclass.
 
-    Comparison and text are methods of this class: `dataclass` compiles its own for each class, and a command has a
-    hundred of them to make before it begins."""
+    `dataclass` compiles six methods for each class, and a command has two hundred of them to make before it begins.
+    Here they are methods of this class, and ``__init__`` is compiled with the first value of a class."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    _get_compared: ClassVar[Callable[[Any], object]]  # of a record: its type, and the fields that are compared
 
     def __init_subclass__(cls, **options: bool) -> None:
-        dataclass(frozen=True, eq=False, repr=False, **options)(cls)
-        cls._get_compared = attrgetter("__class__", *(each.name for each in fields(cls) if each.compare))
+        cls.__doc__ = cls.__doc__ or cls.__name__  # else `dataclass` makes one of the signature
+        dataclass(init=False, eq=False, repr=False, **options)(cls)
+
+        def initialise(self: Any, *args: Any, **values: Any) -> None:
+            initialise_now = cls.__init__ = _compile_init(cls)  # type: ignore[method-assign]
+            initialise_now(self, *args, **values)
+
+        cls.__init__ = initialise  # type: ignore[method-assign]
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        get = type(self)._get_compared
+        get = _make_compared_getter(type(self))  # type: ignore[arg-type]  # types are hashable
         return get(self) == get(other)
 
     def __hash__(self) -> int:
-        return hash(type(self)._get_compared(self))
+        return hash(_make_compared_getter(type(self))(self))  # type: ignore[arg-type]  # as above
+
+    if not TYPE_CHECKING:  # a type checker refuses it by itself
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+        def __delattr__(self, name: str) -> None:
+            raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __repr__(self) -> str:
         values = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
         return f"{type(self).__qualname__}({', '.join(values)})"
+
+
+@cache
+def _make_compared_getter(kind: type[Record]) -> Callable[[Any], object]:
+    """Of a record: its type, and the fields that are compared."""
+    return attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
+
+
+def _compile_init(kind: type[Record]) -> Callable[..., None]:
+    """``__init__`` of a record, as `dataclass` compiles it for a frozen class, with the same meaning of each field."""
+    parameters: list[str] = []
+    lines: list[str] = []
+    scope: dict[str, object] = {"MISSING": MISSING, "set_field": object.__setattr__}  # `Record` refuses with its own
+    for each in sorted(fields(kind), key=lambda each: each.kw_only is True):
+        name, default, value = each.name, f"default_{each.name}", each.name
+        if each.kw_only and "*" not in parameters:
+            parameters.append("*")
+        if each.default is not MISSING:
+            scope[default] = each.default
+            parameters.append(f"{name}={default}")
+        elif each.default_factory is not MISSING:
+            scope[default] = each.default_factory
+            parameters.append(f"{name}=MISSING")
+            value = f"{default}() if {name} is MISSING else {name}"
+        else:
+            parameters.append(name)
+        lines.append(f"    set_field(__record, '{name}', {value})\n")
+    if hasattr(kind, "__post_init__"):
+        lines.append("    __record.__post_init__()\n")
+    exec(f"def __init__({', '.join(['__record', '/', *parameters])}):\n" + "".join(lines or ["    pass"]), scope)
+    initialise = cast(Callable[..., None], scope["__init__"])
+    initialise.__qualname__ = f"{kind.__qualname__}.__init__"  # for the messages of `TypeError`
+    return initialise
 
 
 class JsonRecord(Record):
