@@ -22,11 +22,15 @@ if [ -L "$HOME/ipexctl" ]; then case $dir in "$HOME/ipexctl"/*) fail "$HOME/ipex
 [ "$dir" -ef "$HOME" ] && fail "the destination is the home directory"
 [ "${dir:-/}" -ef / ] && fail "the destination is the root directory"
 enter() {
-  if [ ! -e "$dir" ]; then
+  created=
+  if [ ! -e "$dir" ] && mkdir -m 700 "$dir" 2>/dev/null; then
+    created=yes
+  elif [ ! -e "$dir" ]; then
     said=$(mkdir -p "${dir%/*}/" 2>&1 && mkdir -m 700 "$dir" 2>&1) || [ -d "$dir" ] || fail "cannot create $dir: ${said##*: }"
   fi
   [ -d "$dir" ] || fail "$dir is not a directory"
   cd "$dir" 2>/dev/null || fail "cannot enter $dir: permission denied"
+  if [ "$created" ]; then return; fi
   [ -O . ] || fail "$dir belongs to another user"
   case $(ls -ldn .) in ?????w*|????????w*) fail "$dir can be written by others: chmod go-w it" ;; esac
   [ -w . ] || fail "cannot write to $dir: read-only"
@@ -35,17 +39,49 @@ enter() {
 tools() {
   if command -v rsync >/dev/null 2>&1 && command -v sha256sum >/dev/null 2>&1; then printf 't 0 0 0\0rsync\0\0'; fi
 }
-# Moves the files here into $dir, where their directories are.
+# Refuses $dir before anything in it has changed. $1: "." or a directory of the tree here, which $dir has as well.
+check_directory() {
+  [ -w "$dir/$1" ] || fail "cannot write to $dir/${1#./}: permission denied or read-only"
+  for sub in "$1"/*/ "$1"/.[!.]*/ "$1"/..?*/; do
+    sub=${sub%/}
+    if [ -L "$sub" ] || [ ! -d "$sub" ]; then continue; fi # a link of the tree, or a pattern that nothing matches
+    if [ -L "$dir/$sub" ]; then
+      fail "$dir/${sub#./} is a symbolic link"
+    elif [ -d "$dir/$sub" ]; then
+      check_directory "$sub"
+    elif [ -e "$dir/$sub" ]; then
+      fail "cannot create $dir/${sub#./}: a file has this name"
+    fi
+  done
+}
+# Moves what is in the directory $1 into the directory $2, each by rename. A directory that is new there goes as a whole,
+# with one rename for all its files. Those that both have are entered; the second try is for one that another host with
+# the same home directory has created meanwhile.
+move_contents() (
+  cd "$1" || exit 1
+  to=$2
+  for try in 1 2; do
+    failed=
+    set --
+    for entry in ./* ./.[!.]* ./..?*; do
+      if [ ! -L "$entry" ] && [ ! -f "$entry" ]; then
+        [ -d "$entry" ] || continue # a pattern that nothing matches
+        if [ -d "$to/$entry" ] && [ ! -L "$to/$entry" ]; then continue; fi
+      fi
+      set -- "$@" "$entry"
+      if [ $# -ge 200 ]; then mv -f -- "$@" "$to/" || failed=yes; set --; fi
+    done
+    [ $# -eq 0 ] || mv -f -- "$@" "$to/" || failed=yes
+    [ "$failed" ] || break
+  done
+  [ ! "$failed" ] || exit 1
+  for entry in ./*/ ./.[!.]*/ ./..?*/; do
+    entry=${entry%/}
+    if [ ! -L "$entry" ] && [ -d "$entry" ]; then move_contents "$entry" "$to/${entry#./}" || exit 1; fi
+  done
+)
 settle() {
-  said=$(find . -type d -exec sh -c '
-    for d do
-      set --
-      for f in "$d"/* "$d"/.[!.]* "$d"/..?*; do
-        if [ -f "$f" ] || [ -L "$f" ]; then set -- "$@" "$f"; fi
-        if [ $# -ge 200 ]; then mv -f -- "$@" "$0/$d/" || exit 1; set --; fi
-      done
-      [ $# -eq 0 ] || mv -f -- "$@" "$0/$d/" || exit 1
-    done' "$dir" {} + 2>&1) || fail "$(find . ! -type d | wc -l) files did not get into $dir: ${said##*: }"
+  said=$(move_contents . "$dir" 2>&1) || fail "$(find . ! -type d | wc -l) files did not get into $dir: ${said##*: }"
 }
 
 case $verb in
@@ -94,7 +130,7 @@ place | merge)
   if [ "$verb" = merge ]; then
     mkdir -m 700 "$part/delta" && printf '%s\n' "$dir/$part/delta" || fail "cannot create $dir/$part/delta"
   fi
-  said=$( (cd "$part" && tar -xpof -) 2>&1) || {
+  said=$(cd "$part" && tar -xpof - 2>&1) || {
     free=$(df -Pk . | awk 'END { print $4 }')
     [ "${free:-65}" -gt 64 ] || said='No space left on device'
     fail "cannot unpack in $dir: $(printf '%s\n' "$said" | head -n 1)"
@@ -105,19 +141,14 @@ place | merge)
     said=$(cd ../delta && xargs -0 sh -c 'for f do [ -L "$f" ] || sha256sum <"$f"; done' sh <../merged 2>/dev/null)
     [ "$said" = "$(cat ../sums)" ] || fail "what rsync brought is not what was sent"
   fi
-  said=$(find . -type d -exec sh -c '
-    for d do
-      to=$0/$d
-      [ -L "$to" ] && { echo "$to is a symbolic link"; exit 1; }
-      # where all hosts have one home directory, another may have been quicker
-      [ -d "$to" ] || mkdir -m 700 "$to" 2>/dev/null || [ -d "$to" ] || { echo "cannot create $to"; exit 1; }
-      [ -w "$to" ] || { echo "cannot write to $to: permission denied or read-only"; exit 1; }
-    done' "$dir" {} + 2>&1) || fail "$said"
+  check_directory .
   if [ -f ../to_delete ]; then
     output=$(cd "$dir" && xargs -0 rm -rf -- <"$part/to_delete" 2>&1) || fail "cannot remove in $dir: ${output##*: }"
   fi
   # What is renamed shall be on the disk first; but not where much of others' waits to be written as well.
-  if awk '$1 == "Dirty:" { exit $2 > 262144 }' /proc/meminfo 2>/dev/null; then sync -f . 2>/dev/null; fi
+  dirty=0
+  while read -r key value _ && [ "$key" != Writeback: ]; do [ "$key" = Dirty: ] && dirty=$value; done 2>/dev/null </proc/meminfo
+  [ "$dirty" -gt 262144 ] || sync -f . 2>/dev/null
   settle
   if [ -f ../merged ]; then cd ../delta && settle; cd ../tree || exit 3; fi
   if [ -f ../mark ]; then mv -f ../mark "$dir/.ipexctl-sync.json" || fail "cannot write $dir/.ipexctl-sync.json"; fi

@@ -108,8 +108,8 @@ def build_tar_header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int 
 
 
 def build_tar_directory(name: str) -> bytes:
-    """A directory of a tar stream, 0700."""
-    return _encode_tar_header(name, type=tarfile.DIRTYPE, mode=0o700)
+    """A directory of a tar stream, 0700 and as of now: one that is new on the host goes there as it is unpacked."""
+    return _encode_tar_header(name, type=tarfile.DIRTYPE, mode=0o700, mtime=int(time.time()))
 
 
 def _encode_tar_header(name: str, **values: object) -> bytes:

@@ -1,0 +1,171 @@
+"""What a host does with a tar stream that arrives, under each shell of this machine: few programs, and old or new."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.transfer.send import build_tar_directory, build_tar_file, build_tar_header
+
+SCRIPT = resources.files("ipexctl.remote").joinpath("receive_tree.sh").read_text()
+SHELLS = [name for name in ("dash", "bash", "busybox") if shutil.which(name)]
+PROGRAMS = (
+    "awk",
+    "cat",
+    "cksum",
+    "df",
+    "find",
+    "grep",
+    "head",
+    "ls",
+    "mkdir",
+    "mv",
+    "rm",
+    "sync",
+    "tar",
+    "wc",
+    "xargs",
+)
+END = build_tar_file("whole", b"", 0o600)
+
+
+def pack(tree: Mapping[str, str | None]) -> bytes:
+    """A stream with these files; a path that ends with "/" is a directory, and one without contents a link to "x"."""
+    stream = build_tar_directory("tree")
+    for path, text in tree.items():
+        if path.endswith("/"):
+            stream += build_tar_directory(f"tree/{path[:-1]}")
+        elif text is None:
+            stream += build_tar_header(f"tree/{path}", link="x")
+        else:
+            stream += build_tar_file(f"tree/{path}", text.encode(), 0o600)
+    return stream + build_tar_file("mark", b"{}", 0o600) + END + bytes(1024)
+
+
+def read(place: Path) -> dict[str, str | None]:
+    """The files below a place, as `pack` takes them, but for the mark."""
+    found: dict[str, str | None] = {}
+    for path in place.rglob("*"):
+        name = str(path.relative_to(place))
+        if path.is_symlink():
+            found[name] = None
+        elif path.is_dir():
+            found[name + "/"] = ""
+        elif name != ".ipexctl-sync.json":
+            found[name] = path.read_text()
+    return found
+
+
+class Shell:
+    """The script under one shell, with programs that record that they were started."""
+
+    def __init__(self, name: str, place: Path) -> None:
+        self.argv = ["busybox", "sh"] if name == "busybox" else [name]
+        self.there, self._log, self._bin = place / "home/there", place / "log", place / "bin"
+        self._bin.mkdir(parents=True)
+        self.there.parent.mkdir(mode=0o700)
+        for program in PROGRAMS:
+            real = f"busybox {program}" if name == "busybox" else program
+            self.replace(program, f'PATH={os.environ["PATH"]} exec {real} "$@"')
+
+    def replace(self, program: str, text: str) -> None:
+        (self._bin / program).write_text(f"#!/bin/sh\necho {program} >>{self._log}\n{text}\n")
+        (self._bin / program).chmod(0o755)
+
+    def place(self, stream: bytes) -> tuple[int, str]:
+        """The status of the script and its error output."""
+        argv = [*map(str, self.argv), "-c", SCRIPT, "receive", "place", str(self.there), ".ipexctl-part-put"]
+        env = {"PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": str(self.there.parent)}
+        done = subprocess.run(argv, input=stream, env=env, capture_output=True, timeout=60)
+        return done.returncode, done.stderr.decode()
+
+    def started(self) -> list[str]:
+        """The programs that were started since the last call; not sync, which depends on what others write."""
+        programs = self._log.read_text().split()
+        self._log.unlink()
+        return sorted(program for program in programs if program != "sync")
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
+    return Shell(request.param, tmp_path)
+
+
+def test_a_new_tree_costs_the_same_programs_whatever_is_in_it(shell: Shell) -> None:
+    small: dict[str, str | None] = {"a/": "", "a/file": "1"}
+    large: dict[str, str | None] = dict.fromkeys(("b/", "b/c/", ".d/"), "")
+    large |= {f"{directory}{number}": "1" for directory in tuple(large) for number in range(300)}
+    assert shell.place(pack(small)) == (0, "")
+    few = shell.started()
+    shutil.rmtree(shell.there)
+    assert shell.place(pack(large)) == (0, "")
+    assert shell.started() == few
+    assert read(shell.there) == large
+
+
+def test_directories_that_are_there_keep_what_is_not_sent(shell: Shell) -> None:
+    old: dict[str, str | None] = {
+        "a/": "",
+        "a/b/": "",
+        "a/b/old": "1",
+        "a/b/both": "1",
+        "a/b/link": "1",
+        ".h/": "",
+        ".h/..x": "1",
+    }
+    new = {
+        "a/": "", "a/b/": "", "a/b/both": "2", "a/b/link": None, "a/b/new/": "", "a/b/new/file": "2",
+        ".h/": "", ".h/..x": "2", "..d/": "", "..d/*": "2", "-f": "2", "two\nlines/": "", "two\nlines/[a]": "2",
+    }  # fmt: skip
+    assert shell.place(pack(old)) == (0, "")
+    assert shell.place(pack(new)) == (0, "")
+    assert read(shell.there) == {**old, **new}
+    assert (shell.there / "a/b/new").stat().st_mode & 0o777 == 0o700
+
+
+def test_more_files_than_one_mv_takes_replace_older_ones(shell: Shell) -> None:
+    tree: dict[str, str | None] = {"a/": "", **{f"a/{number}": "1" for number in range(450)}}
+    assert shell.place(pack(tree)) == (0, "")
+    tree = {path: text and "2" for path, text in tree.items()}
+    assert shell.place(pack(tree)) == (0, "")
+    assert read(shell.there) == tree
+
+
+def test_a_directory_that_another_host_creates_meanwhile_is_entered(shell: Shell) -> None:
+    """The first mv finds a directory there that was not there when the tree was checked."""
+    theirs = shell.there / "a"
+    real = "busybox mv" if "busybox" in shell.argv else "mv"
+    quicker = f"mkdir {theirs} 2>/dev/null && echo theirs | tee {theirs}/both >{theirs}/x"
+    shell.replace("mv", f'PATH={os.environ["PATH"]}\n{quicker}\nexec {real} "$@"')
+    assert shell.place(pack({"a/": "", "a/both": "ours", "a/sub/": "", "a/sub/file": "1"}))[0] == 0
+    assert read(shell.there) == {"a/": "", "a/both": "ours", "a/x": "theirs\n", "a/sub/": "", "a/sub/file": "1"}
+
+
+@pytest.mark.parametrize("obstacle", ["file", "link"])
+def test_an_obstacle_is_named_before_anything_changes(shell: Shell, obstacle: str) -> None:
+    assert shell.place(pack({"a/": "", "a/first": "1", "z": "1"})) == (0, "")
+    (shell.there.parent / "victim").mkdir()
+    if obstacle == "link":
+        (shell.there / "a/sub").symlink_to("../../victim")
+    else:
+        (shell.there / "a/sub").write_text("1")
+    before = read(shell.there)
+    status, words = shell.place(pack({"a/": "", "a/first": "2", "a/sub/": "", "a/sub/file": "2", "z": "2"}))
+    assert status == 3
+    assert f"{shell.there}/a/sub" in words
+    assert read(shell.there) == before
+    assert not list((shell.there.parent / "victim").iterdir())
+
+
+@pytest.mark.parametrize("length", [1, 600, 1200, -1500])
+def test_a_stream_that_is_cut_changes_nothing(shell: Shell, length: int) -> None:
+    assert shell.place(pack({"a/": "", "a/file": "1"})) == (0, "")
+    before = read(shell.there)
+    assert shell.place(pack({"a/": "", "a/file": "2", "b/": ""})[:length])[0] == 3
+    assert read(shell.there) == before
