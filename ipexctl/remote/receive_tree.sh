@@ -120,7 +120,12 @@ place | merge)
   for old do # what earlier pushes, interrupted, have left; its writer may still wait for a link that is gone
     case $old in .ipexctl-part-*/*) continue ;; .ipexctl-part-*) ;; *) continue ;; esac
     pid=${old##*-}
-    if grep -qsF -- "${old%-*}" "/proc/$pid/cmdline"; then kill -- -"$pid" 2>/dev/null || kill "$pid" 2>/dev/null; fi
+    if tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF -- "${old%-*}"; then # busybox's grep reads up to a NUL
+      read -r stat <"/proc/$pid/stat"
+      stat=${stat##*) } # state, parent, process group
+      group=${stat#* * }
+      kill -TERM "-${group%% *}" 2>/dev/null || kill "$pid" 2>/dev/null # busybox knows no "--" here
+    fi
     [ -L "$old" ] || rm -rf -- "./$old"
   done
   part=$part-$$

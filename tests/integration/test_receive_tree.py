@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -32,6 +33,7 @@ PROGRAMS = (
     "wc",
     "xargs",
 )
+PART = ".ipexctl-part-"
 END = build_tar_file("whole", b"", 0o600)
 
 
@@ -78,12 +80,18 @@ class Shell:
         (self._bin / program).write_text(f"#!/bin/sh\necho {program} >>{self._log}\n{text}\n")
         (self._bin / program).chmod(0o755)
 
-    def place(self, stream: bytes) -> tuple[int, str]:
+    def place(self, stream: bytes, *old: str) -> tuple[int, str]:
         """The status of the script and its error output."""
-        argv = [*map(str, self.argv), "-c", SCRIPT, "receive", "place", str(self.there), ".ipexctl-part-put"]
+        with self.start(PART + "put", *old) as process:
+            _, err = process.communicate(stream, timeout=60)
+        return process.returncode, err.decode()
+
+    def start(self, *words: str, under: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """The script in a session of its own, as a child of the program ``under``."""
+        argv = [*under, *self.argv, "-c", SCRIPT, "receive", "place", str(self.there), *words]
         env = {"PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": str(self.there.parent)}
-        done = subprocess.run(argv, input=stream, env=env, capture_output=True, timeout=60)
-        return done.returncode, done.stderr.decode()
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
 
     def started(self) -> list[str]:
         """The programs that were started since the last call; not sync, which depends on what others write."""
@@ -169,3 +177,15 @@ def test_a_stream_that_is_cut_changes_nothing(shell: Shell, length: int) -> None
     before = read(shell.there)
     assert shell.place(pack({"a/": "", "a/file": "2", "b/": ""})[:length])[0] == 3
     assert read(shell.there) == before
+
+
+def test_an_earlier_transfer_that_still_waits_is_ended_with_its_session(shell: Shell) -> None:
+    """In a shared shell the script does not lead its process group, and its tar waits for what never comes."""
+    with shell.start(PART + "0123456789ab-1", under=["sh", "-c", '"$@"; true', "shared"]) as earlier:
+        until = time.monotonic() + 60
+        while not (parts := list(shell.there.glob(PART + "*"))) or "tar" not in shell.started():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert shell.place(pack({"a": "1"}), parts[0].name) == (0, "")
+        assert earlier.wait(60) != 0
+    assert read(shell.there) == {"a": "1"}
