@@ -420,6 +420,25 @@ def test_hard_names_arrive_and_nothing_is_executed(home: Path, source: Path) -> 
     assert picture(there) == picture(source)
 
 
+def test_a_small_tree_takes_one_login_and_a_large_one_another(source: Path, tmp_path: Path) -> None:
+    logins = tmp_path / "logins"
+    (tmp_path / "sshd").mkdir()
+    with sshd(tmp_path / "sshd", startup=f"echo login >> {logins}\n") as server:
+        inventory = Inventory((over_ssh(server, server.port, tmp_path / "there"),))
+
+        def count_logins() -> int:
+            before = logins.read_text().count("\n") if logins.exists() else 0
+            links = Links(known_hosts=server.place / "known_hosts", config=None)
+            assert not isinstance(carried(Sync(source=str(source)), inventory, links)[0][server.host().name], Failure)
+            assert picture(tmp_path / "there") == picture(source)
+            return logins.read_text().count("\n") - before
+
+        assert count_logins() == 1
+        assert count_logins() == 1, "nothing has changed"
+        (source / "big").write_bytes(os.urandom(3 << 20))
+        assert count_logins() == 2
+
+
 def test_two_thousand_small_files_arrive(home: Path, source: Path) -> None:
     for number in range(2000):
         (source / f"d{number % 20}").mkdir(exist_ok=True)

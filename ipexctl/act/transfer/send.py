@@ -29,6 +29,7 @@ Emit = Callable[[Event], None]
 
 _CHUNK = 1 << 20  # bytes per write to the link
 _PROGRESS_INTERVAL = 0.1  # seconds between two progress events of one host
+_BRIEF = 2 << 20  # bytes of a tar stream up to which it goes through the host's shared shell, which takes it as a whole
 _TRIES = 3
 _SLOWEST = 2000.0  # bytes a second that the input of a script arrives with at least
 
@@ -74,7 +75,12 @@ def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old:
         return _stream_to_script(
             link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [TREE_END])
         )
-    return _stream_to_script(link, ("place", directory, PART + own, *old), chain(archive, [TREE_END]))
+    words = ("place", directory, PART + own, *old)
+    pieces = chain(archive, [TREE_END])
+    beginning = _read_up_to(pieces, _BRIEF)
+    if len(beginning) > _BRIEF:
+        return _stream_to_script(link, words, chain([beginning], pieces))
+    return os.fsdecode(_run_receive_script(link, *words, stdin=beginning).out).removesuffix("\n")
 
 
 def list_tree(link: Link, directory: str) -> bytes:
@@ -215,6 +221,16 @@ def _read_greeting(channel: Channel, output: dict[str, bytearray]) -> str | None
             output["out"] = remainder
             return os.fsdecode(bytes(line))
     return None
+
+
+def _read_up_to(pieces: Iterator[bytes], size: int) -> bytes:
+    """The pieces until there are more than ``size`` bytes of them, or all."""
+    gathered = bytearray()
+    for piece in pieces:
+        gathered += piece
+        if len(gathered) > size:
+            break
+    return bytes(gathered)
 
 
 def _merge_small_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
