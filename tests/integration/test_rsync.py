@@ -163,7 +163,7 @@ def test_hard_names_arrive_and_nothing_is_executed(
         b"two words", b"new\nline", b"-rf", b"--rsync-path=touch pwned", b";touch pwned", b"#no comment",
         b"'", b'"', b"\\", b"\\#012", b"\xff\xfe not utf-8", "漢字".encode(), b"x" * 240, b"*", b"~", b"{}", b"!",
         b"%s", b"$(touch pwned)",
-        b"there:x", b"::x", b"-", b" ", b"...", b".x", b"+ *", b"merged", b"sums", b"delta", b"x.AbCdEf",
+        b"there:x", b"::x", b"-", b" ", b"...", b".x", b"+ *", b"merged", b"sum", b"delta", b"x.AbCdEf",
     ]  # fmt: skip
     top = os.fsencode(source)
     for name in names:
@@ -312,7 +312,7 @@ def test_where_the_host_has_no_rsync_the_stream_carries_all(source: Path, tmp_pa
         push(server, source, there, tmp_path)
         change(source / "data" / "big", 1000)
         events = push(server, source, there, tmp_path, transfer="rsync")
-        assert failed(events).what == "there is no rsync, or no sha256sum, on the host"
+        assert failed(events).what == "there is no rsync, or no cksum, on the host"
         events = push(server, source, there, tmp_path)
     assert said(events) == {"node1": ("changed", "1 file, 7.6 MiB")}
     assert picture(there) == picture(source)
@@ -350,14 +350,18 @@ def test_where_rsync_fails_the_stream_carries_all_and_it_is_told(source: Path, t
     assert soon(lambda: not debris(there))
 
 
-def test_what_rsync_brought_is_checked(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [1, 2])
+def test_what_rsync_brought_is_checked(source: Path, tmp_path: Path, files: int) -> None:
     there = tmp_path / "there"
+    big = [source / "data" / name for name in ("big", "second")[:files]]
+    big[-1].write_bytes(random.Random(3).randbytes(2 * MB))
     (tmp_path / "sshd").mkdir()
     damaging = f'#!/bin/sh\n{shutil.which("rsync")} "$@"\ns=$?\nfor f in data/*; do echo x >>"$f"; done\nexit $s\n'
     with sshd(tmp_path / "sshd", env={"PATH": str(toolbox(tmp_path / "bin", damaging))}) as server:
         push(server, source, there, tmp_path)
         before = picture(there)
-        change(source / "data" / "big", 1000)
+        for path in big:
+            change(path, 1000)
         events = push(server, source, there, tmp_path)
     assert failed(events).what == "what rsync brought is not what was sent"
     assert picture(there) == before

@@ -70,7 +70,7 @@ def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old:
     ``own`` names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If
     ``archive`` raises, the host's files are unchanged. A function is called with a private directory on the host
     (absolute), two levels below ``directory``. Files that rsync has written there are installed with those of the
-    stream, if the stream contains their names (``merged``) and hashes (``sums``)."""
+    stream, if the stream contains their names (``merged``) and checksum (``sum``)."""
     if callable(archive):
         return _stream_to_script(
             link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [TREE_END])

@@ -1,6 +1,5 @@
 """The local source: read once, packed once for all hosts, and checked for changes at the end."""
 
-import hashlib
 import os
 import socket
 import stat
@@ -8,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ipexctl.act.transfer.cksum import Cksum
 from ipexctl.act.transfer.send import build_tar_directory, build_tar_file, build_tar_header
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
@@ -103,7 +103,7 @@ class Packer:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._packed_trees: dict[tuple[Entry, ...], list[bytes | Entry]] = {}
-        self._sums: dict[Entry, bytes] = {}
+        self._sums: dict[tuple[Entry, ...], bytes] = {}
         self._lock = threading.Lock()
 
     def pack(
@@ -112,7 +112,7 @@ class Packer:
         """The tar stream in pieces, for `send.install_tree`. Raises `SourceChangedError` before its end, so that
         nothing takes effect.
 
-        ``by_rsync`` are files that rsync has sent already: the stream contains their hashes."""
+        ``by_rsync`` are files that rsync has sent already: the stream contains their checksum."""
         with self._lock:
             if entries not in self._packed_trees:
                 self._packed_trees[entries] = list(self._pack_entries(entries))
@@ -124,22 +124,23 @@ class Packer:
                 yield from self._read_padded(piece)
         if by_rsync:
             yield build_tar_file("merged", _format_xargs_input([entry.path for entry in by_rsync]), 0o600)
-            yield build_tar_file("sums", b"".join(map(self._hash_file, by_rsync)), 0o600)
+            yield build_tar_file("sum", self._sum_files(tuple(by_rsync)), 0o600)
         if to_delete:
             yield build_tar_file("to_delete", _format_xargs_input(to_delete), 0o600)
         yield build_tar_file("mark", manifest, 0o600)
         if changed := find_changed_paths(self._tree, (*entries, *by_rsync)):
             raise SourceChangedError(changed)
 
-    def _hash_file(self, entry: Entry) -> bytes:
-        """The line that sha256sum prints for its standard input."""
+    def _sum_files(self, entries: tuple[Entry, ...]) -> bytes:
+        """How many files, and the line that cksum prints for their contents, one after the other."""
         with self._lock:
-            if entry not in self._sums:
-                digest = hashlib.sha256()
-                for chunk in self._read_file(entry):
-                    digest.update(chunk)
-                self._sums[entry] = digest.hexdigest().encode() + b"  -\n"
-            return self._sums[entry]
+            if entries not in self._sums:
+                checksum = Cksum()
+                for entry in entries:
+                    for chunk in self._read_file(entry):
+                        checksum.update(chunk)
+                self._sums[entries] = b"%d " % len(entries) + checksum.format_line()
+            return self._sums[entries]
 
     def _pack_entries(self, entries: Sequence[Entry]) -> Iterator[bytes | Entry]:
         """Pieces of the stream; an entry stands for a large file, which is read again for every host."""

@@ -236,7 +236,7 @@ def choose_rsync_files(
     if mode == "rsync":
         if remote_tree.rsync:
             return replace(plan, by_rsync=tuple(files))
-        return SyncPlan(plan.path, blocked=(*plan.blocked, "there is no rsync, or no sha256sum, on the host"))
+        return SyncPlan(plan.path, blocked=(*plan.blocked, "there is no rsync, or no cksum, on the host"))
     if is_local or not (local_rsync and remote_tree.rsync):
         return plan
     remotes = {entry: remote_tree.entries.get(entry.path) for entry in files}
