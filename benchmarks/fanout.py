@@ -26,11 +26,11 @@ from ground import (
     conditions,
     hosts,
     interleaved,
-    number,
+    list_loads,
     python,
-    table,
     tool,
 )
+from tables import Cell, Measurement, Table, publish
 
 import ipexctl
 from ipexctl.decide.facts.probe_output import build_probe_command
@@ -64,24 +64,19 @@ def main() -> None:
         if given.same:
             small = []
         results = interleaved([doctor, *small, *asked], given.rounds, LIMIT)
-    print(f"{given.hosts} hosts, {WORKERS} at once, medians of {given.rounds} interleaved rounds. {said}\n")
     rows = [row(costs, results[0], given.hosts, "probe") for costs in results[:1]]
     rows += [row(costs, results[0], given.hosts, "small") for costs in results[1 : 1 + len(small)]]
     rows += [row(costs, results[0], given.hosts, "probe") for costs in results[1 + len(small) :]]
-    print(table(["tool", "asked", "wall s", "× ipexctl", "client CPU ms/host", "client RSS MiB"], rows))
+    heads = ["tool", "asked", "wall s", "× ipexctl", "client CPU ms/host", "client RSS MiB"]
+    table = Table(heads, rows, digits={"client CPU ms/host": 1, "client RSS MiB": 0})
+    subject = f"{given.hosts} hosts, {WORKERS} at once, medians of {given.rounds} interleaved rounds"
+    publish(Measurement("fanout", subject, said, [table], list_loads(results)), given)
 
 
-def row(costs: Costs, ours: Costs, count: int, asked: str) -> list[str]:
+def row(costs: Costs, ours: Costs, count: int, asked: str) -> list[Cell]:
     if costs.wrong:
         return [costs.name, asked, f"({costs.wrong[:60]})", "", "", ""]
-    return [
-        costs.name,
-        asked,
-        number(costs.wall),
-        number(costs.wall / ours.wall),
-        number(1000 * costs.cpu / count, 1),
-        number(costs.rss, 0),
-    ]
+    return [costs.name, asked, costs.wall, costs.wall / ours.wall, 1000 * costs.cpu / count, costs.rss]
 
 
 def answers(count: int) -> Callable[[Path], str]:

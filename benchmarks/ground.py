@@ -171,12 +171,14 @@ def _free_port() -> int:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one command with all its children: seconds of wall and CPU time, the largest resident size in MiB."""
+    """Of one command with all its children: seconds of wall and CPU time, the largest resident size in MiB; and the
+    load average of the last minute before it."""
 
     wall: float
     cpu: float
     rss: float
     out: Path
+    load: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ def measured(argv: Words, env: Mapping[str, str], limit: float) -> tuple[int, Co
     """Runs a command to its end, or to its end at ``limit`` seconds; its output is kept in a file."""
     handle, name = tempfile.mkstemp(prefix="ipexctl-bench-out-")
     with os.fdopen(handle, "wb") as out:
-        begun = time.monotonic()
+        load, begun = read_load(), time.monotonic()
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True
         )
@@ -247,7 +249,17 @@ def measured(argv: Words, env: Mapping[str, str], limit: float) -> tuple[int, Co
         timer.cancel()
         wall = time.monotonic() - begun
         process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, Path(name))
+    return process.returncode, Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, Path(name), load)
+
+
+def list_loads(results: Sequence[Costs]) -> list[float]:
+    """The load average before each round: before its first command."""
+    return [cost.load for cost in max((costs.all for costs in results), key=len, default=[])]
+
+
+def read_load() -> float:
+    """The load average of the last minute."""
+    return os.getloadavg()[0]
 
 
 def _last(path: Path) -> str:
@@ -259,10 +271,11 @@ def _last(path: Path) -> str:
 
 
 def arguments(what: str, **numbers: int) -> argparse.ArgumentParser:
-    """``--peers`` and ``--rounds``, and one option for each number."""
+    """``--peers``, ``--rounds`` and ``--json``, and one option for each number."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--peers", type=Path, help="directory that peers.py has made (default: only what is on PATH)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write what was measured to this file as well")
     parser.add_argument("--only", help="of the other tools, only those with one of these words, with commas between")
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
@@ -302,8 +315,7 @@ def conditions() -> str:
         with contextlib.suppress(OSError):
             said = subprocess.run(words, capture_output=True, text=True)
             versions[words[0]] = (said.stdout or said.stderr).splitlines()[0].split(",")[0].strip()
-    load = " ".join(Path("/proc/loadavg").read_text().split()[:2])
     return (
         f"{time.strftime('%Y-%m-%d %H:%M')}, {os.cpu_count()} cores shared with all servers, Python"
-        f" {sys.version.split()[0]}, {', '.join(versions.values())}; load before: {load}"
+        f" {sys.version.split()[0]}, {', '.join(versions.values())}"
     )

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ground import IPEXCTL, Ground, arguments, conditions, hosts, number, table
+from ground import IPEXCTL, Ground, arguments, conditions, hosts, read_load
+from tables import Cell, Measurement, Table, publish
 
 from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import StackMpi, StackSummary
@@ -55,18 +56,21 @@ def main() -> None:
             BARE: bare(ground, venv, project),
         }
         taken: dict[tuple[str, str], list[Taken]] = {(login, name): [] for login in LOGINS for name in cases}
+        loads = []
         for turn in range(given.rounds):
+            loads.append(read_load())
             for (login, name), times in taken.items():
                 count = write_startup_files(ground, LOGINS[login])
                 times.append(measure(cases[name], ground.env(), count))
                 print(f"  round {turn + 1}: {login} login: {name}: {times[-1].first:.2f} s", file=sys.stderr)
-    print(f"{given.hosts} hosts, one rank each, medians of {given.rounds} interleaved rounds. {said}\n")
-    rows = []
+    rows: list[list[Cell]] = []
     for (login, name), times in taken.items():
         first, whole, shells = (statistics.median(values) for values in zip(*times, strict=True))
         bare_first = statistics.median(each.first for each in taken[login, BARE])
-        rows.append([login, name, number(first), number(first / bare_first), number(whole), number(shells, 0)])
-    print(table(["login", "command", "s to the first line", "× bare", "s to the end", "login shells"], rows))
+        rows.append([login, name, first, first / bare_first, whole, shells])
+    heads = ["login", "command", "s to the first line", "× bare", "s to the end", "login shells"]
+    subject = f"{given.hosts} hosts, one rank each, medians of {given.rounds} interleaved rounds"
+    publish(Measurement("launch", subject, said, [Table(heads, rows, digits={"login shells": 0})], loads), given)
 
 
 def write_startup_files(ground: Ground, text: str) -> Path:
@@ -78,8 +82,9 @@ def write_startup_files(ground: Ground, text: str) -> Path:
     return count
 
 
-def as_installed(venv: Path) -> dict[str, object]:
-    """What `ipexctl install` would have left: an environment with nothing but Intel MPI."""
+def as_installed(venv: Path, packages: Mapping[str, str] | None = None) -> dict[str, object]:
+    """What `ipexctl install` would have left: an environment with Intel MPI, and with nothing else or these packages
+    (name → version)."""
     version, python = IMPI.partition("==")[2], f"{sys.version_info.major}.{sys.version_info.minor}"
     stack = StackSummary("impi-rt only", "2.8.0", None, None, None, "gloo", python, StackMpi("impi-rt", version))
     layout = {"mpi": "impi-rt", "version": version, "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"]}
@@ -90,7 +95,7 @@ def as_installed(venv: Path) -> dict[str, object]:
         "prefix": str(venv),
         "python": python,
         "stack": to_json(stack),
-        "packages": {},
+        "packages": dict(packages or {}),
         "layout": {**layout, "lib": ["lib"], "providers": None, "mpi_root": "", "ccl_root": None, "module": None},
     }
 

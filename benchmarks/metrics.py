@@ -20,8 +20,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ground import arguments, conditions, hosts, number, table
+from ground import arguments, conditions, hosts, read_load
 from launch import as_installed, ours
+from tables import Cell, Measurement, Table, publish
 
 from ipexctl.protocol import messages, samples, seal
 from ipexctl.protocol.codec import Unreadable
@@ -44,15 +45,17 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=8, help="processes of each rank, of the hour's samples")
     parser.add_argument("--venv", type=Path, help="an environment with torch and impi-rt; without it no training")
     given = parser.parse_args()
-    machine = conditions()
+    machine, load = conditions(), read_load()
     cost = measure_hour(given.ranks, given.processes)
     count = sum(path.name.isdigit() for path in Path("/proc").iterdir())
-    what = f"{given.ranks} ranks of {given.processes} processes, {count} on it"
-    print(f"An hour's samples of one host, {what}. {machine}\n")
-    rows = [[name, f"{seconds:.2f}", f"{100 * seconds / 3600:.4f}"] for name, seconds in cost.items()]
-    print(table(["part", "CPU s", "% of a core"], rows))
+    what = f"{given.ranks} ranks of {given.processes} processes, {count} on the host"
+    cost["together"] = sum(cost.values())
+    rows: list[list[Cell]] = [[name, seconds, 100 * seconds / 3600] for name, seconds in cost.items()]
+    tables = [Table(["part", "CPU s", "% of a core"], rows, "An hour's samples of one host", {"% of a core": 4})]
+    subject = f"{what}; examples/train_ddp.py with {given.ranks} ranks"
     if given.venv:
-        compare_training(given.venv, given.ranks, given.rounds, machine)
+        tables += compare_training(given.venv, given.ranks, given.rounds)
+    publish(Measurement("metrics", subject, machine, tables, [load]), given)
 
 
 def measure_hour(ranks: int, processes: int) -> dict[str, float]:
@@ -117,8 +120,8 @@ def pass_on(lines: list[bytes], place: str) -> float:
     return time.process_time() - begun
 
 
-def compare_training(venv: Path, ranks: int, rounds: int, machine: str) -> None:
-    """Prints the pace of pairs of windows, with samples and without."""
+def compare_training(venv: Path, ranks: int, rounds: int) -> list[Table]:
+    """The pace of pairs of windows, with samples and without, and the ratio of the two."""
     import json
 
     (venv / "ipexctl.json").write_text(json.dumps(as_installed(venv)))
@@ -138,14 +141,16 @@ def compare_training(venv: Path, ranks: int, rounds: int, machine: str) -> None:
             run.send_signal(signal.SIGINT)
             run.wait(60)
     ratios = [on / off for on, off in paces]
-    print(f"\nexamples/train_ddp.py, {ranks} ranks, {rounds} pairs of windows of {WINDOW:g} s. {machine}\n")
-    rows = [
-        [name, *(number(summary(each)) for summary in (statistics.median, min, max))]
+    rows: list[list[Cell]] = [
+        [name, statistics.median(each), min(each), max(each)]
         for name, each in zip(("with samples", "without"), zip(*paces, strict=True), strict=True)
     ]
-    print(table(["", "steps/s, median", "least", "most"], rows))
-    mean, error = statistics.fmean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
-    print(f"\nRatio: {statistics.median(ratios):.4f} by the median of pairs, {mean:.4f} ± {error:.4f} by their mean.")
+    title = f"Steps/s in {rounds} pairs of windows of {WINDOW:g} s, a sample a second"
+    paces_table = Table(["", "median", "least", "most"], rows, title)
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
+    heads = ["", "median of pairs", "mean", "standard error"]
+    row: list[Cell] = ["with samples ÷ without", statistics.median(ratios), statistics.fmean(ratios), error]
+    return [paces_table, Table(heads, [row], "Their ratio", dict.fromkeys(heads, 4))]
 
 
 def alternate(marks: Sequence[Path], rounds: int) -> list[tuple[float, float]]:

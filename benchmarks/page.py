@@ -1,6 +1,6 @@
 """The page of a long run: its size, what it costs while the run goes on and at its end, and how long a browser needs.
 
-.venv/bin/python -m benchmarks.page [--ranks 64] [--hosts 8] [--hours 24] [--every 10]
+Needs a checkout with its tests (the run comes from them) and Chromium.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+
+from ground import arguments, conditions, read_load
+from tables import Cell, Measurement, Table, publish
 
 from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.reports import Folding
@@ -41,37 +44,45 @@ def make_events(arguments: argparse.Namespace) -> Iterator[Stamped]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--hosts", type=int, default=8)
-    parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--every", type=float, default=10.0, help="seconds of a step and of a sample")
-    parser.add_argument("--times", type=int, default=5, help="how often the page is opened")
-    arguments = parser.parse_args()
+    given = arguments(__doc__ or "", ranks=64, hosts=8, hours=24, every=10, times=5).parse_args()
+    said, load = conditions(), read_load()
     pages, reports, count, spent = PageBuilder(read_figures, find_harmless), Folding(read_known_errors), 0, 0.0
-    for stamped in make_events(arguments):
+    for stamped in make_events(given):
         reports.handle_event(stamped)
         begun = time.process_time()
         pages.handle_event(stamped)
         spent += time.process_time() - begun
         count += 1
     begun = time.process_time()
-    text = render_run(pages.build_page(reports.report(), make_doctor(names(arguments.hosts))))
+    text = render_run(pages.build_page(reports.report(), make_doctor(names(given.hosts))))
     drawn = time.process_time() - begun
-    print(f"{arguments.ranks} ranks on {arguments.hosts} hosts, {arguments.hours:g} h: {count:,} events")
-    print(f"page           {len(text.encode()) / 1e6:.1f} MB")
-    share = spent / (arguments.hours * 3600)
-    print(f"while it runs  {spent:.1f} s of CPU, {1e6 * spent / count:.1f} µs an event, {share:.3%} of a core")
-    print(f"at its end     {drawn:.1f} s of CPU")
-    print(f"memory         {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB at most")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    rows: list[list[Cell]] = [
+        ["size of the page, MB", len(text.encode()) / 1e6],
+        ["opened in headless Chromium, s", open_page(text, given.times)],
+        ["CPU while the run goes on, s", spent],
+        ["the same, % of a core", 100 * spent / (given.hours * 3600)],
+        ["CPU at the end, s", drawn],
+        ["memory, all in all, MiB", memory],
+    ]
+    subject = (
+        f"{given.ranks} ranks on {given.hosts} hosts for {given.hours} hours, a step of each rank and a sample of each"
+        f" host every {given.every} s: {count:,} events; opened {given.times} times (median)"
+    )
+    table = Table(["what", "measured"], rows, digits={"measured": 3})
+    publish(Measurement("page", subject, said, [table], [load]), given)
+
+
+def open_page(text: str, times: int) -> float:
+    """Seconds until a browser has loaded it: the median of so many times."""
     with tempfile.TemporaryDirectory() as directory, start_browser(Path(directory) / "profile") as browser:
         page = Path(directory) / "page.html"
         page.write_text(text, encoding="utf-8")
-        took = []
-        for _ in range(arguments.times):
+        taken = []
+        for _ in range(times):
             browser.show(page.as_uri())
-            took.append(browser.run(OPENED) / 1000)
-        print(f"opened in      {median(took):.2f} s ({min(took):.2f} to {max(took):.2f}), headless Chromium")
+            taken.append(browser.run(OPENED) / 1000)
+    return float(median(taken))
 
 
 if __name__ == "__main__":

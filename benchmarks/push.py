@@ -23,10 +23,10 @@ from ground import (
     conditions,
     hosts,
     interleaved,
-    number,
+    list_loads,
     python,
-    table,
 )
+from tables import Cell, Measurement, Table, publish
 
 LIMIT = 300.0
 MB = 1_000_000
@@ -35,7 +35,14 @@ MB = 1_000_000
 def main() -> None:
     given = arguments(__doc__ or "", hosts=16, files=200, big=64).parse_args()
     said = conditions()
-    print(f"{given.hosts} hosts, all at once, medians of {given.rounds} interleaved rounds. {said}\n")
+    tables: list[Table] = []
+    loads: list[float] = []
+
+    def measure(title: str, cases: list[Case]) -> None:
+        results = interleaved(cases, given.rounds, LIMIT)
+        tables.append(build_table(title, results))
+        loads.extend(list_loads(results))
+
     chance = random.Random(1)
     with hosts(given.hosts) as ground:
         source, there = ground.place / "source", ground.place / "hosts"
@@ -49,12 +56,12 @@ def main() -> None:
 
         whole = same(source, ground)
         first = chosen(cases(ground, given.peers, source, whole, empty), given.only)
-        show(f"{given.files} files, 1 MB, to empty hosts", interleaved(first, given.rounds, LIMIT))
+        measure(f"{given.files} files, 1 MB, to empty hosts", first)
 
         settled = [case for case in cases(ground, given.peers, source, whole, lambda: None) if again(case.name)]
         for case in settled[:1]:
             interleaved([case], 1, LIMIT)  # so that there is something that has not changed
-        show("the same again, nothing has changed", interleaved(settled, given.rounds, LIMIT))
+        measure("the same again, nothing has changed", settled)
 
         big = ground.place / "big"
         big.mkdir()
@@ -78,7 +85,9 @@ def main() -> None:
                  before=changed)
             for way in ("auto", "tar")
         ]  # fmt: skip
-        show(f"one file of {given.big} MB, 1 MB of it changed", interleaved([*ways, *parts[1:]], given.rounds, LIMIT))
+        measure(f"one file of {given.big} MB, 1 MB of it changed", [*ways, *parts[1:]])
+    subject = f"{given.hosts} hosts, all at once, medians of {given.rounds} interleaved rounds"
+    publish(Measurement("push", subject, said, tables, loads), given)
 
 
 def again(name: str) -> bool:
@@ -86,14 +95,14 @@ def again(name: str) -> bool:
     return "ipexctl" in name or "rsync" in name
 
 
-def show(title: str, results: list[Costs]) -> None:
-    rows = [
+def build_table(title: str, results: list[Costs]) -> Table:
+    rows: list[list[Cell]] = [
         [costs.name, f"({costs.wrong[:60]})", "", ""]
         if costs.wrong
-        else [costs.name, number(costs.wall), number(costs.wall / results[0].wall), number(costs.cpu)]
+        else [costs.name, costs.wall, costs.wall / results[0].wall, costs.cpu]
         for costs in results
     ]
-    print(f"**{title}**\n\n{table(['tool', 'wall s', '× ipexctl', 'client CPU s'], rows)}\n", flush=True)
+    return Table(["tool", "wall s", "× ipexctl", "client CPU s"], rows, title)
 
 
 def same(source: Path, ground: Ground) -> Callable[[Path], str]:

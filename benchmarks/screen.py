@@ -13,7 +13,9 @@ import io
 import time
 from dataclasses import dataclass
 
+from ground import arguments, conditions, read_load
 from rich.console import Console
+from tables import Cell, Measurement, Table, publish
 
 from ipexctl.model import events as e
 from ipexctl.model.events import Stamped
@@ -83,14 +85,18 @@ def measure(ranks: int, hosts: int, *, steps: float, width: int = 120, height: i
 
 
 def main() -> None:
-    print("| ranks | hosts | the ranks | screen | bytes/s | ms of a core per second |")
-    print("| ---: | ---: | --- | --- | ---: | ---: |")
+    given = arguments(__doc__ or "", seconds=60).parse_args()
+    said, load = conditions(), read_load()
+    rows: list[list[Cell]] = []
     for ranks, hosts in ((8, 4), (64, 16), (256, 64)):
         for steps, what in ((0.0, "silent"), (2.0, "2 steps a second")):
             for width, height in ((80, 24), (120, 40), (160, 50)):
-                cost = measure(ranks, hosts, steps=steps, width=width, height=height)
-                row = (ranks, hosts, what, f"{width} × {height}", f"{cost.sent:,.0f}", f"{cost.milliseconds:.1f}")
-                print(f"| {' | '.join(map(str, row))} |")
+                cost = measure(ranks, hosts, steps=steps, width=width, height=height, seconds=given.seconds)
+                rows.append([str(ranks), str(hosts), what, f"{width} × {height}", cost.sent, cost.milliseconds])
+    heads = ["ranks", "hosts", "the ranks", "screen", "bytes/s", "ms of a core per second"]
+    table = Table(heads, rows, digits={"bytes/s": 0, "ms of a core per second": 1})
+    subject = f"{given.seconds} seconds of a run's screen on a clock that the script sets"
+    publish(Measurement("screen", subject, said, [table], [load]), given)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fanout import cases as asking
-from ground import CLIENTS, Case, Costs, Words, arguments, chosen, conditions, hosts, interleaved, number, python, table
+from ground import CLIENTS, Case, Costs, Words, arguments, chosen, conditions, hosts, interleaved, list_loads, python
+from tables import Cell, Measurement, Table, publish
 
 LIMIT = 300.0
 OURS = Path(__file__).with_name("ours.py")
@@ -55,10 +56,10 @@ def main() -> None:
                 name = case.name.replace("xargs ssh", "ssh without prefixes")
                 tried.append(Case(name, case.argv, case.env, every))
         results = interleaved(chosen(tried, given.only), given.rounds, LIMIT)
-    print(f"{given.hosts} × {given.lines:,} lines of 100 bytes, medians of {given.rounds} interleaved rounds. {said}\n")
-    print(
-        table(["tool", "wall s", "million lines/s", "client CPU µs/line", "RSS MiB"], [row(c, total) for c in results])
-    )
+    heads = ["tool", "wall s", "million lines/s", "client CPU µs/line", "RSS MiB"]
+    table = Table(heads, [row(costs, total) for costs in results], digits={"RSS MiB": 0})
+    subject = f"{given.hosts} × {given.lines:,} lines of 100 bytes, medians of {given.rounds} interleaved rounds"
+    publish(Measurement("stream", subject, said, [table], list_loads(results)), given)
 
 
 def line(number: int) -> bytes:
@@ -84,11 +85,10 @@ def kept(recorded: Path, ranks: int, size: int) -> Callable[[Path], str]:
     return fits
 
 
-def row(costs: Costs, total: int) -> list[str]:
+def row(costs: Costs, total: int) -> list[Cell]:
     if costs.wrong:
         return [costs.name, f"({costs.wrong[:60]})", "", "", ""]
-    rate, cpu = total / costs.wall / 1e6, costs.cpu / total * 1e6
-    return [costs.name, number(costs.wall), number(rate), number(cpu), number(costs.rss, 0)]
+    return [costs.name, costs.wall, total / costs.wall / 1e6, costs.cpu / total * 1e6, costs.rss]
 
 
 if __name__ == "__main__":
