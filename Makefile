@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(IPEXCTL_TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test fast fast-lowest test-stack faults soak drills fuzz coverage test-impi lock audit lint clean
+.PHONY: dev pages demo test fast fast-lowest test-stack faults soak drills fuzz coverage test-impi bench lock audit lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model.
 demo: $(VENV)/.user
@@ -100,6 +100,18 @@ test-impi: $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(IMPI)/bin/python $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") \
 		"torch==$(TORCH)" impi-rt==2021.18.1 numpy pytest pytest-timeout accelerate transformers --editable impi_torch
 	cd impi_torch && ../$(IMPI)/bin/python -m pytest --timeout 900
+
+# All benchmarks, with the tools that they compare with: benchmarks/RESULTS.md and its plots anew. QUICK=1: small ones, into a
+# temporary directory; ROUNDS=3; ONLY=launch,push measures these and leaves the others of the page as they are.
+PEERS := $(VENV)/peers
+bench: $(PEERS)/.made
+	$(BIN)/python benchmarks/run_all.py --peers $(PEERS) $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(ONLY),--only $(ONLY))
+
+$(PEERS)/.made: benchmarks/peers.py $(VENV)/.dev
+	rm -rf $(PEERS)
+	$(BIN)/python benchmarks/peers.py $(PEERS) --stack
+	@touch $@
 
 # The releases that every target takes, with the hashes of all their files and no index's name: `make lock` makes them
 # anew, `make audit` asks for known vulnerabilities (`make fast-lowest` takes the oldest ones, `LOCKED=` the newest).
