@@ -136,7 +136,7 @@ def compare_training(venv: Path, ranks: int, rounds: int) -> list[Table]:
         words += [str(ground.place / "marks"), str(MARK), str(EXAMPLE), "--steps", str(10**9)]
         run = subprocess.Popen(words, env=ground.env(), stdout=subprocess.DEVNULL, start_new_session=True)
         try:
-            paces = alternate(marks, rounds)
+            paces = alternate(ground.place, marks, rounds)
         finally:
             run.send_signal(signal.SIGINT)
             run.wait(60)
@@ -153,14 +153,14 @@ def compare_training(venv: Path, ranks: int, rounds: int) -> list[Table]:
     return [paces_table, Table(heads, [row], "Their ratio", dict.fromkeys(heads, 4))]
 
 
-def alternate(marks: Sequence[Path], rounds: int) -> list[tuple[float, float]]:
+def alternate(place: Path, marks: Sequence[Path], rounds: int) -> list[tuple[float, float]]:
     """Steps per second in pairs of windows of one run: with samples, without."""
     begun = time.monotonic()
     while any(count_lines(mark) < WARM for mark in marks):
         if time.monotonic() > begun + 120:
             sys.exit("the training did not begin within 120 s")
         time.sleep(0.5)
-    meter = find_meter()
+    meter = find_meter(place)
     windows: list[tuple[bool, float, float]] = []
     try:
         for turn in range(2 * rounds):
@@ -186,15 +186,16 @@ def count_lines(mark: Path) -> int:
     return mark.read_bytes().count(b"\n") if mark.exists() else 0
 
 
-def find_meter() -> int:
-    """The process that samples this machine for the run."""
+def find_meter(place: Path) -> int:
+    """The process that samples this machine for the run; its home lies in ``place``."""
     found = [
         int(path.parent.name)
         for path in Path("/proc").glob("[0-9]*/cmdline")
         if sampling.METER.encode() in read_words(path)
+        and any(word.startswith(b"HOME=%s/" % os.fsencode(place)) for word in read_words(path.with_name("environ")))
     ]
     if len(found) != 1:
-        sys.exit(f"{len(found)} processes call themselves {sampling.METER}: one run at a time, please")
+        sys.exit(f"{len(found)} processes of the run call themselves {sampling.METER}")
     return found[0]
 
 
