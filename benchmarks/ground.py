@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-IPEXCTL = (sys.executable, "-c", "from ipexctl.cli import main; main()")
+IPEXCTL = (sys.executable, "-m", "ipexctl")
 CLIENTS = Path(__file__).with_name("clients.py")
 WORKERS = 32  # hosts worked on at once, for every tool that can be told
 TUNED = {  # what costs least of what OpenSSH 9 and Paramiko both have

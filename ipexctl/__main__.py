@@ -19,6 +19,7 @@ def main() -> None:
         run()
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.freeze()  # what is left ends with the process, and needs no last collection
 
 
 if __name__ == "__main__":
