@@ -1,8 +1,7 @@
 """Bytes of mpirun's one pipe → bytes per rank, exactly; and from those, whole lines.
 
 Tags and frames are those of `protocol.frames`. What starts a line without a tag is the launcher's own output. Removing
-the tags and the escapes gives back exactly what the rank wrote. Time is linear in the bytes, about half a microsecond a
-line.
+the tags and the escapes gives back exactly what the rank wrote. Time is linear in the bytes and in the tags.
 
 Under Open MPI the wrapper of each rank frames all that the rank writes, both streams, and mpirun passes on each frame
 whole. A `Demux` takes tags or frames; the first frame decides."""
@@ -19,11 +18,14 @@ LONGEST = 1 << 16  # bytes of one line that are kept back; a longer one is passe
 
 class Demux:
     """Takes one of mpirun's outputs in pieces of any size; gives (rank, stream, bytes), rank None for the launcher
-    itself. ``stream`` is the output's own name ("o" or "e"), which frames may contradict."""
+    itself. ``stream`` is the output's own name ("o" or "e"), which frames may contradict. ``torn``: the output does not
+    begin at its first byte; what comes before the first tag is a part of some rank's block, and is given as None's."""
 
-    def __init__(self, nonce: str, stream: str = "o") -> None:
+    def __init__(self, nonce: str, stream: str = "o", *, torn: bool = False) -> None:
         self.stream = stream
-        self._opening, self._frame_opening = frames.build_opening(nonce), frames.build_frame_opening(nonce)
+        self._torn = torn  # nothing was read yet
+        self._opening = frames.build_opening(nonce)
+        self._first = self._opening[:1]  # is found a hundred times as fast as a whole opening
         self._tag, self._frame = frames.compile_tag_pattern(nonce), frames.compile_frame_pattern(nonce)
         self._held = b""  # what may be the beginning of a tag
         self._rank: int | None = None
@@ -31,16 +33,15 @@ class Demux:
         self._framed = False  # a frame was seen
         self._within = (0, "")  # rank and stream of the frame that goes on
         self._left = 0  # its bytes still to come
-        self._escapes: dict[int, bytes] = {}  # ranks whose last piece ended in the middle of an escape
+        self._escapes: dict[int | None, bytes] = {}  # ranks whose last piece ended in the middle of an escape
 
     def feed(self, data: bytes) -> list[Piece]:
-        data = self._held + data
-        at = 0 if self._framed else data.find(self._frame_opening)
-        if at >= 0:
-            self._framed, self._held = True, b""
-            return [*self._split_at_tags(data[:at]), *self._split_frames(data[at:])]
+        data = self._held + data if self._held else data
+        if self._framed:
+            self._held = b""
+            return self._split_frames(data)
         cut = self._find_unfinished_tag(data)
-        data, self._held = data[:cut], data[cut:]
+        data, self._held = (data[:cut], data[cut:]) if cut < len(data) else (data, b"")
         return self._split_at_tags(data)
 
     def end(self) -> list[Piece]:
@@ -72,19 +73,35 @@ class Demux:
         return [(rank, stream, b"".join(pieces)) for (rank, stream), pieces in gathered.items()]
 
     def _split_at_tags(self, data: bytes) -> list[Piece]:
-        parts = self._tag.split(data)
+        """What stands between tags. At a frame the rest is that of `_split_frames`."""
         gathered: dict[int | None, list[bytes]] = {}
-        self._assign_untagged(parts[0], gathered)
-        for rank, text in zip(parts[1::2], parts[2::2], strict=True):
-            self._rank, self._fresh = int(rank), False
-            self._assign_untagged(text, gathered)
-        return [(rank, self.stream, self._unescape(rank, b"".join(pieces))) for rank, pieces in gathered.items()]
+        framed: list[Piece] = []
+        begun, at = 0, data.find(self._first)
+        while at >= 0:
+            if tag := self._tag.match(data, at):
+                self._assign_untagged(data[begun:at], gathered)
+                self._rank, self._fresh, begun = int(tag[1]), False, tag.end()
+            elif self._frame.match(data, at):
+                self._framed = True
+                framed, data = self._split_frames(data[at:] + self._take_held()), data[:at]
+                break
+            at = data.find(self._first, at + 1)
+        self._assign_untagged(data[begun:], gathered)
+        pieces = [(rank, self.stream, self._unescape(rank, b"".join(text))) for rank, text in gathered.items()]
+        self._torn = self._torn and self._rank is None
+        return pieces + framed
+
+    def _take_held(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
 
     def _unescape(self, rank: int | None, data: bytes) -> bytes:
         """The launcher's own output has no escapes."""
-        if rank is None:
+        if rank is None and not self._torn:
             return data
-        text, cut = frames.unescape_output(self._escapes.pop(rank, b"") + data)
+        if self._escapes:
+            data = self._escapes.pop(rank, b"") + data
+        text, cut = frames.unescape_output(data)
         if cut:
             self._escapes[rank] = cut
         return text
@@ -104,7 +121,7 @@ class Demux:
 
     def _find_unfinished_tag(self, data: bytes) -> int:
         """Where a tag or a frame begins that has not ended yet; the length of ``data`` if there is none."""
-        at = data.rfind(self._opening[:1], max(0, len(data) - len(self._opening) - 25))
+        at = data.rfind(self._first, max(0, len(data) - len(self._opening) - 25))
         if at < 0:
             return len(data)
         tail, size = data[at:], len(self._opening)

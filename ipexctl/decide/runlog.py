@@ -82,7 +82,7 @@ class RunLog:
 
     def _fail_on_lost_output(self, kind: str, count: int) -> Events:
         """The oldest bytes of an output are gone; what follows begins anywhere."""
-        self._demux[kind] = Demux(self._nonce, kind)
+        self._demux[kind] = Demux(self._nonce, kind, torn=True)
         output = "output" if kind == frames.OUT else "error output"
         text = f"dropped before they were read: {pluralize(count, 'byte')} of {output}"
         hint = advise("attach", self._running.run, text="raise --log-cap, or watch the run sooner:")

@@ -3,7 +3,8 @@
 Hydra writes a tag before every line of a rank and before every piece of one: ``\\x01NONCE:RANK\\x02``. Open MPI has no
 tag that a rank could not forge; under it the rank's wrapper writes frames: ``\\x01NONCE=RANK STREAM LENGTH\\x02``
 without the spaces, then LENGTH bytes. The nonce is the run's own. A script can learn it, so under Hydra the wrapper
-escapes what the script writes: then all ``\\x01`` are Hydra's."""
+escapes what the script writes: then all ``\\x01`` are Hydra's. It also joins lines that it has at once: a tag, and two
+writes by mpirun, for each block instead of each line."""
 
 import re
 import struct
@@ -52,17 +53,34 @@ def unpack_frame(held: bytes) -> "Tuple[Optional[WatchFrame], bytes]":
     return WatchFrame(kind.decode("latin-1"), offset, held[_HEADER.size : end]), held[end:]
 
 
+BLOCK = 1 << 14  # bytes of lines that are one line to Hydra, at most
 _ESCAPE = b"\x10"  # a data link escape, rare in text; then the digit of what it stands for
+_JOINT = b"\x11"  # stands for the end of a line inside a block
 
 
 def escape_output(data: bytes) -> bytes:
-    return data.replace(_ESCAPE, _ESCAPE + b"0").replace(b"\x01", _ESCAPE + b"1")
+    """What the wrapper passes on of what a script wrote: without ``\\x01``, in blocks of joined lines. Of each `BLOCK`
+    bytes the last end of a line stays one."""
+    data = data.replace(_ESCAPE, _ESCAPE + b"0").replace(b"\x01", _ESCAPE + b"1").replace(_JOINT, _ESCAPE + b"2")
+    blocks, at = [], 0
+    while at < len(data):
+        end = data.rfind(b"\n", at, at + BLOCK)
+        until = end if end >= 0 else at + BLOCK
+        blocks.append(data[at:until].replace(b"\n", _JOINT))
+        if end >= 0:
+            blocks.append(b"\n")
+        at = until + (end >= 0)
+    return b"".join(blocks)
 
 
 def unescape_output(data: bytes) -> "Tuple[bytes, bytes]":
     """What was escaped, and the beginning of an escape whose end is still to come."""
+    data = data.replace(_JOINT, b"\n")
+    if _ESCAPE not in data:  # a search for two bytes costs a hundred times as much
+        return data, b""
     end = len(data) - data.endswith(_ESCAPE)
-    return data[:end].replace(_ESCAPE + b"1", b"\x01").replace(_ESCAPE + b"0", _ESCAPE), data[end:]
+    whole = data[:end].replace(_ESCAPE + b"2", _JOINT).replace(_ESCAPE + b"1", b"\x01").replace(_ESCAPE + b"0", _ESCAPE)
+    return whole, data[end:]
 
 
 def build_opening(nonce: str) -> bytes:

@@ -92,7 +92,13 @@ def test_a_line_without_a_tag_is_the_launchers() -> None:
     assert collect(Demux(NONCE), [data]) == {0: b"one\n", None: b"\n=== BAD TERMINATION\n", 1: b"two\n"}
 
 
-@given(st.lists(st.sampled_from([tag(0), tag(0)[:4], tag(0)[4:], b"\x10", b"\x101", b"0", b"I am rank 0\n", b"\n"])))
+@given(
+    st.lists(
+        st.sampled_from(
+            [tag(0), tag(0)[:4], tag(0)[4:], b"\x10", b"\x101", b"\x11", b"0", b"2", b"I am rank 0\n", b"\n"]
+        )
+    )
+)
 def test_a_rank_cannot_speak_as_another_even_with_the_nonce(said: list[bytes]) -> None:
     """Whatever the pieces in which it is written and read, with another rank between them."""
     written: dict[int | None, bytes] = {}
@@ -102,6 +108,28 @@ def test_a_rank_cannot_speak_as_another_even_with_the_nonce(said: list[bytes]) -
     data = as_hydra_writes(pieces)
     assert collect(Demux(NONCE), [data]) == written
     assert collect(Demux(NONCE), [data[i : i + 1] for i in range(len(data))]) == written
+
+
+def test_lines_that_a_wrapper_has_at_once_are_one_line_to_hydra_for_each_block() -> None:
+    lines = b"".join(b"%07d " % number + b"." * 91 + b"\n" for number in range(5000))
+    written = as_hydra_writes([(0, lines), (1, lines + b"a bar 10%")])
+    assert written.count(tag(0)) <= len(lines) // frames.BLOCK * 101 // 100 + 2
+    assert collect(Demux(NONCE), cut(written, [1000] * 999)) == {0: lines, 1: lines + b"a bar 10%"}
+
+
+def test_the_end_of_a_line_reaches_hydra_with_its_line() -> None:
+    """Else what mpirun itself writes next would be taken for the rest of the line."""
+    said = b"=== BAD TERMINATION\n"
+    for text in (b"one\ntwo\n", b"\n", b"x" * (2 * frames.BLOCK) + b"\n\n"):
+        assert frames.escape_output(text).endswith(b"\n")
+        assert collect(Demux(NONCE), [as_hydra_writes([(0, text)]) + said]) == {0: text, None: said}
+
+
+def test_of_an_output_whose_beginning_is_gone_the_rest_of_a_block_is_readable() -> None:
+    block = frames.escape_output(b"one\n\x10\x11\x01two\nthree\n")
+    data = block + tag(1) + block
+    got = collect(Demux(NONCE, torn=True), cut(data, [2, 3, 1]))
+    assert got == {None: b"one\n\x10\x11\x01two\nthree\n", 1: b"one\n\x10\x11\x01two\nthree\n"}
 
 
 def test_an_output_that_ends_inside_an_escape_loses_nothing() -> None:

@@ -117,7 +117,7 @@ def test_a_frame_of_the_longest_kind_is_read_and_a_longer_one_is_damaged() -> No
 
 
 def test_what_is_escaped_holds_no_opening_and_comes_back_in_any_pieces() -> None:
-    data = b"a\x01b\x10c\x100\x101\x10"
+    data = b"a\x01b\x10c\x100\x101\n\x11\x102\x10\x11\n\x10"
     escaped = frames.escape_output(data)
     assert b"\x01" not in escaped
     for cut in range(len(escaped) + 1):
