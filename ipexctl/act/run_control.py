@@ -220,15 +220,16 @@ class RunFollower:
             # Of its own, so that a screen that stands still does not look like a controller that is gone.
             threading.Thread(target=_send_beats, args=(channel, self._timings.beat), name="beat", daemon=True).start()
             held = b""
-            for data in self._read_channel(channel):
-                held += data
+            for piece in self._read_channel(channel):
+                data, at = held + piece, 0
                 while True:
                     try:
-                        frame, held = frames.unpack_frame(held)
+                        frame, at = frames.unpack_frame(data, at)
                     except DamagedError as error:
                         what = f"unexpected response from the watcher on the head ({error})"
                         raise LinkError(Failure(self._site.host.name, Kind.STEP, what, code="malformed")) from None
                     if frame is None:
+                        held = data[at:]
                         break
                     if frame.kind in self._offsets:
                         missing = frame.offset - self._offsets[frame.kind]

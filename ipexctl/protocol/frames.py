@@ -40,17 +40,19 @@ def pack_frame(frame: "WatchFrame") -> bytes:
     return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data)) + frame.data
 
 
-def unpack_frame(held: bytes) -> "Tuple[Optional[WatchFrame], bytes]":
-    """The first whole frame, or None, and the bytes that follow it. Raises `DamagedError` for one that is too long."""
-    if len(held) < _HEADER.size:
-        return None, held
-    kind, offset, length = _HEADER.unpack_from(held)
+def unpack_frame(data: bytes, at: int = 0) -> "Tuple[Optional[WatchFrame], int]":
+    """The frame that begins at a position and the position behind it; None and ``at`` of one that is not whole. Raises
+    `DamagedError` for one that is too long."""
+    begin = at + _HEADER.size
+    if len(data) < begin:
+        return None, at
+    kind, offset, length = _HEADER.unpack_from(data, at)
     if length > LONGEST:
         raise DamagedError("a frame of %d bytes" % length)
-    end = _HEADER.size + length
-    if len(held) < end:
-        return None, held
-    return WatchFrame(kind.decode("latin-1"), offset, held[_HEADER.size : end]), held[end:]
+    end = begin + length
+    if len(data) < end:
+        return None, at
+    return WatchFrame(kind.decode("latin-1"), offset, data[begin:end]), end
 
 
 BLOCK = 1 << 14  # bytes of lines that are one line to Hydra, at most

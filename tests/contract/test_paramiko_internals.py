@@ -135,6 +135,33 @@ def test_a_buffered_socket_gives_the_bytes_in_their_order() -> None:
     assert b"".join(pieces) == bytes(range(200))
 
 
+class RecordingSocket(socket.socket):
+    """A socket that notes how much was asked of it at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(fileno=sock.detach())
+        self.sizes: list[int] = []
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        self.sizes.append(size)
+        return super().recv(size, flags)
+
+
+def test_a_buffered_socket_reads_more_at_a_time_while_more_comes_and_little_afterwards() -> None:
+    ours, theirs = socket.socketpair()
+    sent = bytes(range(256)) * 800  # fits the socket's buffer
+    with RecordingSocket(ours) as recording, theirs:
+        buffered = BufferedSocket(recording)
+        theirs.sendall(sent[:100_000])
+        theirs.sendall(b"x")
+        received = b"".join(buffered.recv(1) for _ in range(100_001))
+        assert received == sent[:100_000] + b"x"
+        assert recording.sizes == [4096 << doubled for doubled in range(5)]
+        theirs.sendall(b"yz")
+        assert buffered.recv(2) == b"yz"
+    assert recording.sizes[-1] == 4096
+
+
 def test_one_event_tells_of_both_outputs(transport: Recorder) -> None:
     channel = transport.open_session(timeout=60)
     event = OutputEvent(channel)

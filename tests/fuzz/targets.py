@@ -321,9 +321,9 @@ _WATCHED = st.lists(
 
 
 def watch_frames(data: bytes) -> bool:
-    count = 0
+    count = at = 0
     while True:
-        frame, data = frames.unpack_frame(data)
+        frame, at = frames.unpack_frame(data, at)
         if frame is None:
             return count > 0
         count += 1

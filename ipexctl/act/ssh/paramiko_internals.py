@@ -31,6 +31,7 @@ from paramiko.common import MSG_CHANNEL_REQUEST, MSG_REQUEST_FAILURE, MSG_REQUES
 from paramiko.message import Message
 
 _READ_AHEAD = 4 << 10  # bytes; each idle connection has a buffer of this size waiting
+_MOST_AHEAD = 256 << 10  # bytes that are read at a time where more keeps coming
 
 _CHANNEL_HANDLERS: dict[int, Callable[[paramiko.Channel, Message], None]]
 _CHANNEL_HANDLERS = paramiko.Transport._channel_handler_table  # type: ignore[attr-defined]
@@ -38,12 +39,14 @@ _CHANNEL_HANDLERS = paramiko.Transport._channel_handler_table  # type: ignore[at
 
 class BufferedSocket:
     """A socket that reads ahead. Paramiko reads the head and the body of each packet apart; every read is two system
-    calls and a fight for the interpreter's lock, which on hundreds of connections is most of the work."""
+    calls and a fight for the interpreter's lock, which on hundreds of connections is most of the work. A read
+    that fills its buffer makes the next one twice as large, up to a limit; any other makes it small again."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self._buffer = b""
         self._position = 0
+        self._ahead = _READ_AHEAD
         self.send, self.settimeout, self.shutdown = sock.send, sock.settimeout, sock.shutdown
         self.close, self.getpeername = sock.close, sock.getpeername
 
@@ -53,9 +56,11 @@ class BufferedSocket:
 
     def recv(self, size: int) -> bytes:
         if not self._buffer:
-            if size >= _READ_AHEAD:
+            if size >= self._ahead:
                 return self.socket.recv(size)
-            self._buffer = self.socket.recv(_READ_AHEAD)
+            self._buffer = self.socket.recv(self._ahead)
+            full = len(self._buffer) == self._ahead
+            self._ahead = min(2 * self._ahead, _MOST_AHEAD) if full else _READ_AHEAD
         data = self._buffer[self._position : self._position + size]
         self._position += len(data)
         if self._position == len(self._buffer):

@@ -42,9 +42,9 @@ class Watched:
         done = subprocess.run(
             remote("watch", str(self.kept.directory), *words), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True
         )
-        events, data = list[e.Event](), done.stdout
-        while data:
-            frame, data = frames.unpack_frame(data)
+        events, at = list[e.Event](), 0
+        while at < len(done.stdout):
+            frame, at = frames.unpack_frame(done.stdout, at)
             assert frame is not None
             if frame.kind in self.offsets:
                 assert frame.offset == self.offsets[frame.kind]
