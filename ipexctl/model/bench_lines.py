@@ -12,7 +12,8 @@ _BEGIN = b'{"bench": '
 
 def reword_output(event: Output) -> Output:
     """The event with its lines of a bench in words; any other output as it is."""
-    if event.stream != "out" or _BEGIN not in event.data:
+    # One byte is found a hundred times as fast as a word, and all output comes by here.
+    if event.stream != "out" or _BEGIN[:1] not in event.data or _BEGIN not in event.data:
         return event
     return replace(event, data=b"".join(map(_reword_line, event.data.splitlines(keepends=True))))
 
