@@ -69,9 +69,8 @@ def watch(argv: "List[str]") -> int:
     ends = {kind: tail.measure_end() for kind, tail in tails.items()}
     behind = not any(offsets)  # a watcher that reconnects knows already
     written, pause = time.monotonic(), 0.02
+    over = frames.NOW if once else b""
     while True:
-        # Asked before the files are read: nothing after it is missed.
-        over = frames.NOW if once else _check_if_run_over(directory)
         moved = False
         for kind, tail in tails.items():
             piece = tail.read(PIECE)
@@ -90,6 +89,9 @@ def watch(argv: "List[str]") -> int:
             sink.write(pack_frame(WatchFrame(frames.END, 0, over)))
             sink.flush()
             return 0
+        over = _check_if_run_over(directory)
+        if over:  # the files are read once more: what was written before the end is not missed
+            continue
         if time.monotonic() - written > spec.timings.idle:
             sink.write(pack_frame(WatchFrame(frames.ALIVE)))
             sink.flush()
