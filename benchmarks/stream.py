@@ -16,6 +16,8 @@ from fanout import cases as asking
 from ground import CLIENTS, Case, Costs, Words, arguments, chosen, conditions, hosts, interleaved, list_loads, python
 from tables import Cell, Measurement, Table, publish
 
+from ipexctl.protocol import frames
+
 LIMIT = 300.0
 OURS = Path(__file__).with_name("ours.py")
 
@@ -31,8 +33,8 @@ def main() -> None:
         with mixed.open("wb") as out:
             for start in range(0, given.lines, 20):
                 for rank in range(given.hosts):
-                    tag = b"\x01" + nonce.encode() + b":%d\x02" % rank
-                    out.writelines(tag + line(i) for i in range(start, min(start + 20, given.lines)))
+                    block = b"".join(line(i) for i in range(start, min(start + 20, given.lines)))
+                    out.write(frames.build_tag(nonce, rank) + frames.escape_output(block))
         env = ground.env()
         recorded = ground.place / "client/.local/state/ipexctl/runs"
 
