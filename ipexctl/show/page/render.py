@@ -9,7 +9,7 @@ from importlib.resources import files
 from io import StringIO
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ipexctl import __version__
 from ipexctl.model.answers.doctor import LinkSpeed
@@ -351,9 +351,10 @@ def _render_logs(logs: Sequence[RankLog], launcher: Sequence[LogLine], prefix: s
 
 def _render_line(line: LogLine) -> Markup:
     classes = " ".join(name for name, holds in (("e", line.error), ("h", line.harmless)) if holds)
-    attribute = Markup(' class="{}"').format(classes) if classes else ""
-    text = clean(strip_colours(line.text))
-    return Markup('<p data-t="{}"{}>{}</p>').format(_format_moment(line.at), attribute, text)
+    attribute = f' class="{classes}"' if classes else ""
+    text = escape(clean(strip_colours(line.text)))
+    # Not by Markup.format, which takes five times as long: a page has tens of thousands of lines.
+    return Markup(f'<p data-t="{_format_moment(line.at)}"{attribute}>{text}</p>')
 
 
 def _format_moment(at: float) -> str:
