@@ -59,15 +59,16 @@ class ProgressMonitor:
             return
         if now - self.second >= 1.0:
             self.second, self.budget = now, BUDGET
-        looked = self.tails.get(fd, b"") + piece
+        before = self.tails.get(fd, b"")
         self.tails[fd] = piece[-64:]  # a tag may be cut in two
         if self.budget > 0:
             self.budget -= len(piece)
-            for rank in set(self.tag.findall(looked)):
+            for rank in set(self.tag.findall(before + piece)):
                 if int(rank) in self.signs:
                     self.signs[int(rank)] = now
             return
         doubtful = [r for r, at in self.signs.items() if now - at > self.warn / 2 and now - self.idle.get(r, now) > 0]
+        looked = before + piece if doubtful else b""  # a copy of all that ranks write otherwise
         for rank in doubtful:
             if frames.build_tag(self.nonce, rank) in looked or frames.build_frame_head(self.nonce, rank) in looked:
                 self.signs[rank] = now
