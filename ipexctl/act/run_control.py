@@ -126,6 +126,8 @@ def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *oth
     raise LinkError(Failure(link.host.name, Kind.STEP, f"{problem}: {why}", code="agent"))
 
 
+_WAITING = 16  # frames that wait for who reads them, of up to a megabyte each
+
 LOST, BACK, GAVE_UP = "lost", "back", "gave-up"
 
 
@@ -156,7 +158,7 @@ class RunFollower:
         self._samples = () if samples or not timings.sample else (frames.NO_SAMPLES,)
         self._timings = timings
         self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR, frames.SAMPLES), 0)
-        self._frames: queue.Queue[Frame] = queue.Queue(64)
+        self._frames: queue.Queue[Frame] = queue.Queue(_WAITING)
         self._over = threading.Event()
         self._error: Exception | None = None  # a fault of ours in the thread
         self._thread = threading.Thread(target=self._run_reader_thread, name="watch", daemon=True)

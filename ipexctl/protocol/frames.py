@@ -36,8 +36,13 @@ class WatchFrame(NamedTuple):
     data: bytes = b""
 
 
+def pack_header(frame: "WatchFrame") -> bytes:
+    """What stands before the data of a frame."""
+    return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data))
+
+
 def pack_frame(frame: "WatchFrame") -> bytes:
-    return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data)) + frame.data
+    return pack_header(frame) + frame.data
 
 
 def unpack_frame(data: bytes, at: int = 0) -> "Tuple[Optional[WatchFrame], int]":

@@ -9,14 +9,14 @@ from contextlib import suppress
 from typing import BinaryIO, Dict, List, Optional, Union
 
 from ipexctl.protocol import frames, journal, messages, paths, samples
-from ipexctl.protocol.frames import WatchFrame, pack_frame
+from ipexctl.protocol.frames import WatchFrame, pack_frame, pack_header
 from ipexctl.protocol.messages import KINDS, Message
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, rpc, spool
 from ipexctl.remote.agent.keeper_state import State
 
-PIECE = 1 << 18
+PIECE = 1 << 20  # bytes of a file in one frame, at most: the controller does much of its work for each frame
 
 
 def order(argv: "List[str]") -> int:
@@ -75,7 +75,9 @@ def watch(argv: "List[str]") -> int:
         for kind, tail in tails.items():
             piece = tail.read(PIECE)
             if piece:
-                sink.write(pack_frame(WatchFrame(kind, tail.offset - len(piece), piece)))
+                # Apart: one copy of all that is large, in pages that the kernel has to clear first.
+                sink.write(pack_header(WatchFrame(kind, tail.offset - len(piece), piece)))
+                sink.write(piece)
                 moved = True
         if behind and (not moved or all(tail.offset >= ends[kind] for kind, tail in tails.items())):
             behind = False
