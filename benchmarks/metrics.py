@@ -48,7 +48,7 @@ def main() -> None:
     machine, load = conditions(), read_load()
     cost = measure_hour(given.ranks, given.processes)
     count = sum(path.name.isdigit() for path in Path("/proc").iterdir())
-    what = f"{given.ranks} ranks of {given.processes} processes, {count} on the host"
+    what = f"{given.ranks} ranks of {given.processes} processes, {count} processes on the host"
     cost["together"] = sum(cost.values())
     rows: list[list[Cell]] = [[name, seconds, 100 * seconds / 3600] for name, seconds in cost.items()]
     tables = [Table(["part", "CPU s", "% of a core"], rows, "An hour's samples of one host", {"% of a core": 4})]
