@@ -79,7 +79,9 @@ class Ground:
 
 @contextlib.contextmanager
 def hosts(count: int, *, homes: bool = False) -> Iterator[Ground]:
-    """Starts the server and writes the hostfile; ends both. With ``homes`` each host has a home of its own."""
+    """Starts the server and writes the hostfile; ends both, also on SIGTERM. With ``homes`` each host has a home of its
+    own."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # else the server would stay
     place = Path(tempfile.mkdtemp(prefix="ipexctl-bench-"))
     place.chmod(0o700)
     try:
