@@ -300,16 +300,6 @@ def tool(name: str, peers: Path | None) -> str | None:
     return shutil.which(name, path=path + os.environ.get("PATH", os.defpath))
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
-    lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def number(value: float, digits: int = 2) -> str:
-    return "–" if value != value else f"{value:.{digits}f}"
-
-
 def conditions() -> str:
     """What the numbers hold for."""
     versions = {}

@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ground import IPEXCTL, Ground, arguments, conditions, hosts, number, table, tool
+from ground import IPEXCTL, Ground, arguments, conditions, hosts, read_load, tool
 from launch import IMPI, as_installed
+from tables import Cell, Measurement, Table, publish
 
 HOSTS = 2
 LINE = 100  # bytes
@@ -84,18 +85,19 @@ def main() -> None:
     with hosts(given.ranks) as ground:
         ways = build_ways(ground, given.ranks, given.lines, given.peers, given.old, live=given.live)
         runs: dict[str, list[Run]] = {name: [] for name in ways}
+        loads = []
         for turn in range(given.rounds):
+            loads.append(read_load())
             for name, way in ways.items():
                 runs[name].append(measure(ground, way, given.ranks * given.lines))
                 rate = given.ranks * given.lines / runs[name][-1].wall / 1e6
                 print(f"  round {turn + 1}: {name}: {rate:.3f} million lines/s", file=sys.stderr)
     total = given.ranks * given.lines
-    print(
-        f"{given.ranks} ranks × {given.lines:,} lines of {LINE} bytes, {HOSTS} hosts; medians of {given.rounds}", end=""
-    )
-    print(f" interleaved rounds. {conditions_before}\n")
+    subject = f"{given.ranks} ranks × {given.lines:,} lines of {LINE} bytes, {HOSTS} hosts; medians of {given.rounds}"
     heads = ["command", "million lines/s", "s to the end", "client µs/line", *(f"{p} µs/line" for p in HOST_PARTS)]
-    print(table([*heads, "client RSS MiB"], [make_row(name, taken, total) for name, taken in runs.items()]))
+    rows = [make_row(name, taken, total) for name, taken in runs.items()]
+    table = Table([*heads, "client RSS MiB"], rows, digits={"million lines/s": 3, "client RSS MiB": 0})
+    publish(Measurement("logs", f"{subject} interleaved rounds", conditions_before, [table], loads), given)
 
 
 def build_ways(
@@ -268,14 +270,14 @@ def reap(ground: Ground) -> None:
     sys.exit(f"processes of the run on {ground.place} do not end")
 
 
-def make_row(name: str, runs: Sequence[Run], total: int) -> list[str]:
+def make_row(name: str, runs: Sequence[Run], total: int) -> list[Cell]:
     def median(read: Callable[[Run], float]) -> float:
         return statistics.median(map(read, runs))
 
-    parts = [number(median(lambda run, part=part: run.cpu.get(part, 0.0)) / total * 1e6) for part in HOST_PARTS]  # type: ignore[misc]
-    client = number(median(lambda run: run.cpu.get("client", 0.0)) / total * 1e6)
-    rate, whole = number(median(lambda run: total / run.wall / 1e6), 3), number(median(lambda run: run.whole))
-    return [name, rate, whole, client, *parts, number(median(lambda run: run.client_rss), 0)]
+    parts = [median(lambda run, part=part: run.cpu.get(part, 0.0)) / total * 1e6 for part in HOST_PARTS]  # type: ignore[misc]
+    client = median(lambda run: run.cpu.get("client", 0.0)) / total * 1e6
+    rate, whole = median(lambda run: total / run.wall / 1e6), median(lambda run: run.whole)
+    return [name, rate, whole, client, *parts, median(lambda run: run.client_rss)]
 
 
 if __name__ == "__main__":
