@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.ssh import Links
-from ipexctl.act.ssh.transport import LOST_AFTER
+from ipexctl.act.ssh.tcp import LOST_AFTER
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.hosts import Host

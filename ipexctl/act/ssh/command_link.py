@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -14,6 +14,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Channel, Link, LinkError
+from ipexctl.model.text import printable
 
 # After the command itself has ended, its outputs may be held open by a process it left in the background.
 _QUIET = 0.5  # seconds of silence after which such outputs count as ended
@@ -133,7 +134,7 @@ class CommandLink(Link, Generic[AnyChannel]):
 
     def run(self, command: Command) -> Completed:
         deadline = time.monotonic() + command.timeout
-        channel = self._start_unless_closed(command, min(command.timeout, _OPENING), is_run=True)
+        channel = self.start_command(command, min(command.timeout, _OPENING), is_run=True)
         try:
             completed = _collect_output(channel, command, deadline)
         except _TimedOut:
@@ -158,7 +159,7 @@ class CommandLink(Link, Generic[AnyChannel]):
         return completed
 
     def stream(self, command: Command) -> AnyChannel:
-        channel = self._start_unless_closed(command, _OPENING)
+        channel = self.start_command(command, _OPENING)
         if command.stdin:
             channel.write(command.stdin)
         return channel
@@ -180,7 +181,8 @@ class CommandLink(Link, Generic[AnyChannel]):
         channel.has_ended()  # takes the status of a local one, so that no zombie is left
         return f"process {channel.pid} may still be running" if alive else ""
 
-    def _start_unless_closed(self, command: Command, patience: float, *, is_run: bool = False) -> AnyChannel:
+    def start_command(self, command: Command, patience: float, *, is_run: bool = False) -> AnyChannel:
+        """Starts a command within ``patience`` seconds. Raises `LinkError`, also where the link was closed."""
         with self._lock:
             closed = self._closed
             self._starting += not closed
@@ -219,6 +221,13 @@ class CommandLink(Link, Generic[AnyChannel]):
 
 def make_lost_error(host: str, what: str) -> LinkError:
     return LinkError(Failure(host, Kind.UNREACHABLE, what, code="lost"))
+
+
+def make_no_shell_error(host: str, noise: Sequence[bytes]) -> LinkError:
+    """For a command that its login shell did not start; ``noise`` is what came in its place."""
+    output = printable(b"\n".join(noise).decode("utf-8", "replace").strip().rpartition("\n")[2], 80)
+    what = "the login shell ended before it started a command" + (f": {output}" if output else "")
+    return LinkError(Failure(host, Kind.UNREACHABLE, what, code="no-shell"))
 
 
 class _TimedOut(Exception):

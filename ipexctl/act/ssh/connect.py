@@ -18,11 +18,12 @@ from typing import Any
 
 import paramiko
 
+from ipexctl.act.ssh.banner import ShedError
 from ipexctl.act.ssh.hostkeys import KnownHosts, compute_fingerprint, format_known_host_name, format_known_hosts_line
 from ipexctl.act.ssh.keys import Keys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings
 from ipexctl.act.ssh.tcp import open_tcp
-from ipexctl.act.ssh.transport import LOSSES, ConnectError, ShedError, Transport, abort_connection
+from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
@@ -66,15 +67,17 @@ class Dialler:
         self._proxies: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
-    def dial(self, host: Host, on_socket: Callable[[Any], None]) -> tuple[Transport, list[str]]:
+    def dial(self, host: Host, on_socket: Callable[[Any], None], spent: float = 0.0) -> tuple[Transport, list[str]]:
         """An authenticated connection, and notes for the user. Raises `LinkError`.
 
-        ``on_socket`` gets each socket while it is being connected, so that it can be shut down from outside."""
+        ``spent`` is how much of the connect timeout is over (seconds); a fifth is left at least. ``on_socket`` gets
+        each socket while it is being connected, so that it can be shut down from outside."""
         notes: list[str] = []
         try:
             settings = self._settings.find_settings(host)
             limit = min(self._timeout, settings.timeout or self._timeout)
-            attempt = _Attempt(settings, time.monotonic() + limit, limit, on_socket, notes)
+            deadline = time.monotonic() + max(limit - spent, limit / 5)
+            attempt = _Attempt(settings, deadline, limit, on_socket, notes)
             return self._connect(attempt), notes
         except ConnectError as error:
             failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint, error.code)

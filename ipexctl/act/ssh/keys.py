@@ -14,10 +14,9 @@ from paramiko.agent import AgentKey
 
 from ipexctl.act.ssh.hostkeys import compute_fingerprint
 from ipexctl.act.ssh.paramiko_internals import SharedAgent
-from ipexctl.act.ssh.settings import Settings
+from ipexctl.act.ssh.settings import DEFAULT_KEYS, Settings
 from ipexctl.model.json_values import Record
 
-_DEFAULT = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _MOST = 6  # keys offered to one host: sshd ends the connection after six failures
 
 
@@ -74,7 +73,7 @@ class Keys:
         if not settings.only_these_keys:
             yield from self._load_agent_keys()
             if not settings.keys:
-                for path in _DEFAULT:
+                for path in DEFAULT_KEYS:
                     yield from self._load_key(path, (), requested=False)
 
     def _load_agent_keys(self) -> list[Key]:

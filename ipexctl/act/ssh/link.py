@@ -7,11 +7,11 @@ from typing import Any
 
 import paramiko
 
-from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog, make_lost_error
+from ipexctl.act.ssh.command_link import CommandChannel, CommandLog, make_lost_error, make_no_shell_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
-from ipexctl.act.ssh.shared_shell import SharedShellChannel, make_shell_command
+from ipexctl.act.ssh.shared_shell import ENDING, SharedShellLink
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
@@ -21,7 +21,6 @@ from ipexctl.model.links import LinkError
 from ipexctl.model.text import printable
 
 _PIECE = 1 << 20
-_ENDING = 2.0  # seconds that a session may take to end
 _NO_SESSION = 2  # what OpenSSH answers beyond MaxSessions (RFC 4254, 5.1: SSH_OPEN_CONNECT_FAILED)
 _PACKET = 1 << 15  # bytes sshd takes in one packet
 
@@ -81,10 +80,8 @@ class SSHChannel(CommandChannel):
             self._check_connection()
         if not self.has_begun:
             self._channel.status_event.wait(1.0)
-            noise = b"\n".join(bytes(splitter.noise) for splitter in self._splitters.values())
-            output = printable(noise.decode("utf-8", "replace").strip().rpartition("\n")[2], 80)
-            what = "the login shell ended before it started a command" + (f": {output}" if output else "")
-            raise LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="no-shell"))
+            noise = [bytes(splitter.noise) for splitter in self._splitters.values()]
+            raise make_no_shell_error(self._host, noise)
 
     def has_ended(self) -> bool:
         return bool(self._channel.status_event.is_set() or self._channel.closed)
@@ -127,15 +124,15 @@ class SSHChannel(CommandChannel):
             self._channel.close()
 
 
-class SSHLink(CommandLink[CommandChannel]):
+class SSHLink(SharedShellLink):
     """One host over SSH. `connect` must have been called."""
 
-    def __init__(self, host: Host, dialler: Dialler) -> None:
+    def __init__(self, host: Host, dialler: Dialler, spent: float = 0.0) -> None:
+        """``spent``: seconds of the connect timeout that are over."""
         super().__init__(host)
-        self._dialler = dialler
+        self._dialler, self._spent = dialler, spent
         self._opening: Any = None  # the socket or transport being connected
         self._transport: Transport | None = None
-        self._shell: SSHChannel | None = None  # for brief commands, while none of them uses it
 
     @property
     def alive(self) -> bool:
@@ -144,7 +141,7 @@ class SSHLink(CommandLink[CommandChannel]):
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""
         try:
-            transport, notes = self._dialler.dial(self._host, self._remember_socket)
+            transport, notes = self._dialler.dial(self._host, self._remember_socket, self._spent)
         except LinkError:
             if self._closed:
                 raise self._make_lost_error() from None
@@ -187,7 +184,7 @@ class SSHLink(CommandLink[CommandChannel]):
 
     def _open_session(self, transport: Transport, patience: float) -> paramiko.Channel:
         """A server that allows few sessions, or one, counts each until its process has ended and it knows that."""
-        until = time.monotonic() + _ENDING
+        until = time.monotonic() + ENDING
         while True:
             try:
                 return transport.open_session(timeout=patience)
@@ -196,45 +193,6 @@ class SSHLink(CommandLink[CommandChannel]):
                     raise
             if not self._end_idle_shell():
                 time.sleep(0.05)
-
-    def _start_brief_command(self, command: Command, patience: float) -> CommandChannel:
-        shell = self._take_shell() or self._start_command(make_shell_command(), patience)
-
-        def release(usable: bool) -> None:
-            with self._lock:
-                keep = usable and self._shell is None and not self._closed
-                if keep:
-                    self._shell = shell
-            if not keep:
-                shell.close()
-
-        try:
-            return SharedShellChannel(shell, command, CommandLog(self._host.name, command), release)
-        except BrokenPipeError:  # it was ended on the host since its last command
-            shell.close()
-            return self._start_command(command, patience)
-        except BaseException:
-            shell.close()
-            raise
-
-    def _take_shell(self) -> SSHChannel | None:
-        with self._lock:
-            shell, self._shell = self._shell, None
-        if shell is not None and shell.has_ended():
-            shell.close()
-            return None
-        return shell
-
-    def _end_idle_shell(self) -> bool:
-        """Whether there was one. Waits for its end."""
-        shell = self._take_shell()
-        if shell is None:
-            return False
-        with suppress(LinkError), shell:
-            shell.end_input()
-            while shell.read(_ENDING):
-                pass
-        return True
 
 
 def _describe_loss(transport: paramiko.Transport) -> str:

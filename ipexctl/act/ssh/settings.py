@@ -15,6 +15,7 @@ from ipexctl.model.text import printable
 _SYSTEM = Path("/etc/ssh/ssh_config")
 _USER_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _MOST_JUMPS = 16  # one behind the other; tokens in ProxyJump can make a loop of ever new names
+DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _GLOBAL_KNOWN = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 

@@ -4,13 +4,18 @@ sshd starts the user's login shell for each command, and its startup files may c
 pyenv or conda): a shared shell pays for them once, and saves each further command a round trip to the host."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 
-from ipexctl.act.ssh.command_link import CommandChannel, CommandLog
+from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog
 from ipexctl.act.ssh.quoting import format_shell_line, make_nonce
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import LinkError
+
+ENDING = 2.0  # seconds that a session may take to end
 
 
 def make_shell_command() -> Command:
@@ -99,3 +104,50 @@ class SharedShellChannel(CommandChannel):
             self._closed = True
             self._log.log_end(self._ends["out"].status if self._is_complete else None)
             self._release(self._is_complete)
+
+
+class SharedShellLink(CommandLink[CommandChannel]):
+    """A link whose brief commands share a shell on its host."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._shell: CommandChannel | None = None  # while no command uses it
+
+    def _start_brief_command(self, command: Command, patience: float) -> CommandChannel:
+        shell = self._take_shell() or self._start_command(make_shell_command(), patience)
+
+        def release(usable: bool) -> None:
+            with self._lock:
+                keep = usable and self._shell is None and not self._closed
+                if keep:
+                    self._shell = shell
+            if not keep:
+                shell.close()
+
+        try:
+            return SharedShellChannel(shell, command, CommandLog(self._host.name, command), release)
+        except BrokenPipeError:  # it was ended on the host since its last command
+            shell.close()
+            return self._start_command(command, patience)
+        except BaseException:
+            shell.close()
+            raise
+
+    def _take_shell(self) -> CommandChannel | None:
+        with self._lock:
+            shell, self._shell = self._shell, None
+        if shell is not None and shell.has_ended():
+            shell.close()
+            return None
+        return shell
+
+    def _end_idle_shell(self) -> bool:
+        """Whether there was one. Waits for its end."""
+        shell = self._take_shell()
+        if shell is None:
+            return False
+        with suppress(LinkError), shell:
+            shell.end_input()
+            while shell.read(ENDING):
+                pass
+        return True

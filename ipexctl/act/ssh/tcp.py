@@ -9,7 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from ipexctl.act.ssh.settings import Settings
-from ipexctl.act.ssh.transport import LOST_AFTER, ConnectError
+from ipexctl.model.errors import ConnectError
+
+LOST_AFTER = 30  # seconds without any reply from a host, after which it is lost
 
 
 def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Callable[[Any], None]) -> socket.socket:

@@ -2,29 +2,19 @@
 
 import logging
 import socket
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import paramiko
 
+from ipexctl.act.ssh.algorithms import CIPHERS, HOST_KEYS, KEX, MACS, RSA
+from ipexctl.act.ssh.banner import await_banner
 from ipexctl.act.ssh.paramiko_internals import QuietTransport
+from ipexctl.act.ssh.tcp import LOST_AFTER
 from ipexctl.model.errors import ConnectError as ConnectError
 from ipexctl.model.text import printable
 
-# The first of each that the host has too is taken. Measured: curve25519 and AES-GCM cost a fraction of the defaults.
-_KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256")
-_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
-_HOST_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
-_RSA = ("rsa-sha2-512", "rsa-sha2-256")
-_MACS = (
-    "hmac-sha2-256-etm@openssh.com",
-    "hmac-sha2-512-etm@openssh.com",
-    "hmac-sha2-256",
-    "hmac-sha2-512",
-    "hmac-sha1",
-)
 # Keyword of ssh_config → Paramiko's name of the list, and how its error and the server's offer call them.
 _LISTS = {
     "kexalgorithms": ("kex", "kex algorithm", "kex_algo_list"),
@@ -34,26 +24,14 @@ _LISTS = {
 }
 
 _WINDOW = 4 << 20  # bytes a host may send ahead on one channel: enough for 1 Gbit/s at 30 ms
-# What sshd sends in place of a banner, and the limit that it has reached (sshd.c, srclimit.c; it has no codes).
-_SHED = {b"Exceeded MaxStartups": "connection limit", b"Not allowed at this time": "penalty for this address"}
-_BANNER = 16 << 10  # bytes looked through for the banner
 _TICK = 2.4  # seconds: how often an idle transport looks at its clock; hundreds of them do
 _KEEPALIVE = 7.0  # seconds of silence before a keepalive; three unanswered mean that the host is lost
 LOSSES = (paramiko.SSHException, EOFError, OSError)  # what Paramiko raises where a connection is lost
-LOST_AFTER = 30  # seconds without any reply from a host, after which it is lost
 
 _log = logging.getLogger("ipexctl.ssh")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False  # Paramiko logs what it raises; each caller reports it once
 _log.setLevel(logging.CRITICAL)
-
-
-class ShedError(EOFError):
-    """The server closed the connection before it began, because of its ``limit``; ``words`` are its own."""
-
-    def __init__(self, limit: str, words: str) -> None:
-        super().__init__(words)
-        self.limit, self.words = limit, words
 
 
 class Transport(QuietTransport):
@@ -71,11 +49,11 @@ class Transport(QuietTransport):
         """Sets the algorithms, by ``wishes`` of ssh_config also weak ones. The host is asked to show a key of a type
         that is known of it."""
         options = self.get_security_options()
-        options.kex = _order_algorithms(_KEX, options.kex)
-        options.ciphers = _order_algorithms(_CIPHERS, options.ciphers, only=True)
-        options.digests = _order_algorithms(_MACS, options.digests, only=True)
-        key_types = [key_type for name in known_key_types for key_type in (_RSA if name == "ssh-rsa" else (name,))]
-        options.key_types = _order_algorithms([*key_types, *_HOST_KEYS, *_RSA], options.key_types, only=True)
+        options.kex = _order_algorithms(KEX, options.kex)
+        options.ciphers = _order_algorithms(CIPHERS, options.ciphers, only=True)
+        options.digests = _order_algorithms(MACS, options.digests, only=True)
+        key_types = [key_type for name in known_key_types for key_type in (RSA if name == "ssh-rsa" else (name,))]
+        options.key_types = _order_algorithms([*key_types, *HOST_KEYS, *RSA], options.key_types, only=True)
 
         for keyword, wish in wishes:
             name = _LISTS[keyword][0]
@@ -115,7 +93,8 @@ class Transport(QuietTransport):
         self._unanswered = 0
 
     def prepare_banner_read(self, sock: socket.socket) -> None:
-        _await_banner(sock, self.deadline)
+        await_banner(sock, self.deadline)
+        sock.settimeout(_TICK)  # whoever waits has a deadline of his own, and `end` wakes all
 
     def _check_alive(self) -> None:
         if self._unanswered >= 3:
@@ -140,36 +119,3 @@ def _order_algorithms(preferred: Sequence[str], available: Sequence[str], *, onl
     first = [name for name in dict.fromkeys(preferred) if name in available]
     others = [] if only and first else [name for name in available if name not in first]
     return tuple(first + others)
-
-
-def _await_banner(sock: socket.socket, deadline: float) -> None:
-    """Waits until the banner has come, without taking it. Raises `EOFError`, perhaps with the server's words, where the
-    server closes the connection instead, `ConnectError` for anything else that comes."""
-    seen = b""
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            sock.settimeout(max(0.01, left))
-            data = sock.recv(_BANNER, socket.MSG_PEEK) if left > 0 else b""
-        except TimeoutError:
-            data, left = b"", 0.0
-        except OSError as error:
-            raise EOFError from error
-        lines = data.split(b"\n")
-        if any(line.startswith(b"SSH-") for line in lines[:-1]):
-            sock.settimeout(_TICK)  # whoever waits has a deadline of his own, and `end` wakes all
-            return
-        limit = next((limit for words, limit in _SHED.items() if data.startswith(words)), "")
-        if limit and b"\n" in data:
-            raise ShedError(limit, printable(lines[0].decode("ascii", "replace").strip(), 60))
-        if not data or len(data) >= _BANNER or (len(data) == len(seen) and left <= 0):
-            seen = data or seen
-            if seen:
-                first = seen.decode("utf-8", "replace").strip().partition("\n")[0].rstrip()
-                raise ConnectError("not-ssh", f"not an SSH server: it says '{printable(first, 40)}'")
-            if left <= 0:
-                raise ConnectError("banner", "no SSH banner")
-            raise EOFError
-        if len(data) == len(seen):  # nothing new has come: give the rest of the banner time
-            time.sleep(0.05)
-        seen = data
