@@ -1,4 +1,4 @@
-"""The three kinds of links, each reaching something that really executes commands."""
+"""The kinds of links, each reaching something that really executes commands."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.ssh import Links, LocalLink
+from ipexctl.act.ssh.holder import list_connections
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link
+from tests.contract.holders import holder_directory
 from tests.contract.sshd import Server, sshd
 from tests.fakes import FakeLink
 
@@ -30,6 +32,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("sshd")
     with sshd(place, "MaxSessions 20", "MaxStartups 100", startup=NOISE) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def holders() -> Iterator[Path]:
+    """A directory of persistent connections, which one link after the other uses."""
+    with holder_directory() as directory:
+        yield directory
 
 
 def executing(host: Host, command: Command) -> Completed:
@@ -56,7 +65,7 @@ class SharingLink:
         return self._link.run(replace(command, brief=True))
 
 
-@pytest.fixture(params=["fake", "local", "ssh", "shared"])
+@pytest.fixture(params=["fake", "local", "ssh", "shared", "persistent", "persistent and shared"])
 def link(request: pytest.FixtureRequest) -> Iterator[Link]:
     if request.param == "fake":
         yield FakeLink(Host("node1", "10.0.0.1"), executing)
@@ -64,15 +73,21 @@ def link(request: pytest.FixtureRequest) -> Iterator[Link]:
         yield from real(request)
 
 
-@pytest.fixture(params=["local", "ssh", "shared"])
+@pytest.fixture(params=["local", "ssh", "shared", "persistent", "persistent and shared"])
 def real_link(request: pytest.FixtureRequest) -> Iterator[Link]:
     """For what only a running process can show: time, signals, input that is answered."""
     yield from real(request)
 
 
-@pytest.fixture(params=["local", "ssh"])
+@pytest.fixture(params=["local", "ssh", "persistent"])
 def streaming_link(request: pytest.FixtureRequest) -> Iterator[Link]:
     """The same for streams, which share no shell."""
+    yield from real(request)
+
+
+@pytest.fixture(params=["ssh", "persistent"])
+def remote_link(request: pytest.FixtureRequest) -> Iterator[Link]:
+    """The same for what only a connection does."""
     yield from real(request)
 
 
@@ -83,7 +98,11 @@ def real(request: pytest.FixtureRequest) -> Iterator[Link]:
         link.close()
     else:
         server: Server = request.getfixturevalue("server")
-        links = Links(known_hosts=server.known_hosts, config=None)
+        options = (
+            {"persist": 600, "holders": request.getfixturevalue("holders")} if "persistent" in request.param else {}
+        )
+        links = Links(known_hosts=server.known_hosts, config=None, **options)
         link = links.open(server.host())
-        yield SharingLink(link) if request.param == "shared" else link
+        assert not options or list_connections(options["holders"])
+        yield SharingLink(link) if "shared" in request.param else link
         links.close()

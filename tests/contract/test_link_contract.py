@@ -260,6 +260,33 @@ def test_closing_the_link_ends_a_run_in_another_thread_and_its_process(real_link
     wait_for(lambda: not alive(mark))
 
 
+def test_closing_the_link_ends_the_reading_and_the_writing_of_its_streams(remote_link: Link, tmp_path: Path) -> None:
+    """What waits for input there gets its end."""
+    errors: list[Exception] = []
+    there = tmp_path / "there"
+    channel = remote_link.stream(sh(f"echo begun; sleep 0.3; cat >{there}; touch {there}.ended"))
+    assert channel.read(60.0)
+
+    def write() -> None:
+        try:
+            while True:
+                channel.write(b"x" * (1 << 20))
+        except (LinkError, BrokenPipeError) as error:
+            errors.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    wait_for(lambda: there.exists() and there.stat().st_size > 1 << 20)
+    remote_link.close()
+    writer.join(60)
+    assert not writer.is_alive()
+    assert len(errors) == 1
+    with pytest.raises(LinkError) as caught:
+        list(channel)
+    assert caught.value.failure.code == "lost"
+    wait_for((tmp_path / "there.ended").exists)
+
+
 @contextmanager
 def relaying(port: int) -> Iterator[tuple[int, threading.Event]]:
     """Another port for the server at ``port``, and what lets the server's words through."""

@@ -1,9 +1,12 @@
-"""One link per host: over SSH (Fabric and Paramiko), or to this machine."""
+"""One link per host: over SSH (Fabric and Paramiko, or a connection that OpenSSH holds), or to this machine."""
 
+import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +16,16 @@ from ipexctl.model.links import Link
 
 if TYPE_CHECKING:
     from ipexctl.act.ssh.connect import Dialler
+    from ipexctl.act.ssh.holder import Holders
     from ipexctl.act.ssh.link import SSHLink
+    from ipexctl.act.ssh.mux_link import MuxLink
+    from ipexctl.act.ssh.settings import SSHSettings
 
 _Key = tuple[str, str, str | None, int | None, str | None]
 
 _CLOSING = 5.0  # seconds closing may take: commands are stopped, which asks their hosts
 
-__all__ = ["Links", "LocalLink"]
+__all__ = ["Links", "LocalLink", "find_holder_directory"]
 
 
 @dataclass(kw_only=True)
@@ -28,18 +34,27 @@ class Links:
 
     ``connect_timeout`` (seconds) covers connection, banner and login together. ``known_hosts`` replaces the user's
     files; ``accept_new`` records keys of hosts never seen before; ``config`` is an ssh_config file, None reads none.
-    ``ask`` is called with a question and returns a passphrase or None; without it nothing is ever asked."""
+    ``ask`` is called with a question and returns a passphrase or None; without it nothing is ever asked.
+
+    ``persist`` (seconds): connections outlive the command by so much after their last use, in ``holders``, a directory
+    of control sockets; 0 ends those of the hosts that are opened, None knows nothing of them."""
 
     connect_timeout: float = 10.0
     accept_new: bool = False
     known_hosts: Path | None = None
     config: Path | None = Path("~/.ssh/config")
     ask: Callable[[str], str | None] | None = None
+    persist: float | None = None
+    holders: Path | None = None
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._links: dict[_Key, LocalLink | SSHLink] = {}
+        self._links: dict[_Key, LocalLink | SSHLink | MuxLink] = {}
+        self._settings: SSHSettings | None = None
         self._dialler: Dialler | None = None
+        self._holders: Holders | None = None
+        self._reasons: set[str] = set()  # why there are no persistent connections, each reported once
+        self._dialling = threading.Lock()
 
     def open(self, host: Host) -> Link:
         """The host's link; a new one if the last was lost or could not be made."""
@@ -63,18 +78,57 @@ class Links:
         if self._dialler is not None:  # kept: it knows keys that were asked for, and what a later link needs
             self._dialler.close()
 
-    def _make_link(self, host: Host) -> "LocalLink | SSHLink":
+    def _make_link(self, host: Host) -> "LocalLink | SSHLink | MuxLink":
         if host.is_local:
             return LocalLink(host)
-        if not {"paramiko", "invoke"} & sys.modules.keys():  # Invoke imports asyncio and mocks; Paramiko needs it not
-            sys.modules["invoke"] = None  # type: ignore[assignment]  # "not installed"
-            __import__("paramiko")
-            del sys.modules["invoke"]
-        from ipexctl.act.ssh.connect import Dialler
-        from ipexctl.act.ssh.link import SSHLink
+        if self.persist is None or self.holders is None:
+            return self._make_direct_link(host)
+        from ipexctl.act.ssh.holder import Holders
+
+        if self._holders is None:
+            self._holders = Holders(self._read_settings(), self.connect_timeout, self.persist, self.holders)
+        if not self.persist:
+            self._holders.end(host)
+            return self._make_direct_link(host)
+        from ipexctl.act.ssh.mux_link import MuxLink, raise_file_limit
+
+        raise_file_limit()
+
+        return MuxLink(host, self._holders, partial(self._make_direct_link, host), self._report_reason)
+
+    def _make_direct_link(self, host: Host, spent: float = 0.0) -> "SSHLink":
+        with self._dialling:
+            if not {"paramiko", "invoke"} & sys.modules.keys():  # Invoke imports asyncio and mocks
+                sys.modules["invoke"] = None  # type: ignore[assignment]  # "not installed"
+                __import__("paramiko")
+                del sys.modules["invoke"]
+            from ipexctl.act.ssh.connect import Dialler
+            from ipexctl.act.ssh.link import SSHLink
+
+            if self._dialler is None:
+                settings = self._read_settings()
+                self._dialler = Dialler(self.connect_timeout, self.accept_new, settings, self.ask)
+        return SSHLink(host, self._dialler, spent)
+
+    def _read_settings(self) -> "SSHSettings":
         from ipexctl.act.ssh.settings import SSHSettings
 
-        if self._dialler is None:
-            settings = SSHSettings(self.config, known_hosts=self.known_hosts)
-            self._dialler = Dialler(self.connect_timeout, self.accept_new, settings, self.ask)
-        return SSHLink(host, self._dialler)
+        if self._settings is None:
+            self._settings = SSHSettings(self.config, known_hosts=self.known_hosts)
+        return self._settings
+
+    def _report_reason(self, reason: str) -> str:
+        """A note on a host without a persistent connection; "" for a reason that was reported."""
+        if reason in self._reasons:
+            return ""
+        self._reasons.add(reason)
+        return f"no persistent connection: {reason}"
+
+
+def find_holder_directory(environ: Mapping[str, str], cache: Path) -> Path:
+    """Where control sockets lie: below ``$XDG_RUNTIME_DIR`` if that is ours, else below the cache directory."""
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    with suppress(OSError):
+        if runtime.startswith("/") and os.stat(runtime).st_uid == os.getuid():  # noqa: PTH116
+            return Path(runtime, "ipexctl")
+    return cache / "connections"

@@ -54,6 +54,14 @@ def _pass_through_stdin(text: bytes) -> ShellCommand:
     return ShellCommand(b'eval "$(dd bs=%d count=1 iflag=fullblock 2>/dev/null || head -c %d)"' % (size, size), whole)
 
 
+def report_signals(text: bytes) -> bytes:
+    """A line of sh that runs ``text`` as its child and ends with its status, 128 and n where signal n ended it.
+
+    For OpenSSH's client, which drops the message of a server that a signal ended the command. The shell survives the
+    SIGTERM of its process group to do so; its own words on a child that was killed are nobody's output."""
+    return b"trap : TERM; exec 3>&2 2>/dev/null; (" + text + b") 2>&3 3>&-; exit $?"
+
+
 def wrap_command(text: bytes, nonce: bytes) -> ShellCommand:
     """A line of sh through any login shell: prints nonce and process id, then runs ``text`` in the home directory."""
     greeting = b"printf '\\n%s %s\\n' " + nonce + b" $$"
