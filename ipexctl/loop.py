@@ -6,7 +6,7 @@ import select
 import sys
 import termios
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,10 @@ from platformdirs import user_cache_path, user_state_path
 
 from ipexctl.act.context import Context, SavedRun
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.act.ssh import Links
+from ipexctl.act.ssh import Links, find_holder_directory
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
-from ipexctl.decide.parsing.amounts import parse_clock
+from ipexctl.decide.parsing.amounts import parse_clock, parse_span
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
@@ -56,6 +56,7 @@ class OutputOptions:
     connect_timeout: float = 10.0
     forks: int = 32
     ask_pass: bool = False
+    persist: str | None = None  # as in "10m"; None: what IPEXCTL_PERSIST says
     only: str = ""  # the one key of the answer that --json prints
     bare: bool = False  # the bytes of the ranks and nothing else on standard output
     notify: Sequence[str] | None = None  # commands and URLs that get notifications
@@ -83,6 +84,9 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     def run(console: Console, log: DebugLog) -> Exit:
         ask = partial(ask_passphrase, interrupts=console.interrupts) if options.ask_pass else None
         links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new_host_keys, ask=ask)
+        links.persist = _parse_persist(options.persist, os.environ)
+        if links.persist is not None:
+            links.holders = find_holder_directory(os.environ, get_cache_directory())
         context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
         context = replace(context, interrupts=console.interrupts, declare_secrets=log.masker.add_secrets)
         try:
@@ -103,6 +107,15 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
             links.close()
 
     return _run_with_debug_log(run)
+
+
+def _parse_persist(word: str | None, environ: Mapping[str, str]) -> float | None:
+    """Seconds for which connections outlive the command; 0 ends those that there are. Raises `UsageError`."""
+    flag = "IPEXCTL_PERSIST" if word is None else "--persist"
+    word = environ.get("IPEXCTL_PERSIST") or None if word is None else word
+    if word is None:
+        return None
+    return 0.0 if word == "off" else parse_span(flag, word)
 
 
 def _parse_notification_targets(words: Sequence[str], log: DebugLog) -> tuple["Target", ...]:

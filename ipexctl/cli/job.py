@@ -139,6 +139,10 @@ def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[s
 @command(app, "hosts", contacts=False, examples=("", "-f cluster.yaml --as mpi", "--hosts node[01-16] --json"))
 def hosts_(context: Context, hosts: HostSelection, flags: HostsFlags) -> Workflow:
     """Print the hosts as they were read: a linter and a converter. Contacts nobody."""
+    from ipexctl.act.ssh import find_holder_directory
     from ipexctl.verbs.hosts import hosts as show_hosts
 
-    return show_hosts(hosts.read_inventory(), dialect=flags.as_ or "ipexctl")  # type: ignore[return-value]
+    holders = find_holder_directory(os.environ, context.cache)
+    return show_hosts(  # type: ignore[return-value]
+        hosts.read_inventory(), dialect=flags.as_ or "ipexctl", holders=holders, disconnect=flags.disconnect
+    )

@@ -60,6 +60,14 @@ class ConnectionFlags(Fields):
     )
     connect_timeout: float = flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1, advanced=True)
     forks: int = flag(32, "Hosts to work on at once.", "Connection", ge=1, advanced=True)
+    persist: str | None = flag(
+        None,
+        "Keep connections for later commands, this long after their last use, such as 10m; off ends them"
+        " (default: $IPEXCTL_PERSIST, else off).",
+        "Connection",
+        "SPAN|off",
+        advanced=True,
+    )
     ask_pass: bool = flag(False, "Ask for the passphrase of an identity file.", "Connection", advanced=True)
 
 
@@ -128,6 +136,7 @@ class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
 
 class HostsFlags(Fields):
     as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
+    disconnect: bool = flag(False, "End the persistent connections to these hosts (--persist).", "Connection")
 
 
 class ExampleFlags(Fields):

@@ -1,7 +1,10 @@
-"""``ipexctl hosts``: shows the inventory, also in the formats of other tools. Contacts no host."""
+"""``ipexctl hosts``: shows the inventory, also in the formats of other tools, and persistent connections to them.
+Contacts no host."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 from ipexctl.decide.parsing.dialects import write_inventory
 from ipexctl.decide.parsing.validators import KEYS
@@ -13,17 +16,43 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.text import join_names, pluralize, printable
 
 
-def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
+def hosts(
+    inventory: Inventory, *, dialect: str = "ipexctl", holders: Path | None = None, disconnect: bool = False
+) -> Iterator[Event]:
     """Yields a `HostsAnswer`, whose ``text`` is the inventory in ``dialect`` (a key of `DIALECTS`).
 
+    ``holders`` is the directory of persistent connections; with ``disconnect`` those to these hosts are ended.
     Raises `UsageError` for an unknown dialect, before the first event."""
     written = write_inventory(inventory, dialect)
     title = f"{pluralize(len(inventory), 'host')} from {printable(inventory.source)} (node0 = {inventory.head.name})"
     yield Started("hosts", title, inventory.names)
     for warning in (*_find_ignored_vars(inventory), *written.warnings):
         yield Message(warning, "warning")
-    yield Answer(HostsAnswer(inventory.source, tuple(_list_host(host) for host in inventory), written.text))
+    pids = yield from _list_connections(inventory, holders, disconnect=disconnect)
+    listed = tuple(replace(_list_host(host), holder_pid=pids.get(host.name)) for host in inventory)
+    yield Answer(HostsAnswer(inventory.source, listed, written.text))
     yield Ended("hosts", Exit.OK)
+
+
+def _list_connections(
+    inventory: Inventory, holders: Path | None, *, disconnect: bool
+) -> Generator[Event, None, dict[str, int]]:
+    """The processes that hold connections to these hosts, by host; none after they were ended."""
+    if holders is None or not holders.is_dir():
+        return {}
+    from ipexctl.act.ssh.holder import end_connections, list_connections
+
+    names, pids = list[str](), dict[str, int]()
+    for name, (record, pid) in list_connections(holders).items():
+        for host in inventory:
+            if record.is_for(host):
+                what = "ended" if disconnect else f"process {pid}"
+                yield Message(f"persistent connection: {what} ({record.endpoint})", "info", host.name)
+                names, pids[host.name] = [*names, name], pid
+    if not disconnect:
+        return pids
+    end_connections(holders, names)
+    return {}
 
 
 def _list_host(host: Host) -> ListedHost:

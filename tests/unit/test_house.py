@@ -231,7 +231,7 @@ def test_a_command_loads_nothing_that_it_does_not_use(words: str, heavy: set[str
 
 # The rest of a command's parameters say which hosts, how to connect and how to talk. They are no keys of a task.
 BESIDE = {"hostfile", "hosts", "limit", "json_", "output", "raw", "label_hosts", "dry_run"}
-BESIDE |= {"accept_new_host_keys", "connect_timeout", "forks", "ask_pass", "emit", "verbose", "help_all"}
+BESIDE |= {"accept_new_host_keys", "connect_timeout", "forks", "persist", "ask_pass", "emit", "verbose", "help_all"}
 BESIDE |= {"report", "page"}  # whether a run leaves its page; the file of another one
 BESIDE |= {"notify", "bell"}
 BESIDE |= {"files", "verify", "from_mpirun"}  # what follows --recorded FILE, another look; a line that stands for flags

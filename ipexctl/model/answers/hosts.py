@@ -7,7 +7,8 @@ from ipexctl.model.json_values import JsonRecord
 
 
 class ListedHost(JsonRecord):
-    """A host of the inventory; ``origin`` is where it was written (``hosts:3``)."""
+    """A host of the inventory; ``origin`` is where it was written (``hosts:3``), ``holder_pid`` the process that
+    holds a persistent connection to it (``--persist``)."""
 
     name: str
     address: str
@@ -19,6 +20,7 @@ class ListedHost(JsonRecord):
     groups: tuple[str, ...]
     vars: Mapping[str, str]
     origin: str | None
+    holder_pid: int | None = None
 
 
 class HostsAnswer(AnyAnswer):
