@@ -29,8 +29,9 @@ said=$(tar -xpof - 2>&1) || {
 [ -f whole ] || fail "the transfer was cut"
 kept=$agents/$id
 if [ -f agent ]; then
-  sync -f . 2>/dev/null # what stays shall be on the disk before it has its name
-  cp agent "$kept-$$" && mv -f "$kept-$$" "$kept" || { rm -f "$kept-$$"; fail "cannot write $kept"; }
+  cp agent "$kept-$$" || { rm -f "$kept-$$"; fail "cannot write $kept"; }
+  sync -f "$kept-$$" 2>/dev/null # what stays shall be on the disk before it has its name
+  mv -f "$kept-$$" "$kept" || fail "cannot write $kept"
   find "$agents" -type f -mtime +90 -exec rm -f {} + # those of other versions
   mv agent "tree/$agent"
 elif ! { [ -f "$kept" ] && [ ! -L "$kept" ] && [ -s "$kept" ] && cp "$kept" "tree/$agent" 2>/dev/null; }; then
