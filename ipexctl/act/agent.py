@@ -54,8 +54,8 @@ def build_archive() -> bytes:
 def compute_agent_id() -> str:
     """Names the archive of this version of ipexctl and of Python, 16 hex digits. (Of its texts, because compiled
     code is not the same bytes each time.)"""
-    texts = (read_source(name) for name in _list_agent_modules())
-    return hashlib.sha256(MAGIC_NUMBER + "\0".join(texts).encode()).hexdigest()[:16]
+    texts = (f"{name}\0{read_source(name)}" for name in _list_agent_modules())
+    return hashlib.sha256(_COMPILED + "\0".join(texts).encode()).hexdigest()[:16]
 
 
 def _list_agent_modules() -> tuple[str, ...]:

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
-from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, create_run_dir
+from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir
 from ipexctl.act.transfer.send import build_script_command
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, Link, LinkError
-from ipexctl.protocol import frames, journal, messages, paths, run_spec
+from ipexctl.protocol import frames, journal, messages, paths
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, ROLE, RUNS, Role
@@ -26,9 +26,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-def create_head_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"") -> int:
-    """`create_run_dir` on the head, which starts the keeper in the same exchange; its port. Raises `LinkError`."""
-    done = create_run_dir(link, site, spec, stdin, site.build_words(Role.KEEPER, site.directory))
+def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
+    """Starts the keeper on the head; its port. Raises `LinkError`."""
+    done = link.run(site.build_command(Role.KEEPER, site.directory, run=run))
     problem = "the run's keeper did not start"
     answer = _parse_answer(link, done, problem, messages.KeeperListening, messages.AgentFailed)
     if isinstance(answer, messages.AgentFailed):

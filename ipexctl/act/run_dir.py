@@ -1,7 +1,6 @@
 """A run's directory on a host: made before the run, removed after it."""
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ipexctl.act import agent
@@ -13,7 +12,7 @@ from ipexctl.act.transfer.send import (
     make_remote_error,
     read_remote_script,
 )
-from ipexctl.model.commands import Command, Completed
+from ipexctl.model.commands import Command
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
@@ -21,7 +20,6 @@ from ipexctl.protocol import paths, run_spec
 from ipexctl.protocol.paths import AGENT, AGENTS, HOOKS, PART, PIPES, ROLE, SHIM, SPEC, STDIN
 
 _MODES = {SHIM: 0o700, ROLE: 0o700}
-_REFUSED = 3  # of make_run_dir.sh; no role of the agent that is started there ends with it
 
 # Starts the interpreter $p so that nothing in the account's files or variables can influence it; the host's own where
 # $p is gone, because its environment was removed after the run.
@@ -37,14 +35,11 @@ class RemoteRunDir(Record):
 
     def build_command(self, role: str, *words: str, timeout: float = 30.0, run: str = "") -> Command:
         env = {paths.RUN_ENV: run} if run else {}
-        return Command(self.build_words(role, *words), env=env, timeout=timeout, cwd="/", brief=True)
+        return Command((f"{self.directory}/{ROLE}", role, *words), env=env, timeout=timeout, cwd="/", brief=True)
 
-    def build_words(self, role: str, *words: str) -> tuple[str, ...]:
-        return (f"{self.directory}/{ROLE}", role, *words)
-
-    def wrap_agent(self, *words: str) -> bytes:
-        """A program that is the agent with these words first."""
-        agent = shlex.join((f"{self.directory}/{AGENT}", *words))
+    def wrap_agent(self) -> bytes:
+        """The agent as a program."""
+        agent = shlex.quote(f"{self.directory}/{AGENT}")
         return f'#!/bin/sh\np={shlex.quote(self.python)}; {START_PYTHON} {agent} "$@"\n'.encode()
 
     def build_shim(self) -> bytes:
@@ -53,18 +48,11 @@ class RemoteRunDir(Record):
         return f"#!/bin/sh\npipes={pipes}\n{read_remote_script('shim.sh')}".encode()
 
 
-def create_run_dir(
-    link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"", words: Sequence[str] = ()
-) -> Completed:
+def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"") -> None:
     """Creates the run's directory: specification (0600: ranks' environment), agent, shim, hooks, rank 0's ``stdin``.
 
-    Then executes ``words`` there, in the same exchange. Raises `LinkError` when the host cannot be reached or the
-    directory cannot be made safely."""
-    files = {
-        SPEC: run_spec.encode_spec(spec),
-        ROLE: site.wrap_agent(),
-        SHIM: site.build_shim(),
-    }
+    Raises `LinkError` when the host cannot be reached or the directory cannot be made safely."""
+    files = {SPEC: run_spec.encode_spec(spec), ROLE: site.wrap_agent(), SHIM: site.build_shim()}
     files |= {STDIN: stdin} if stdin and 0 in spec.ranks else {}
     hooks = agent.read_hooks(profile=bool(spec.profile))
     tree = b"".join(
@@ -75,20 +63,19 @@ def create_run_dir(
             *(build_tar_file(f"tree/{HOOKS}/{name}", data, 0o600) for name, data in hooks.items()),
         )
     )
-    done = _run_script(link, site, spec.run, tree, words)
-    if done.text.strip() == agent.compute_agent_id():  # the host's first run with this agent
-        tree += build_tar_file("agent", agent.build_archive(), 0o600)
-        done = _run_script(link, site, spec.run, tree, words)
-    return done
+    if not _run_script(link, site, tree):
+        _run_script(link, site, tree + build_tar_file("agent", agent.build_archive(), 0o600))
 
 
-def _run_script(link: Link, site: RemoteRunDir, run: str, tree: bytes, words: Sequence[str]) -> Completed:
-    place = (site.directory, AGENTS, agent.compute_agent_id(), AGENT, PART)
-    command = build_script_command("make_run_dir.sh", *place, *words, stdin=tree + TREE_END)
-    done = link.run(replace(command, env={paths.RUN_ENV: run}, cwd="/"))
-    if done.status == _REFUSED or (not done.ok and not words):
+def _run_script(link: Link, site: RemoteRunDir, tree: bytes) -> bool:
+    """False where nothing was made, because the host has not had this agent and the stream lacks it."""
+    number = agent.compute_agent_id()
+    done = link.run(
+        build_script_command("make_run_dir.sh", site.directory, AGENTS, number, AGENT, PART, stdin=tree + TREE_END)
+    )
+    if not done.ok:
         raise make_remote_error(link, done.status, done.err)
-    return done
+    return done.text.strip() != number
 
 
 def remove_run_dir(link: Link, site: RemoteRunDir) -> None:

@@ -137,8 +137,9 @@ def select_rank_output(data: bytes, nonce: str, rank: int) -> bytes:
     opening = re.escape(build_opening(nonce))
     parts = re.split(opening + rb"(?::(\d{1,12})|=(\d{1,9})[oe]\d{1,9})\x02", data)
     tags = zip(parts[1::3], parts[2::3], parts[3::3])
-    text, _ = unescape_output(b"".join(text for tag, frame, text in tags if int(tag or frame) == rank))
-    return text
+    mine = [(tag, text) for tag, frame, text in tags if int(tag or frame) == rank]
+    text = b"".join(text for _, text in mine)
+    return unescape_output(text)[0] if any(tag for tag, _ in mine) else text  # frames have no escapes
 
 
 UNFINISHED = re.compile(rb":\d{0,12}|=\d{0,9}(?:[oe]\d{0,9})?")  # what may follow the opening before the rest arrives

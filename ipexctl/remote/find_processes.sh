@@ -2,7 +2,8 @@
 # environment, and no control group whose name begins with GROUP. Else nothing: `agent.procs` knows which, in ten times
 # the time. POSIX sh; run as: sh -c TEXT NAME MARK GROUP NONE
 [ "$(printf 'a\0b\0' | grep -zcxF b 2>/dev/null)" = 1 ] || exit 0 # not every grep knows these
-found=$(grep -lszxF -e "$1" /proc/[0-9]*/environ 2>/dev/null)
+found=$(LC_ALL=C grep -lszxF -e "$1" /proc/[0-9]*/environ 2>/dev/null)
 [ $? -le 2 ] && [ -z "$found" ] || exit 0 # 2: of others, or gone meanwhile; more: there are too many to name them
 found=$(find /sys/fs/cgroup -type d -name "$2*" 2>/dev/null)
-[ "$found" ] || printf '%s\n' "$3"
+[ $? -le 1 ] && [ -z "$found" ] && printf '%s\n' "$3" # 1: a group is gone meanwhile; more: there is no find
+exit 0

@@ -1,9 +1,8 @@
 # Makes the directory of a run, all of it or nothing. POSIX sh with tar; run as:
-#   sh -c TEXT NAME DIRECTORY AGENTS ID AGENT PART [WORD..]
+#   sh -c TEXT NAME DIRECTORY AGENTS ID AGENT PART
 # stdin: a tar stream with the files of the run, `tree/…`, perhaps `agent`, and `whole`. An agent stays in AGENTS by its ID,
 # for further runs, which need not bring it: each gets a copy of its own, AGENT. Where there is none, prints the ID, and
-# nothing is made. With words they are executed in the end, as a program and its arguments.
-# Ends 0, or 3 with one line on stderr: what is wrong and where; or as that program does.
+# nothing is made. Ends 0, or 3 with one line on stderr: what is wrong and where.
 umask 077
 LC_ALL=C
 export LC_ALL
@@ -27,18 +26,22 @@ said=$(tar -xpof - 2>&1) || {
   fail "cannot unpack in $dir: $(printf '%s\n' "$said" | head -n 1)"
 }
 [ -f whole ] || fail "the transfer was cut"
-kept=$agents/$id
+kept=$agents/$id new=$agents/$id-${dir##*/} # hosts with one home directory may have the same process ids, too
+# A zip archive ends with a record of 22 bytes: one that is not whole, whatever has happened to it, does not have it.
+is_whole() {
+  { end=$(tail -c 22 "$1"); } 2>/dev/null # bash complains of its zeros
+  case $end in PK*) ;; *) return 1 ;; esac
+}
 if [ -f agent ]; then
-  cp agent "$kept-$$" || { rm -f "$kept-$$"; fail "cannot write $kept"; }
-  sync -f "$kept-$$" 2>/dev/null # what stays shall be on the disk before it has its name
-  mv -f "$kept-$$" "$kept" || fail "cannot write $kept"
+  cp agent "$new" || { rm -f "$new"; fail "cannot write $kept"; }
+  sync -d "$new" 2>/dev/null # what stays shall be on the disk before it has its name
+  mv -f "$new" "$kept" || fail "cannot write $kept"
   find "$agents" -type f -mtime +90 -exec rm -f {} + # those of other versions
   mv agent "tree/$agent"
-elif ! { [ -f "$kept" ] && [ ! -L "$kept" ] && [ -s "$kept" ] && cp "$kept" "tree/$agent" 2>/dev/null; }; then
+elif ! { [ -f "$kept" ] && [ ! -L "$kept" ] && is_whole "$kept" && cp "$kept" "tree/$agent" 2>/dev/null; }; then
   printf '%s\n' "$id"
   exit 0
 fi
 said=$(mv tree/* "$dir" 2>&1) || fail "cannot write $dir: ${said##*: }"
 cd / && rm -rf -- "$dir/$part"
 trap - 0
-[ $# -eq 0 ] || exec "$@"

@@ -118,6 +118,7 @@ place | merge)
   for old do # what earlier pushes, interrupted, have left; its writer may still wait for a link that is gone
     case $old in .ipexctl-part-*/*) continue ;; .ipexctl-part-*) ;; *) continue ;; esac
     pid=${old##*-}
+    [ "$pid" != $$ ] || continue # another host's, with the same home directory; its names are on our command line
     if tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF -- "${old%-*}"; then # busybox's grep reads up to a NUL
       read -r stat <"/proc/$pid/stat"
       stat=${stat##*) } # state, parent, process group

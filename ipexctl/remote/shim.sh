@@ -2,7 +2,7 @@
 # a process lives for each host, so it is no Python. POSIX sh; run by Hydra as `shim -q -x HOST WORD ..`, by Open MPI as
 # `shim HOST WORD ..`; $pipes stands before it: the named pipes that the keeper has made (`launcher_pipes`).
 case $1 in -*)
-  while [ "$1" != -x ]; do shift; done
+  while [ $# -gt 1 ] && [ "$1" != -x ]; do shift; done
   shift
   ;;
 esac

@@ -98,6 +98,8 @@ class Masker:
         if isinstance(value, str):
             return self.mask_text(value)
         if isinstance(value, bytes):
+            if _may_hold_secret(value):
+                value = _PRINTED.sub(MASK.encode(), value)
             return self._pattern.sub(MASK.encode(), value) if self._pattern else value
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
             return tuple(map(self._mask_value, value))

@@ -324,7 +324,7 @@ class Keeper:
         self.samples.write(samples.encode_sample(sample))
 
     def store_output(self, fd: int) -> None:
-        while True:
+        while fd in self.sinks:  # the run's end may have closed it since it was ready
             try:
                 piece = os.read(fd, DRAIN)
             except BlockingIOError:

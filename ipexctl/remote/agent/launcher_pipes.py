@@ -20,8 +20,8 @@ class LauncherPipes:
         """Raises OSError."""
         self.place = os.path.join(directory, paths.PIPES)
         self.elsewhere = ""
+        os.mkdir(self.place, 0o700)
         try:
-            os.mkdir(self.place, 0o700)
             os.mkfifo(os.path.join(self.place, REQUESTS), 0o600)
         except OSError:  # a file system without named pipes, as AFS
             os.rmdir(self.place)

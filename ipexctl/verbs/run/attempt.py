@@ -63,24 +63,23 @@ class Attempt:
         return detached
 
     def start(self) -> Generator[Event, None, bool]:
-        """Makes the directories, and on the head starts the keeper, then a guard on every host; False if one failed."""
+        """Makes the directories, starts the keeper on the head, then a guard on every host; False when one failed."""
         run_dirs, run = self.run_dirs, self.launch.run
         head = run_dirs[self.launch.head.host]
         hosts = [run_dirs[plan.host].host for plan in self.launch.nodes]
 
-        def prepare(link: Link, _: Emit) -> int:
-            place, spec = run_dirs[link.host.name], self.specs[link.host.name]
-            if link.host.name == head.host.name:
-                return run_control.create_head_dir(link, place, spec, self.stdin)
-            create_run_dir(link, place, spec, self.stdin)
-            return 0
+        def prepare(link: Link, _: Emit) -> None:
+            create_run_dir(link, run_dirs[link.host.name], self.specs[link.host.name], self.stdin)
+
+        def start_keeper(link: Link, _: Emit) -> int:
+            return run_control.start_keeper(link, head, run)
 
         prepared = yield from run_on_hosts(self.context, hosts, "prepare", prepare)
-        port = prepared[head.host.name]
-        if isinstance(port, Failure):
-            return False
         if any(isinstance(result, Failure) for result in prepared.values()):
-            self.abandon()
+            return False
+        keepers = yield from run_on_hosts(self.context, [head.host], "start keeper", start_keeper)
+        port = keepers[head.host.name]
+        if isinstance(port, Failure):
             return False
         address = (self.launch.head.address, port)
 
@@ -89,14 +88,10 @@ class Attempt:
 
         guards = yield from run_on_hosts(self.context, hosts, "start guard", start_guard)
         if any(isinstance(result, Failure) for result in guards.values()):
-            self.abandon()
+            self.watcher.send_order(KillRun("a host could not take part"))
+            self.watcher.wait_for_end()
             return False
         return True
-
-    def abandon(self) -> None:
-        """Ends what was started, because a host cannot take part."""
-        self.watcher.send_order(KillRun("a host could not take part"))
-        self.watcher.wait_for_end()
 
 
 def run_attempts(

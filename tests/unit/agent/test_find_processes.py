@@ -65,6 +65,14 @@ def test_a_process_with_the_mark_is_found(env: Mapping[str, str]) -> None:
     assert find_leftover_processes(link, SITE, RUN) == ()
 
 
+def test_without_a_find_the_control_groups_are_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "find").write_text("#!/bin/sh\nexit 127\n")
+    (tmp_path / "find").chmod(0o755)
+    link = CountingLink(f"{tmp_path}:{os.environ['PATH']}")
+    assert find_leftover_processes(link, SITE, RUN) == ()
+    assert link.commands == 2
+
+
 @pytest.mark.parametrize("grep", ["exit 2", "exit 0", "echo 0; exit 1", "[ $# = 3 ] && echo 1 || exit 126"])
 def test_a_grep_that_cannot_do_it_is_not_believed(tmp_path: Path, grep: str) -> None:
     (tmp_path / "grep").write_text(f"#!/bin/sh\n{grep}\n")

@@ -62,6 +62,9 @@ def test_what_was_declared_is_masked_in_every_text_of_an_event() -> None:
     assert planned == e.Planned("run", "env A=***\n***")
     (said,) = masker.mask_event(e.LauncherOutput("err", f"x{SECRET}y".encode()))
     assert said == e.LauncherOutput("err", b"x***y")
+    # The rest of a rank's block, behind bytes that were dropped, counts as the launcher's.
+    (said,) = Masker({}).mask_event(e.LauncherOutput("out", b"token hf_abcdefghijklmnopqrstuv\n"))
+    assert said == e.LauncherOutput("out", b"token ***\n")
 
 
 @given(st.lists(st.integers(1, len(SECRET) - 1), max_size=4), st.booleans())
