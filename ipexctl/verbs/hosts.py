@@ -42,16 +42,21 @@ def _list_connections(
         return {}
     from ipexctl.act.ssh.holder import end_connections, list_connections
 
-    names, pids = list[str](), dict[str, int]()
+    pids: dict[str, int] = {}
+    endpoints: dict[str, tuple[str, str]] = {}  # name of a connection → host, endpoint
     for name, (record, pid) in list_connections(holders).items():
         for host in inventory:
             if record.is_for(host):
-                what = "ended" if disconnect else f"process {pid}"
-                yield Message(f"persistent connection: {what} ({record.endpoint})", "info", host.name)
-                names, pids[host.name] = [*names, name], pid
+                endpoints[name], pids[host.name] = (host.name, record.endpoint), pid
+                if not disconnect:
+                    yield Message(f"persistent connection: process {pid} ({record.endpoint})", "info", host.name)
     if not disconnect:
         return pids
-    end_connections(holders, names)
+    end_connections(holders, [*endpoints])
+    left = list_connections(holders)
+    for name, (host_name, endpoint) in endpoints.items():
+        what = "does not end" if name in left else "ended"
+        yield Message(f"persistent connection: {what} ({endpoint})", "info", host_name)
     return {}
 
 

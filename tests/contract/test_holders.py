@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,64 @@ def test_two_names_of_one_host_share_one_login(own_server: Server, place: Path) 
         assert links.open(own_server.host("node1")).run(UNAME).ok
         assert links.open(own_server.host("node2")).run(UNAME).ok
     assert count_logins(own_server) == 1
+
+
+def test_a_connection_is_found_by_another_name_of_its_host(own_server: Server, place: Path) -> None:
+    with holding(own_server, place) as links:
+        links.open(own_server.host("node1"))
+    ((record, _),) = list_connections(place).values()
+    assert record.is_for(own_server.host("node2"))
+    assert not record.is_for(replace(own_server.host("node1"), port=own_server.port + 1))
+
+
+def pour(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_a_host_that_could_not_be_reached_is_tried_again_at_once(own_server: Server, place: Path) -> None:
+    """Else a run would be given up on that waits for its head to come back."""
+
+    def serve() -> None:
+        with listener.accept()[0] as near:
+            near.sendall(b"hello\n")
+        with listener.accept()[0] as near, socket.create_connection(("127.0.0.1", own_server.port)) as far:
+            up = threading.Thread(target=pour, args=(near, far))
+            up.start()
+            pour(far, near)
+            up.join()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        known = own_server.known_hosts.with_name("known-there")
+        known.write_text(f"[127.0.0.1]:{port} {own_server.public()}\n")
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with holding(own_server, place, known_hosts=known) as links:
+            with pytest.raises(LinkError) as caught:
+                links.open(own_server.host(port=port))
+            assert caught.value.failure.code == "not-ssh"
+            assert links.open(own_server.host(port=port)).run(UNAME).ok
+        end_connections(place, [*list_connections(place)])
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "wish", ["+ssh-rsa", "^ssh-rsa", "-ssh-ed25519", "ssh-ed25519,ssh-rsa-cert-v01@openssh.com", "*"]
+)
+def test_no_wish_makes_a_holder_take_a_certificate_of_a_host(own_server: Server, tmp_path: Path, wish: str) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"Host *\n  HostKeyAlgorithms {wish}\n")
+    config.chmod(0o600)
+    settings = SSHSettings(config, known_hosts=own_server.known_hosts).find_settings(own_server.host())
+    options = dict(make_options(settings, ["ssh-ed25519"], tmp_path / "socket", "-", 60, 10))
+    line = ["ssh", "-G", "-F", "none", f"-oHostKeyAlgorithms={options['HostKeyAlgorithms']}", "host"]
+    shown = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    (algorithms,) = (each for each in shown.splitlines() if each.startswith("hostkeyalgorithms "))
+    assert "-cert-v0" not in algorithms
+    assert ("ssh-rsa" in algorithms.replace(",", " ").split()) == (wish in ("+ssh-rsa", "^ssh-rsa"))
 
 
 def test_a_holder_ends_by_itself(own_server: Server, place: Path) -> None:

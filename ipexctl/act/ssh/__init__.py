@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.model.errors import ConnectError
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link
 
@@ -88,7 +89,8 @@ class Links:
         if self._holders is None:
             self._holders = Holders(self._read_settings(), self.connect_timeout, self.persist, self.holders)
         if not self.persist:
-            self._holders.end(host)
+            with suppress(ConnectError):  # the login says so
+                self._holders.end(host)
             return self._make_direct_link(host)
         from ipexctl.act.ssh.mux_link import MuxLink, raise_file_limit
 
@@ -97,7 +99,9 @@ class Links:
         return MuxLink(host, self._holders, partial(self._make_direct_link, host), self._report_reason)
 
     def _make_direct_link(self, host: Host, spent: float = 0.0) -> "SSHLink":
-        with self._dialling:
+        from ipexctl.act.ssh.settings import IMPORTING
+
+        with self._dialling, IMPORTING:
             if not {"paramiko", "invoke"} & sys.modules.keys():  # Invoke imports asyncio and mocks
                 sys.modules["invoke"] = None  # type: ignore[assignment]  # "not installed"
                 __import__("paramiko")

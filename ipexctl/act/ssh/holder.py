@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
@@ -42,6 +42,7 @@ from ipexctl.model.text import printable
 _FORMAT = 1  # of names: another one finds no holder of an older ipexctl
 _LONGEST_PATH = 108 - 1 - 17  # bytes of a socket's path; ssh binds it with 17 more, and then gives it its name
 _REMEMBERED = 60.0  # seconds for which a holder that could not be had is not tried again by the same command
+_UNREACHED = 5.0  # the same for a jump host that could not be reached, as in `Dialler`; a host itself is tried again
 _LOCAL = 2.0  # seconds for a reply of a process of this machine
 _KEEPALIVE, _UNANSWERED = 7, 3  # as of `Transport`: a host that is gone is noticed within 30 s
 _OTHER_KEX = (
@@ -111,8 +112,8 @@ class ConnectionRecord(Record):
 
     def is_for(self, host: Host) -> bool:
         """Whether the connection was made for this host of the inventory."""
-        made_for = (self.name, self.address, self.user, self.port, self.key)
-        return made_for == (host.name, host.address, host.user, host.port, host.key)
+        made_for = (self.address, self.user, self.port, self.key)  # by another name it is the same connection
+        return made_for == (host.address, host.user, host.port, host.key)
 
 
 class _Wanted(Record):
@@ -140,14 +141,12 @@ def make_holder_directory(directory: Path) -> None:
 class _Start(Future[bool]):
     """The start of a holder by one thread, for which others wait."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._begun = time.monotonic()
+    until = 0.0  # the time, monotonic, until which one that failed is not tried again
 
     @property
     def is_over(self) -> bool:
         """Another start may be tried: it succeeded (and the holder has ended since), or failed a while ago."""
-        return self.done() and (not self.exception() or time.monotonic() - self._begun > _REMEMBERED)
+        return self.done() and (not self.exception() or time.monotonic() > self.until)
 
 
 class Holders:
@@ -183,7 +182,10 @@ class Holders:
         return connection
 
     def end(self, host: Host) -> bool:
-        """Ends the holder of a host's connection; whether there was one."""
+        """Ends the holders of a host's connections, also of those that were made by other settings or known keys;
+        whether there was one as of now."""
+        made = list_connections(self._directory).items()
+        end_connections(self._directory, [name for name, (record, _) in made if record.is_for(host)])
         path = self._directory / self._compute_name(self._settings.find_settings(host))
         try:
             control = MuxConnection(path, _LOCAL)
@@ -210,6 +212,8 @@ class Holders:
             try:
                 start.set_result(self._start_locked(wanted, path))
             except BaseException as error:
+                unreached = 0.0 if wanted.host else _UNREACHED
+                start.until = time.monotonic() + (_REMEMBERED if isinstance(error, HolderError) else unreached)
                 start.set_exception(error)
                 raise
         with suppress(FutureTimeoutError):
@@ -226,12 +230,11 @@ class Holders:
                 _connect(path).control.close()
                 return False
             path.unlink(missing_ok=True)  # of a holder that was killed
-            jump = self._start(wanted, path)
-            _write_record(lock, wanted, jump)
+            self._start(wanted, path, lock)
             return True
 
-    def _start(self, wanted: _Wanted, path: Path) -> str:
-        """Starts a holder; returns the name of the one that it goes through."""
+    def _start(self, wanted: _Wanted, path: Path, lock: int) -> None:
+        """Starts a holder. Its record comes first: also one that outlives a killed command can be found and ended."""
         settings, sock, jump = wanted.settings, None, ""
         program = shutil.which("ssh")
         if program is None:
@@ -242,16 +245,16 @@ class Holders:
             jump, proxy = self._go_through(settings, wanted, program)
         else:
             proxy, sock = "-", self._open_socket(wanted)
-        types = self._list_key_types(settings)
-        options = make_options(settings, types, path, proxy, self._persist, wanted.limit)
-        line = [program, "-F", "none", "-f", "-N", *(f"-o{key}={value}" for key, value in options)]
-        line += ["-p", str(settings.port), "-l", settings.user, "--", settings.address]
         try:
+            types = self._list_key_types(settings)
+            options = make_options(settings, types, path, proxy, self._persist, wanted.limit)
+            line = [program, "-F", "none", "-f", "-N", *(f"-o{key}={value}" for key, value in options)]
+            line += ["-p", str(settings.port), "-l", settings.user, "--", settings.address]
+            _write_record(lock, wanted, jump)
             _run_holder(line, sock, wanted)
         finally:
             if sock is not None:
                 sock.close()
-        return jump
 
     def _open_socket(self, wanted: _Wanted) -> socket.socket:
         """A socket to a server that greets as SSH does. Raises `ConnectError`."""
@@ -305,7 +308,8 @@ class Holders:
             keys = {
                 (entry.marker, entry.blob) for name in _list_names(hop) if name for entry in known.find_entries(name)
             }
-            hops.append((*(getattr(hop, field) for field in _DECIDING), sorted(keys)))
+            files = [_find_file(name) for name in (*hop.keys, *hop.certificates)]  # relative to here
+            hops.append((*(getattr(hop, field) for field in _DECIDING), files, sorted(keys)))
             hop = hop.jump
         text = repr((_FORMAT, socket.gethostname(), os.getuid(), hops))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -321,19 +325,27 @@ def make_options(
     yield "ControlPersist", str(persist)
     yield "ProxyCommand", proxy.replace("%", "%%")
     yield "ConnectTimeout", str(max(1, round(limit)))
-    yield "UserKnownHostsFile", " ".join(_quote_path(str(path)) for path in settings.known_hosts)
-    yield "IdentitiesOnly", "yes" if settings.only_these_keys else "no"
+    yield "UserKnownHostsFile", " ".join(_quote_path(_find_file(str(path))) for path in settings.known_hosts)
+    yield "IdentitiesOnly", "yes" if settings.only_these_keys or settings.keys else "no"  # else the agent's come first
     for key in settings.keys or (("none",) if settings.only_these_keys else DEFAULT_KEYS):
-        yield "IdentityFile", _quote_path(os.path.expanduser(key))  # noqa: PTH111
+        yield "IdentityFile", _quote_path(key if key.lower() == "none" else _find_file(key))
     for certificate in settings.certificates:
-        yield "CertificateFile", _quote_path(os.path.expanduser(certificate))  # noqa: PTH111
+        yield "CertificateFile", _quote_path(_find_file(certificate))
     if settings.alias:
         yield "HostKeyAlias", settings.alias
     wishes = dict(settings.algorithms)
     types = [name for known in key_types for name in (RSA if known == "ssh-rsa" else (known,))]
     first = [name for name in dict.fromkeys([*types, *HOST_KEYS, *RSA]) if name in (*HOST_KEYS, *RSA)]
     for keyword, names in (*_TUNED, ("HostKeyAlgorithms", first)):
-        yield keyword, wishes.get(keyword.lower(), ",".join(names))
+        yield keyword, ",".join(_apply_wish(wishes.get(keyword.lower(), ""), names))
+
+
+def _apply_wish(wish: str, names: Sequence[str]) -> Sequence[str]:
+    """``names`` as ssh_config changes them: the base of ``+`` is ours, OpenSSH's has certificates of hosts in it."""
+    listed = wish.lstrip("+-^").split(",") if wish else []
+    changed = {"+": [*names, *listed], "^": [*listed, *names], "-": [name for name in names if name not in listed]}
+    chosen = [name for name in changed.get(wish[:1], listed) if "-cert-v0" not in name and not {*"*?"} & {*name}]
+    return list(dict.fromkeys(chosen)) or names
 
 
 def list_connections(directory: Path) -> dict[str, tuple[ConnectionRecord, int]]:
@@ -468,3 +480,7 @@ def _quote(word: str) -> str:
     if any(mark in word for mark in ('"', "\\", "${", "\n")):
         raise HolderError(f"ssh_config has no words for the name {printable(word, 80)}")
     return f'"{word}"'
+
+
+def _find_file(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111

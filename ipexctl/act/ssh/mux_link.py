@@ -333,7 +333,10 @@ class MuxLink(SharedShellLink):
         except OSError as error:
             raise SessionRefusedError(str(error)) from None
         try:
-            session = MuxConnection(connection.path)
+            try:
+                session = MuxConnection(connection.path)
+            except OSError as error:  # too many open files
+                raise SessionRefusedError(str(error)) from None
             try:
                 session.open_session(shell.line, remote, patience)
             except BaseException:

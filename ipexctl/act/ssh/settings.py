@@ -3,6 +3,7 @@
 docs/decisions/0012-fabric.md says what Fabric is used for, and what not."""
 
 import getpass
+import threading
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ipexctl.model.text import printable
 _SYSTEM = Path("/etc/ssh/ssh_config")
 _USER_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _MOST_JUMPS = 16  # one behind the other; tokens in ProxyJump can make a loop of ever new names
+IMPORTING = threading.RLock()  # of Fabric and Paramiko, whose imports cannot bear one another in another thread
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _GLOBAL_KNOWN = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
@@ -106,7 +108,8 @@ def _choose_login(user: str | None, port: int | None, config_user: str, config_p
     """User and port by Fabric's precedence: what the user says, then ssh_config, then the local user and 22."""
     if (config_user or None, int(config_port or 0) or None) == (user, port):  # nothing to decide: Fabric is not needed
         return user or getpass.getuser(), port or 22
-    import fabric
+    with IMPORTING:
+        import fabric
 
     overrides = {key: value for key, value in (("user", config_user), ("port", int(config_port or 0))) if value}
     # Lazy: no fabric.yml of anybody is read. Its ssh_config is empty, and it opens no connection.
