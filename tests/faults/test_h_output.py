@@ -215,13 +215,15 @@ def test_h6_markup_in_what_ranks_say(controller: Desk, mpi: Cluster) -> None:
         for line in MARKUP.splitlines():
             assert f"{rank}│{line}\n" in told.out
     forget_ledgers(mpi)
-    terminal = Terminal(controller, *RUN, PLAYER, "hex", MARKUP.encode().hex(), columns=160)
+    terminal = Terminal(controller, *RUN, PLAYER, "show", MARKUP.encode().hex(), columns=160)
     try:
+        wait(lambda: all(line in terminal.show().decode("utf-8", "replace") for line in MARKUP.splitlines()), 60.0)
+        for host in ("node0", "node1", "node2"):
+            mpi.write(host, "/root/ledger/go", b"")
         assert terminal.end(120) == 0
         screen = terminal.show().decode()
     finally:
         terminal.kill()
-    assert all(line in screen for line in MARKUP.splitlines())
     assert "\U0001f604" not in screen
 
 

@@ -82,6 +82,10 @@ elif act == "hex":  # these pieces, one after the other
     for piece in rest:
         emit(bytes.fromhex(piece))
         time.sleep(0.02)
+elif act == "show":  # the same, and stays until its host has the file
+    for piece in rest:
+        emit(bytes.fromhex(piece))
+    wait_for_files("go")
 elif act == "full":  # some before the disk is full, much while it is, some when it is free again
     emit(b"before\n")
     for n in range(0, 30_000, 500):
