@@ -8,7 +8,6 @@ while a detached run goes on on many hosts.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import statistics
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ground import IPEXCTL, Ground, arguments, conditions, hosts, read_load
-from launch import BARE, IMPI, LIMIT, as_installed, bare
+from launch import BARE, LIMIT, bare, prepare_hosts
 from tables import Cell, Measurement, Table, publish
 
 FEW = 2
@@ -43,14 +42,7 @@ def main() -> None:
     given = arguments(__doc__ or "", hosts=16, many=32).parse_args()
     said, counts = conditions(), (FEW, given.hosts)
     with hosts(max(given.hosts, given.many), homes=True) as ground:
-        venv, project = ground.place / "venv", ground.place / "project"
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", IMPI], check=True)
-        (venv / "ipexctl.json").write_text(json.dumps(as_installed(venv)))
-        project.mkdir()
-        (project / "first.py").write_text(SCRIPT)
-        for i in range(len(ground.addresses)):
-            (ground.place / f"hosts/h{i:03}").mkdir(parents=True, mode=0o700)
+        venv, project = prepare_hosts(ground, "first.py", SCRIPT)
         cases = {OURS: ours, BARE: launch_bare}
         taken: dict[tuple[str, int], list[Taken]] = {(name, count): [] for name in cases for count in counts}
         asked: dict[str, list[float]] = {"ipexctl ps": [], "ipexctl stop": []}

@@ -27,6 +27,7 @@ from ipexctl.model.stack import StackMpi, StackSummary
 
 LIMIT = 120.0
 WORD = b"the first line"
+FIRST_LINE = f"import time\nprint({WORD.decode()!r}, flush=True)\ntime.sleep(0.2)\n"
 IMPI = "impi-rt==2021.18.1"
 BARE = "ssh + mpirun"
 LOGINS = {"clean": "", "heavy": "sleep 0.15\n"}  # startup files
@@ -42,14 +43,7 @@ def main() -> None:
     given = arguments(__doc__ or "", hosts=2).parse_args()
     said = conditions()
     with hosts(given.hosts, homes=True) as ground:
-        venv, project = ground.place / "venv", ground.place / "project"
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", IMPI], check=True)
-        (venv / "ipexctl.json").write_text(json.dumps(as_installed(venv)))
-        project.mkdir()
-        (project / "first.py").write_text(f"import time\nprint({WORD.decode()!r}, flush=True)\ntime.sleep(0.2)\n")
-        for i in range(given.hosts):
-            (ground.place / f"hosts/h{i:03}").mkdir(parents=True, mode=0o700)
+        venv, project = prepare_hosts(ground, "first.py", FIRST_LINE)
         cases = {
             "ipexctl run": ours(ground, venv, project),
             "ipexctl run --no-sync": ours(ground, venv, project, "--no-sync"),
@@ -71,6 +65,20 @@ def main() -> None:
     heads = ["login", "command", "s to the first line", "× bare", "s to the end", "login shells"]
     subject = f"{given.hosts} hosts, one rank each, medians of {given.rounds} interleaved rounds"
     publish(Measurement("launch", subject, said, [Table(heads, rows, digits={"login shells": 0})], loads), given)
+
+
+def prepare_hosts(ground: Ground, name: str, script: str) -> tuple[Path, Path]:
+    """An environment with Intel MPI, a directory with one script, and a working directory for each host: the paths of
+    the first two."""
+    venv, project = ground.place / "venv", ground.place / "project"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", IMPI], check=True)
+    (venv / "ipexctl.json").write_text(json.dumps(as_installed(venv)))
+    project.mkdir()
+    (project / name).write_text(script)
+    for i in range(len(ground.addresses)):
+        (ground.place / f"hosts/h{i:03}").mkdir(parents=True, mode=0o700)
+    return venv, project
 
 
 def write_startup_files(ground: Ground, text: str) -> Path:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import shutil
 import signal
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ground import IPEXCTL, Ground, arguments, conditions, hosts, read_load, tool
-from launch import IMPI, as_installed
+from launch import prepare_hosts
 from tables import Cell, Measurement, Table, publish
 
 HOSTS = 2
@@ -104,16 +103,10 @@ def build_ways(
     ground: Ground, ranks: int, lines: int, peers: Path | None, old: Path | None, *, live: bool
 ) -> Mapping[str, Way]:
     """The ways that can be had here."""
-    venv, project, text = ground.place / "venv", ground.place / "project", ground.place / "lines"
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", IMPI], check=True)
-    (venv / "ipexctl.json").write_text(json.dumps(as_installed(venv)))
-    project.mkdir()
-    (project / "lines.py").write_text(SCRIPT)
+    venv, project = prepare_hosts(ground, "lines.py", SCRIPT)
+    text = ground.place / "lines"
     with text.open("wb") as out:
         out.writelines(b"step %07d ".ljust(LINE - 1 + 3, b".") % i + b"\n" for i in range(lines))
-    for i in range(ranks):
-        (ground.place / f"hosts/h{i:03}").mkdir(parents=True, mode=0o700)
     records = ground.place / "client/.local/state/ipexctl/runs"
     head = ground.take(HOSTS)
     hostfile = ground.place / "two-hosts"

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ground import arguments, conditions, hosts, read_load
-from launch import IMPI, LIMIT, LOGINS, WORD, as_installed, ours, write_startup_files
+from launch import FIRST_LINE, LIMIT, LOGINS, ours, prepare_hosts, write_startup_files
 from tables import Cell, Measurement, Table, publish
 
 Event = Mapping[str, object]
@@ -49,14 +49,7 @@ def main() -> None:
     given = parser.parse_args()
     said, loads = conditions(), []
     with hosts(given.hosts, homes=True) as ground:
-        venv, project = ground.place / "venv", ground.place / "project"
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", IMPI], check=True)
-        (venv / "ipexctl.json").write_text(json.dumps(as_installed(venv)))
-        project.mkdir()
-        (project / "first.py").write_text(f"import time\nprint({WORD.decode()!r}, flush=True)\ntime.sleep(0.2)\n")
-        for i in range(given.hosts):
-            (ground.place / f"hosts/h{i:03}").mkdir(parents=True, mode=0o700)
+        venv, project = prepare_hosts(ground, "first.py", FIRST_LINE)
         command = ours(ground, venv, project, "--output", "json")
         versions = {"before": given.old, "after": None} if given.old else {"after": None}
         cases = [(login, version) for login in LOGINS for version in versions]
