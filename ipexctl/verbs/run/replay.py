@@ -124,10 +124,13 @@ def pace_events(
         moving = moving or ahead > 0
         if not moving:
             begun = clock()
-        while ahead > 0 and ((paused := is_paused()) or begun + ahead / speed > clock()):
-            before = clock()
-            sleep(_GLANCE if paused else min(begun + ahead / speed - before, _GLANCE))
-            begun += clock() - before if paused else 0.0
+        while ahead > 0:
+            paused, now = is_paused(), clock()  # one reading: a second one can be past what the first had left
+            left = begun + ahead / speed - now
+            if left <= 0 and not paused:
+                break
+            sleep(_GLANCE if paused else min(left, _GLANCE))
+            begun += clock() - now if paused else 0.0
         yield stamped
 
 

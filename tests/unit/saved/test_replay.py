@@ -6,6 +6,7 @@ import os
 import pty
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,14 @@ def test_events_come_as_they_came() -> None:
     assert show([0, 1, 3.5, 3.5, 10], 1) == [0, 1, 3.5, 3.5, 10]
     assert show([0, 1, 3.5, 3.5, 10], 10) == [0, 0.1, 0.35, 0.35, 1]
     assert show([0, 1], 0.5) == [0, 2]
+
+
+def test_a_clock_that_moves_between_two_readings_never_asks_for_a_negative_sleep() -> None:
+    readings = count(50.0, 0.0007)  # each reading is later than the one before it, as on a busy machine
+    slept: list[float] = []
+    events = [Stamped(START + at / 100, e.Message("x")) for at in range(50)]
+    assert len(list(pace_events(events, 1.0, sleep=slept.append, clock=lambda: next(readings)))) == 50
+    assert min(slept) > 0
 
 
 def test_what_comes_before_a_time_is_shown_at_once() -> None:
