@@ -122,7 +122,7 @@ def sshd(
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     server = Server(place, port, process)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "Server listening" not in server.log:
             assert process.poll() is None, server.log
             assert time.monotonic() < deadline, server.log

@@ -168,7 +168,7 @@ def test_one_event_tells_of_both_outputs(transport: Recorder) -> None:
     channel.exec_command("echo out; read line; echo err >&2; read line")
     received = b""
     for stream in (channel.recv_ready, channel.recv_stderr_ready):
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not stream() and time.monotonic() < until:  # startup files of the shell may talk on both
             event.wait(0.1)
         received += channel.recv(1 << 16) if stream == channel.recv_ready else channel.recv_stderr(1 << 16)
@@ -181,7 +181,7 @@ def test_several_threads_share_one_agent(tmp_path: Path, monkeypatch: pytest.Mon
     place = tmp_path / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not place.exists() and time.monotonic() < until:
             time.sleep(0.01)
         monkeypatch.setenv("SSH_AUTH_SOCK", str(place))

@@ -95,7 +95,7 @@ def test_f9_a_cut_that_outlasts_the_lease_ends_the_run_on_both_sides(
     start: Start, controller: Desk, mpi: Cluster
 ) -> None:
     lose_node2(start, controller, mpi, "cut")
-    wait_until_empty(mpi, "node2", 30.0)  # by itself, before anybody can reach it
+    wait_until_empty(mpi, "node2", 60.0)  # by itself, before anybody can reach it
     mpi.heal("node2")
     run_again(controller, mpi)
 

@@ -810,7 +810,7 @@ def test_two_installs_that_want_the_same_wheel_load_it_once(loading: Loading) ->
     assert second.stdout
     assert int(second.stdout.readline()) > 0, "it tells how far the other one is"
     loading.gate.set()
-    said = [process.communicate(timeout=30)[0].splitlines()[-1] for process in (first, second)]
+    said = [process.communicate(timeout=60)[0].splitlines()[-1] for process in (first, second)]
     assert said == [str(len(loading.built.data))] * 2
     assert loading.ranges == [""]
     assert loading.kept() == [loading.built.filename]
@@ -825,7 +825,7 @@ def test_who_waits_for_a_download_goes_on_with_it_when_the_other_is_killed(loadi
     assert have > 0
     first.kill()
     first.communicate()
-    assert second.communicate(timeout=30)[0].splitlines()[-1] == str(len(loading.built.data))
+    assert second.communicate(timeout=60)[0].splitlines()[-1] == str(len(loading.built.data))
     begun = int(loading.ranges[1].removeprefix("bytes=").removesuffix("-"))
     assert begun >= have
     assert loading.kept() == [loading.built.filename]
@@ -835,7 +835,7 @@ def test_who_waits_for_a_download_that_stands_still_says_so_in_time(loading: Loa
     first = loading.start()
     assert loading.halfway.wait(60)
     first.send_signal(signal.SIGSTOP)
-    said = loading.start(stall=1.0).communicate(timeout=20)[0].splitlines()[-1]
+    said = loading.start(stall=1.0).communicate(timeout=60)[0].splitlines()[-1]
     first.kill()
     first.communicate()
     assert said == f"{loading.built.filename}: another ipexctl that downloads it makes no progress for 1 s"

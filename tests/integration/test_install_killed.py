@@ -107,7 +107,7 @@ def struck(site: Site, index: Index, version: str, point: tuple[str, str, float]
 
 def _kill_installer(cluster: Cluster) -> bool:
     """On node0; it may be about to start."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         ours = [found.outer for found in cluster.processes("node0") if "<ipexctl>" in " ".join(found.argv)]
         for pid in ours:

@@ -82,7 +82,7 @@ def test_every_shell_tells_the_same_of_this_machine(shell: tuple[str, ...]) -> N
     assert told.mem_total_kb
     assert told.kernel == os.uname().release
     assert told.hostname == os.uname().nodename
-    assert told.clock == pytest.approx(time.time(), abs=10)
+    assert told.clock == pytest.approx(time.time(), abs=600)
     assert set(told.cpus_allowed or ()) == os.sched_getaffinity(0)
     assert "127.0.0.1/8" in {address for card in told.interfaces for address in card.addresses}
     assert {disk.path for disk in told.disks} >= {"/tmp/env", "/dev/shm", "/tmp"}
