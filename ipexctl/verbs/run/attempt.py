@@ -56,6 +56,8 @@ class Attempt:
                     saved = yield from fetch_profile(self.watcher)
         except Interrupted as interrupted:
             self.watcher.interrupted = interrupted
+        finally:
+            self.watcher.close()
         if not detached:
             yield from self.watcher.prove_ended()
         if saved is not None:
@@ -77,6 +79,7 @@ class Attempt:
         prepared = yield from run_on_hosts(self.context, hosts, "prepare", prepare)
         if any(isinstance(result, Failure) for result in prepared.values()):
             return False
+        self.watcher.begin()
         keepers = yield from run_on_hosts(self.context, [head.host], "start keeper", start_keeper)
         port = keepers[head.host.name]
         if isinstance(port, Failure):

@@ -67,6 +67,7 @@ class RunWatcher:
     profile: str = ""  # the steps that are profiled, "3:7"
     profiled: Profile | None = None  # what came of it
     trace: str | None = None  # path of the merged trace
+    follower: RunFollower | None = None  # begun ahead of what reads its frames
 
     @property
     def head(self) -> RemoteRunDir:
@@ -76,6 +77,17 @@ class RunWatcher:
     def exit(self) -> Exit:
         """The code of the signal that ended the watching, if one did; everything else is judged from the events."""
         return self.interrupted.exit if self.interrupted else Exit.OK
+
+    def begin(self) -> None:
+        """Begins to read the run's files, ahead of `follow`: a session on the head and a program there take as long as
+        the start of the keeper."""
+        self.follower = RunFollower(self.context, self.head, timings=self.timings)
+
+    def close(self) -> None:
+        """Ends what was begun and not followed."""
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            follower.close()
 
     def follow(self) -> Generator[Event, None, bool]:
         """Follows the run to its end; True when it goes on without us (detached, terminal closed, connection lost)."""
@@ -101,8 +113,9 @@ class RunWatcher:
 
     def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[Frame | None, None, None]:
         """The frames of the run's files, up to the last; None where there was none for a moment."""
-        following = RunFollower(self.context, self.head, once=once, samples=samples, timings=self.timings)
-        with closing(following) as follower:
+        begun, self.follower = self.follower, None
+        begun = begun or RunFollower(self.context, self.head, once=once, samples=samples, timings=self.timings)
+        with closing(begun) as follower:
             frame = None
             while frame is None or frame.kind not in {frames.END, GAVE_UP}:
                 frame = follower.read_frame(0.2)

@@ -66,7 +66,7 @@ class Kept:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def connect(self, role: str, name: str) -> rpc.Wire:
-        return rpc.connect("127.0.0.1", self.port, TOKEN, role, name, 5.0)
+        return rpc.connect("127.0.0.1", self.port, TOKEN, role, name, 60.0)
 
     def start(self, words: Sequence[str], **more: Any) -> subprocess.Popen[bytes]:
         """A process beside the keeper, which ends with the test."""

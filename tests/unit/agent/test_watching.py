@@ -21,7 +21,7 @@ from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.hosts import Host
 from ipexctl.protocol.journal import RankStarted
-from ipexctl.protocol.paths import AGENT, ROLE
+from ipexctl.protocol.paths import AGENT, KEEPER, ROLE
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
 from tests.unit.agent.runs import TIMINGS, Kept, keeping, remote, until
@@ -141,6 +141,17 @@ def test_a_controller_that_never_writes_is_taken_to_be_there(impatient: Kept) ->
     time.sleep(2.0)
     assert process.poll() is None
     assert impatient.state().watchers == 1
+
+
+def test_a_watcher_that_comes_before_the_keeper_has_written_where_it_is_counts_as_one(kept: Kept) -> None:
+    address, hidden = kept.directory / KEEPER, kept.directory / "hidden"
+    address.rename(hidden)
+    process = kept.start(remote("watch", str(kept.directory), "0", "0", "0"), stdout=subprocess.PIPE)
+    until(lambda: process.pid in watchers(kept))
+    time.sleep(1.0)  # it has looked for the file
+    assert kept.state().watchers == 0
+    hidden.rename(address)
+    until(lambda: kept.state().watchers == 1)
 
 
 def test_a_lease_holds_although_the_last_watcher_vanished_without_a_word_in_the_middle_of_much_output(
