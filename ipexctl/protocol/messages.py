@@ -44,6 +44,8 @@ class Cleaned(NamedTuple):
 
 # Wrapper to guard, as a file: the first record, so that a killed wrapper is missed.
 RankBegun = NamedTuple("RankBegun", [("rank", int), ("pid", int)])
+# Keeper to watcher: there is more in the run's files.
+FilesGrown = NamedTuple("FilesGrown", [])
 # Client to keeper and back.
 StopRun = NamedTuple("StopRun", [("why", str)])
 KillRun = NamedTuple("KillRun", [("why", str)])
@@ -118,7 +120,7 @@ Message = Union[
     RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankNote,
     RankEnded, RankStack, StopRun, KillRun, Inspect, RequestStacks, KeeperStatus, KeeperListening, GuardReady,
     HostBusy, AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered, HostSample,
-    FilePoints,
+    FilePoints, FilesGrown,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

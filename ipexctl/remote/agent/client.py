@@ -102,7 +102,7 @@ def watch(argv: "List[str]") -> int:
         pause = min(pause * 1.5, 0.1)
         if link and link.open:
             if select.select([link], [], [], pause)[0]:
-                list(link.receive())  # a watcher receives no messages; this notices the end
+                list(link.receive())  # the files have grown, or the keeper has ended
         else:
             time.sleep(pause)
 

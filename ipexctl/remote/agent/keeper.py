@@ -28,6 +28,7 @@ from ipexctl.remote.agent.progress_monitor import ProgressMonitor
 STRANGERS = 64  # waiting places for those who have not proved themselves, beside one for each host
 HELD = 1 << 16  # bytes of the journal that wait for space before the reserve is used
 DRAIN = 1 << 20  # bytes taken from a pipe at a time
+WAKE = 0.02  # seconds between two messages that wake watchers
 _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 
 
@@ -72,6 +73,7 @@ class Keeper:
         self.unstored = 0
         self.terminated = False  # by a signal
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
+        self.grown, self.woken = False, 0.0  # whether watchers do not know yet of all in the files; when they last did
         self.monitor = ProgressMonitor(spec.nonce, spec.timings.stall_warn, spec.timings.straggler_warn)
         files.reserve_space(directory)
 
@@ -87,7 +89,7 @@ class Keeper:
         self.write_record(journal.KeeperStarted(os.getpid()))
         lease, last = self.spec.timings.node_lease, time.monotonic()
         while self.run.state is not State.DONE:
-            ready = self.selector.select(self.spec.timings.tick)
+            ready = self.selector.select(WAKE if self.grown else self.spec.timings.tick)
             self.check_launcher_end()
             for key, _ in ready:
                 key.data(key.fileobj)
@@ -114,6 +116,7 @@ class Keeper:
         if now - self.pinged >= self.spec.timings.ping:
             self.pinged = now
             self.send("", messages.Ping(time.time()))
+        self.wake_watchers(now)
         running = self.run.state is State.RUNNING
         if running and self.monitor.warn and now - self.loaded >= self.monitor.interval:
             self.loaded = now
@@ -128,6 +131,14 @@ class Keeper:
             for alarm in self.monitor.poll(now):
                 self.handle_input(alarm)
         self.handle_input(keeper_state.Tick(self.watchers > 0))
+
+    def wake_watchers(self, now: float) -> None:
+        """A watcher looks into the files a few times a second by itself: lines that are few come at once by this."""
+        if self.grown and now - self.woken >= WAKE:
+            self.grown, self.woken = False, now
+            for link in self.wires:
+                if link.role == Role.WATCH and not link.outbox:  # one that reads nothing gets no more
+                    link.send(messages.FilesGrown())
 
     @property
     def watchers(self) -> int:
@@ -336,6 +347,7 @@ class Keeper:
                 return
             self.monitor.note_output(fd, piece, time.monotonic())
             missing = self.sinks[fd].write(piece)
+            self.grown = True
             if missing and not self.unstored:
                 self.write_record(journal.Unstored(self.directory, *self.sinks[fd].measure_free_space(missing)))
             self.unstored += missing
@@ -363,6 +375,7 @@ class Keeper:
 
     def write_record(self, record: "journal.Record") -> None:
         self.unwritten += journal.encode_record(record if record.at else record._replace(at=time.time()))
+        self.grown = True
         try:
             while self.unwritten:
                 self.unwritten = self.unwritten[self.journal.write(self.unwritten) or 0 :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.hosts import Host
 from ipexctl.protocol.journal import RankStarted
-from ipexctl.protocol.paths import AGENT, KEEPER, ROLE
+from ipexctl.protocol.messages import FilesGrown
+from ipexctl.protocol.paths import AGENT, KEEPER, OUT, ROLE
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
 from tests.unit.agent.runs import TIMINGS, Kept, keeping, remote, until
@@ -152,6 +154,20 @@ def test_a_watcher_that_comes_before_the_keeper_has_written_where_it_is_counts_a
     assert kept.state().watchers == 0
     hidden.rename(address)
     until(lambda: kept.state().watchers == 1)
+
+
+def test_what_is_written_wakes_who_watches(tmp_path: Path) -> None:
+    speaks = ["/bin/sh", "-c", "read word; echo $word; exec sleep 300"]
+    with keeping(tmp_path, head={"mpiexec": ["/bin/sh", "-c", f"{shlex.join(speaks)} < {tmp_path}/word"]}) as kept:
+        os.mkfifo(tmp_path / "word")
+        guard, watcher = kept.connect("guard", "a"), kept.connect("watch", "test")
+        until(lambda: kept.state().state == "running")
+        while watcher.wait(0.5):
+            pass  # of the journal, which grows as the run begins
+        (tmp_path / "word").write_text("hello\n")
+        assert watcher.wait(60.0) == FilesGrown()
+        assert any(b"hello" in part.read_bytes() for part in kept.directory.glob(f"{OUT}*"))
+        guard.close()
 
 
 def test_a_lease_holds_although_the_last_watcher_vanished_without_a_word_in_the_middle_of_much_output(
