@@ -1,4 +1,5 @@
-"""How a run grows with its hosts: seconds to the first lines of all ranks, and from the last line to the proved end.
+"""How a run grows with its hosts: seconds to the first lines of all ranks, and from the last line to the proof that
+nothing is left and to the end of the command.
 
 Both on two hosts and on N, one rank each, for ``ipexctl run`` and for a bare mpirun over one login; what another host
 costs is the difference by host. All hosts are this machine, so it is their CPU time, too. Then ``ps`` and ``stop``
@@ -8,6 +9,7 @@ while a detached run goes on on many hosts.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import statistics
@@ -36,10 +38,14 @@ DETACHED = 100.0  # seconds that the run of many hosts would last
 class Taken(NamedTuple):
     first: float  # seconds to the first lines of all ranks
     end: float  # seconds from the last line of all to the end of the command
+    proof: float  # and to the proof that nothing is left; of ipexctl only
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", hosts=16, many=32).parse_args()
+    parser = arguments(__doc__ or "", hosts=16, many=32)
+    given = parser.parse_args()
+    if given.hosts <= FEW:
+        parser.error(f"--hosts: more than {FEW}, with which they are compared")
     said, counts = conditions(), (FEW, given.hosts)
     with hosts(max(given.hosts, given.many), homes=True) as ground:
         venv, project = prepare_hosts(ground, "first.py", SCRIPT)
@@ -56,8 +62,18 @@ def main() -> None:
                 asked[name].append(seconds)
                 print(f"  round {turn + 1}: {name}, {given.many} hosts: {seconds:.2f} s", file=sys.stderr)
     heads = ["command", f"s, {FEW} hosts", f"s, {given.hosts} hosts", "s for another host"]
-    rows = [build_row(name, "first lines", [taken[name, count] for count in counts], counts) for name in cases]
-    rows.append(build_row(OURS, "last line to the end", [taken[OURS, count] for count in counts], counts))
+    measured = [
+        (OURS, "first lines", "first"),
+        (BARE, "first lines", "first"),
+        (OURS, "last line to the proof", "proof"),
+        (OURS, "last line to the end", "end"),
+    ]
+    rows = [
+        build_row(
+            f"{name}: {what}", [[getattr(each, field) for each in taken[name, count]] for count in counts], counts
+        )
+        for name, what, field in measured
+    ]
     many: list[list[Cell]] = [[name, statistics.median(seconds)] for name, seconds in asked.items()]
     tables = [
         Table(heads, rows, digits={heads[-1]: 3}),
@@ -67,11 +83,9 @@ def main() -> None:
     publish(Measurement("growth", subject, said, tables, loads), given)
 
 
-def build_row(name: str, what: str, taken: Sequence[Sequence[Taken]], counts: tuple[int, int]) -> list[Cell]:
-    few, many = (
-        statistics.median(each.first if what == "first lines" else each.end for each in times) for times in taken
-    )
-    return [f"{name}: {what}", few, many, (many - few) / (counts[1] - counts[0])]
+def build_row(what: str, seconds: Sequence[Sequence[float]], counts: tuple[int, int]) -> list[Cell]:
+    few, many = (statistics.median(times) for times in seconds)
+    return [what, few, many, (many - few) / (counts[1] - counts[0])]
 
 
 def ours(ground: Ground, venv: Path, project: Path, count: int, *flags: str, seconds: float = 0.2) -> list[str]:
@@ -133,7 +147,14 @@ def measure(words: Sequence[str], env: Mapping[str, str], count: int) -> Taken:
     if not first or process.returncode:
         sys.exit(f"{' '.join(words)} ended with {process.returncode}:\n{said.decode(errors='replace')}")
     last = max(float(piece.split(maxsplit=1)[0]) for piece in said.split(LAST)[1:])
-    return Taken(first, ended - last)
+    return Taken(first, ended - last, read_proof(env) - last if tuple(words[: len(IPEXCTL)]) == IPEXCTL else 0.0)
+
+
+def read_proof(env: Mapping[str, str]) -> float:
+    """The time (Unix seconds) of the proof in the newest saved run."""
+    newest = max(Path(env["HOME"], ".local/state/ipexctl/runs").iterdir())
+    events = map(json.loads, (newest / "events.jsonl").read_text().splitlines())
+    return float(next(event["at"] for event in events if event["event"] == "cleanup-checked"))
 
 
 if __name__ == "__main__":
