@@ -19,7 +19,7 @@ from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.protocol import frames, journal, messages, paths
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
-from ipexctl.protocol.paths import AGENT, ROLE, RUNS, Role
+from ipexctl.protocol.paths import AGENT, GUARD, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
 S = TypeVar("S")
@@ -104,7 +104,8 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
     Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that works is
     believed, and when none does, that is not taken for "no runs"."""
     none = KINDS.write(messages.RunListing()).decode()
-    done = link.run(replace(build_script_command("list_runs.sh", RUNS, ROLE, AGENT, Role.LIST, none), timeout=20.0))
+    words = (RUNS, ROLE, AGENT, Role.LIST, none, GUARD)
+    done = link.run(replace(build_script_command("list_runs.sh", *words), timeout=20.0))
     return _parse_answer(link, done, "its runs cannot be listed", messages.RunListing)
 
 

@@ -24,6 +24,7 @@ ERR = "err.bin"
 SAMPLES = "samples.jsonl"  # `samples.Sample`, one a line, in segments
 RESERVE = "reserve"  # space for the last records of a run whose disk is full
 OWNER = "place.json"  # which host this directory is for: homes may be shared
+GUARD = "guard.pid"  # on other hosts than the head, as text: the guard's process and its kernel start time
 PORT = "port.json"  # where the ranks meet
 ENDING = "ending.json"  # the run is being ended: no rank is to start any more
 LEFTOVERS = "left.json"  # processes that a guard without its keeper could not end

@@ -1,7 +1,15 @@
-# Lists the runs whose head this host is. POSIX sh; run as: sh -c TEXT NAME RUNS ROLE AGENT LIST NONE, where NONE is what
-# is printed without a run. Any run's agent can tell of all, but that of an old one may have lost its interpreter.
+# Lists the runs whose head this host is. POSIX sh; run as: sh -c TEXT NAME RUNS ROLE AGENT LIST NONE GUARD, where NONE is
+# what is printed without a run. Any run's agent can tell of all, but that of an old one may have lost its interpreter.
+# Of a directory whose guard lives, the file GUARD, there is nothing to tell: its run is its head's. For that no Python starts.
 all=$HOME/$1 tried=
+has_guard() {
+  { read -r pid start <"$1" && read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return 1
+  set -- ${stat##*) } # from the third field on, proc(5): the state, and the 22nd is the start time
+  case $1 in Z|X) return 1 ;; esac
+  [ -n "$start" ] && [ "${20}" = "$start" ]
+}
 for d in "$all"/*; do
+  has_guard "$d/$6" && continue
   [ -x "$d/$2" ] || continue
   "$d/$2" "$4" "$all" || python3 -E -s -S "$d/$3" "$4" "$all" && exit 0
   [ ! -e "$d/$2" ] || tried=1 # not a run that has ended and gone meanwhile
