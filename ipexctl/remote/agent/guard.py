@@ -163,8 +163,9 @@ class Guard:
         elif isinstance(message, messages.Terminate):
             with suppress(OSError):  # only a wrapper that begins at this moment misses it: the hard stop is for that
                 files.write_json(self.directory, paths.ENDING, {"at": time.time()})
-            self.send_signal(self.find_rank_processes(), signal.SIGTERM)
-            self.send_signal(self.find_rank_processes(), signal.SIGCONT)
+            found = self.find_rank_processes()
+            self.send_signal(found, signal.SIGTERM)
+            self.send_signal(found, signal.SIGCONT)
         elif isinstance(message, messages.Kill):
             wrappers = {process.pid for process in self.alive.values()}  # they end, and tell, by themselves
             self.keeper.send(messages.ProcessesKilled(len(self.find_rank_processes(wrappers))))
@@ -203,21 +204,23 @@ class Guard:
 
     def find_rank_processes(self, spare: "Iterable[int]" = ()) -> "List[procs.Process]":
         """Everything of the run here but the guard, the proxies, (on node0) the keeper with its mpirun, and `spare`."""
-        return procs.find_marked(self.mark, os.getpid(), self.list_launcher_processes().union(spare), [self.group])
+        all_now = procs.list_processes()
+        out = self.list_launcher_processes(all_now).union(spare)
+        return procs.find_marked(self.mark, os.getpid(), out, [self.group], all_now)
 
     def kill_all(self, patience: float, spare: "Iterable[int]" = ()) -> "List[procs.Process]":
         """Ends everything of the run here but the guard and `spare`; what is left after so many seconds."""
         return procs.kill_marked(self.mark, os.getpid(), spare, patience, [self.group])
 
-    def list_launcher_processes(self) -> "Set[int]":
+    def list_launcher_processes(self, all_now: "Optional[Dict[int, procs.Process]]" = None) -> "Set[int]":
         """What is none of the ranks': what the launcher needs for an orderly end (proxies, and on node0 the keeper,
-        mpirun and its shims), and the sampler."""
+        mpirun and its shims), and the sampler. ``all_now`` are the processes of this host, if they were just listed."""
         keep = set(self.proxies)
         if self.sampler:
             keep.add(self.sampler.process.pid)
         keeper = files.read_keeper_address(self.directory)
         own = set(keeper.own) if keeper else set()
-        for process in procs.list_processes().values():
+        for process in (procs.list_processes() if all_now is None else all_now).values():
             of_hydra = process.parent in self.proxies and _read_program(process.pid).startswith("hydra_")
             if of_hydra or process.parent in own:
                 keep.add(process.pid)

@@ -138,10 +138,16 @@ def _find_cgroup_root() -> str:
     return old if os.path.isdir(old) else _CGROUP
 
 
-def find_marked(mark: str, root: int = 0, spare: "Iterable[int]" = (), groups: "Iterable[str]" = ()) -> "List[Process]":
+def find_marked(
+    mark: str,
+    root: int = 0,
+    spare: "Iterable[int]" = (),
+    groups: "Iterable[str]" = (),
+    all_now: "Optional[Dict[int, Process]]" = None,
+) -> "List[Process]":
     """Living processes with the mark, without this one and `spare`; all descendants of `root` (a guard) and members of
-    `groups` count too."""
-    all_now = list_processes()
+    `groups` count too. ``all_now`` are the processes of this host, if they were just listed."""
+    all_now = list_processes() if all_now is None else all_now
     out: Set[int] = {os.getpid(), *spare}
     ours = set(find_descendants(root, all_now) if root else ())
     for group in groups:

@@ -110,7 +110,7 @@ class PlayedGuard(Guard):
         self.table.proxies.add(pid)
         self.proxies.add(pid)
 
-    def list_launcher_processes(self) -> set[int]:
+    def list_launcher_processes(self, all_now: object = None) -> set[int]:
         return set(self.proxies)
 
     def find_rank_processes(self, spare: Iterable[int] = ()) -> list[Process]:
