@@ -144,7 +144,7 @@ def test_a_host_that_could_not_be_reached_is_tried_again_at_once(own_server: Ser
 
     def serve() -> None:
         with listener.accept()[0] as near:
-            near.sendall(b"hello\n")
+            near.sendall(b"hello\n" * 3000)  # more than is looked through: that it is no banner is known at once
         with listener.accept()[0] as near, socket.create_connection(("127.0.0.1", own_server.port)) as far:
             up = threading.Thread(target=pour, args=(near, far))
             up.start()

@@ -10,8 +10,9 @@ import pytest
 
 from ipexctl.protocol.messages import KINDS, GuardReady, KillRun
 from ipexctl.remote.agent import files
-from tests.unit.agent.runs import PLAIN, Kept, keeping, remote, until
+from tests.unit.agent.runs import PLAIN, TIMINGS, Kept, keeping, remote, until
 
+QUICK = TIMINGS._replace(orderly=0.2, kill=0.5)  # how a run is ended is not the matter here
 SAY = "umask >{said}.new; echo loud; mv {said}.new {said}; exec sleep 300"
 
 
@@ -23,7 +24,7 @@ def open_to_others(directory: Path) -> list[str]:
 def test_files_are_for_nobody_else_and_ranks_have_the_logins_umask(tmp_path: Path, umask: int) -> None:
     launched, started = tmp_path / "launched", tmp_path / "started"
     mpiexec = ["/bin/sh", "-c", SAY.format(said=launched)]
-    with keeping(tmp_path, umask, head={"mpiexec": mpiexec, "files": {"hosts": "h0"}}) as kept:
+    with keeping(tmp_path, umask, QUICK, head={"mpiexec": mpiexec, "files": {"hosts": "h0"}}) as kept:
         guard(kept, umask)
         until(launched.exists)
         kept.request_proxy("/bin/sh", "-c", f"'{SAY.format(said=started)}'")
@@ -52,7 +53,7 @@ def test_a_home_without_locks_keeps_no_run_from_starting(tmp_path: Path) -> None
         "import errno, fcntl; "
         "fcntl.flock = lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, 'No locks available'))"
     )
-    with keeping(tmp_path, share=False) as kept:
+    with keeping(tmp_path, timings=QUICK, share=False) as kept:
         words = remote("guard", str(kept.directory), "127.0.0.1", str(kept.port), before=without)
         done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=60)
         assert KINDS.read(done.stdout) == GuardReady()

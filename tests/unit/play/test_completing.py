@@ -1,4 +1,4 @@
-"""What Tab offers: hosts, steps, tags and runs that files here know; asked as a shell asks, in a process of its own."""
+"""What Tab offers: hosts, steps, tags and runs that files here know; asked as a shell asks, by the environment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from ipexctl.cli.main import main
 
 
 @pytest.fixture
@@ -27,19 +29,24 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def offered(project: Path, words: str, shell: str = "bash") -> list[str]:
-    """The last word is the one that is being typed."""
+def make_question(project: Path, words: str, shell: str) -> dict[str, str]:
+    """The environment of a program that a shell asks; the last word is the one that is being typed."""
     asked = {
         "bash": {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
         "zsh": {"_TYPER_COMPLETE_ARGS": words},
     }[shell]
-    env = {**os.environ, "_IPEXCTL_COMPLETE": f"complete_{shell}", "XDG_STATE_HOME": str(project / "state"), **asked}
+    return {"_IPEXCTL_COMPLETE": f"complete_{shell}", "XDG_STATE_HOME": str(project / "state"), **asked}
+
+
+def offered(project: Path, words: str, shell: str = "bash") -> str:
+    """By a process of its own, as for a shell."""
+    env = {**os.environ, **make_question(project, words, shell)}
     env.pop("IPEXCTL_HOSTFILE", None)
     done = subprocess.run(
         [sys.executable, "-m", "ipexctl"], env=env, cwd=project, capture_output=True, text=True, timeout=60
     )
     assert not done.stderr, done.stderr
-    return [word for word in done.stdout.split("\n") if word] if shell == "bash" else [done.stdout]
+    return done.stdout
 
 
 @pytest.mark.parametrize(
@@ -66,13 +73,32 @@ def offered(project: Path, words: str, shell: str = "bash") -> list[str]:
         ("ipexctl replay 2026-01-02", ["2026-01-02T1000-sync"]),
     ],
 )
-def test_words_that_are_known_here_are_offered(project: Path, words: str, expected: list[str]) -> None:
-    assert offered(project, words) == expected
+def test_words_that_are_known_here_are_offered(
+    project: Path,
+    words: str,
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the function that the process calls: it starts in a fifth of a second, this answers in a hundredth."""
+    monkeypatch.chdir(project)
+    monkeypatch.delenv("IPEXCTL_HOSTFILE", raising=False)
+    for name, value in make_question(project, words, "bash").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    printed = capsys.readouterr()
+    assert not printed.err
+    assert printed.out.split("\n") == [*expected, ""] if expected else not printed.out.strip()
+
+
+def test_a_process_of_its_own_offers_the_same(project: Path) -> None:
+    assert offered(project, "ipexctl play play.yaml --start-at l") == "look\nlater on\n"
 
 
 def test_other_shells_are_answered_too(project: Path) -> None:
-    (said,) = offered(project, "ipexctl play play.yaml --start-at lo", "zsh")
-    assert "look" in said
+    assert "look" in offered(project, "ipexctl play play.yaml --start-at lo", "zsh")
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,12 @@ def _until(picture: Picture) -> list[Stamped]:
 
 
 def read(picture: Picture, width: int, *, whole: bool = False) -> list[list[Char]]:
-    return read_screen(write(picture, width), width, HEIGHT, whole=whole)
+    return _read(write(picture, width), width, whole)
+
+
+@cache  # several pictures and tests look at the same screen
+def _read(data: bytes, width: int, whole: bool) -> list[list[Char]]:
+    return read_screen(data, width, HEIGHT, whole=whole)
 
 
 def as_texts(picture: Picture) -> str:

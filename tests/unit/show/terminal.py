@@ -63,7 +63,8 @@ def read_screen(data: bytes, width: int, height: int, *, whole: bool = False) ->
     screen = _Screen(width, height)
     pyte.ByteStream(screen).feed(data.replace(b"\n", b"\r\n"))
     above = screen.scrolled_out if whole else []
-    rows = [[line[x] for x in range(width)] for line in [*above, *(screen.buffer[y] for y in range(height))]]
+    written = 1 + max((y for y, line in screen.buffer.items() if line), default=-1)
+    rows = [[line[x] for x in range(width)] for line in [*above, *(screen.buffer[y] for y in range(written))]]
     while rows and not _text(rows[-1]):
         rows.pop()
     return rows
