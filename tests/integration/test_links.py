@@ -16,11 +16,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipexctl.act.ssh import Links
+from ipexctl.act.ssh.connect import Dialler
+from ipexctl.act.ssh.link import SSHLink
+from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.act.ssh.tcp import LOST_AFTER
+from ipexctl.act.ssh.transport import Transport
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.hosts import Host
@@ -688,6 +693,25 @@ def test_closing_breaks_off_a_connection_that_is_being_made() -> None:
         thread.join(60)
         assert not thread.is_alive()
         assert len(errors) == 1
+
+
+class ClosedBefore(Dialler):
+    """Whose link is closed when its socket is connected and nothing else is done yet."""
+
+    link: SSHLink
+
+    def _log_in(self, sock: Any, attempt: Any) -> Transport:
+        self.link.close()
+        return super()._log_in(sock, attempt)
+
+
+def test_closing_between_the_connection_and_the_login_is_a_lost_link() -> None:
+    with listening(silent) as port:
+        dialler = ClosedBefore(60, accept_new=False, settings=SSHSettings(None), ask=None)
+        dialler.link = SSHLink(Host("slow", "127.0.0.1", port=port), dialler)
+        with pytest.raises(LinkError) as caught:
+            dialler.link.connect()
+    assert caught.value.failure.code == "lost"
 
 
 def test_no_thread_is_left_after_closing(server: Server) -> None:

@@ -142,7 +142,7 @@ class SSHLink(SharedShellLink):
         """Raises `LinkError` within the connect timeout."""
         try:
             transport, notes = self._dialler.dial(self._host, self._remember_socket, self._spent)
-        except LinkError:
+        except (LinkError, *LOSSES):  # `close` closes the socket, at whatever moment of the login
             if self._closed:
                 raise self._make_lost_error() from None
             raise
