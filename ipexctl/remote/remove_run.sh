@@ -1,6 +1,7 @@
 # Removes the directory of a run, and only such a one. POSIX sh; run as: sh -c TEXT NAME DIRECTORY SPEC ROLE AGENT PART
 # A guard that writes its last word there meanwhile is waited for.
 test -L "$1" && exit 1
+test -e "$1" || exit 0 # its guard has removed it
 test -f "$1/$2" || test -f "$1/$3" || test -f "$1/$4" || case "$(ls -A -- "$1" 2>/dev/null)" in
 ""|"$5"put-*) ;;
 *) exit 0 ;;
