@@ -56,9 +56,6 @@ def watch(argv: "List[str]") -> int:
     link: Optional[rpc.Wire] = None
     if not once:
         threading.Thread(target=_exit_when_silent, args=(spec.timings.silent,), daemon=True).start()
-        _wait_for_keeper(directory, spec.timings.connect)
-    with suppress(OSError, ValueError):  # over already; the files tell
-        link = None if once else _connect(directory, spec, Role.WATCH, "controller")
     out, err, cap = os.path.join(directory, paths.OUT), os.path.join(directory, paths.ERR), spec.head_spec.log_cap
     tails: Dict[str, Union[_JournalTail, spool.Tail]] = {
         frames.JOURNAL: _JournalTail(os.path.join(directory, paths.JOURNAL), offsets[0]),
@@ -71,7 +68,12 @@ def watch(argv: "List[str]") -> int:
     behind = not any(offsets)  # a watcher that reconnects knows already
     written, pause = time.monotonic(), 0.02
     over = frames.NOW if once else b""
+    awaited = not once  # the keeper: a watcher of a run that begins may be earlier than the file that says where it is
     while True:
+        if awaited and files.read_keeper_address(directory):
+            awaited = False
+            with suppress(OSError, ValueError):  # over already; the files tell
+                link = _connect(directory, spec, Role.WATCH, "controller")
         moved = False
         for kind, tail in tails.items():
             piece = tail.read(PIECE)
@@ -267,13 +269,6 @@ def _check_if_run_over(directory: str) -> bytes:
     if procs.is_still_alive(procs.Process(keeper.pid, keeper.start, 0, "")):
         return b""
     return frames.ENDED if os.path.exists(os.path.join(directory, paths.END)) else frames.GONE
-
-
-def _wait_for_keeper(directory: str, patience: float) -> None:
-    """A watcher of a run that begins may come between the keeper's first word and the file that says where it is."""
-    until = time.monotonic() + patience
-    while files.read_keeper_address(directory) is None and files.is_fresh(directory) and time.monotonic() < until:
-        time.sleep(0.01)
 
 
 def _connect(directory: str, spec: "RunSpec", role: str, name: str) -> "rpc.Wire":
