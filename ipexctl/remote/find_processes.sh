@@ -1,9 +1,9 @@
 # Prints NONE where nothing of a run lives on this host for sure: no process that was started with MARK (NAME=VALUE) in its
 # environment, and no control group whose name begins with GROUP. Else nothing: `agent.procs` knows which, in ten times
 # the time. POSIX sh; run as: sh -c TEXT NAME MARK GROUP NONE
-[ "$(printf 'a\0b\0' | grep -zcxF b 2>/dev/null)" = 1 ] || exit 0 # not every grep knows these
-found=$(LC_ALL=C grep -lszxF -e "$1" /proc/[0-9]*/environ 2>/dev/null)
-[ $? -le 2 ] && [ -z "$found" ] || exit 0 # 2: of others, or gone meanwhile; more: there are too many to name them
+# Not every grep knows these options: its standard input has the mark, so one that can do it finds it there, and only there.
+found=$(printf 'a\0%s\0b\0' "$1" | LC_ALL=C grep -lszxF -e "$1" - /proc/[0-9]*/environ 2>/dev/null)
+[ $? -le 2 ] && [ "$found" = '(standard input)' ] || exit 0 # 2: of others, or gone; more: there are too many to name them
 found=$(find /sys/fs/cgroup -type d -name "$2*" 2>/dev/null)
 [ $? -le 1 ] && [ -z "$found" ] && printf '%s\n' "$3" # 1: a group is gone meanwhile; more: there is no find
 exit 0

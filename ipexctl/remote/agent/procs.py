@@ -18,6 +18,7 @@ from ipexctl.protocol import messages, paths
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
+_PIECE = 1 << 16  # bytes that are read at a time
 _TICKS = os.sysconf("SC_CLK_TCK")
 STUCK = 2.0  # seconds
 _CGROUP = "/sys/fs/cgroup"
@@ -37,10 +38,15 @@ class Process(NamedTuple):
 def read_file(path: str) -> bytes:
     """A file's bytes; none where there is no such file, or it may not be read."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        fd = os.open(path, os.O_RDONLY)  # half the time of a file object, and a search of /proc reads hundreds
     except OSError:
         return b""
+    try:
+        return b"".join(iter(lambda: os.read(fd, _PIECE), b""))
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def read_age(path: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -65,6 +66,17 @@ def test_a_process_with_the_mark_is_found(env: Mapping[str, str]) -> None:
     assert find_leftover_processes(link, SITE, RUN) == ()
 
 
+def test_a_grep_that_does_not_split_its_input_is_not_believed(tmp_path: Path) -> None:
+    """It would find no mark that stands among other variables."""
+    without_z = f'#!/bin/sh\nshift\nexec {shutil.which("grep")} -lsxF "$@"\n'
+    (tmp_path / "grep").write_text(without_z)
+    (tmp_path / "grep").chmod(0o755)
+    link = CountingLink(f"{tmp_path}:{os.environ['PATH']}")
+    with sleeping({RUN_ENV: RUN, "Z": "1"}) as pid:
+        assert find_leftover_processes(link, SITE, RUN) == (pid,)
+    assert link.commands == 2
+
+
 def test_without_a_find_the_control_groups_are_not_taken_for_none(tmp_path: Path) -> None:
     (tmp_path / "find").write_text("#!/bin/sh\nexit 127\n")
     (tmp_path / "find").chmod(0o755)
@@ -73,7 +85,10 @@ def test_without_a_find_the_control_groups_are_not_taken_for_none(tmp_path: Path
     assert link.commands == 2
 
 
-@pytest.mark.parametrize("grep", ["exit 2", "exit 0", "echo 0; exit 1", "[ $# = 3 ] && echo 1 || exit 126"])
+FOUND = "echo '(standard input)'"
+
+
+@pytest.mark.parametrize("grep", ["exit 2", "exit 0", "exit 1", f"{FOUND}; exit 126", f"{FOUND}; echo /proc/1/environ"])
 def test_a_grep_that_cannot_do_it_is_not_believed(tmp_path: Path, grep: str) -> None:
     (tmp_path / "grep").write_text(f"#!/bin/sh\n{grep}\n")
     (tmp_path / "grep").chmod(0o755)
