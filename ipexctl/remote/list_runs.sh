@@ -1,6 +1,7 @@
 # Lists the runs whose head this host is. POSIX sh; run as: sh -c TEXT NAME RUNS ROLE AGENT LIST NONE GUARD, where NONE is
 # what is printed without a run. Any run's agent can tell of all, but that of an old one may have lost its interpreter.
-# Of a directory whose guard lives, the file GUARD, there is nothing to tell: its run is its head's. For that no Python starts.
+# A directory whose guard lives (the file GUARD names its process) is part of a run of another head: it is passed over, and
+# no Python starts for it.
 all=$HOME/$1 tried=
 has_guard() {
   { read -r pid start <"$1" && read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return 1
