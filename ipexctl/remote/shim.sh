@@ -12,7 +12,8 @@ if [ ! -p "$pipes/$host" ]; then
   echo "ipexctl: the run has no host $host" >&2
   exit 1
 fi
-exec 3<"$pipes/$host"
-printf '%s\0' "$@" >"$pipes/$host.$$" && printf '%s\n' "$host.$$" >"$pipes/requests" || exit 1
+# To open one end of a pipe waits for the other end, and a keeper that has ended opens none: both ends are opened at once.
+exec 4<>"$pipes/$host" 3<"$pipes/$host" 4>&-
+printf '%s\0' "$@" >"$pipes/$host.$$" && printf '%s\n' "$host.$$" 1<>"$pipes/requests" || exit 1
 read -r status <&3
 exit "${status:-1}" # without a status the keeper is gone

@@ -76,6 +76,25 @@ def test_a_shim_ends_with_its_keeper(tmp_path: Path) -> None:
     assert shim.wait(60) == 1
 
 
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_a_shim_that_comes_after_its_keeper_ends(tmp_path: Path, shell: list[str]) -> None:
+    pipes = LauncherPipes(str(tmp_path), LABELS)
+    for number in (*pipes.answers.values(), pipes.requests):
+        os.close(number)
+    assert call(tmp_path, LABELS[0], "proxy", shell=shell).wait(60) == 1
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_a_shim_whose_keeper_ends_before_it_is_asked_ends(tmp_path: Path, shell: list[str]) -> None:
+    pipes = LauncherPipes(str(tmp_path), LABELS)
+    os.close(pipes.requests)
+    shim = call(tmp_path, LABELS[0], "proxy", shell=shell)
+    until(lambda: [path for path in (tmp_path / PIPES).iterdir() if path.is_file()])
+    for number in pipes.answers.values():
+        os.close(number)
+    assert shim.wait(60) == 1
+
+
 def test_a_host_that_the_run_does_not_have_is_refused(tmp_path: Path, pipes: LauncherPipes) -> None:
     shim = call(tmp_path, "-q", "-x", "other", "proxy")
     _, said = shim.communicate(timeout=60)
