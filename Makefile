@@ -15,7 +15,10 @@ endif
 # cluster of its own; files that take long begin first (tests/conftest.py).
 IPEXCTL_TEST_WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := -n $(IPEXCTL_TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+DIST := --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(IPEXCTL_TEST_WORKERS) $(DIST)
+# Without clusters a worker needs less, and waits more: three for each core.
+IPEXCTL_FAST_WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
 .PHONY: dev pages demo test fast fast-lowest test-stack faults soak drills fuzz coverage test-impi bench lock audit lint clean
@@ -42,7 +45,7 @@ test: $(VENV)/.dev
 # What needs neither separate hosts nor the stack: unit and contract tests.
 fast: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(PYTEST) $(PARALLEL) tests/unit tests/contract
+	$(PYTEST) -n $(IPEXCTL_FAST_WORKERS) $(DIST) tests/unit tests/contract
 
 # The same tests with the oldest release of each dependency that pyproject.toml allows, in an environment of their own; the
 # pictures of screens are those of requirements.lock: other releases of Rich cut texts elsewhere.
@@ -52,7 +55,7 @@ fast-lowest: $(BIN)/uv
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable .
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --group test
-	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m "not hosts" --ignore tests/unit/show/test_pictures.py tests/unit tests/contract
+	$(LOWEST)/bin/python -m pytest -n $(IPEXCTL_FAST_WORKERS) $(DIST) -m "not hosts" --ignore tests/unit/show/test_pictures.py tests/unit tests/contract
 
 # All recipes and real rows, which compute: a worker for each core and one more, up to 4. Root, the network and 30 GB of
 # disk.
