@@ -2,7 +2,8 @@
 # what is printed without a run. Any run's agent can tell of all, but that of an old one may have lost its interpreter.
 # A directory whose guard lives (the file GUARD names its process) is part of a run of another head: it is passed over, and
 # no Python starts for it.
-all=$HOME/$1 tried=
+# Where anything else is, also what has no agent of its own (half made), an agent is asked: the first that works, of any run.
+all=$HOME/$1 tried='' asked=''
 has_guard() {
   { read -r pid start <"$1" && read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return 1
   set -- ${stat##*) } # from the third field on, proc(5): the state, and the 22nd is the start time
@@ -10,7 +11,10 @@ has_guard() {
   [ -n "$start" ] && [ "${20}" = "$start" ]
 }
 for d in "$all"/*; do
-  has_guard "$d/$6" && continue
+  [ ! -d "$d" ] || has_guard "$d/$6" || asked=1
+done
+[ "$asked" ] || { printf '%s\n' "$5"; exit 0; }
+for d in "$all"/*; do
   [ -x "$d/$2" ] || continue
   "$d/$2" "$4" "$all" || python3 -E -s -S "$d/$3" "$4" "$all" && exit 0
   [ ! -e "$d/$2" ] || tried=1 # not a run that has ended and gone meanwhile
