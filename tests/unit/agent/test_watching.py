@@ -164,8 +164,10 @@ def test_what_is_written_wakes_who_watches(tmp_path: Path) -> None:
         until(lambda: kept.state().state == "running")
         while watcher.wait(0.5):
             pass  # of the journal, which grows as the run begins
+        journal = (kept.directory / "journal.jsonl").read_bytes()
         (tmp_path / "word").write_text("hello\n")
         assert watcher.wait(60.0) == FilesGrown()
+        assert (kept.directory / "journal.jsonl").read_bytes() == journal, "it is the output that has grown"
         assert any(b"hello" in part.read_bytes() for part in kept.directory.glob(f"{OUT}*"))
         guard.close()
 
