@@ -130,8 +130,8 @@ def test_grave_findings_win_over_hosts_that_cannot_be_reached(look: tuple[int, d
 def test_hosts_without_a_fault_have_none(look: tuple[int, dict[str, Any]]) -> None:
     _, answer = look
     # STK007: the planted environments are package names without packages, so importing them cannot work. PY003: hosts
-    # have the /etc of this machine, and with it its pip.conf.
-    harmless = {"NET001", "STK003", "STK007", "EOL001", "CPU011", "MEM002", "SYS006", "PY003"}
+    # have the /etc of this machine, and with it its pip.conf. NET011: a link is as slow as this machine is busy.
+    harmless = {"NET001", "NET011", "STK003", "STK007", "EOL001", "CPU011", "MEM002", "SYS006", "PY003"}
     blamed = {
         (finding["code"], host)
         for finding in answer["findings"]
