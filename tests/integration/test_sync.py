@@ -565,6 +565,9 @@ def test_a_sync_broken_off_in_a_big_file_leaves_the_old_one_and_the_next_one_cle
             if isinstance(event, Progress) and event.done > 5 << 20:
                 assert (there / "big").read_bytes() == b"old"
                 if how == "cut":
+                    until = time.monotonic() + 60
+                    while not debris(there) and time.monotonic() < until:
+                        time.sleep(0.05)  # what was sent may still be on its way
                     cable.cut.set()
                 story.close()
                 break
