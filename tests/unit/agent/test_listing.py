@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,9 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.protocol import frames, journal, messages
 from ipexctl.protocol.messages import RunListing, StopRun
-from ipexctl.protocol.paths import ERR, GUARD, KEEPER, OUT, ROLE, RUNS, Role
+from ipexctl.protocol.paths import ERR, KEEPER, OUT, ROLE, RUNS, Role
 from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
-from ipexctl.remote.agent import procs
 from ipexctl.verbs.run import manage
 from tests.unit.agent.runs import SPEC, TIMINGS, Kept, keeping, until
 from tests.unit.agent.test_watching import at
@@ -107,39 +105,6 @@ def test_when_no_agent_starts_that_is_not_taken_for_no_runs(link: LocalLink, tmp
     Path(ended(link, tmp_path, "0101-old", GONE).directory, "agent.pyz").write_bytes(b"rubbish")
     with pytest.raises(LinkError, match="its runs cannot be listed: "):
         run_control.list_runs_on_head(link)
-
-
-@pytest.mark.parametrize(
-    ("address", "asked"),
-    [
-        ("{pid} {start}\n", False),
-        ("{pid} 1\n", True),  # the process of that number is another one by now
-        ("{pid} \n", True),
-        ("{zombie} {zombie_start}\n", True),
-        ("999999999 {start}\n", True),
-        ("", True),
-        ("../../etc/passwd x\n", True),
-        (None, True),
-    ],
-)
-def test_the_part_of_a_run_whose_guard_lives_starts_no_python(
-    link: LocalLink, tmp_path: Path, address: str | None, asked: bool
-) -> None:
-    part = tmp_path / RUNS / "0103-part-h1"
-    create_run_dir(link, RemoteRunDir(HERE, str(part), "python3"), SPEC._replace(run="0103-part", head=None))
-    agent = part / ROLE
-    agent.write_text(f"#!/bin/sh\n: >{tmp_path}/asked\n" + agent.read_text().partition("\n")[2])
-    with subprocess.Popen(["true"]) as zombie:
-        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-        me, dead = procs.find_process(os.getpid()), int(Path(f"/proc/{zombie.pid}/stat").read_text().split()[21])
-        assert me
-        if address is not None:
-            text = address.format(pid=me.pid, start=me.start, zombie=zombie.pid, zombie_start=dead)
-            (part / GUARD).write_text(text)
-        assert run_control.list_runs_on_head(link) == RunListing()
-    assert (tmp_path / "asked").exists() == asked
-    ended(link, tmp_path, "0101-old", "python3")
-    assert [row.run for row in run_control.list_runs_on_head(link).runs] == ["0101-old"]
 
 
 def test_logs_of_a_rank_that_the_run_does_not_have_are_refused(

@@ -19,6 +19,7 @@ from ipexctl.protocol.paths import AGENT, GUARD, ROLE, RUNS, Role
 from ipexctl.remote.agent import procs
 from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, keeping, remote, until
 from tests.unit.agent.test_launcher_pipes import SHELLS
+from tests.unit.agent.test_listing import ended
 
 HERE = Host("here", "localhost")
 NOTHING = "nothing is listed"
@@ -64,6 +65,37 @@ def test_while_its_guard_lives_no_agent_is_asked(part: Path, tmp_path: Path, she
     assert (done.stdout, done.stderr, done.returncode) == (f"{NOTHING}\n", "", 0)
 
 
+@pytest.mark.parametrize(
+    ("address", "asked"),
+    [
+        ("{pid} {start}\n", False),
+        ("{pid} 1\n", True),  # the process of that number is another one by now
+        ("{pid} \n", True),
+        ("{zombie} {zombie_start}\n", True),
+        ("999999999 {start}\n", True),
+        ("", True),
+        ("../../etc/passwd x\n", True),
+        (None, True),
+    ],
+)
+def test_the_part_of_a_run_whose_guard_lives_starts_no_python(
+    link: LocalLink, part: Path, tmp_path: Path, address: str | None, asked: bool
+) -> None:
+    agent = part / ROLE
+    agent.write_text(f"#!/bin/sh\n: >{tmp_path}/asked\n" + agent.read_text().partition("\n")[2])
+    with subprocess.Popen(["true"]) as zombie:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        me, dead = procs.find_process(os.getpid()), int(Path(f"/proc/{zombie.pid}/stat").read_text().split()[21])
+        assert me
+        if address is not None:
+            text = address.format(pid=me.pid, start=me.start, zombie=zombie.pid, zombie_start=dead)
+            (part / GUARD).write_text(text)
+        assert run_control.list_runs_on_head(link) == RunListing()
+    assert (tmp_path / "asked").exists() == asked
+    ended(link, tmp_path, "0101-old", "python3")
+    assert [row.run for row in run_control.list_runs_on_head(link).runs] == ["0101-old"]
+
+
 def test_it_hides_no_half_made_directory(link: LocalLink, part: Path) -> None:
     """Which has no agent of its own to ask."""
     write_own_process(part)
@@ -82,6 +114,6 @@ def test_a_guard_that_was_started_is_found_until_it_has_ended(link: LocalLink, p
         break_agent(part)
         assert run_control.list_runs_on_head(link) == RunListing()
         kept.connect(Role.ORDER, "test").send(messages.KillRun("test"))
-        until(lambda: kept.over, 20.0)
+        until(lambda: kept.over)
     assert not part.exists()
     assert run_control.list_runs_on_head(link) == RunListing()
