@@ -49,7 +49,7 @@ check_directory() {
       fail "$dir/${sub#./} is a symbolic link"
     elif [ -d "$dir/$sub" ]; then
       check_directory "$sub"
-    elif [ -e "$dir/$sub" ]; then
+    elif [ -e "$dir/$sub" ] && [ ! -d "$dir/$sub" ]; then # another host with the same home directory may create it now
       fail "cannot create $dir/${sub#./}: a file has this name"
     fi
   done

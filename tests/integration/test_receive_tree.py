@@ -69,6 +69,7 @@ class Shell:
 
     def __init__(self, name: str, place: Path) -> None:
         self.argv = ["busybox", "sh"] if name == "busybox" else [name]
+        self.script = SCRIPT
         self.there, self._log, self._bin = place / "home/there", place / "log", place / "bin"
         self._bin.mkdir(parents=True)
         self.there.parent.mkdir(mode=0o700)
@@ -88,7 +89,7 @@ class Shell:
 
     def start(self, *words: str, under: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """The script in a session of its own, as a child of the program ``under``."""
-        argv = [*under, *self.argv, "-c", SCRIPT, "receive", "place", str(self.there), *words]
+        argv = [*under, *self.argv, "-c", self.script, "receive", "place", str(self.there), *words]
         env = {"PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": str(self.there.parent)}
         pipe = subprocess.PIPE
         return subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -153,6 +154,21 @@ def test_a_directory_that_another_host_creates_meanwhile_is_entered(shell: Shell
     shell.replace("mv", f'PATH={os.environ["PATH"]}\n{quicker}\nexec {real} "$@"')
     assert shell.place(pack({"a/": "", "a/both": "ours", "a/sub/": "", "a/sub/file": "1"}))[0] == 0
     assert read(shell.there) == {"a/": "", "a/both": "ours", "a/x": "theirs\n", "a/sub/": "", "a/sub/file": "1"}
+
+
+def test_a_directory_that_another_host_creates_between_two_looks_is_no_obstacle(shell: Shell) -> None:
+    look = 'elif [ -e "$dir/$sub" ]'
+    shell.script = SCRIPT.replace(look, f'elif mkdir "$dir/$sub"; {look.removeprefix("elif ")}')
+    assert shell.script != SCRIPT
+    assert shell.place(pack({"a/": "", "a/file": "1"})) == (0, "")
+    assert read(shell.there) == {"a/": "", "a/file": "1"}
+
+
+def test_files_that_cannot_be_moved_end_the_transfer(shell: Shell) -> None:
+    shell.replace("mv", "echo mv: cannot move >&2; exit 1")
+    status, words = shell.place(pack({"a/": "", "a/file": "1", "b": "1"}))
+    assert (status, words.strip()) == (3, f"2 files did not get into {shell.there}: cannot move")
+    assert shell.started().count("mv") == 2
 
 
 @pytest.mark.parametrize("obstacle", ["file", "link"])
