@@ -308,8 +308,7 @@ class Delivery:
         """Gives the event to all sinks; what one of them raised."""
         failure, now = None, time.time()
         if isinstance(event, events.HostFailed):  # what helps has the user's own options, wherever it is shown
-            hint = complete_hint(event.failure.hint, self._folding.place)
-            event = replace(event, failure=replace(event.failure, hint=hint))
+            event = replace(event, failure=self._folding.complete_failure(event.failure))
         elif isinstance(event, Message):
             event = replace(event, text=complete_hint(event.text, self._folding.place))
         log_event(event)

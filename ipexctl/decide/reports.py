@@ -12,7 +12,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.findings import Diagnosis, Finding
-from ipexctl.model.hints import Hint, complete_hint
+from ipexctl.model.hints import Hint, advise, complete_hint
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, HostOutcome, HostStep, LostOutput, RankOutcome, RankState, RunOutcome
 
@@ -131,6 +131,13 @@ class Folding:
                 del self._findings[finding]
                 self._findings[replace(finding, level="warning")] = None
         self._excused = self._run.run if self._run else ""
+
+    def complete_failure(self, failure: Failure) -> Failure:
+        """With a hint that has the user's own options. What else keeps a host from being reached, doctor finds out."""
+        hint = failure.hint
+        if hint is None and failure.kind is Kind.UNREACHABLE and self._run is None and self._verb != "doctor":
+            hint = advise("doctor")
+        return replace(failure, hint=complete_hint(hint, self.place))
 
     def close(self, report: CommandReport | None = None) -> None:
         """Nothing to do; with it a Folding can stand among the sinks."""

@@ -11,11 +11,12 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Verify
 from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.select import list_flags
 
 
 def verify(task: Verify, inventory: Inventory, context: Context) -> Generator[Event, None, VerifyAnswer]:
     """One look at each host: the marker, and every locked package by its version. Imports nothing, changes nothing."""
-    yield Started("verify", "verify the environments", inventory.names)
+    yield Started("verify", "verify the environments", inventory.names, place=list_flags(inventory, task.venv))
     seen = yield from probe_hosts(inventory, context, venv=task.venv)
     failures = [found for found in seen.values() if isinstance(found, Failure)]
     facts = {name: found for name, found in seen.items() if isinstance(found, Facts)}

@@ -23,6 +23,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.tasks import Fetch
 from ipexctl.model.text import format_size, pluralize, printable
+from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.files.sync import find_local_rsync
 
 _STEP = "fetch"
@@ -47,7 +48,7 @@ def fetch(
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
     ignored, folds = compile_ignore(task.exclude), receive.is_case_insensitive(into)
     what = f"{planning.format_names(task.paths)} of {pluralize(len(hosts), 'host')} into {printable(task.into, 200)}"
-    yield Started("fetch", what, tuple(host.name for host in hosts))
+    yield Started("fetch", what, tuple(host.name for host in hosts), place=list_flags(inventory, None))
 
     def list_host_files(link: Link, _: Emit) -> Listing | Failure:
         return _list_files(link, destinations[link.host.name], patterns, ignored, folds=folds)

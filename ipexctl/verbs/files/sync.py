@@ -24,6 +24,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.model.trees import Entry, Tree
+from ipexctl.verbs.common.select import list_flags
 
 _STEP = "sync"
 _IGNORE = ".ipexctlignore"  # patterns of the project itself, read from the top of the source
@@ -48,7 +49,7 @@ def sync(
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
     title = f"{printable(str(root), 200)} to {pluralize(len(inventory), 'host')}"
-    yield Started("sync", title, inventory.names)
+    yield Started("sync", title, inventory.names, place=list_flags(inventory, None))
     if tree.skipped:
         names = ", ".join(printable(name) for name in tree.skipped[:5])
         yield Message(f"not copied, because they are not files: {names}", "warning", code="no-file")

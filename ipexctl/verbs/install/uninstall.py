@@ -19,6 +19,7 @@ from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
 
 
@@ -26,7 +27,7 @@ def uninstall(
     task: Uninstall, inventory: Inventory, context: Context, *, dry: bool = False
 ) -> Generator[Event, None, None]:
     """Removes what installs made at ``venv``, and nothing else; an environment a job still uses stays, and is named."""
-    yield Started("uninstall", "remove the environments", inventory.names)
+    yield Started("uninstall", "remove the environments", inventory.names, place=list_flags(inventory, task.venv))
     seen = yield from probe_hosts(inventory, context, venv=task.venv)
     failed = {name: result for name, result in seen.items() if isinstance(result, Failure)}
     facts = {name: result for name, result in seen.items() if isinstance(result, Facts)}

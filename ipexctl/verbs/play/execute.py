@@ -13,6 +13,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Execute
 from ipexctl.model.text import pluralize
+from ipexctl.verbs.common.select import list_flags
 
 
 def execute(
@@ -20,7 +21,7 @@ def execute(
 ) -> Generator[Event, None, dict[str, Completed | Failure]]:
     """Runs the command on every host, without a shell; a status other than 0 is a failure of that host."""
     command = Command(task.argv, timeout=task.timeout)
-    yield Started("command", str(command), inventory.names)
+    yield Started("command", str(command), inventory.names, place=list_flags(inventory, None))
     plan = f"on {pluralize(len(inventory), 'host')}: {command}"
     yield Planned("command", plan)
     if dry:

@@ -30,7 +30,7 @@ from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
-from ipexctl.verbs.common.select import read_hostfile
+from ipexctl.verbs.common.select import list_flags, read_hostfile
 from ipexctl.verbs.install.lock import resolve_available
 
 Ask = Callable[[Question], str]
@@ -81,7 +81,7 @@ def init(
     Raises `UsageError` before any host is contacted if a file exists already or the script does not exist."""
     scripts = _find_scripts(target.playbook.parent)
     _check_answers(answers, target, scripts, ask)
-    yield Started("init", pluralize(len(inventory), "host"), inventory.names)
+    yield Started("init", pluralize(len(inventory), "host"), inventory.names, place=list_flags(inventory, None))
     results = yield from probe_hosts(inventory, context)
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     failures = [result for result in results.values() if isinstance(result, Failure)]

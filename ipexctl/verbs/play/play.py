@@ -23,7 +23,7 @@ from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import join_names, printable
 from ipexctl.verbs.common.nested import run_nested
-from ipexctl.verbs.common.select import FAILED
+from ipexctl.verbs.common.select import FAILED, list_flags
 
 Workflow = Generator[Event, None, object]
 
@@ -87,7 +87,7 @@ def play(
     if unusable := [*find_unusable_files(steps)]:
         raise UsageError(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
     requested = tuple(host.name for host in options.limit_hosts(inventory))
-    yield e.Started("play", book.name or book.source, requested)
+    yield e.Started("play", book.name or book.source, requested, place=list_flags(inventory, None))
     for warning in book.warnings:
         yield e.Message(warning, "warning")
     state = PlayState(context, environ, options)

@@ -72,7 +72,8 @@ def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
     """The error for a run that is kept on none of the hosts."""
     what = f"no run {printable(prefix, 100)} is kept on these hosts" if prefix else "no run is kept on these hosts"
     reasons = [f"{host} did not answer" for host in survey.unreachable]
-    hint = advise("runs", text="runs that were watched to their end are saved here:")
+    saved = advise("runs", text="runs that were watched to their end are saved here:")
+    hint = None if reasons else saved  # why they did not answer comes first; each failure has its own hint
     return UsageError(what, reasons=reasons, hint=hint, exit=Exit.UNREACHABLE if reasons else Exit.STEP)
 
 
