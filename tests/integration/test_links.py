@@ -574,10 +574,11 @@ def test_a_server_that_sheds_connections_is_tried_again_and_named(words: bytes, 
         client.sendall(words)
 
     with listening(shed) as port:
-        found = failure(Links(config=None, connect_timeout=2), Host("x", "127.0.0.1", port=port))
+        found = failure(Links(config=None, connect_timeout=5), Host("x", "127.0.0.1", port=port))
     assert found.code == "shed"
-    assert len(tries) > 1
-    assert found.what.startswith(what.format(len(tries)))
+    assert len(tries) > 2
+    times = len(tries) - 1, len(tries)  # the deadline may come before the answer to the last one
+    assert found.what.startswith(tuple(what.format(n) for n in times))
     assert found.hint
     assert "MaxStartups" in found.hint
 
