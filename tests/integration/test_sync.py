@@ -513,7 +513,8 @@ def relay(port: int) -> Iterator[Cable]:
                     b.sendall(data)
                     if cable.up > cable.length:
                         cable.cut.set()
-                b.shutdown(socket.SHUT_WR)
+                if not cable.cut.is_set():
+                    b.shutdown(socket.SHUT_WR)
 
         def accept() -> None:
             with contextlib.suppress(OSError):

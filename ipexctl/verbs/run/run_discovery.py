@@ -13,6 +13,7 @@ from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, select_attributes
 from ipexctl.model.launch import Running
+from ipexctl.model.names import fold_names
 from ipexctl.model.text import printable
 from ipexctl.protocol.messages import RunRow
 from ipexctl.verbs.run.watch import RunWatcher
@@ -71,7 +72,7 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
 def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
     """The error for a run that is kept on none of the hosts."""
     what = f"no run {printable(prefix, 100)} is kept on these hosts" if prefix else "no run is kept on these hosts"
-    reasons = [f"{host} did not answer" for host in survey.unreachable]
+    reasons = [f"{fold_names(survey.unreachable)} did not answer"] if survey.unreachable else []
     saved = advise("runs", text="runs that were watched to their end are saved here:")
     hint = None if reasons else saved  # why they did not answer comes first; each failure has its own hint
     return UsageError(what, reasons=reasons, hint=hint, exit=Exit.UNREACHABLE if reasons else Exit.STEP)
