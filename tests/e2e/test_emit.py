@@ -57,7 +57,7 @@ def carried(desk: Desk, script: Path) -> None:
     assert told.code == 0, told
 
 
-def started(cluster: Cluster, host: str, text: bytes, *words: str, timeout: float = 60.0) -> str:
+def started(cluster: Cluster, host: str, text: bytes, *words: str, timeout: float = 120.0) -> str:
     cluster.write(host, "/root/launch.sh", text)
     done = cluster.exec(host, ["sh", "/root/launch.sh", *words], timeout=timeout)
     assert done.returncode == 0, done

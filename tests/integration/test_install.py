@@ -723,7 +723,7 @@ def test_of_two_installs_at_once_one_wins_and_the_other_says_for_whom_it_waits(b
         def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
             if _is_wheel(path, "torch-2.8.0") and handler.command == "GET":
                 entered.set()
-                gate.wait(20)
+                gate.wait(60)
             return False
 
         index.misbehave = misbehave
@@ -868,7 +868,7 @@ def test_an_install_whose_controller_is_killed_leaves_the_old_environment_and_th
 
 def _patient(play: Callable[[], Played]) -> Played:
     """The host needs a moment to notice that a killed controller is gone."""
-    for _ in range(20):
+    for _ in range(300):
         played = play()
         if played.exit != Exit.BUSY:
             break

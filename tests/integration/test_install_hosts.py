@@ -185,7 +185,7 @@ def test_a_link_that_is_cut_ends_what_was_going_on_at_the_host(site: Site) -> No
 
         def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
             if path.startswith("/files/torch") and path.endswith(".whl") and client != CONTROLLER:
-                gate.wait(10)
+                gate.wait(60)
             return False
 
         class Broken(Exception):

@@ -127,7 +127,7 @@ def works(cluster: Cluster, host: str) -> str:
 
 def healed(site: Site, index: Index, version: str) -> Played:
     """A host needs a moment to notice that a killed controller is gone; nothing else is done."""
-    for _ in range(50):
+    for _ in range(600):
         played = site.play(index, torch=version)
         if played.exit != Exit.BUSY:
             break

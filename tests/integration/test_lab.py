@@ -250,7 +250,7 @@ def _tagged(tag: str) -> list[int]:
     return found
 
 
-def _until(holds: Callable[[], bool], seconds: float = 10) -> None:
+def _until(holds: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not happen in time"

@@ -86,7 +86,7 @@ def rsyncs(below: Path) -> list[int]:
     return found
 
 
-def soon(holds: Callable[[], bool], seconds: float = 8) -> bool:
+def soon(holds: Callable[[], bool], seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -20,7 +20,6 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.act.transfer.send import send_file
-from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Ended, Event, HostFailed, Planned, Progress, StepEnded
 from ipexctl.model.hosts import Host, Inventory
@@ -596,6 +595,15 @@ def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, sou
     assert foreign.exists()
 
 
+def is_open(path: Path) -> bool:
+    """Whether a process has this file open."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if link.readlink() == path:
+                return True
+    return False
+
+
 # -- single files ------------------------------------------------------------------------------------------------------
 
 
@@ -623,7 +631,10 @@ def test_a_big_file_arrives_goes_on_after_a_cut_and_is_not_sent_twice(
     assert not target.exists()
     links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
     link = links.open(server.host())
-    link.run(Command(("sh", "-c", "sleep 0.2")))
+    [part] = debris(target.parent)
+    deadline = time.monotonic() + 60
+    while is_open(part) and time.monotonic() < deadline:
+        time.sleep(0.05)  # the host still writes what it had received
     assert send_file(link, wheel, str(target), events.append, "upload")
     assert target.read_bytes() == wheel.read_bytes()
     first = next(event for event in events if isinstance(event, Progress))

@@ -172,7 +172,7 @@ def test_text_of_ranks_is_harmless() -> None:
 # to whom ----------------------------------------------------------------------------------------------------------
 
 
-def deliver(words: list[str], *documents: tuple[str, bytes], limit: float = 10.0, **environ: str) -> list[str]:
+def deliver(words: list[str], *documents: tuple[str, bytes], limit: float = 60.0, **environ: str) -> list[str]:
     """The warnings after these deliveries."""
     env = {**os.environ, **environ}
     notifier = Notifier([parse_target(word, env) for word in words], env, limit)
