@@ -81,6 +81,17 @@ def fanout_transport(given: Given) -> None:
     given.pool(one)
 
 
+def run_transport(given: Given) -> None:
+    """One command on the first host; its output is passed on as it comes."""
+    transport = transports(given)(given.addresses[0])
+    channel = transport.open_session()
+    channel.exec_command(given.words[0])
+    while data := channel.recv(1 << 18):
+        OUT.write(data)
+        OUT.flush()
+    transport.close()
+
+
 def fanout_sshclient(given: Given) -> None:
     import paramiko
 

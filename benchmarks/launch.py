@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ground import IPEXCTL, Ground, arguments, conditions, hosts, read_load
+from ground import CLIENTS, IPEXCTL, Ground, arguments, conditions, hosts, read_load
 from tables import Cell, Measurement, Table, publish
 
 from ipexctl.model.json_values import to_json
@@ -30,6 +30,7 @@ WORD = b"the first line"
 FIRST_LINE = f"import time\nprint({WORD.decode()!r}, flush=True)\ntime.sleep(0.2)\n"
 IMPI = "impi-rt==2021.18.1"
 BARE = "ssh + mpirun"
+FLOOR = "Paramiko Transport + mpirun"  # the least that a controller in Python with Paramiko can take
 LOGINS = {"clean": "", "heavy": "sleep 0.15\n"}  # startup files
 
 
@@ -47,6 +48,7 @@ def main() -> None:
         cases = {
             "ipexctl run": ours(ground, venv, project),
             "ipexctl run --no-sync": ours(ground, venv, project, "--no-sync"),
+            FLOOR: floor(ground, venv, project),
             BARE: bare(ground, venv, project),
         }
         taken: dict[tuple[str, str], list[Taken]] = {(login, name): [] for login in LOGINS for name in cases}
@@ -115,6 +117,16 @@ def ours(ground: Ground, venv: Path, project: Path, *flags: str) -> list[str]:
 
 def bare(ground: Ground, venv: Path, project: Path) -> list[str]:
     """As a user types it who has logged in on the head."""
+    return [*ground.ssh(tuned=True), ground.addresses[0], format_mpirun(ground, venv, project)]
+
+
+def floor(ground: Ground, venv: Path, project: Path) -> list[str]:
+    """The same line, by the least program that Paramiko takes; as `ipexctl` it starts a Python and imports Paramiko."""
+    words = [sys.executable, str(CLIENTS), "run", "transport", str(ground.place), str(ground.port), "1"]
+    return [*words, format_mpirun(ground, venv, project), "--", ground.addresses[0]]
+
+
+def format_mpirun(ground: Ground, venv: Path, project: Path) -> str:
     ssh = ground.place / "ssh"
     ssh.write_text(f'#!/bin/sh\nexec {" ".join(ground.ssh(tuned=True))} "$@"\n')
     ssh.chmod(0o755)
@@ -123,7 +135,7 @@ def bare(ground: Ground, venv: Path, project: Path) -> list[str]:
     mpirun = f"PATH={venv}/bin:$PATH LD_LIBRARY_PATH={venv}/lib FI_PROVIDER_PATH={venv}/lib/libfabric mpirun"
     launcher = f"-launcher ssh -launcher-exec {ssh} -iface lo"
     line = f"{mpirun} {launcher} -f {listed} -ppn 1 -n {len(ground.addresses)}"
-    return [*ground.ssh(tuned=True), ground.addresses[0], f"{line} {venv}/bin/python {project}/first.py"]
+    return f"{line} {venv}/bin/python {project}/first.py"
 
 
 def measure(words: Sequence[str], env: Mapping[str, str], count: Path) -> Taken:
