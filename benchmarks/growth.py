@@ -151,9 +151,10 @@ def measure(words: Sequence[str], env: Mapping[str, str], count: int) -> Taken:
 
 
 def read_proof(env: Mapping[str, str]) -> float:
-    """The time (Unix seconds) of the proof in the newest saved run."""
-    newest = max(Path(env["HOME"], ".local/state/ipexctl/runs").iterdir())
-    events = map(json.loads, (newest / "events.jsonl").read_text().splitlines())
+    """The time (Unix seconds) of the proof in the saved run that was written last; names hold the minute only."""
+    runs = Path(env["HOME"], ".local/state/ipexctl/runs").glob("*/events.jsonl")
+    newest = max(runs, key=lambda path: path.stat().st_mtime_ns)
+    events = map(json.loads, newest.read_text().splitlines())
     return float(next(event["at"] for event in events if event["event"] == "cleanup-checked"))
 
 

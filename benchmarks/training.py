@@ -128,12 +128,14 @@ def build_our_argv(
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """The answer of paced.py. Ends this program where there is none."""
+    """The answer of paced.py. Ends this program where there is none, or where `ipexctl run` failed.
+
+    Another launcher may fail after it: torch aborts one process in many that has finished (docs/failures.md)."""
     process = subprocess.run(
         case.argv, env=case.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT
     )
     found = ANSWER.findall(process.stdout)
-    if process.returncode or len(found) != 1:
+    if (process.returncode and case.launcher == OURS) or len(found) != 1:
         output = (process.stdout + process.stderr)[-3000:]
         sys.exit(f"{' '.join(case.argv)} ended with {process.returncode}:\n{output}")
     answer: dict[str, Any] = json.loads(found[0])
