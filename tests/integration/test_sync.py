@@ -597,9 +597,9 @@ def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, sou
 
 def is_open(path: Path) -> bool:
     """Whether a process has this file open."""
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            if link.readlink() == path:
+            if any(link.readlink() == path for link in (process / "fd").iterdir()):
                 return True
     return False
 
