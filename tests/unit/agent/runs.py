@@ -126,7 +126,11 @@ def keeping(
     try:
         yield kept
     finally:
-        procs.send_signal([keeper], 9)
+        processes = procs.list_processes()
+        descendants = [
+            processes[pid] for pid in procs.find_descendants(keeper.pid, processes)
+        ]  # the launcher outlives it
+        procs.send_signal([keeper, *descendants], 9)
         for process in kept.started:
             process.kill()
             process.wait()
