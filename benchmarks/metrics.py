@@ -2,9 +2,8 @@
 
 The hour is that of `--metrics-every 5`: 720 samples of this machine, with ranks of several processes each, taken faster
 than in a run. The training is one run of examples/train_ddp.py under ``ipexctl run --metrics-every 1``, five times as
-often as usual, which shows five times the cost. Its meter is stopped (SIGSTOP) in every second window of time, in the
-order ABBA: two runs differ by far more than samples cost, and so do long windows of a run. A window with samples has at
-least one: a meter that goes on after a pause samples at once.
+often as usual, which shows five times the cost. Its meter is stopped in every second window of time (windows.py). A
+window with samples has at least one: a meter that goes on after a pause samples at once.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from ground import arguments, conditions, hosts, read_load
 from launch import as_installed, ours
 from tables import Cell, Measurement, Table, publish
+from windows import MARK, alternate, await_marks, build_pace_table, read_words, summarize_ratios
 
 from ipexctl.protocol import messages, samples, seal
 from ipexctl.protocol.codec import Unreadable
@@ -35,8 +33,6 @@ PAUSE = 0.05  # seconds between two of them
 TREE = "import subprocess, sys, time; [subprocess.Popen(['sleep', '600']) for _ in range({})]; time.sleep(600)"
 EXAMPLE = Path(__file__).parents[1] / "examples/train_ddp.py"
 WINDOW = 1.0  # seconds, as between two samples
-MARK = 2  # steps between two marks
-WARM = 1500  # marks before the first window
 
 
 def main() -> None:
@@ -136,54 +132,16 @@ def compare_training(venv: Path, ranks: int, rounds: int) -> list[Table]:
         words += [str(ground.place / "marks"), str(MARK), str(EXAMPLE), "--steps", str(10**9)]
         run = subprocess.Popen(words, env=ground.env(), stdout=subprocess.DEVNULL, start_new_session=True)
         try:
-            paces = alternate(ground.place, marks, rounds)
+            await_marks(marks)
+            paces = alternate([find_meter(ground.place)], marks[0], rounds, WINDOW)
         finally:
             run.send_signal(signal.SIGINT)
             run.wait(60)
-    ratios = [on / off for on, off in paces]
-    rows: list[list[Cell]] = [
-        [name, statistics.median(each), min(each), max(each)]
-        for name, each in zip(("with samples", "without"), zip(*paces, strict=True), strict=True)
-    ]
     title = f"Steps/s in {rounds} pairs of windows of {WINDOW:g} s, a sample a second"
-    paces_table = Table(["", "median", "least", "most"], rows, title)
-    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
     heads = ["", "median of pairs", "mean", "standard error"]
-    row: list[Cell] = ["with samples ÷ without", statistics.median(ratios), statistics.fmean(ratios), error]
+    row: list[Cell] = ["with samples ÷ without", *summarize_ratios(paces)]
+    paces_table = build_pace_table(paces, ("with samples", "without"), title)
     return [paces_table, Table(heads, [row], "Their ratio", dict.fromkeys(heads, 4))]
-
-
-def alternate(place: Path, marks: Sequence[Path], rounds: int) -> list[tuple[float, float]]:
-    """Steps per second in pairs of windows of one run: with samples, without."""
-    begun = time.monotonic()
-    while any(count_lines(mark) < WARM for mark in marks):
-        if time.monotonic() > begun + 120:
-            sys.exit("the training did not begin within 120 s")
-        time.sleep(0.5)
-    meter = find_meter(place)
-    windows: list[tuple[bool, float, float]] = []
-    try:
-        for turn in range(2 * rounds):
-            on = turn % 4 in (0, 3)
-            os.kill(meter, signal.SIGCONT if on else signal.SIGSTOP)
-            begun = time.monotonic()
-            time.sleep(WINDOW)
-            windows.append((on, begun, time.monotonic()))
-    finally:
-        os.kill(meter, signal.SIGCONT)
-    moments = [float(line) for line in marks[0].read_text().splitlines()]  # ranks that train together have one pace
-    paces = [(on, measure_pace(moments, since, until)) for on, since, until in windows]
-    return [(max(pair)[1], min(pair)[1]) for pair in zip(paces[::2], paces[1::2], strict=True)]
-
-
-def measure_pace(moments: Sequence[float], since: float, until: float) -> float:
-    """Steps per second between the first and the last mark within this time."""
-    inside = [moment for moment in moments if since <= moment <= until]
-    return MARK * (len(inside) - 1) / (inside[-1] - inside[0])
-
-
-def count_lines(mark: Path) -> int:
-    return mark.read_bytes().count(b"\n") if mark.exists() else 0
 
 
 def find_meter(place: Path) -> int:
@@ -197,13 +155,6 @@ def find_meter(place: Path) -> int:
     if len(found) != 1:
         sys.exit(f"{len(found)} processes of the run call themselves {sampling.METER}")
     return found[0]
-
-
-def read_words(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().split(b"\0")
-    except OSError:  # it has ended
-        return []
 
 
 if __name__ == "__main__":

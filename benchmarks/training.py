@@ -4,7 +4,8 @@ For Gloo and for impi (impi_torch over Intel MPI), with 1, 2 and 4 ranks on one 
 Hugging Face's guide for many CPUs and Intel's variables (perf_train_cpu_many; run_lora_finetune_ddp.sh of IPEX 2.8),
 torchrun, and ``accelerate launch`` with its mpirun. All get the same number of OpenMP threads, a core each. The pace is
 measured in the script, from the end of its tenth step on (paced.py). mpirun by hand takes part twice, to show how much
-two medians of one command differ.
+two medians of one command differ. The speed of a shared machine changes within a minute: the launchers of one case come
+one behind the other, each time another one first, and a ratio is the median of those of the rounds.
 """
 
 from __future__ import annotations
@@ -57,25 +58,30 @@ def main() -> None:
     if not given.stack:
         parser.error("--stack is needed")
     machine, loads = conditions(), []
-    answers: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    answers: dict[tuple[str, int, str], list[dict[str, Any]]]
     with hosts(1, homes=True) as ground:
-        cases = [
-            case
+        groups = [
+            list(build_cases(ground, given.stack.absolute(), backend, ranks, given.steps))
             for backend in given.backend
             for ranks in given.ranks
-            for case in build_cases(ground, given.stack.absolute(), backend, ranks, given.steps)
         ]
+        answers = {case[:3]: [] for cases in groups for case in cases}
         for turn in range(given.rounds):
             loads.append(read_load())
-            for case in cases:
+            for case in (case for cases in groups for case in rotate(cases, turn)):
                 answer = measure(case)
-                answers.setdefault(case[:3], []).append(answer)
+                answers[case[:3]].append(answer)
                 pace = f"{answer[PACE]:,.0f} samples/s"
                 print(f"  round {turn + 1}: {case.backend}, {case.ranks}: {case.launcher}: {pace}", file=sys.stderr)
     torch = next(iter(answers.values()))[0]["torch"]
     subject = f"examples/train_ddp.py, torch {torch}, {given.steps} steps, medians of {given.rounds} interleaved rounds"
     tables = [build_pace_table(answers), build_settings_table(answers)]
     publish(Measurement("training", subject, machine, tables, loads), given)
+
+
+def rotate(cases: Sequence[Case], turn: int) -> list[Case]:
+    first = turn % len(cases)
+    return [*cases[first:], *cases[:first]]
 
 
 def build_cases(ground: Ground, stack: Path, backend: str, ranks: int, steps: int) -> Iterator[Case]:
@@ -145,11 +151,14 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def build_pace_table(answers: Mapping[tuple[str, int, str], Sequence[Mapping[str, Any]]]) -> Table:
-    """A row for each case. The ratios are to the best of the other launchers of the same ranks and backend."""
+    """A row for each case. The ratios are to the best of the other launchers of the same ranks and backend, round by
+    round."""
 
     def compare(case: tuple[str, int, str], key: str) -> float:
-        best = max(read_median(answers.get((*case[:2], other), ()), key) for other in OTHERS)
-        return read_median(answers[case], key) / best
+        others = [answers.get((*case[:2], other), ()) for other in OTHERS]
+        best = max(others, key=lambda each: read_median(each, key))
+        ratios: list[float] = [one[key] / other[key] for one, other in zip(answers[case], best, strict=True)]
+        return statistics.median(ratios)
 
     rows: list[list[Cell]] = []
     for case, each in answers.items():

@@ -15,6 +15,9 @@ class Timings(NamedTuple):
     greet: float = 5.0  # a stranger may take this long to prove itself to the keeper
     # Signs of life.
     tick: float = 0.2  # between two looks of keeper and guard at what is due
+    early: float = 2.0  # after mpirun's start; later, while all ranks run, the ranks have the cores (`steady`, `pace`)
+    steady: float = 1.0  # the same as `tick`, then
+    pace: float = 0.1  # for a rank's output to gather before its wrapper reads it, then; for mpirun's twice as much
     ping: float = 2.0  # between two messages of the keeper to each guard
     node_lease: float = 30.0  # of silence after which keeper and guard take each other for lost
     idle: float = 2.0  # without output after which a watcher shows that it lives

@@ -101,11 +101,11 @@ def watch(argv: "List[str]") -> int:
             sink.write(pack_frame(WatchFrame(frames.ALIVE)))
             sink.flush()
             written = time.monotonic()
-        pause = min(pause * 1.5, 0.1)
         if link and link.open:
-            if select.select([link], [], [], pause)[0]:
+            if select.select([link], [], [], spec.timings.idle / 2)[0]:
                 list(link.receive())  # the files have grown, or the keeper has ended
         else:
+            pause = min(pause * 1.5, 0.1)
             time.sleep(pause)
 
 

@@ -99,7 +99,7 @@ class Guard:
         self.proxies: "Set[int]" = set()
         self.missing = ""  # what a proxy needs here, and ends without a word where it is not
         self.orphaned = False  # a wrapper's parent, Hydra's proxy for its rank, has died
-        self.last = time.monotonic()  # when its last round began
+        self.last = self.begun = time.monotonic()  # when its last round began, and its last rank
         self.sampler: "Optional[Sampler]" = None
 
     def watch(self) -> None:
@@ -110,7 +110,7 @@ class Guard:
             self.write_address()
         self.sampler = start_sampler(self.directory, self.spec)
         while self.do_round(time.monotonic()):
-            select.select(self.list_wakeup_sources(), [], [], self.spec.timings.tick)
+            select.select(self.list_wakeup_sources(), [], [], self.compute_pause(self.last))
 
     def write_address(self) -> None:
         """For `list_runs.sh`, which asks a Python where there is no such file."""
@@ -141,15 +141,24 @@ class Guard:
             return self.abort_run("no message from the keeper for %.0f s" % (now - self.keeper.heard))
         return True
 
+    def compute_pause(self, now: float) -> float:
+        """Seconds until the next round, if nothing wakes us before. Once all ranks run, rounds may be rare where every
+        end wakes us: each takes the core of a rank for a moment."""
+        timings = self.spec.timings
+        running = self.alive.keys() == set(self.spec.ranks) and now > self.begun + timings.early
+        awaited = all(process.pid in self.ends for process in self.alive.values())
+        return timings.steady if running and awaited else timings.tick
+
     def list_wakeup_sources(self) -> "List[Any]":
         """What wakes us at once: the keeper's message, and the end of a wrapper or a proxy (where the kernel and Python
         offer it)."""
         watched = {process.pid for process in self.alive.values()} | self.proxies
         for pid in set(self.ends) - watched:
             os.close(self.ends.pop(pid))
-        for pid in watched - set(self.ends) if hasattr(os, "pidfd_open") else ():
-            with suppress(OSError):  # it has ended, or the kernel is too old: the next tick finds it
-                self.ends[pid] = os.pidfd_open(pid)
+        for pid in watched - set(self.ends):
+            end = procs.open_end(pid)
+            if end is not None:  # otherwise the next round finds it
+                self.ends[pid] = end
         return [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
 
     def handle_message(self, message: "rpc.Received") -> None:
@@ -244,6 +253,7 @@ class Guard:
                 gone = procs.Process(record.pid, -1, os.getpid(), "X")
                 self.wrappers.add(record.pid)
                 self.alive[record.rank] = self.find_process(record.pid) or gone
+                self.begun = self.last
                 continue
             if isinstance(record, journal.RankEnded):
                 self.alive.pop(record.rank, None)

@@ -29,6 +29,7 @@ STRANGERS = 64  # waiting places for those who have not proved themselves, besid
 HELD = 1 << 16  # bytes of the journal that wait for space before the reserve is used
 DRAIN = 1 << 20  # bytes taken from a pipe at a time
 WAKE = 0.02  # seconds between two messages that wake watchers
+FEW = 1 << 14  # bytes: less in a piece of output is little
 _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 
 
@@ -74,6 +75,7 @@ class Keeper:
         self.terminated = False  # by a signal
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
         self.grown, self.woken = False, 0.0  # whether watchers do not know yet of all in the files; when they last did
+        self.resting = 0.0  # until when mpirun's pipes are not read; 0: they are
         self.monitor = ProgressMonitor(spec.nonce, spec.timings.stall_warn, spec.timings.straggler_warn)
         files.reserve_space(directory)
 
@@ -89,11 +91,12 @@ class Keeper:
         self.write_record(journal.KeeperStarted(os.getpid()))
         lease, last = self.spec.timings.node_lease, time.monotonic()
         while self.run.state is not State.DONE:
-            ready = self.selector.select(WAKE if self.grown else self.spec.timings.tick)
+            ready = self.selector.select(self.compute_pause())
             self.check_launcher_end()
             for key, _ in ready:
                 key.data(key.fileobj)
             now = time.monotonic()
+            self.read_again(now)
             for host, guard in list(self.guards.items()):
                 if now - last > lease:  # frozen or suspended: the guards have ended their parts by now
                     self.handle_input(keeper_state.GuardLost(host, "node0 stood still for %.0f s" % (now - last)))
@@ -103,10 +106,26 @@ class Keeper:
             self.do_periodic_work(now)
         self.journal.close()
 
+    @property
+    def steady(self) -> bool:
+        return keeper_state.is_steady(self.run, _read_clocks())
+
+    def compute_pause(self) -> float:
+        """Seconds until something is due, if nothing arrives before."""
+        until = [self.spec.timings.steady if self.steady else self.spec.timings.tick]
+        until += [WAKE] if self.grown else []
+        until += [max(0.0, self.resting - time.monotonic())] if self.resting else []
+        return min(until)
+
     def check_launcher_end(self) -> None:
         awaited = self.run.launched and self.run.launcher_ended is None
         if self.launcher and awaited and self.launcher.poll() is not None:
             self.handle_input(keeper_state.LauncherEnded(self.launcher.returncode))
+
+    def close_end(self, end: int) -> None:
+        """mpirun has ended, which `check_launcher_end` notices."""
+        self.selector.unregister(end)
+        os.close(end)
 
     def on_sigterm(self, *_: object) -> None:
         self.terminated = True
@@ -209,6 +228,9 @@ class Keeper:
             base = os.path.join(self.directory, name)
             self.sinks[fd] = spool.Spool(base, head.log_cap, frames.build_opening(self.spec.nonce))
             self.selector.register(fd, selectors.EVENT_READ, self.store_output)
+        end = procs.open_end(self.launcher.pid)
+        if end is not None:
+            self.selector.register(end, selectors.EVENT_READ, self.close_end)
         self.write_address([os.getpid(), self.launcher.pid])
         return keeper_state.LauncherStarted(self.launcher.pid, port)
 
@@ -243,11 +265,12 @@ class Keeper:
             except subprocess.TimeoutExpired:
                 self.launcher.kill()
                 self.launcher.wait()
+        self.read_again(time.monotonic())
         until = time.monotonic() + self.spec.timings.last_wipe
         while self.sinks and time.monotonic() < until:
             for key, _ in self.selector.select(0.1):
-                if key.fd in self.sinks:
-                    self.store_output(key.fd)
+                if key.fd in self.sinks or key.data == self.close_end:
+                    key.data(key.fd)
         for fd in list(self.sinks):
             self.close_pipe(fd)
         files.release_space(self.directory)
@@ -330,6 +353,7 @@ class Keeper:
             if not known or self.figures.setdefault((sample.source, sample.name), host) != host:
                 return
             sample = sample._replace(host=host, rank=sample.rank if sample.rank in ranks else -1)
+        self.grown = True
         if self.samples is None:
             self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.CAP, b"{")
         self.samples.write(samples.encode_sample(sample))
@@ -352,10 +376,27 @@ class Keeper:
                 self.write_record(journal.Unstored(self.directory, *self.sinks[fd].measure_free_space(missing)))
             self.unstored += missing
             if len(piece) < DRAIN:
+                if len(piece) < FEW and self.steady:
+                    self.rest()
                 return
 
+    def rest(self) -> None:
+        """Leaves mpirun's pipes alone for a while. Whoever is woken for each line takes the core of a rank each time:
+        this process, the watcher, and on this host perhaps the controller."""
+        if not self.resting:
+            self.resting = time.monotonic() + 2 * self.spec.timings.pace
+            for fd in self.sinks:
+                self.selector.unregister(fd)
+
+    def read_again(self, now: float) -> None:
+        if self.resting and (now >= self.resting or not self.steady):
+            self.resting = 0.0
+            for fd in self.sinks:
+                self.selector.register(fd, selectors.EVENT_READ, self.store_output)
+
     def close_pipe(self, fd: int) -> None:
-        self.selector.unregister(fd)
+        if not self.resting:
+            self.selector.unregister(fd)
         os.close(fd)
         self.sinks.pop(fd).close()
 

@@ -138,6 +138,13 @@ def create_run(spec: "RunSpec", now: "Moment") -> "Run":
     return Run(spec, now.steady, now.steady + spec.timings.ready_timeout, now.steady)
 
 
+def is_steady(run: "Run", now: "Moment") -> bool:
+    """All ranks have been running for a moment, and no end is awaited: who looks after them may do so rarely."""
+    running = run.state is State.RUNNING and len(run.started) == run.spec.size and not run.ended
+    awaited = run.doubt or run.inquiry or run.launcher_ended is not None
+    return running and not awaited and now.steady > run.since + run.spec.timings.early
+
+
 def next_step(run: "Run", what: "Input", now: "Moment") -> "Step":
     """The state after ``what`` happened, and what is to be done. What the state has no use for changes nothing."""
     if run.state is State.DONE:

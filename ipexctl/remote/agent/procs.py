@@ -241,6 +241,15 @@ def rename_word(old: bytes, new: bytes) -> None:
             ctypes.memmove(start + at + 1, new, len(new))
 
 
+def open_end(pid: int) -> "Optional[int]":
+    """A descriptor that becomes readable when the process ends; None where the kernel or Python has no such thing, and
+    of a process that is gone."""
+    try:
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    except OSError:
+        return None
+
+
 def daemonize() -> bool:
     """Leaves the starting session for good. True in the process that goes on, False in the one that must return."""
     sys.stdout.flush()

@@ -27,10 +27,12 @@ from ipexctl.protocol.hooks import PROFILE_ENV
 from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.messages import RankBegun
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
+from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs
 
 _RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
+FEW = 1 << 13  # bytes: less is little to read at a time
 FRAME = 4096  # bytes: PIPE_BUF, and what Open MPI reads at a time
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}  # the kernel's numbers of the call
 _MPOL_BIND = 2  # linux/mempolicy.h
@@ -60,8 +62,7 @@ def main(argv: "List[str]") -> int:
     if preload:
         env["LD_PRELOAD"] = ":".join(preload)
     _bind_to_cores(place, notes)
-    linger = spec.timings.linger
-    output = FramedOutput(2, spec.nonce, rank, linger) if spec.framed else Output(linger)
+    output = FramedOutput(2, spec.nonce, rank, spec.timings) if spec.framed else Output(spec.timings)
     if spec.profile:
         output.kernels = kernel_log.open_kernel_log(directory, rank, env)
     began, before, kernel = time.time(), _read_memory_limits(), death_report.KernelLog()
@@ -165,36 +166,62 @@ class Output:
     """All that the script writes, on its way to a launcher that tags it: no byte of it can be part of a tag, also of a
     script that knows the run's nonce."""
 
-    def __init__(self, linger: float) -> None:
-        self.linger = linger  # seconds for the output of a script whose daemons hold its pipes open
+    def __init__(self, timings: "Timings") -> None:
+        self.timings = timings
         self.broken = False  # the launcher is gone, and the run with it
         self.kernels: "Optional[kernel_log.KernelLog]" = None  # with a profile
 
     def relay_output(self, child: "subprocess.Popen[bytes]") -> int:
-        """Passes on what the child writes until it has ended; its status. What outlives it is not waited for."""
+        """Passes on what the child writes until it has ended; its status. What outlives it is not waited for (but its
+        output is, for `Timings.linger`).
+
+        This process runs on the rank's own cores. After the beginning it lets output gather before it reads, unless
+        much came the last time."""
         assert child.stdout is not None
         assert child.stderr is not None
-        until = 0.0
+        late, until = time.monotonic() + self.timings.early, 0.0
+        end, only_end = procs.open_end(child.pid), select.poll()
         with selectors.DefaultSelector() as selector:
             for pipe, stream in ((child.stdout, OUT), (child.stderr, ERR)):
                 os.set_blocking(pipe.fileno(), False)
                 selector.register(pipe.fileno(), selectors.EVENT_READ, stream)
-            while selector.get_map():
+            if end is not None:
+                selector.register(end, selectors.EVENT_READ)
+                only_end.register(end, select.POLLIN)
+            pipes, read = 2, 0
+            while pipes:
                 ended = child.poll() is not None  # asked before the pipes, so that nothing written before it is missed
-                ready = selector.select(0 if ended else 0.1)
-                until = until or (time.monotonic() + self.linger if ended else 0.0)
+                if ended and not until:
+                    until = time.monotonic() + self.timings.linger
+                    if end is not None:
+                        selector.unregister(end)
+                ready = selector.select(0 if ended else 0.1 if end is None else None)
                 if ended and (not ready or time.monotonic() > until):
                     break
+                if ready and not ended and read < FEW and time.monotonic() > late:
+                    only_end.poll(1000 * self.timings.pace)
+                read = 0
                 for key, _ in ready:
-                    data = os.read(key.fd, 1 << 16)
-                    if not data:
-                        selector.unregister(key.fd)
-                    if self.kernels and key.data == OUT:
-                        data = self.kernels.filter_output(data)
-                    self.write(key.data, data)
+                    if key.fd != end:
+                        count = self.pass_on(key.fd, key.data)
+                        read += count
+                        if not count:
+                            selector.unregister(key.fd)
+                            pipes -= 1
+        if end is not None:
+            os.close(end)
         if self.kernels:
             self.write(OUT, self.kernels.finish())
         return child.wait()
+
+    def pass_on(self, pipe: int, stream: str) -> int:
+        """Writes what the pipe has; how many bytes that were, 0 at its end."""
+        data = os.read(pipe, 1 << 16)
+        count = len(data)
+        if self.kernels and stream == OUT:
+            data = self.kernels.filter_output(data)
+        self.write(stream, data)
+        return count
 
     def write(self, stream: str, data: bytes) -> None:
         self.write_all(1 if stream == OUT else 2, escape_output(data))
@@ -217,8 +244,8 @@ class FramedOutput(Output):
     at once, when the pipe is empty; so it is read, and passed on, at once. Both streams go through one pipe (the other
     may be a terminal, which has no such rule)."""
 
-    def __init__(self, fd: int, nonce: str, rank: int, linger: float) -> None:
-        super().__init__(linger)
+    def __init__(self, fd: int, nonce: str, rank: int, timings: "Timings") -> None:
+        super().__init__(timings)
         self.fd = fd
         self.head = build_frame_head(nonce, rank)
         self.room = FRAME - len(self.head) - 8

@@ -36,6 +36,7 @@ from ipexctl.remote.agent.keeper_state import (
     State,
     Tick,
     create_run,
+    is_steady,
     next_step,
 )
 from tests.unit.agent.runs import SPEC
@@ -241,6 +242,28 @@ def test_whoever_watches_renews_the_lease() -> None:
     for _ in range(10):
         history.after(15.0, Tick(watched=True))
     assert history.at(State.RUNNING)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        FromGuard("a", RankEnded(0, "a", status=0, at=CLOCK)),
+        LauncherEnded(0),
+        messages.RequestStacks("r1"),
+        messages.StopRun("enough"),
+        GuardLost("a", "silence"),
+    ],
+)
+def test_a_run_is_steady_while_all_ranks_run_and_nothing_is_awaited(more: Input) -> None:
+    history = History(TWO._replace(timings=Timings(early=5.0))).joined()
+    *ranks, last = (FromGuard(host, RankStarted(rank, host, 1, 2, [], CLOCK)) for rank, host in HOST_OF.items())
+    history.after(6.0, *ranks)
+    assert not is_steady(history.run, history.now), "a rank has not started"
+    history.feed(last)
+    assert is_steady(history.run, history.now)
+    assert not is_steady(history.run, Moment(4.0, CLOCK)), "mpirun has only just started"
+    history.feed(more)
+    assert not is_steady(history.run, history.now)
 
 
 def test_a_stall_is_inquired_and_ends_the_run_once_the_guards_have_reported() -> None:

@@ -1,0 +1,177 @@
+"""While all ranks run and write little, keeper, guard and wrappers wake up rarely: each time they take a rank's core.
+Ends do not wait for that. The pauses here are minutes long where a test would otherwise pass in spite of one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.context import Context
+from ipexctl.act.run_control import RunFollower
+from ipexctl.act.run_dir import RemoteRunDir
+from ipexctl.act.ssh import Links
+from ipexctl.protocol import messages, paths
+from ipexctl.protocol.journal import RankEnded, RankStarted
+from ipexctl.protocol.run_spec import RankSpec
+from ipexctl.protocol.timings import Timings
+from ipexctl.remote.agent import files, procs, rpc
+from ipexctl.remote.agent.guard import Guard
+from ipexctl.remote.agent.wrapper import Output
+from tests.unit.agent.runs import SPEC, TIMINGS, keeping, until
+from tests.unit.agent.test_watching import at
+
+LONG = 600.0  # seconds: longer than any test may take
+RARE = TIMINGS._replace(early=0.0, pace=LONG)
+
+# -- the wrapper
+
+
+class Noted(Output):
+    """What is passed on, piece by piece."""
+
+    def __init__(self, timings: Timings, place: Path) -> None:
+        super().__init__(timings)
+        self.pieces: list[bytes] = []
+        self.passed = place / "passed"  # made with the first piece
+
+    def write(self, stream: str, data: bytes) -> None:
+        self.pieces += [data] if data else []
+        self.passed.touch()
+
+
+def relay(place: Path, timings: Timings, lines: str) -> list[bytes]:
+    """The pieces of a script with these lines; ``passed`` in it says whether one has been passed on."""
+    output = Noted(timings, place)
+    program = f"import os, sys, time\npassed = lambda: os.path.exists(sys.argv[1])\n{lines}"
+    script = [sys.executable, "-c", program, str(output.passed)]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert output.relay_output(child) == 0
+    return output.pieces
+
+
+TWENTY = "for n in range(20): os.write(1, b'%d\\n' % n); time.sleep(0.01)\n"
+WRITTEN = b"".join(b"%d\n" % n for n in range(20))
+
+
+def test_lines_gather_until_the_script_ends(tmp_path: Path) -> None:
+    assert relay(tmp_path, RARE, TWENTY) == [WRITTEN]
+
+
+def test_without_descriptors_of_processes_they_gather_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    pieces = relay(tmp_path, RARE._replace(pace=1.0), TWENTY)
+    assert b"".join(pieces) == WRITTEN
+    assert len(pieces) < 5
+
+
+def test_in_the_beginning_a_line_is_passed_on_at_once(tmp_path: Path) -> None:
+    lines = "print('first', flush=True)\nwhile not passed(): time.sleep(0.01)\nprint('second')"
+    pieces = relay(tmp_path, RARE._replace(early=LONG), lines)
+    assert b"".join(pieces) == b"first\nsecond\n"
+
+
+def test_where_much_is_written_nothing_gathers(tmp_path: Path) -> None:
+    # Hundreds of times what a pipe holds: a wait before each piece would take many minutes.
+    pieces = relay(tmp_path, RARE._replace(pace=2.0), "os.write(1, b'x' * (1 << 25))")
+    assert b"".join(pieces) == b"x" * (1 << 25)
+
+
+# -- the keeper and its watchers
+
+
+def test_after_a_line_the_keeper_lets_output_gather_until_a_rank_ends(tmp_path: Path) -> None:
+    one, two, written = (tmp_path / name for name in ("one", "two", "written"))
+    await_file = "until [ -e %s ]; do sleep 0.02; done"
+    mpirun = f"{await_file % one}; echo first; {await_file % two}; echo second; : >{written}; exec sleep 300"
+    with keeping(tmp_path, timings=RARE, head={"mpiexec": ["/bin/sh", "-c", mpirun]}) as kept:
+        guard = kept.connect(paths.Role.GUARD, "a")
+
+        def read_journal() -> bytes:
+            return (kept.directory / paths.JOURNAL).read_bytes()
+
+        def read_stored() -> bytes:
+            return b"".join(path.read_bytes() for path in kept.directory.glob(f"{paths.OUT}.*"))
+
+        until(lambda: b"Launched" in read_journal())
+        guard.send(RankStarted(0, "a", 1, 2, [], time.time()))
+        until(lambda: b"RankStarted" in read_journal())
+        one.touch()
+        until(lambda: read_stored() == b"first\n")
+        two.touch()
+        until(written.exists)
+        for _ in range(3):  # the keeper has looked at what is ready
+            assert kept.state().state == "running"
+        assert read_stored() == b"first\n"
+        guard.send(RankEnded(0, "a", status=0, at=time.time()))
+        until(lambda: read_stored() == b"first\nsecond\n")
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    made = Context(Links(config=None), tmp_path / "state", tmp_path / "cache")
+    yield made
+    made.links.close()
+
+
+def test_a_watcher_sleeps_until_the_keeper_wakes_it(tmp_path: Path, context: Context) -> None:
+    with keeping(tmp_path, timings=TIMINGS._replace(idle=LONG, silent=LONG)) as kept:
+        site: RemoteRunDir = at(kept)
+        follower = RunFollower(context, site, timings=kept.spec.timings)
+        try:
+            until(lambda: kept.state().watchers == 1)
+            before = follower.offsets[0]
+            kept.connect(paths.Role.GUARD, "a")
+            until(lambda: follower.offsets[0] > before and follower.read_frame(0.0) is None)
+            until(lambda: follower.offsets[0] == (kept.directory / paths.JOURNAL).stat().st_size)
+        finally:
+            follower.close()
+
+
+# -- the guard
+
+
+@contextmanager
+def guarding(place: Path, timings: Timings) -> Iterator[tuple[Guard, rpc.Wire]]:
+    """The guard of a host with ranks 0 and 1, and the keeper's side of its connection."""
+    (place / paths.RANKS).mkdir()
+    ours, theirs = socket.socketpair()
+    wire, keeper = rpc.Wire(ours), rpc.Wire(theirs)
+    spec = SPEC._replace(size=2, ranks={0: RankSpec(0), 1: RankSpec(1)}, timings=timings)
+    yield Guard(str(place), spec, wire, 0o022), keeper
+    wire.close()
+    keeper.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this Python has no descriptors of processes")
+def test_rounds_are_rare_once_all_ranks_run_and_none_of_them_ends_unseen(tmp_path: Path) -> None:
+    timings = Timings(early=5.0, steady=30.0)
+    with guarding(tmp_path, timings) as (guard, _), subprocess.Popen(["sleep", "300"]) as wrapper:
+
+        def pause(now: float) -> float:
+            assert guard.do_round(now)
+            guard.list_wakeup_sources()
+            return guard.compute_pause(now)
+
+        begun = guard.last
+        files.write_record(str(tmp_path), files.BEGIN, messages.RankBegun(0, wrapper.pid))
+        assert pause(begun + 6.0) == timings.tick, "rank 1 has not begun"
+        files.write_record(str(tmp_path), files.BEGIN, messages.RankBegun(1, wrapper.pid))
+        assert pause(begun + 7.0) == timings.tick, "it has only just begun"
+        assert pause(begun + 13.0) == timings.steady
+        guard.ends.clear()
+        assert guard.compute_pause(begun + 13.0) == timings.tick, "nothing wakes it"
+        wrapper.kill()
+
+
+def test_a_process_that_is_gone_has_no_descriptor() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+        assert procs.open_end(process.pid) is None
