@@ -192,16 +192,25 @@ def to_json(value: Any) -> Any:
     kind = type(value)
     if kind in _ATOMS:  # nearly everything: hundreds of hosts have tens of thousands of facts
         return value
-    if isinstance(value, Mapping):
-        return {str(key): inner if type(inner) in _ATOMS else to_json(inner) for key, inner in value.items()}
-    if isinstance(value, Enum):
-        return value.value
-    items = to_json_items(value)
-    if items is not value:
-        return to_json(items)
-    if isinstance(value, tuple | list | set | frozenset):
-        return [to_json(inner) for inner in value]
-    return value
+    return _choose_writer(kind)(value)  # type: ignore[arg-type]  # types are hashable
+
+
+@cache
+def _choose_writer(kind: type) -> Callable[[Any], Any]:
+    """What makes JSON of values of a type: asked once for each type, not for each of a cluster's facts."""
+    if issubclass(kind, Mapping):
+        return _write_mapping
+    if issubclass(kind, Enum):
+        return attrgetter("value")
+    if hasattr(kind, "public") or is_dataclass(kind):
+        return lambda value: to_json(to_json_items(value))
+    if issubclass(kind, tuple | list | set | frozenset):
+        return lambda value: [inner if type(inner) in _ATOMS else to_json(inner) for inner in value]
+    return lambda value: value
+
+
+def _write_mapping(value: Mapping[object, object]) -> dict[str, Any]:
+    return {str(key): inner if type(inner) in _ATOMS else to_json(inner) for key, inner in value.items()}
 
 
 def select_attributes(value: object, *names: str) -> Any:

@@ -5,12 +5,15 @@ A rank's own file of a saved run (mode 0600) keeps what the rank wrote; what is 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from operator import is_
 from typing import Any
 
 from ipexctl.model import events as e
 from ipexctl.model.text import SECRET_NAME, looks_secret, strip_credentials
 
 MASK = "***"
+_SHORT, _MOST = 200, 10_000  # characters of a text that is masked once only, and how many such texts
 _LEAST = 6  # characters of a value: shorter ones are words that stand elsewhere, too
 _NAMED = re.compile(
     rf"({SECRET_NAME}[\w-]*[\"']?\s?[=:]\s?|--[\w-]*?{SECRET_NAME}[\w-]*[\"',]*\s|sshpass -p\s?)"
@@ -52,12 +55,14 @@ class Masker:
         self._encoded: tuple[bytes, ...] = ()
         self._pattern: re.Pattern[bytes] | None = None
         self._held: dict[tuple[int, str], e.Output] = {}  # an end that may be the beginning of a value
+        self._masked: dict[str, str] = {}  # short texts of answers: those of hundreds of hosts are mostly the same ones
         self.add_secrets(value for name, value in environ.items() if looks_secret(name))
 
     def add_secrets(self, values: Iterable[str]) -> None:
         """From now on these are secrets, too, and each line of them."""
         lines = {line for value in values for line in (value, *value.splitlines()) if len(line) >= _LEAST}
         self.values = tuple(sorted({*self.values, *lines}, key=len, reverse=True))
+        self._masked.clear()
         self._encoded = tuple(value.encode() for value in self.values)
         words = (_ESCAPE.join(re.escape(bytes([byte])) for byte in value) for value in self._encoded)
         self._pattern = re.compile(b"|".join(words)) if self.values else None
@@ -94,19 +99,43 @@ class Masker:
     def _may_begin(self, data: bytes) -> bool:
         return any(value.startswith(data) for value in self._encoded)
 
+    def _mask_known_text(self, text: str) -> str:
+        masked = self._masked.get(text)
+        if masked is None:
+            masked = self.mask_text(text)
+            if len(text) <= _SHORT:
+                if len(self._masked) >= _MOST:
+                    self._masked.clear()
+                self._masked[text] = masked
+        return text if masked == text else masked
+
     def _mask_value(self, value: Any) -> Any:
+        """The value itself where nothing in it is masked."""
         if isinstance(value, str):
-            return self.mask_text(value)
+            return self._mask_known_text(value)
+        if value is None or isinstance(value, int | float):
+            return value
         if isinstance(value, bytes):
             if _may_hold_secret(value):
                 value = _PRINTED.sub(MASK.encode(), value)
             return self._pattern.sub(MASK.encode(), value) if self._pattern else value
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
-            return tuple(map(self._mask_value, value))
+            inner = [self._mask_value(each) for each in value]
+            return value if all(map(is_, inner, value)) else tuple(inner)
         if isinstance(value, Mapping):
-            return {key: self._mask_value(inner) for key, inner in value.items()}
-        if is_dataclass(value) and not isinstance(value, type):
-            masked = {field.name: self._mask_value(getattr(value, field.name)) for field in fields(value) if field.init}
-            changed = {name: new for name, new in masked.items() if new != getattr(value, name)}
-            return replace(value, **changed) if changed else value
-        return value
+            values = [*value.values()]
+            inner = [self._mask_value(each) for each in values]
+            return value if all(map(is_, inner, values)) else dict(zip(value, inner, strict=True))
+        changed = {}
+        for name in _list_init_fields(type(value)):  # type: ignore[arg-type]  # types are hashable
+            held = getattr(value, name)
+            masked = self._mask_value(held)
+            if masked is not held:
+                changed[name] = masked
+        return replace(value, **changed) if changed else value
+
+
+@cache
+def _list_init_fields(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass; none of any other type."""
+    return tuple(field.name for field in fields(kind) if field.init) if is_dataclass(kind) else ()

@@ -212,5 +212,5 @@ def _find_body_fault(body: bytes, cap: int, *, cut: bool = False) -> str:
 def _read_grep_lines(directory: str, text: str) -> dict[str, str]:
     """Files from ``path:line`` lines; a path without any text is a path that exists."""
     parts = (line.partition(":") for line in text.splitlines())
-    lines = group_pairs((posixpath.join(directory, path), content) for path, colon, content in parts if colon and path)
-    return {path: "\n".join(content) + "\n" for path, content in lines.items()}
+    lines = group_pairs((path, content) for path, colon, content in parts if colon and path)
+    return {posixpath.join(directory, path): "\n".join(content) + "\n" for path, content in lines.items()}
