@@ -199,7 +199,7 @@ def to_json(value: Any) -> Any:
 def _choose_writer(kind: type) -> Callable[[Any], Any]:
     """What makes JSON of values of a type: asked once for each type, not for each of a cluster's facts."""
     if issubclass(kind, Mapping):
-        return _write_mapping
+        return lambda value: {str(key): each if type(each) in _ATOMS else to_json(each) for key, each in value.items()}
     if issubclass(kind, Enum):
         return attrgetter("value")
     if hasattr(kind, "public") or is_dataclass(kind):
@@ -207,10 +207,6 @@ def _choose_writer(kind: type) -> Callable[[Any], Any]:
     if issubclass(kind, tuple | list | set | frozenset):
         return lambda value: [inner if type(inner) in _ATOMS else to_json(inner) for inner in value]
     return lambda value: value
-
-
-def _write_mapping(value: Mapping[object, object]) -> dict[str, Any]:
-    return {str(key): inner if type(inner) in _ATOMS else to_json(inner) for key, inner in value.items()}
 
 
 def select_attributes(value: object, *names: str) -> Any:

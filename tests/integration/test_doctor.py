@@ -131,7 +131,8 @@ def test_hosts_without_a_fault_have_none(look: tuple[int, dict[str, Any]]) -> No
     _, answer = look
     # STK007: the planted environments are package names without packages, so importing them cannot work. PY003: hosts
     # have the /etc of this machine, and with it its pip.conf. NET011: a link is as slow as this machine is busy.
-    harmless = {"NET001", "NET011", "STK003", "STK007", "EOL001", "CPU011", "MEM002", "SYS006", "PY003"}
+    # CPU003: the hypervisor of this machine may hide a part of its processor.
+    harmless = {"NET001", "NET011", "STK003", "STK007", "EOL001", "CPU003", "CPU011", "MEM002", "SYS006", "PY003"}
     blamed = {
         (finding["code"], host)
         for finding in answer["findings"]
