@@ -29,8 +29,13 @@ def serve_requests(run: Run, clear: Callable[[], None], keepalive: float = 0.0) 
     `SessionError` and `OSError` become failures of the request. Another exception is a fault of ours: it is sent with
     its traceback, for the controller's log. During a request, signs of life are sent for ``keepalive`` seconds."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # Not in a handler, which runs in this thread at any point: this thread may hold a lock that ending takes.
+    arrival, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, end_session)
+        signal.signal(number, lambda *_: None)
+    threading.Thread(target=_end_at_signal, args=(arrival,), daemon=True).start()
     threading.Thread(target=_read_requests, daemon=True).start()
     try:
         send(session.Ready())
@@ -102,7 +107,12 @@ def _read_requests() -> None:
         end_session()
 
 
-def end_session(*_: Any) -> None:
-    """As if the input had ended."""
+def _end_at_signal(arrival: int) -> None:
+    os.read(arrival, 1)
+    end_session()
+
+
+def end_session() -> None:
+    """As if the input had ended. Not for signal handlers: it takes locks."""
     ENDED.set()
     _REQUESTS.put(None)

@@ -427,6 +427,37 @@ def test_sigterm_ends_a_session_in_order(tmp_path: Path) -> None:
     assert os.readlink(store.venv).endswith("/old")
 
 
+SIGNALLED = """
+import os, signal
+from ipexctl.protocol.session import Nothing
+from ipexctl.remote.session import loop
+
+def run(command, arguments):
+    with loop._REQUESTS.mutex, loop.ENDED._cond:
+        os.kill(os.getpid(), getattr(signal, command))
+    return Nothing()
+
+loop.serve_requests(run, lambda: os.write(1, b"cleared"))
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_ends_a_session_whatever_it_does_at_that_moment(number: str) -> None:
+    """A handler that takes the loop's locks would wait for ever for the thread that it interrupts."""
+    request = b'{"do": "%s"}\n' % number.encode()
+    argv = [sys.executable, "-c", SIGNALLED]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin
+        assert child.stdout
+        child.stdin.write(request)
+        child.stdin.flush()
+        try:
+            assert child.wait(60) == 0
+        finally:
+            child.kill()
+        assert child.stdout.read().endswith(b"cleared")
+
+
 @pytest.mark.parametrize("decision", ["confirmed", "none", "lost"])
 def test_a_host_that_has_lost_the_controller_does_what_the_first_host_does(tmp_path: Path, decision: str) -> None:
     """The controller dies between two confirmations."""
