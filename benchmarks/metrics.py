@@ -22,7 +22,7 @@ from launch import as_installed, ours
 from tables import Cell, Measurement, Table, publish
 from windows import MARK, alternate, await_marks, build_pace_table, read_words, summarize_ratios
 
-from ipexctl.protocol import messages, samples, seal
+from ipexctl.protocol import messages, rank_records, samples, seal
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.run_spec import RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
@@ -62,7 +62,7 @@ def measure_hour(ranks: int, processes: int) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as place:
             (Path(place) / "ranks").mkdir()
             for rank, wrapper in enumerate(wrappers):
-                files.write_record(place, files.BEGIN, messages.RankBegun(rank, wrapper.pid))
+                files.write_record(place, files.BEGIN, rank_records.RankBegun(rank, wrapper.pid))
             each = {rank: RankSpec(rank) for rank in range(ranks)}
             spec = RunSpec(
                 "r", "t", "o", 0.0, "n", "t", "a", "l", ranks, [], place, {}, each, {},

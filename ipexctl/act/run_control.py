@@ -16,7 +16,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, Link, LinkError
-from ipexctl.protocol import frames, journal, messages, paths
+from ipexctl.protocol import frames, journal, messages, paths, rank_records
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, GUARD, ROLE, RUNS, Role
@@ -65,14 +65,15 @@ def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | message
 
 def collect_stacks(
     link: Link, site: RemoteRunDir, request: str, timings: Timings
-) -> tuple[tuple[journal.RankStack, ...], tuple[str, ...]]:
+) -> tuple[tuple[rank_records.RankStack, ...], tuple[str, ...]]:
     """Stacks of the ranks of a running run, and the hosts that did not report theirs. ``request`` is an id that no
     other request has. Raises `LinkError`."""
     timeout = 2 * timings.inquiry + 2 * timings.reply + timings.connect
     done = link.run(site.build_command(Role.STACKS, site.directory, request, timeout=timeout))
     records = [journal.KINDS.read(line) for line in done.out.splitlines()]
     if done.ok and records and isinstance(records[-1], journal.InquiryEnded):
-        return tuple(record for record in records if isinstance(record, journal.RankStack)), tuple(records[-1].missing)
+        stacks = tuple(record for record in records if isinstance(record, rank_records.RankStack))
+        return stacks, tuple(records[-1].missing)
     problem = "its ranks' stacks cannot be read"
     answer = _parse_answer(link, done, problem, messages.AgentFailed)
     raise LinkError(Failure(site.host.name, Kind.STEP, f"{problem}: {answer.error}", code="stacks"))

@@ -20,7 +20,7 @@ from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
 from ipexctl.model.text import format_size, join_names, pluralize, printable
-from ipexctl.protocol import frames, journal, samples
+from ipexctl.protocol import frames, journal, rank_records, samples
 from ipexctl.protocol.codec import LONGEST, Unreadable
 from ipexctl.protocol.journal import Record
 
@@ -117,10 +117,10 @@ class RunLog:
                     ranks=running.hosts,
                     at=at,
                 )
-            case journal.RankNote(rank=rank, text=text):
+            case rank_records.RankNote(rank=rank, text=text):
                 yield e.Message(f"rank {rank}: {text}", "warning", record.host, "rank")
-            case journal.RankStarted() | journal.RankStage():
-                stage = record.stage if isinstance(record, journal.RankStage) else "start"
+            case rank_records.RankStarted() | rank_records.RankStage():
+                stage = record.stage if isinstance(record, rank_records.RankStage) else "start"
                 yield e.RankStage(record.rank, record.host, stage, record.at)
             case journal.Stall():
                 kind: Literal["all", "some"] = "all" if record.all else "some"
@@ -132,7 +132,7 @@ class RunLog:
             case journal.Resumed(at=at):
                 yield e.Resumed(at)
                 yield e.Message("the stalled ranks make progress again", code="resumed")
-            case journal.RankStack():
+            case rank_records.RankStack():
                 stack = e.RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
                 self._stacks.append(stack)
                 yield stack
@@ -151,7 +151,7 @@ class RunLog:
                 else:
                     yield e.Message("\n".join([*lines, "stacks are in the record, on request"]), code="stacks")
                 self._stacks, self._requested, self._alarmed = [], False, False
-            case journal.RankEnded():
+            case rank_records.RankEnded():
                 yield _make_rank_end(record)
             case journal.HostLost(host=host, why=why, tampered=tampered):
                 code = "tampered" if tampered else "lost"
@@ -215,7 +215,7 @@ def _read_points(points: Iterable[tuple[int, str]]) -> Iterator[tuple[int, float
         yield step, value if math.isfinite(value) else None
 
 
-def _make_rank_end(record: journal.RankEnded) -> e.RankEnded:
+def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
     # A wrapper that was asked to end before its rank did: by us, or by mpirun because another rank had failed.
     ended_by_others = record.by_us or (record.stopped and record.signal)
     lost = record.lost and not record.by_us

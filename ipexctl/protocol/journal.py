@@ -3,6 +3,7 @@
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds
+from ipexctl.protocol.rank_records import RankEnded, RankNote, RankStack, RankStage, RankStarted
 
 
 class KeeperStarted(NamedTuple):
@@ -23,83 +24,14 @@ class Launched(NamedTuple):
     at: float = 0.0
 
 
-class RankStarted(NamedTuple):
-    """``pid`` is the wrapper, ``child`` the script, ``cpus`` are those it may use."""
-
-    rank: int
-    host: str
-    pid: int
-    child: int
-    cpus: "List[int]"
-    at: float = 0.0
-
-
-class RankStage(NamedTuple):
-    """``stage`` is one of `hooks.STAGES`."""
-
-    rank: int
-    host: str
-    stage: str
-    at: float = 0.0
-
-
-class RankNote(NamedTuple):
-    """Something the user should know of a rank and no output of it tells."""
-
-    rank: int
-    host: str
-    text: str
-    at: float = 0.0
-
-
-class Memory(NamedTuple):
-    """Of a control group: processes killed for lack of it, most bytes used, limit in bytes; None where not known."""
-
-    kills: "Optional[int]" = None
-    used: "Optional[int]" = None
-    limit: "Optional[int]" = None
-
-
-class RankEnded(NamedTuple):
-    """How a rank ended. ``status`` is None where it died by ``signal``, or nobody saw its end (``lost``)."""
-
-    rank: int
-    host: str
-    status: "Optional[int]" = None
-    signal: int = 0
-    stopped: bool = False  # its wrapper had been asked to end
-    lost: bool = False
-    unheard: bool = False  # the launcher's part on its host had ended before
-    by_us: bool = False  # the keeper's verdict: it ended because the run was being ended
-    oom: "Optional[Memory]" = None  # the kernel killed it for lack of memory
-    error: str = ""
-    traceback: str = ""
-    kernel: str = ""  # what the kernel's log says of its death
-    libraries: "List[Tuple[str, str, str]]" = []  # that should be loaded once: kind, path, version
-    at: float = 0.0
-    stacks: str = ""  # of its threads shortly before it was killed, when its memory was about to run out
-
-
-class RankStack(NamedTuple):
-    """Where a process of a rank stands; ``text`` is "" if it did not answer, ``wchan`` the kernel function it is in."""
-
-    rank: int
-    host: str
-    pid: int
-    state: str
-    wchan: str
-    text: str
-    at: float = 0.0
-
-
 class Stall(NamedTuple):
     """Ranks without progress. ``grave``: none makes progress, or one is stopped or stuck; ``kill``: it ends the run."""
 
-    ranks: "List[int]"
+    ranks: List[int]
     all: bool
     grave: bool
     seconds: float
-    states: "Dict[int, str]"
+    states: Dict[int, str]
     kill: bool = False
     at: float = 0.0
 
@@ -107,7 +39,7 @@ class Stall(NamedTuple):
 class Straggling(NamedTuple):
     """``ranks`` go on although ``done`` others ended well ``seconds`` ago."""
 
-    ranks: "List[int]"
+    ranks: List[int]
     done: int
     seconds: float
     kill: bool = False
@@ -130,7 +62,7 @@ class StacksRequested(NamedTuple):
 class InquiryEnded(NamedTuple):
     """All stacks that will come have come; ``missing`` hosts did not report."""
 
-    missing: "List[str]" = []
+    missing: List[str] = []
     at: float = 0.0
 
 
@@ -176,7 +108,7 @@ class Leftovers(NamedTuple):
     """Processes that SIGKILL does not end: id and kernel state."""
 
     host: str
-    processes: "List[Tuple[int, str]]"
+    processes: List[Tuple[int, str]]
     at: float = 0.0
 
 
@@ -184,7 +116,7 @@ class Strays(NamedTuple):
     """Processes that outlived the ranks and were ended: their names."""
 
     host: str
-    names: "List[str]"
+    names: List[str]
     at: float = 0.0
 
 
@@ -204,10 +136,10 @@ class RunEnd(NamedTuple):
     run: str
     reason: str
     detail: str = ""
-    launcher: "Optional[int]" = None
-    left: "Dict[str, List[Tuple[int, str]]]" = {}
-    unknown: "List[str]" = []
-    lost: "List[str]" = []
+    launcher: Optional[int] = None
+    left: Dict[str, List[Tuple[int, str]]] = {}
+    unknown: List[str] = []
+    lost: List[str] = []
     unstored: int = 0
     at: float = 0.0
 

@@ -3,7 +3,7 @@
 from typing import Dict, List, NamedTuple, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds
-from ipexctl.protocol.journal import RankEnded, RankNote, RankStack, RankStage, RankStarted
+from ipexctl.protocol.rank_records import RankBegun, RankEnded, RankNote, RankStack, RankStage, RankStarted
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.samples import FilePoints, HostSample
 from ipexctl.protocol.timings import Timings
@@ -38,12 +38,10 @@ ProcessesKilled = NamedTuple("ProcessesKilled", [("processes", int)])
 class Cleaned(NamedTuple):
     """Nothing is left on the host but the processes ``left``; ``strays`` outlived the ranks and were ended: names."""
 
-    left: "List[Tuple[int, str]]"
-    strays: "List[str]" = []
+    left: List[Tuple[int, str]]
+    strays: List[str] = []
 
 
-# Wrapper to guard, as a file: the first record, so that a killed wrapper is missed.
-RankBegun = NamedTuple("RankBegun", [("rank", int), ("pid", int)])
 # Keeper to watcher: there is more in the run's files.
 FilesGrown = NamedTuple("FilesGrown", [])
 # Client to keeper and back.
@@ -79,12 +77,12 @@ class RunRow(NamedTuple):
     started: float
     size: int
     state: str
-    hosts: "List[str]"
+    hosts: List[str]
     directory: str
     watchers: int = 0
     reason: str = ""
     seconds: float = 0.0
-    command: "List[str]" = []
+    command: List[str] = []
     output: str = ""
 
 
@@ -93,8 +91,8 @@ OrphanDirectory = NamedTuple("OrphanDirectory", [("run", str), ("directory", str
 
 
 class RunListing(NamedTuple):
-    runs: "List[RunRow]" = []
-    orphans: "List[OrphanDirectory]" = []
+    runs: List[RunRow] = []
+    orphans: List[OrphanDirectory] = []
 
 
 class RunDescription(NamedTuple):
@@ -103,10 +101,10 @@ class RunDescription(NamedTuple):
     run: str
     title: str
     host: str
-    hosts: "Dict[str, NodeSpec]"
-    argv: "List[str]"
+    hosts: Dict[str, NodeSpec]
+    argv: List[str]
     nonce: str
-    timings: "Timings" = Timings()
+    timings: Timings = Timings()
     profile: str = ""  # as in `run_spec.RunSpec`, and so are the next two
     backend: str = ""
     precision: str = ""
@@ -114,7 +112,6 @@ class RunDescription(NamedTuple):
 
 ProcessRow = NamedTuple("ProcessRow", [("pid", int), ("state", str), ("command", str)])
 ProcessesLeft = NamedTuple("ProcessesLeft", [("processes", List[ProcessRow])])
-RankRecord = Union[RankBegun, RankStarted, RankStage, RankNote, RankEnded]  # what a wrapper leaves for its guard
 Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,
     RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankNote,

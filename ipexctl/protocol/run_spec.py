@@ -14,17 +14,17 @@ class RankSpec(NamedTuple):
     """``cpus`` and ``workers`` (cores that oneCCL binds by itself) are CPU numbers, ``membind`` NUMA nodes."""
 
     local: int
-    cpus: "List[int]" = []
-    workers: "List[int]" = []
-    membind: "List[int]" = []
-    env: "Dict[str, str]" = {}
+    cpus: List[int] = []
+    workers: List[int] = []
+    membind: List[int] = []
+    env: Dict[str, str] = {}
 
 
 class NodeSpec(NamedTuple):
     """A host as the keeper knows it. The label is its name for the MPI launcher, ``isa`` the level of its CPU."""
 
     label: str
-    ranks: "List[int]"
+    ranks: List[int]
     directory: str
     python: str
     isa: str = ""
@@ -34,12 +34,12 @@ class HeadSpec(NamedTuple):
     """What only the head receives: how to start the launcher and when to end the run."""
 
     address: str
-    hosts: "Dict[str, NodeSpec]"
-    mpiexec: "List[str]"
-    mpiexec_env: "Dict[str, str]"
+    hosts: Dict[str, NodeSpec]
+    mpiexec: List[str]
+    mpiexec_env: Dict[str, str]
     port: int = 0  # where the ranks meet; 0: the keeper chooses a free one
-    ports: "List[int]" = [0, 0]  # the first and last of those that may be chosen; 0: any
-    files: "Dict[str, str]" = {}  # to be written before the start; "{port}" in them is replaced
+    ports: List[int] = [0, 0]  # the first and last of those that may be chosen; 0: any
+    files: Dict[str, str] = {}  # to be written before the start; "{port}" in them is replaced
     stall_kill: bool = False  # end the run when a stall is grave
     straggler_kill: bool = False
     log_cap: int = 0  # bytes kept of each output; 0: all
@@ -57,13 +57,13 @@ class RunSpec(NamedTuple):
     host: str
     label: str
     size: int
-    argv: "List[str]"  # the interpreter first
+    argv: List[str]  # the interpreter first
     workdir: str
-    env: "Dict[str, str]"
-    ranks: "Dict[int, RankSpec]"
-    proxy_env: "Dict[str, str]"
-    head: "Optional[HeadSpec]" = None
-    preload: "List[Library]" = []
+    env: Dict[str, str]
+    ranks: Dict[int, RankSpec]
+    proxy_env: Dict[str, str]
+    head: Optional[HeadSpec] = None
+    preload: List[Library] = []
     framed: bool = False  # the wrapper has to frame the output: the launcher has no tags
     alone: bool = False  # one rank under Accelerate
     independent: bool = False  # instances that do not know of each other
@@ -73,7 +73,7 @@ class RunSpec(NamedTuple):
     nofile: bool = True  # raise the limit on open files
     backend: str = ""  # and ``precision``: as in `model.launch.Launch`
     precision: str = ""
-    timings: "Timings" = Timings()
+    timings: Timings = Timings()
 
     @property
     def head_spec(self) -> "HeadSpec":

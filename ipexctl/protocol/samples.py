@@ -32,17 +32,17 @@ class HostSample(NamedTuple):
     memory: int
     memory_total: int
     swap: int = 0
-    received: "Dict[str, int]" = {}
-    sent: "Dict[str, int]" = {}
+    received: Dict[str, int] = {}
+    sent: Dict[str, int] = {}
     read: int = 0
     written: int = 0
     switches: int = 0
-    mhz: "Optional[float]" = None
-    throttled: "Optional[int]" = None
-    celsius: "Optional[float]" = None
-    joules: "Optional[float]" = None
-    pressure: "Dict[str, float]" = {}
-    ranks: "List[RankSample]" = []
+    mhz: Optional[float] = None
+    throttled: Optional[int] = None
+    celsius: Optional[float] = None
+    joules: Optional[float] = None
+    pressure: Dict[str, float] = {}
+    ranks: List[RankSample] = []
 
 
 class FilePoints(NamedTuple):
@@ -53,7 +53,7 @@ class FilePoints(NamedTuple):
     rank: int
     source: str
     name: str
-    points: "List[Tuple[int, str]]"
+    points: List[Tuple[int, str]]
 
 
 Sample = Union[HostSample, FilePoints]

@@ -15,7 +15,7 @@ import pytest
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model.events import HostFailed
 from ipexctl.model.launch import Running
-from ipexctl.protocol import frames, journal, messages
+from ipexctl.protocol import frames, journal, messages, rank_records
 from ipexctl.protocol.messages import KINDS, AgentFailed, GuardReady, Message
 from ipexctl.remote.agent import rpc
 from tests.unit.agent.runs import PLAIN, TOKEN, Kept, keeping, remote, until
@@ -96,7 +96,7 @@ def test_l2_a_report_that_a_relay_adds_or_repeats_does_not_count(kept: Kept) -> 
     relay = Relay(kept.port)
     assert start_guard(kept, relay.port) == GuardReady()
     until(lambda: kept.state().state == "running" and len(relay.passed) > 6)
-    relay.to_keeper = KINDS.write(journal.RankEnded(0, "a", 0)) + b"\n"
+    relay.to_keeper = KINDS.write(rank_records.RankEnded(0, "a", 0)) + b"\n"
     until(lambda: kept.over, 30.0)
     assert [failed.failure.code for failed in lost_hosts(kept)] == ["tampered"]
     assert b"RankEnded" not in (kept.directory / "journal.jsonl").read_bytes().split(b"HostLost")[0]

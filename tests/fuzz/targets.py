@@ -43,7 +43,7 @@ from ipexctl.model.json_values import parse_json
 from ipexctl.model.launch import Running
 from ipexctl.model.links import LinkError
 from ipexctl.model.wheels import Lock
-from ipexctl.protocol import frames, journal, messages, seal
+from ipexctl.protocol import frames, journal, messages, rank_records, seal
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.remote.agent import rpc
 from ipexctl.remote.agent.figure_files import MalformedError, compute_masked_crc, read_log_history, read_records
@@ -293,13 +293,15 @@ _TAGGED = joined(
 )
 _RECORDS: SearchStrategy[str] = st.one_of(
     st.builds(
-        lambda *parts: decode(journal.encode_record(journal.RankEnded(*parts))),
+        lambda *parts: decode(journal.encode_record(rank_records.RankEnded(*parts))),
         st.integers(0, 9),
         NAMES,
         st.integers(0, 255),
     ),
     st.builds(lambda pid: decode(journal.encode_record(journal.KeeperStarted(pid))), st.integers(1, 1 << 22)),
-    st.builds(lambda *parts: decode(journal.encode_record(journal.RankStage(*parts))), st.integers(0, 9), NAMES, NAMES),
+    st.builds(
+        lambda *parts: decode(journal.encode_record(rank_records.RankStage(*parts))), st.integers(0, 9), NAMES, NAMES
+    ),
     st.builds(lambda *parts: decode(journal.encode_record(journal.RunEnd(*parts))), NAMES, st.just("done"), NAMES),
     st.builds(
         lambda kind, more: json.dumps({**more, "kind": kind}) + "\n",

@@ -20,7 +20,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, HostFailed, Message, RankEnded, RunEnded, Stamped
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import OutOfMemory
-from ipexctl.protocol import codec, frames, journal, messages, run_spec, session
+from ipexctl.protocol import codec, frames, journal, messages, rank_records, run_spec, session
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.frames import WatchFrame
 from ipexctl.protocol.timings import Timings
@@ -150,7 +150,7 @@ def test_a_damaged_journal_is_told_once_and_the_rest_of_it_is_read() -> None:
     lines = [
         b'{"what": "rank"}\n',
         b"\xff rubbish\n",
-        journal.encode_record(journal.RankEnded(1, "b", 3, at=2.0)),
+        journal.encode_record(rank_records.RankEnded(1, "b", 3, at=2.0)),
         b'{"kind": "RankEnded", "rank": "one"}\n',
         journal.encode_record(journal.RunEnd("r1", "rank", "rank 1 on b failed", at=3.0)),
     ]
@@ -164,7 +164,7 @@ def test_a_damaged_journal_is_told_once_and_the_rest_of_it_is_read() -> None:
 
 def test_a_rank_killed_for_lack_of_memory_says_so_as_a_type_and_in_words() -> None:
     log = RunLog("n0nce", RUNNING)
-    record = journal.RankEnded(1, "b", None, 9, oom=journal.Memory(1, 3, 4))
+    record = rank_records.RankEnded(1, "b", None, 9, oom=rank_records.Memory(1, 3, 4))
     (ended,) = log.read(frames.JOURNAL, journal.encode_record(record))
     assert isinstance(ended, RankEnded)
     assert ended.oom == OutOfMemory(3, 4)
@@ -206,7 +206,7 @@ def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[RunLog, list[Event]
     ids=lambda line: repr(line[:30]),
 )
 def test_a_line_that_is_no_record_is_said_and_counted_and_the_rest_is_read(line: bytes) -> None:
-    good = journal.encode_record(journal.RankEnded(1, "b", status=0, at=2.0))
+    good = journal.encode_record(rank_records.RankEnded(1, "b", status=0, at=2.0))
     _, events = read_journal(good + line + b"\n" + line + b"\n" + good, piece=1 << 16)
     assert len([event for event in events if isinstance(event, RankEnded)]) == 2
     assert [event.code for event in events if isinstance(event, Message)] == ["journal"], "at once, and once"

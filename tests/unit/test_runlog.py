@@ -11,7 +11,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
-from ipexctl.protocol import frames, journal
+from ipexctl.protocol import frames, journal, rank_records
 
 NONCE = "n0nce"
 RUNNING = Running("r1", "node0", ("node0", "node1"), {"host-1": "node1"}, "mpirun -n 2 train.py", "train.py")
@@ -35,7 +35,7 @@ def describe(event: e.Event) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        (journal.RankNote(1, "node1", "goes on without tcmalloc"),
+        (rank_records.RankNote(1, "node1", "goes on without tcmalloc"),
          ("warning", "node1", "rank", "rank 1: goes on without tcmalloc")),
         (journal.HostLost("node1", "no answer for 15 s"), ("LOST", "node1", "lost", "lost (no answer for 15 s)", "")),
         (journal.HostLost("node1", "a line was changed", tampered=True),
@@ -75,12 +75,12 @@ def test_the_run_and_its_ranks_begin() -> None:
     [started] = log.read(frames.JOURNAL, journal.encode_record(journal.Launched(5, 29500, 3.0)))
     assert log.launched
     assert started == e.RunStarted("r1", "node0", ("node0", "node1"), "mpirun -n 2 train.py", 3.0, "train.py")
-    assert read(journal.RankStarted(1, "node1", 9, 10, [0], 4.0)) == [e.RankStage(1, "node1", "start", 4.0)]
-    assert read(journal.RankStage(1, "node1", "import", 5.0)) == [e.RankStage(1, "node1", "import", 5.0)]
+    assert read(rank_records.RankStarted(1, "node1", 9, 10, [0], 4.0)) == [e.RankStage(1, "node1", "start", 4.0)]
+    assert read(rank_records.RankStage(1, "node1", "import", 5.0)) == [e.RankStage(1, "node1", "import", 5.0)]
 
 
 def test_a_record_that_comes_in_pieces_is_read_when_it_is_whole() -> None:
-    log, line = RunLog(NONCE, RUNNING), journal.encode_record(journal.RankStage(1, "node1", "import", 5.0))
+    log, line = RunLog(NONCE, RUNNING), journal.encode_record(rank_records.RankStage(1, "node1", "import", 5.0))
     assert [event for byte in line[:-1] for event in log.read(frames.JOURNAL, bytes([byte]))] == []
     assert len(list(log.read(frames.JOURNAL, line[-1:]))) == 1
 
@@ -88,7 +88,8 @@ def test_a_record_that_comes_in_pieces_is_read_when_it_is_whole() -> None:
 def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"}, True, 5.0)
     text = 'Thread 0x1 (most recent call first):\n  File "train.py", line %d in %s\n'
-    stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text % (rank, "step" + "ab"[rank])) for rank in (0, 1)]
+    steps = [text % (rank, "step" + "ab"[rank]) for rank in (0, 1)]
+    stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", step) for rank, step in enumerate(steps)]
     stalled, warning, *seen, compared, message = read(stall, *stacks, journal.InquiryEnded())
     assert stalled == e.Stalled((0, 1), 300.0, "all", {"0": "S", "1": "S"}, True, 5.0)
     assert describe(warning)[2] == "stalled"
@@ -116,7 +117,7 @@ def test_whoever_came_later_learns_when_all_of_before_was_read() -> None:
 
 def test_stacks_on_request_are_compared_without_a_stall() -> None:
     text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
-    stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
+    stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
     *seen, message = read(journal.StacksRequested("r"), *stacks, journal.InquiryEnded())
     assert [type(event) for event in seen] == [e.RankStack, e.RankStack]
     assert describe(message)[0] == "info"
@@ -126,7 +127,7 @@ def test_stacks_on_request_are_compared_without_a_stall() -> None:
 
 def test_a_stall_during_a_request_is_compared_with_the_stacks_of_the_request() -> None:
     text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
-    stacks = [journal.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
+    stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
     stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"})
     events = read(journal.StacksRequested("r"), stacks[0], stall, stacks[1], journal.InquiryEnded())
     [compared] = [event for event in events if isinstance(event, e.StallCompared)]
@@ -136,17 +137,17 @@ def test_a_stall_during_a_request_is_compared_with_the_stacks_of_the_request() -
 @pytest.mark.parametrize(
     ("record", "cause", "error"),
     [
-        (journal.RankEnded(0, "node0", 0), "", ""),
-        (journal.RankEnded(0, "node0", 1, error="ValueError: x"), "", "ValueError: x"),
-        (journal.RankEnded(0, "node0", signal=15, stopped=True), "stopped", ""),
-        (journal.RankEnded(0, "node0", 1, stopped=True), "", ""),  # it ended by itself, though it had been asked to
-        (journal.RankEnded(0, "node0", 1, by_us=True), "stopped", ""),
-        (journal.RankEnded(0, "node0", 0, by_us=True), "", ""),
-        (journal.RankEnded(0, "node0", lost=True), "lost", ""),
-        (journal.RankEnded(0, "node0", lost=True, by_us=True), "stopped", ""),
+        (rank_records.RankEnded(0, "node0", 0), "", ""),
+        (rank_records.RankEnded(0, "node0", 1, error="ValueError: x"), "", "ValueError: x"),
+        (rank_records.RankEnded(0, "node0", signal=15, stopped=True), "stopped", ""),
+        (rank_records.RankEnded(0, "node0", 1, stopped=True), "", ""),  # it ended by itself, though asked to
+        (rank_records.RankEnded(0, "node0", 1, by_us=True), "stopped", ""),
+        (rank_records.RankEnded(0, "node0", 0, by_us=True), "", ""),
+        (rank_records.RankEnded(0, "node0", lost=True), "lost", ""),
+        (rank_records.RankEnded(0, "node0", lost=True, by_us=True), "stopped", ""),
     ],
 )
-def test_a_rank_ends_by_itself_by_us_or_unseen(record: journal.RankEnded, cause: str, error: str) -> None:
+def test_a_rank_ends_by_itself_by_us_or_unseen(record: rank_records.RankEnded, cause: str, error: str) -> None:
     [end] = read(record)
     assert isinstance(end, e.RankEnded)
     assert (end.cause, end.error, end.status, end.signal) == (cause, error, record.status, record.signal)
@@ -154,13 +155,13 @@ def test_a_rank_ends_by_itself_by_us_or_unseen(record: journal.RankEnded, cause:
 
 def test_a_rank_that_the_kernel_killed_says_so_with_its_memory_and_libraries() -> None:
     libraries = [("libmpi", "/opt/libmpi.so.12", "2021.18.1")]
-    memory = journal.Memory(1, 1 << 30, 1 << 30)
-    [end] = read(journal.RankEnded(1, "node1", signal=9, oom=memory, error="Killed", libraries=libraries))
+    memory = rank_records.Memory(1, 1 << 30, 1 << 30)
+    [end] = read(rank_records.RankEnded(1, "node1", signal=9, oom=memory, error="Killed", libraries=libraries))
     assert isinstance(end, e.RankEnded)
     assert end.oom == OutOfMemory(1 << 30, 1 << 30)
     assert end.error == f"killed by the kernel: {end.oom}"
     assert end.libraries == (LoadedLibrary("libmpi", "/opt/libmpi.so.12", "2021.18.1"),)
-    [end] = read(journal.RankEnded(1, "node1", signal=9, oom=journal.Memory(1, None, None)))
+    [end] = read(rank_records.RankEnded(1, "node1", signal=9, oom=rank_records.Memory(1, None, None)))
     assert isinstance(end, e.RankEnded)
     assert str(end.oom) == "out of memory"
 
@@ -176,7 +177,7 @@ def test_the_end_of_the_run_waits_for_those_who_ask_and_lost_output_is_a_failure
 
 def test_the_first_unreadable_record_is_told_at_once_and_their_number_at_the_end() -> None:
     log = RunLog(NONCE, RUNNING)
-    lines = b'{"what": "rank"}\n' + journal.encode_record(journal.RankStage(2, "node1", "import")) + b"\0\n"
+    lines = b'{"what": "rank"}\n' + journal.encode_record(rank_records.RankStage(2, "node1", "import")) + b"\0\n"
     [warning] = log.read(frames.JOURNAL, lines)
     assert describe(warning)[:3] == ("warning", "node0", "journal")
     [failed] = log.end()

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import BinaryIO, Dict, List, Optional, Union
 
-from ipexctl.protocol import frames, journal, messages, paths, samples
+from ipexctl.protocol import frames, journal, messages, paths, rank_records, samples
 from ipexctl.protocol.frames import WatchFrame, pack_frame, pack_header
 from ipexctl.protocol.messages import KINDS, Message
 from ipexctl.protocol.paths import Role
@@ -194,8 +194,8 @@ def show(argv: "List[str]") -> int:
 
 
 def stacks(argv: "List[str]") -> int:
-    """``stacks RUNDIR REQUEST``: requests the ranks' stacks from the keeper; prints a `journal.RankStack` a line, then
-    `journal.InquiryEnded`. Status 3, and `AgentFailed`, when the run does not go on or nobody answers in time."""
+    """``stacks RUNDIR REQUEST``: requests the ranks' stacks from the keeper; prints a `RankStack` a line, then an
+    `InquiryEnded`. Status 3, and `AgentFailed`, when the run does not go on or nobody answers in time."""
     directory, request = argv
     why = "its keeper did not answer in time"
     try:
@@ -222,7 +222,7 @@ def _print_stacks(directory: str, tail: "_JournalTail", request: str, patience: 
         for line in lines:
             record = journal.KINDS.read(line)
             begun = begun or (isinstance(record, journal.StacksRequested) and record.request == request)
-            if begun and isinstance(record, (journal.RankStack, journal.InquiryEnded)):
+            if begun and isinstance(record, (rank_records.RankStack, journal.InquiryEnded)):
                 print(line.decode())
             if begun and isinstance(record, journal.InquiryEnded):
                 return True

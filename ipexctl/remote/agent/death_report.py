@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Dict
 
 from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
-from ipexctl.protocol.journal import RankEnded
+from ipexctl.protocol.rank_records import RankEnded
 from ipexctl.remote.agent import files, procs
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from ipexctl.protocol import messages, paths, run_spec
+from ipexctl.protocol import paths, rank_records, run_spec
 from ipexctl.protocol.codec import DamagedError, decode, load_object
 from ipexctl.protocol.timings import FRESH
 from ipexctl.remote.agent import procs
@@ -115,11 +115,11 @@ def build_record_path(rank: int, kind: str) -> str:
     return os.path.join(paths.RANKS, "%d.%s%s" % (rank, kind, paths.RECORD))
 
 
-def write_record(directory: str, kind: str, record: "messages.RankRecord") -> str:
+def write_record(directory: str, kind: str, record: "rank_records.RankRecord") -> str:
     """A wrapper's message to its guard. Why it could not be written, or ""; it never raises: a rank does not end
     because there is no space for its record."""
     try:
-        write_json(directory, build_record_path(record.rank, kind), messages.KINDS.to_object(record))
+        write_json(directory, build_record_path(record.rank, kind), rank_records.KINDS.to_object(record))
     except OSError as error:
         return str(error.strerror)
     return ""

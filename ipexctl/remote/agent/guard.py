@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any, Dict, Iterable, List, Optional, Set, Union
 
-from ipexctl.protocol import hooks, journal, messages, paths
+from ipexctl.protocol import hooks, messages, paths, rank_records
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.messages import KINDS, HostBusy
 from ipexctl.protocol.run_spec import RunSpec
@@ -248,14 +248,14 @@ class Guard:
             if record is None:
                 continue
             self.reported.add(name)
-            if isinstance(record, messages.RankBegun):
+            if isinstance(record, rank_records.RankBegun):
                 # One that has died already is missed below, unless it left a record of its end.
                 gone = procs.Process(record.pid, -1, os.getpid(), "X")
                 self.wrappers.add(record.pid)
                 self.alive[record.rank] = self.find_process(record.pid) or gone
                 self.begun = self.last
                 continue
-            if isinstance(record, journal.RankEnded):
+            if isinstance(record, rank_records.RankEnded):
                 self.alive.pop(record.rank, None)
                 self.ended.add(record.rank)
             if not isinstance(record, Unreadable):
@@ -273,9 +273,9 @@ class Guard:
     def report_unseen_end(self, rank: int) -> None:
         """Nobody saw its end."""
         self.ended.add(rank)
-        self.keeper.send(journal.RankEnded(rank, self.spec.host, lost=True, at=time.time()))
+        self.keeper.send(rank_records.RankEnded(rank, self.spec.host, lost=True, at=time.time()))
 
-    def read_record(self, name: str) -> "Union[messages.RankRecord, Unreadable, None]":
+    def read_record(self, name: str) -> "Union[rank_records.RankRecord, Unreadable, None]":
         """The record in a file of a rank; None while it cannot be read. Stages come from the script's own Python."""
         rank, _, kind = name[: -len(paths.RECORD)].partition(".")
         try:
@@ -284,7 +284,7 @@ class Guard:
             return None
         if kind in hooks.STAGES and rank.isdigit():
             at = value.get("at")
-            return journal.RankStage(int(rank), self.spec.host, kind, at if isinstance(at, float) else time.time())
+            return rank_records.RankStage(int(rank), self.spec.host, kind, at if isinstance(at, float) else time.time())
         record = KINDS.from_object(value)
         return record if isinstance(record, RANK_RECORDS) else Unreadable(kind, "no record of a rank")
 
@@ -348,7 +348,7 @@ class Guard:
         return False
 
 
-RANK_RECORDS = (messages.RankBegun, journal.RankStarted, journal.RankNote, journal.RankEnded)
+RANK_RECORDS = (rank_records.RankBegun, rank_records.RankStarted, rank_records.RankNote, rank_records.RankEnded)
 _KINDS = (files.BEGIN, files.START, *hooks.STAGES)  # then notes and END
 
 

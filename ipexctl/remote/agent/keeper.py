@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Dict, List, Optional, Set, Tuple
 
-from ipexctl.protocol import frames, hooks, journal, messages, paths, samples
+from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import Role
@@ -30,6 +30,7 @@ HELD = 1 << 16  # bytes of the journal that wait for space before the reserve is
 DRAIN = 1 << 20  # bytes taken from a pipe at a time
 WAKE = 0.02  # seconds between two messages that wake watchers
 FEW = 1 << 14  # bytes: less in a piece of output is little
+PROGRESS = (rank_records.RankStarted, rank_records.RankStage, rank_records.RankNote)
 _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 
 
@@ -334,9 +335,9 @@ class Keeper:
         if isinstance(message, (samples.HostSample, samples.FilePoints)):
             self.store_sample(host, message)
             return
-        if isinstance(message, journal.RankEnded):
+        if isinstance(message, rank_records.RankEnded):
             self.monitor.note_end(message.rank, message.status == 0, now)
-        elif isinstance(message, (journal.RankStarted, journal.RankStage, journal.RankNote)) and message.rank in ranks:
+        elif isinstance(message, PROGRESS) and message.rank in ranks:
             self.monitor.note_progress(message.rank, now)
         self.check_launcher_end()  # before what came of it
         self.handle_input(keeper_state.FromGuard(host, message))

@@ -5,7 +5,7 @@ import enum
 import signal
 from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
-from ipexctl.protocol import journal, messages
+from ipexctl.protocol import journal, messages, rank_records
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Reason, Record
 from ipexctl.protocol.messages import Message
@@ -124,7 +124,8 @@ class Run(NamedTuple):
     detail: str = ""
     stopped_at: "Optional[float]" = None  # the head's clock at the polite stop
     doubt: "Optional[Doubt]" = None
-    unwitnessed: "Tuple[journal.RankEnded, ...]" = ()  # ends of ranks whose wrappers were killed, by whom is in doubt
+    # Ends of ranks whose wrappers were killed, by whom is in doubt.
+    unwitnessed: "Tuple[rank_records.RankEnded, ...]" = ()
     inquiry: "Optional[Inquiry]" = None
     requests: "Tuple[str, ...]" = ()  # for stacks, that wait for the end of another inquiry
     verdict: str = ""  # why the run is to be stopped once the inquiry is over
@@ -402,11 +403,11 @@ def _on_stacks_reported(run: "Run", host: str, message: "Message", now: "Moment"
     return run._replace(inquiry=inquiry), ()
 
 
-def _on_rank_started(run: "Run", host: str, started: "journal.RankStarted", now: "Moment") -> "Step":
+def _on_rank_started(run: "Run", host: str, started: "rank_records.RankStarted", now: "Moment") -> "Step":
     return run._replace(started=run.started | {started.rank}), (Note(_convert_to_head_time(run, host, started)),)
 
 
-def _on_rank_ended(run: "Run", host: str, end: "journal.RankEnded", now: "Moment") -> "Step":
+def _on_rank_ended(run: "Run", host: str, end: "rank_records.RankEnded", now: "Moment") -> "Step":
     end = _convert_to_head_time(run, host, end)
     run = run._replace(ended={**run.ended, end.rank: now.steady}, started=run.started | {end.rank})
     running = run.state is State.RUNNING
@@ -451,12 +452,12 @@ def _on_cleaned(run: "Run", host: str, cleaned: "messages.Cleaned", now: "Moment
 
 _MESSAGES: "Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]]" = {
     messages.Pong: _on_pong,
-    journal.RankStack: _on_rank_record,
+    rank_records.RankStack: _on_rank_record,
     messages.StacksReported: _on_stacks_reported,
-    journal.RankStarted: _on_rank_started,
-    journal.RankStage: _on_rank_record,
-    journal.RankNote: _on_rank_record,
-    journal.RankEnded: _on_rank_ended,
+    rank_records.RankStarted: _on_rank_started,
+    rank_records.RankStage: _on_rank_record,
+    rank_records.RankNote: _on_rank_record,
+    rank_records.RankEnded: _on_rank_ended,
     messages.ProxyEnded: _on_proxy_ended,
     messages.ProcessesKilled: lambda run, host, killed, now: (run, (Note(journal.Killed(host, killed.processes)),)),
     messages.Cleaned: _on_cleaned,

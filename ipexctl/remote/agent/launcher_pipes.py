@@ -4,7 +4,6 @@ A shim opens its host's pipe, writes the words of a proxy into a file and the fi
 reads from its host's how it is to end."""
 
 import os
-import tempfile
 from contextlib import suppress
 from typing import Iterable, List, Tuple
 
@@ -25,6 +24,8 @@ class LauncherPipes:
             os.mkfifo(os.path.join(self.place, REQUESTS), 0o600)
         except OSError:  # a file system without named pipes, as AFS
             os.rmdir(self.place)
+            import tempfile  # each start of the keeper would pay for it
+
             self.elsewhere = tempfile.mkdtemp(prefix="ipexctl-")
             os.symlink(self.elsewhere, self.place)
             os.mkfifo(os.path.join(self.place, REQUESTS), 0o600)

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
-from ipexctl.protocol import messages, paths
+from ipexctl.protocol import paths
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
@@ -268,6 +268,8 @@ def daemonize() -> bool:
 
 def main(argv: "List[str]") -> int:
     """``prove RUN``: prints the run's living processes as JSON. ``reap RUN``: ends them first."""
+    from ipexctl.protocol import messages  # each wrapper would pay for it
+
     role, run = argv
     groups = find_cgroups(run)
     mark, ends = format_run_mark(run), role == paths.Role.REAP

@@ -5,12 +5,11 @@ A rank's Python answers `STACKS_SIGNAL` by writing the stacks of all its threads
 is stopped or closed that file, is looked at with py-spy where the environment has it. Else its kernel state must do."""
 
 import os
-import subprocess
 import time
 from typing import Dict, Iterator, List, Tuple
 
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
-from ipexctl.protocol.journal import RankStack
+from ipexctl.protocol.rank_records import RankStack
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import procs
 
@@ -109,6 +108,8 @@ def has_file_open(pid: int, path: str) -> bool:
 def _run_py_spy(program: str, pid: int, patience: float) -> str:
     if patience <= 0 or not os.access(program, os.X_OK):
         return ""
+    import subprocess  # each start of a guard would pay for it
+
     line, quiet = [program, "dump", "--nonblocking", "--pid", str(pid)], subprocess.DEVNULL
     try:
         return subprocess.check_output(line, stdin=quiet, stderr=quiet, timeout=patience).decode("utf-8", "replace")

@@ -24,8 +24,7 @@ from typing import Any, Dict, Iterable, List, Optional
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import ERR, OUT, build_frame_head, build_frame_tail, escape_output
 from ipexctl.protocol.hooks import PROFILE_ENV
-from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
-from ipexctl.protocol.messages import RankBegun
+from ipexctl.protocol.rank_records import Memory, RankBegun, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act import agent
-from ipexctl.protocol.journal import RankEnded
+from ipexctl.protocol.rank_records import RankEnded
 from ipexctl.remote.agent import death_report
 
 STACKS = "Current thread\nFatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  <no Python frame>\n"

@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from ipexctl.protocol import messages, paths
-from ipexctl.protocol.journal import RankEnded, RankStarted
+from ipexctl.protocol import messages, paths, rank_records
 from ipexctl.protocol.messages import KINDS
+from ipexctl.protocol.rank_records import RankEnded, RankStarted
 from ipexctl.protocol.run_spec import RankSpec
 from ipexctl.protocol.seal import KEEPER, Greeting
 from ipexctl.protocol.timings import Timings
@@ -220,13 +220,13 @@ class GuardAndKeeper(RuleBasedStateMachine):
             return
         wrapper = self.wrappers[rank] = self.table.born(min(self.guard.proxies))
         script = self.scripts[rank] = self.table.born(wrapper)
-        self.write(files.BEGIN, messages.RankBegun(rank, wrapper))
+        self.write(files.BEGIN, rank_records.RankBegun(rank, wrapper))
         if readable:
             self.write(files.START, RankStarted(rank, "b", wrapper, script, [], 1.0))
         else:
             (self.directory / files.build_record_path(rank, files.START)).write_bytes(b'{"kind": ')
 
-    def write(self, kind: str, record: messages.RankRecord) -> None:
+    def write(self, kind: str, record: rank_records.RankRecord) -> None:
         if self.directory.exists():
             files.write_record(str(self.directory), kind, record)
 

@@ -19,7 +19,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import CleanupChecked, Ended, Stamped, Started
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal, messages
-from ipexctl.protocol.journal import RankEnded, RankStarted
+from ipexctl.protocol.rank_records import RankEnded, RankStarted
 from ipexctl.remote.agent.keeper_state import (
     Close,
     Disconnect,

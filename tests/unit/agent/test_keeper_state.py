@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ipexctl.protocol import journal, messages
 from ipexctl.protocol.codec import Unreadable
-from ipexctl.protocol.journal import RankEnded, RankStage, RankStarted, Reason
+from ipexctl.protocol.journal import Reason
+from ipexctl.protocol.rank_records import RankEnded, RankStage, RankStarted
 from ipexctl.protocol.run_spec import NodeSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent.keeper_state import (

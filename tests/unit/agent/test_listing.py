@@ -21,7 +21,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, CleanupChecked, Message, RunStarted, StepEnded, StepStarted
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
-from ipexctl.protocol import frames, journal, messages
+from ipexctl.protocol import frames, journal, messages, rank_records
 from ipexctl.protocol.messages import RunListing, StopRun
 from ipexctl.protocol.paths import ERR, KEEPER, OUT, ROLE, RUNS, Role
 from ipexctl.protocol.paths import SPEC as SPEC_FILE
@@ -210,7 +210,7 @@ def play_guard(kept: Kept, over: threading.Event) -> None:
             if isinstance(message, messages.Ping):
                 guard.send(messages.Pong(message.sent, message.sent))
             elif isinstance(message, messages.ReportStacks):
-                guard.send(journal.RankStack(0, "a", 7, "S", "do_wait", STACK, 1.0))
+                guard.send(rank_records.RankStack(0, "a", 7, "S", "do_wait", STACK, 1.0))
                 guard.send(messages.StacksReported())
     guard.close()
 

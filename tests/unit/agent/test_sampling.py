@@ -17,7 +17,7 @@ import pytest
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model import events as e
 from ipexctl.model.launch import Running
-from ipexctl.protocol import frames, journal, messages, paths, run_spec
+from ipexctl.protocol import frames, messages, paths, rank_records, run_spec
 from ipexctl.protocol.samples import KINDS, FilePoints, HostSample, RankSample, encode_sample
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, sampling
@@ -63,9 +63,9 @@ def rank(kept: Kept) -> Iterator[tuple[int, int]]:
     assert wrapper.stdout is not None
     script = int(wrapper.stdout.readline())
     try:
-        files.write_record(str(kept.directory), files.BEGIN, messages.RankBegun(0, wrapper.pid))
+        files.write_record(str(kept.directory), files.BEGIN, rank_records.RankBegun(0, wrapper.pid))
         files.write_record(
-            str(kept.directory), files.START, journal.RankStarted(0, "a", wrapper.pid, script, [], time.time())
+            str(kept.directory), files.START, rank_records.RankStarted(0, "a", wrapper.pid, script, [], time.time())
         )
         yield wrapper.pid, script
     finally:

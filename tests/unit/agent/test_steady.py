@@ -18,8 +18,8 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_control import RunFollower
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
-from ipexctl.protocol import messages, paths
-from ipexctl.protocol.journal import RankEnded, RankStarted
+from ipexctl.protocol import paths, rank_records
+from ipexctl.protocol.rank_records import RankEnded, RankStarted
 from ipexctl.protocol.run_spec import RankSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, rpc
@@ -161,9 +161,9 @@ def test_rounds_are_rare_once_all_ranks_run_and_none_of_them_ends_unseen(tmp_pat
             return guard.compute_pause(now)
 
         begun = guard.last
-        files.write_record(str(tmp_path), files.BEGIN, messages.RankBegun(0, wrapper.pid))
+        files.write_record(str(tmp_path), files.BEGIN, rank_records.RankBegun(0, wrapper.pid))
         assert pause(begun + 6.0) == timings.tick, "rank 1 has not begun"
-        files.write_record(str(tmp_path), files.BEGIN, messages.RankBegun(1, wrapper.pid))
+        files.write_record(str(tmp_path), files.BEGIN, rank_records.RankBegun(1, wrapper.pid))
         assert pause(begun + 7.0) == timings.tick, "it has only just begun"
         assert pause(begun + 13.0) == timings.steady
         guard.ends.clear()

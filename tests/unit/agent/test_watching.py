@@ -21,9 +21,9 @@ from ipexctl.act.run_control import RunFollower
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.hosts import Host
-from ipexctl.protocol.journal import RankStarted
 from ipexctl.protocol.messages import FilesGrown
 from ipexctl.protocol.paths import AGENT, KEEPER, OUT, ROLE
+from ipexctl.protocol.rank_records import RankStarted
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
 from tests.unit.agent.runs import TIMINGS, Kept, keeping, remote, until
