@@ -136,6 +136,8 @@ def cases(
     found = [
         Case("ipexctl sync", [*IPEXCTL, "sync", source, "-f", ground.hostfile], env, fits, before=before),
         shell("rsync, tuned ssh", f"rsync -a -e '{ssh}' {source}/ $0:{there}/"),
+        # It waits for the disk, as sync does, so that a host that loses power keeps what was answered.
+        shell("rsync --fsync, tuned ssh", f"rsync -a --fsync -e '{ssh}' {source}/ $0:{there}/"),
         shell("tar over tuned ssh", f'tar -C {source} -cf - . | {ssh} $0 "mkdir -p {there} && tar -C {there} -xf -"'),
         shell("scp -r, tuned ssh", f"scp -q -r -F {ground.place}/tuned {source} $0:{there}"),
     ]  # fmt: skip
