@@ -1,6 +1,6 @@
 """A script of PyTorch whose pace is measured in it: paced.py SAMPLES SCRIPT ARGUMENTS…
 
-Rank 0 prints a last line of JSON: samples per second of all ranks (``SAMPLES`` of each rank in a step) between the end
+Rank 0 prints a line of JSON: samples per second of all ranks (``SAMPLES`` of each rank in a step) between the end
 of the tenth step and the end of the last; the same by the step that is slower than a quarter of them, which shows the
 pace where other work disturbs the measurement; CPU milliseconds of rank 0 per step; and the settings that it runs with.
 Ranks that only mpirun has numbered get ``RANK`` and its companions here, as Accelerate does it.
@@ -38,7 +38,9 @@ def main() -> None:
     sys.argv = [script, *words]
     runpy.run_path(script, run_name="__main__")
     if os.environ.get("RANK", "0") == "0":
-        print(json.dumps(summarize(moments[WARM - 1 :], int(samples))), flush=True)
+        # In one piece: ranks of torchrun share an output, and an unbuffered print writes a line and its end apart.
+        sys.stdout.write(f"\n{json.dumps(summarize(moments[WARM - 1 :], int(samples)))}\n")
+        sys.stdout.flush()
 
 
 def summarize(moments: list[tuple[float, float]], samples: int) -> dict[str, object]:

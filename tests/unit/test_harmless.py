@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import parse_known_errors
@@ -18,6 +20,13 @@ def test_an_entry_finds_its_own_messages_and_says_why_and_from_where(entry) -> N
     assert [find_harmless(line) for line in entry.message] == [entry.code] * len(entry.message)
     assert re.fullmatch(r"[A-Z\w'].*[^.]\.", entry.why)
     assert "\n" not in entry.why
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
+@given(data=st.data())
+def test_a_line_that_a_pattern_finds_has_one_of_its_words(entry, data) -> None:  # type: ignore[no-untyped-def]
+    line = data.draw(st.from_regex(entry.pattern))
+    assert any(word in line for word in entry.words)
 
 
 @pytest.mark.parametrize(

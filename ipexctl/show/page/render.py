@@ -342,19 +342,18 @@ def _render_logs(logs: Sequence[RankLog], launcher: Sequence[LogLine], prefix: s
     room = _LOGS // max(len(logs), 1)
     parts = [_render_log(log, room, prefix) for log in logs]
     if launcher:
-        lines = Markup("").join(_render_line(line) for line in launcher[-200:])
+        lines = Markup("".join(_render_line(line) for line in launcher[-200:]))
         parts.append(
             _LOG.format(f"{prefix}mpirun", "mpirun", "", pluralize(len(launcher), "line"), "Lines of mpirun", lines)
         )
     return Markup("\n").join(parts)
 
 
-def _render_line(line: LogLine) -> Markup:
+def _render_line(line: LogLine) -> str:
+    """Markup, as a string: a page has tens of thousands of lines, and `Markup` would copy each of them."""
     classes = " ".join(name for name, holds in (("e", line.error), ("h", line.harmless)) if holds)
     attribute = f' class="{classes}"' if classes else ""
-    text = escape(clean(strip_colours(line.text)))
-    # Not by Markup.format, which takes five times as long: a page has tens of thousands of lines.
-    return Markup(f'<p data-t="{_format_moment(line.at)}"{attribute}>{text}</p>')
+    return f'<p data-t="{_format_moment(line.at)}"{attribute}>{escape(clean(strip_colours(line.text)))}</p>'
 
 
 def _format_moment(at: float) -> str:
@@ -364,7 +363,7 @@ def _format_moment(at: float) -> str:
 
 def _render_log(log: RankLog, room: int, prefix: str) -> Markup:
     """The lines of a rank, as many as ``room`` characters hold: a quarter of it from the beginning."""
-    rendered: list[Markup] = []
+    rendered: list[str] = []
     head_room = room // 4
     lines, gap, omitted = log.lines, log.gap or len(log.lines), log.omitted
     at = 0
@@ -372,7 +371,7 @@ def _render_log(log: RankLog, room: int, prefix: str) -> Markup:
         rendered.append(_render_line(lines[at]))
         head_room -= len(rendered[-1])
         at += 1
-    end: list[Markup] = []
+    end: list[str] = []
     end_room, last = room - sum(map(len, rendered)), len(lines)
     floor = max(at, log.gap) if log.omitted else at
     while last > floor and end_room > 0:
@@ -388,7 +387,7 @@ def _render_log(log: RankLog, room: int, prefix: str) -> Markup:
     about = pluralize(len(lines), "line") + (f", {harmless} of them harmless" if harmless else "")
     who = f"rank {log.rank}"
     return _LOG.format(
-        f"{prefix}rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", Markup("").join(rendered)
+        f"{prefix}rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", Markup("".join(rendered))
     )
 
 
