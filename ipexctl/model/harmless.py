@@ -38,7 +38,7 @@ def read_harmless() -> Mapping[str, HarmlessMessage]:
 @cache
 def _compile_words() -> re.Pattern[str]:
     """The words of all entries. A page has tens of thousands of lines, nearly all without any: this search takes a
-    tenth of the time of all patterns."""
+    fifth of the time of all patterns, or less."""
     return re.compile("|".join(re.escape(word) for entry in read_harmless().values() for word in entry.words))
 
 
