@@ -1,6 +1,6 @@
 """What is recorded of single ranks: a wrapper leaves it for its guard as files, the keeper writes it into the journal.
 
-A module of its own, because each rank's wrapper needs these types and no others, and a type takes time to make."""
+A module of its own: each rank's wrapper needs none of the other messages and records, and a type takes time to make."""
 
 from typing import List, NamedTuple, Optional, Tuple, Union
 
@@ -79,6 +79,6 @@ class RankStack(NamedTuple):
     at: float = 0.0
 
 
-RankRecord = Union[RankBegun, RankStarted, RankStage, RankNote, RankEnded]  # what a wrapper leaves for its guard
+RankRecord = Union[RankBegun, RankStarted, RankNote, RankEnded]  # what a wrapper leaves for its guard
 
 KINDS: "Kinds[RankRecord]" = Kinds(RankRecord)

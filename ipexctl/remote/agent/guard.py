@@ -275,7 +275,7 @@ class Guard:
         self.ended.add(rank)
         self.keeper.send(rank_records.RankEnded(rank, self.spec.host, lost=True, at=time.time()))
 
-    def read_record(self, name: str) -> "Union[rank_records.RankRecord, Unreadable, None]":
+    def read_record(self, name: str) -> "Union[rank_records.RankRecord, rank_records.RankStage, Unreadable, None]":
         """The record in a file of a rank; None while it cannot be read. Stages come from the script's own Python."""
         rank, _, kind = name[: -len(paths.RECORD)].partition(".")
         try:
@@ -285,8 +285,8 @@ class Guard:
         if kind in hooks.STAGES and rank.isdigit():
             at = value.get("at")
             return rank_records.RankStage(int(rank), self.spec.host, kind, at if isinstance(at, float) else time.time())
-        record = KINDS.from_object(value)
-        return record if isinstance(record, RANK_RECORDS) else Unreadable(kind, "no record of a rank")
+        record = rank_records.KINDS.from_object(value)
+        return Unreadable(kind, "no record of a rank") if isinstance(record, Unreadable) else record
 
     def finish_run(self) -> bool:
         """Ends all that is left but the keeper's own, reports what could not be ended, takes its files along. False."""
@@ -348,7 +348,6 @@ class Guard:
         return False
 
 
-RANK_RECORDS = (rank_records.RankBegun, rank_records.RankStarted, rank_records.RankNote, rank_records.RankEnded)
 _KINDS = (files.BEGIN, files.START, *hooks.STAGES)  # then notes and END
 
 
