@@ -57,6 +57,7 @@ class RankEnded(NamedTuple):
     stopped: bool = False  # its wrapper had been asked to end
     lost: bool = False
     unheard: bool = False  # the launcher's part on its host had ended before
+    ending: bool = False  # its guard had begun to end the ranks of its host before, by that host's own clock
     by_us: bool = False  # the keeper's verdict: it ended because the run was being ended
     oom: Optional[Memory] = None  # the kernel killed it for lack of memory
     error: str = ""

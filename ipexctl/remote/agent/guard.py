@@ -98,6 +98,7 @@ class Guard:
         self.wrappers: "Set[int]" = set()  # of all ranks, also of those that have ended
         self.proxies: "Set[int]" = set()
         self.missing = ""  # what a proxy needs here, and ends without a word where it is not
+        self.ending_since: Optional[float] = None  # when it began to end the ranks, by this host's clock
         self.orphaned = False  # a wrapper's parent, Hydra's proxy for its rank, has died
         self.last = self.begun = time.monotonic()  # when its last round began, and its last rank
         self.sampler: "Optional[Sampler]" = None
@@ -170,8 +171,9 @@ class Guard:
         elif isinstance(message, messages.RanksPort):
             files.write_json(self.directory, paths.PORT, {"port": message.port})
         elif isinstance(message, messages.Terminate):
+            self.ending_since = self.ending_since or time.time()
             with suppress(OSError):  # only a wrapper that begins at this moment misses it: the hard stop is for that
-                files.write_json(self.directory, paths.ENDING, {"at": time.time()})
+                files.write_json(self.directory, paths.ENDING, {"at": self.ending_since})
             found = self.find_rank_processes()
             self.send_signal(found, signal.SIGTERM)
             self.send_signal(found, signal.SIGCONT)
@@ -258,6 +260,7 @@ class Guard:
             if isinstance(record, rank_records.RankEnded):
                 self.alive.pop(record.rank, None)
                 self.ended.add(record.rank)
+                record = record._replace(ending=self.ending_since is not None and record.at >= self.ending_since)
             if not isinstance(record, Unreadable):
                 self.keeper.send(record)
         for rank, process in list(self.alive.items()):

@@ -419,17 +419,25 @@ def _on_rank_ended(run: "Run", host: str, end: "rank_records.RankEnded", now: "M
         return _start_doubt(run, "the wrapper of rank %d on %s was killed" % (end.rank, host), end.at, now), ()
     if end.unheard and running:
         run = _start_doubt(run, "mpirun's proxy on %s ended before its ranks" % host, end.at, now)
-    within = run.clocks[host].within or 0.0
-    before = run.stopped_at is not None and end.at < run.stopped_at - within  # reported late, ended by itself
-    before = before and not (end.lost and _was_launcher_killed(run))
-    after = run.doubt is not None and end.at > run.doubt.since + within
-    end = end._replace(by_us=not (running or before) or after or end.unheard)
+    before = running or _ended_before_stop(run, host, end)
+    after = run.doubt is not None and end.at > run.doubt.since + (run.clocks[host].within or 0.0)
+    end = end._replace(by_us=not before or after or end.unheard)
     if end.status == 0 or end.by_us or alone:
         return run, (Note(end),)
     if end.stopped and end.signal:
         return _start_doubt(run, "mpirun ended rank %d on %s" % (end.rank, host), end.at, now), (Note(end),)
     run, actions = _stop_run(run, Reason.RANK, "rank %d on %s failed" % (end.rank, host), now)
     return run, (Note(end), *actions)
+
+
+def _ended_before_stop(run: "Run", host: str, end: "rank_records.RankEnded") -> bool:
+    """Whether an end that is reported after the stop came before it, so that it is the rank's own."""
+    if not end.lost and not end.stopped and end.signal not in (signal.SIGTERM, signal.SIGKILL):
+        return not end.ending  # nobody had asked it to end: its host's one clock tells, without a doubt
+    # mpirun ends the others by signals as soon as it has seen one fail, before the order of the guard.
+    if run.stopped_at is None or (end.lost and _was_launcher_killed(run)):
+        return False
+    return end.at < run.stopped_at - (run.clocks[host].within or 0.0)
 
 
 def _on_proxy_ended(run: "Run", host: str, proxy: "messages.ProxyEnded", now: "Moment") -> "Step":

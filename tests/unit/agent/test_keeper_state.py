@@ -146,11 +146,33 @@ def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
     assert history.end().reason == Reason.RANK
 
 
-def test_a_rank_that_had_failed_before_the_stop_is_no_rank_that_we_ended() -> None:
+@pytest.mark.parametrize(
+    ("how", "by_us"),
+    [
+        ({"status": 1}, False),
+        ({"signal": 11}, False),
+        ({"status": 1, "ending": True}, True),
+        ({"signal": 11, "ending": True}, True),
+        ({"status": 1, "stopped": True}, True),  # mpirun's order may come before that of the guard
+        ({"signal": 15}, True),
+        ({"signal": 9}, True),
+    ],
+)
+@pytest.mark.parametrize("at", [CLOCK + 0.1999, CLOCK + 0.2001])
+def test_whether_a_rank_failed_by_itself_is_said_by_its_hosts_clock_however_late_it_is_reported(
+    how: dict[str, Any], by_us: bool, at: float
+) -> None:
+    history = History().started().after(0.1, FromGuard("a", messages.Pong(CLOCK, CLOCK + 0.05)))  # ± 0.11 s
+    history.after(0.1, FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.2)))
+    history.after(0.01, FromGuard("a", RankEnded(0, "a", at=at, **how)))
+    assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False), (0, by_us)]
+
+
+def test_a_rank_that_was_killed_before_the_stop_is_no_rank_that_we_ended() -> None:
     history = History().started().feed(FromGuard("a", messages.Pong(CLOCK, CLOCK)))
     history.after(0.2, FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.1)))
-    history.feed(FromGuard("a", RankEnded(0, "a", status=1, at=CLOCK + 0.1)))
-    history.feed(FromGuard("b", RankEnded(2, "b", status=1, at=CLOCK + 0.3)))
+    history.feed(FromGuard("a", RankEnded(0, "a", signal=9, at=CLOCK + 0.1)))
+    history.feed(FromGuard("b", RankEnded(2, "b", signal=9, at=CLOCK + 0.3)))
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False), (0, False), (2, True)]
 
 
