@@ -81,11 +81,13 @@ drills: $(VENV)/.dev
 	@sh tools/system.sh test
 	IPEXCTL_DRILLS=10 $(PYTEST) -v tests/e2e/test_drills.py tests/integration/test_install_killed.py
 
-# Texts of strangers against each parser (tests/fuzz), for so many seconds each, with other examples each time; then the
-# property tests in the same way, once.
+# Texts of strangers against each parser (tests/fuzz), with other examples each time: for so many seconds each those of its
+# grammar, and as long such as reach new code, where atheris has a wheel; then the property tests in the same way, once.
 SECONDS ?= 60
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(SECONDS)
+	@if $(BIN)/python -c 'import atheris' 2>/dev/null; then $(BIN)/python -m tests.fuzz.guided $(SECONDS); \
+		else echo 'not guided: atheris has no wheel for this Python or machine'; fi
 	$(PYTEST) -q $(PARALLEL) -m hypothesis --hypothesis-profile fuzz tests/unit
 
 # Each line of what decides is executed by the tests of `make fast`; else this names it and fails.

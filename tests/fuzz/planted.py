@@ -1,0 +1,21 @@
+"""A parser with a fault that no text of its grammar shows: what coverage-guided fuzzing is tried on."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tests.fuzz.targets import Target
+
+
+def parse(data: bytes) -> bool:
+    """Letter by letter, for each line that is reached is a hint."""
+    if data[:1] != b"{":
+        return True
+    if data[1:2] != b"x":
+        return True
+    if data[2:3] != b"}":
+        return True
+    raise KeyError("planted")
+
+
+TARGETS = (Target("planted", st.just(b"harmless"), parse), Target("sound", st.just(b"harmless"), lambda data: True))
