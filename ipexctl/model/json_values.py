@@ -69,8 +69,14 @@ class Record:
             raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __repr__(self) -> str:
-        values = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+        names = _list_shown_fields(type(self))  # type: ignore[arg-type]  # as above
+        values = [f"{name}={getattr(self, name)!r}" for name in names]
         return f"{type(self).__qualname__}({', '.join(values)})"
+
+
+@cache
+def _list_shown_fields(kind: type[Record]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind) if each.repr)
 
 
 @cache

@@ -9,6 +9,8 @@ def printable(text: str, limit: int = 80) -> str:
 
     Format characters (bidirectional overrides, zero-width ones) and separators count as unprintable; bytes that were
     not UTF-8 (surrogates, as Python decodes file names) are shown as the byte they were."""
+    if len(text) <= limit and text.isprintable():
+        return text
     shown = "".join(char if char.isprintable() else escape_char(char) for char in text[: limit + 1])
     return shown if len(text) <= limit else shown[:limit] + "…"
 

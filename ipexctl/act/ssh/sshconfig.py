@@ -17,7 +17,7 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -278,15 +278,21 @@ class HostOptions:
 
     def get_paths(self, name: str) -> tuple[str, ...]:
         """The words of an option that names files, their tokens and ``${VARIABLES}`` replaced. Raises `UsageError`."""
-        options, tokens = self._options.get(name, ()), self._build_tokens()
+        options = self._options.get(name, ())
+        tokens = self._build_needed_tokens(options)
         return tuple(_expand_tokens(word, tokens, each.place, os.environ) for each in options for word in each.words)
 
     def get_proxy(self, name: str) -> tuple[str, ...]:
         """ProxyCommand or ProxyJump, their tokens replaced; () for "none". Raises `UsageError`."""
-        options, tokens = self._options.get(name, ()), self._build_tokens()
-        tokens = {token: tokens[token] for token in "hknpr"}
+        options = self._options.get(name, ())
+        tokens = {token: text for token, text in self._build_needed_tokens(options).items() if token in "hknpr"}
         words = (_expand_tokens(word, tokens, option.place) for option in options for word in option.words)
         return tuple(word for word in words if word != "none")
+
+    def _build_needed_tokens(self, options: Iterable[_Option]) -> Mapping[str, str]:
+        """None where no word has a percent sign, as most: they take longer than all else that is asked of a host."""
+        needed = any("%" in word for option in options for word in option.words)
+        return self._build_tokens() if needed else {}
 
     def _build_tokens(self) -> Mapping[str, str]:
         local, port = socket.gethostname(), self.get_word("port", "22")

@@ -172,13 +172,15 @@ class _Question:
     statuses: set[int] = field(default_factory=set)
 
 
+_ASIDE = re.compile(rb"(asked|told|ended) ([^\n]*)\n")
+
+
 def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
     """The questions that answered in lines of their own, and the answer without those lines."""
     questions: dict[str, _Question] = {}
-    seam = nonce[24:].encode() or nonce.encode()
+    seam, mark = nonce[24:].encode() or nonce.encode(), nonce.encode() + b" "
 
-    def take(match: re.Match[bytes]) -> bytes:
-        word, payload = match[1], match[2]
+    def take(word: bytes, payload: bytes) -> None:
         status = 0
         if word == b"ended":
             number, _, payload = payload.partition(b" ")
@@ -192,10 +194,18 @@ def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question],
             question.statuses.add(status)
         else:
             question.lines += text.split(seam)
-        return b""
 
-    framed = re.sub(re.escape(nonce.encode()) + rb" (asked|told|ended) ([^\n]*)\n", take, answer)
-    return questions, framed
+    rest: list[bytes] = []
+    kept = at = 0
+    while (at := answer.find(mark, at)) >= 0:  # each host has a nonce of its own: a pattern of it costs more to compile
+        match = _ASIDE.match(answer, at + len(mark))
+        if match is None:
+            at += len(mark)
+            continue
+        take(match[1], match[2])
+        rest.append(answer[kept:at])
+        kept = at = match.end()
+    return questions, b"".join((*rest, answer[kept:]))
 
 
 def _decode_body(body: bytes, cap: int) -> str:
