@@ -38,14 +38,15 @@ def build_archive() -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as packed:
 
-        def add(name: str, data: str | bytes) -> None:
-            packed.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED, 1)
+        def add(name: str, data: str | bytes, method: int = zipfile.ZIP_DEFLATED) -> None:
+            packed.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, method, 1)
 
         for package in _PACKAGES:
             add(f"{package.replace('.', '/')}/__init__.py", "")
         for module in _list_agent_modules():
             place = "__main__" if module.endswith("__main__") else f"ipexctl/{module.replace('.', '/')}"
-            add(f"{place}.pyc", _COMPILED + marshal.dumps(_read_code(module)))
+            # As it is: each of a run's programs on a host would load zlib, and inflate it anew.
+            add(f"{place}.pyc", _COMPILED + marshal.dumps(_read_code(module)), zipfile.ZIP_STORED)
             add(f"{place}.py", read_source(module))
     return out.getvalue()
 
