@@ -20,6 +20,7 @@ import fcntl
 import glob
 import hashlib
 import hmac
+import io
 import json
 import os
 import pwd
@@ -128,6 +129,8 @@ class InstallSession:
         self.venv = arguments.pop("venv")
         self.base = self.venv + ".d"
         self.target = os.path.join(self.base, arguments.pop("id", ""))
+        if name != "inspect":  # which tells of it
+            check_store(self.base)
         succeeded = False
         try:
             answer = COMMANDS[name].answer(self, **arguments)
@@ -138,6 +141,8 @@ class InstallSession:
 
     def end(self) -> None:
         """Takes the tokens back, and undoes what is half-done if the lock is ours. Leaves no empty directories."""
+        if find_store_fault(self.base):
+            return
         for path in self.tokens:
             remove_path(path)
         if self.state is State.ACTIVE and self.decides:
@@ -169,15 +174,8 @@ class InstallSession:
         near = find_nearest_directory(base)
         if kind != "foreign" and find_obstacle(near):
             kind, why = "foreign", find_obstacle(near)
-        if os.path.lexists(base):
-            info = os.lstat(base)
-            if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-                kind, why = "foreign", "%s is not a directory of %s" % (base, get_user_name())
-            elif info.st_mode & 0o022:
-                kind, why = (
-                    "foreign",
-                    "%s can be written by others (mode %04o): chmod go-w it" % (base, info.st_mode & 0o7777),
-                )
+        if find_store_fault(base):
+            kind, why = "foreign", find_store_fault(base)
         names: Set[str] = set(os.listdir(base)) if kind == "ours" else set()
         leftovers = names - {*NOT_ENVIRONMENTS, active} | names & {"wheels"}
         arrived = [os.path.join(base, "wheels", name) for name in list_directory(os.path.join(base, "wheels"))]
@@ -188,7 +186,7 @@ class InstallSession:
             kind=kind,
             why=why,
             active=active,
-            complete=list_environments(base),
+            complete=list_environments(base) if kind != "foreign" else [],
             leftovers=sorted(leftovers, key=lambda name: (name == "tmp", name)),
             packages=list_packages(venv) if active and os.path.exists(os.path.join(venv, "bin", "python")) else None,
             free=free + sum(map(os.path.getsize, arrived)),
@@ -206,11 +204,13 @@ class InstallSession:
     @register_command(*ANYTIME)
     def measure_rate(self, url: str, login: str, seconds: float, most: int) -> messages.DownloadRate:
         """Bytes a second at which this host downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
-        import urllib.request  # slow to import, and few sessions need it
+        import http.client  # slow to import, and few sessions need them
+        import urllib.request
 
         request = urllib.request.Request(url, headers={"Range": "bytes=0-%d" % (most - 1), "User-Agent": "ipexctl"})
-        if login:
-            request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+        if login:  # unredirected: not for a host to which the index sends us
+            proof = "Basic " + base64.b64encode(login.encode()).decode()
+            request.add_unredirected_header("Authorization", proof)
         begun, received = time.time(), 0
         try:
             with urllib.request.urlopen(request, timeout=seconds + 2) as answer:
@@ -218,7 +218,7 @@ class InstallSession:
                     received += len(piece)
                     if received >= most or time.time() - begun > seconds:
                         break
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             return messages.DownloadRate(0.0)
         return messages.DownloadRate(received / max(time.time() - begun, 1e-6))
 
@@ -232,6 +232,7 @@ class InstallSession:
     def leave_token(self, name: str) -> None:
         """Leaves a token, by which hosts that share a file system find each other."""
         path = os.path.join(self.base, "tokens", name)
+        make_store(self.base)
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         self.tokens.append(path)
         with open(path, "w") as file:
@@ -247,7 +248,7 @@ class InstallSession:
         """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder."""
         path = os.path.join(self.base, "lock")
         while True:
-            os.makedirs(self.base, mode=0o755, exist_ok=True)
+            make_store(self.base)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -293,8 +294,9 @@ class InstallSession:
     @register_command(*LOCK_HELD)
     def make_room(self, files: List[Dict[str, Any]]) -> messages.Present:
         """Creates the directories for these files; those that are there already, byte for byte."""
-        for name in ("wheels", "bin"):
-            os.makedirs(os.path.join(self.base, name), mode=0o755, exist_ok=True)
+        for name, mode in (("wheels", 0o700), ("bin", 0o755)):
+            os.makedirs(os.path.join(self.base, name), mode=mode, exist_ok=True)
+            os.chmod(os.path.join(self.base, name), mode)
         arrived = [(item, os.path.join(self.base, item["target"])) for item in files]
         arrived = [(item, path) for item, path in arrived if get_readable_size(path) == item["size"]]
         return messages.Present([item["target"] for item, path in arrived if hash_file(path) == item["sha256"]])
@@ -304,65 +306,50 @@ class InstallSession:
     @register_command(*LOCK_HELD)
     def serve(self, address: str, files: List[str]) -> messages.Offer:
         """Serves these files (paths below the store) to other hosts over HTTP at this address as long as this process
-        lives, to `VISITORS` at a time.
+        lives.
 
         A request without the token in its header gets nothing; the receiver checks the size and hash of each file."""
-        from http.server import BaseHTTPRequestHandler, HTTPServer
-        from socketserver import ThreadingMixIn
         from urllib.parse import quote
 
-        token = base64.b16encode(os.urandom(16)).decode().lower()
+        token = make_token()
         allowed = {"/" + quote(name): os.path.join(self.base, name) for name in files}
-        visitors = threading.BoundedSemaphore(VISITORS)
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 60
-
-            def do_GET(self) -> None:
-                path = allowed.get(self.path)
-                proof = (self.headers.get("Authorization") or "").encode("latin-1")
-                if not hmac.compare_digest(proof, b"Bearer " + token.encode()):
-                    self.send_error(403)
-                    return
-                if path is None or not os.path.isfile(path):
-                    self.send_error(404)
-                    return
+        def answer(visitor: Any) -> None:
+            path = allowed.get(visitor.path)
+            proof = (visitor.headers.get("Authorization") or "").encode("latin-1")
+            if not hmac.compare_digest(proof, b"Bearer " + token.encode()):
+                visitor.send_error(403)
+            elif path is None or not os.path.isfile(path):
+                visitor.send_error(404)
+            else:
                 with open(path, "rb") as file:
-                    self.send_response(200)
-                    self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
-                    self.end_headers()
-                    shutil.copyfileobj(file, self.wfile, 1 << 20)
+                    send_body(visitor, file, os.fstat(file.fileno()).st_size)
 
-            def log_message(self, *_: Any) -> None:
-                pass
+        return messages.Offer(start_server(address, answer), token)
 
-        class Server(ThreadingMixIn, HTTPServer):
-            daemon_threads = True
-            address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    def serve_confirmation(self, address: str) -> messages.Offer:
+        """Tells other hosts, like `serve`, whether all stay with the new environment (see `is_confirmed`). The token
+        does not travel: each side proves by the other's question that it knows it."""
+        token, confirmed = make_token(), os.path.join(self.base, CONFIRMED)
 
-            def process_request(self, request: Any, client: Any) -> None:
-                if visitors.acquire(blocking=False):
-                    super().process_request(request, client)
-                else:
-                    self.shutdown_request(request)
+        def answer(visitor: Any) -> None:
+            question = visitor.path[1:]
+            proof = (visitor.headers.get("Authorization") or "").encode("latin-1")
+            if not hmac.compare_digest(proof, prove_token(token, "asks", question)):
+                visitor.send_error(403)
+            elif not os.path.isfile(confirmed):
+                visitor.send_error(404)
+            else:
+                body = prove_token(token, "stays", question)
+                send_body(visitor, io.BytesIO(body), len(body))
 
-            def process_request_thread(self, request: Any, client: Any) -> None:
-                try:
-                    super().process_request_thread(request, client)
-                finally:
-                    visitors.release()
-
-            def handle_error(self, *_: Any) -> None:
-                pass  # the receiver has gone away, and reports that to its own controller
-
-        server = Server((address, 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return messages.Offer(server.server_address[1], token)
+        return messages.Offer(start_server(address, answer), token)
 
     @register_command(*LOCK_HELD)
     def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
-        import urllib.request  # as above
+        import http.client  # as above
+        import urllib.request
         from urllib.parse import quote
 
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -376,7 +363,9 @@ class InstallSession:
                 request = urllib.request.Request(base + "/" + quote(item["target"]))
                 request.add_header("Authorization", "Bearer " + token)
                 before = received
-                with opener.open(request, timeout=10) as answer, open(part, "wb") as file:
+                remove_path(part)
+                handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                with os.fdopen(handle, "wb") as file, opener.open(request, timeout=10) as answer:
                     for piece in iter(lambda: answer.read(1 << 20), b""):
                         file.write(piece)
                         hashed.update(piece)
@@ -392,9 +381,9 @@ class InstallSession:
                     raise ValueError("%s arrived damaged" % item["target"])
                 os.chmod(part, item["mode"])
                 os.rename(part, target)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 remove_path(part)
-                return messages.Fetched(fetched, str(error))
+                return messages.Fetched(fetched, str(error) or type(error).__name__)
             fetched.append(item["target"])
         return messages.Fetched(fetched, "")
 
@@ -508,7 +497,7 @@ class InstallSession:
             raise SessionError("step", "environment %s is not complete" % os.path.basename(self.target))
         if os.path.lexists(self.venv) and not os.path.islink(self.venv):
             raise SessionError("foreign", "%s exists already, and ipexctl did not make it" % self.venv)
-        offer = self.serve(address, [CONFIRMED]) if address else messages.Offer(0, "")
+        offer = self.serve_confirmation(address) if address else messages.Offer(0, "")
         self.ask, self.decides = ask, bool(address)
         self.before = os.path.basename(os.path.realpath(self.venv)) if self.is_linked() else ""
         self.activate(self.target)
@@ -594,6 +583,36 @@ class InstallSession:
 
 
 # environments on the disk.
+
+
+def find_store_fault(base: str) -> str:
+    """Why there may be no directory of environments at ``base``, or that one not be used: somebody else could put files
+    into it, or another one in its place. Empty where nothing is wrong with it."""
+    near = find_nearest_directory(os.path.dirname(base))
+    above = os.stat(near).st_mode
+    if above & stat.S_IWOTH and not above & stat.S_ISVTX:  # a group is trusted with what it shares
+        return "%s can be written by everybody (mode %04o): chmod o-w it" % (near, above & 0o7777)
+    if not os.path.lexists(base):
+        return ""
+    info = os.lstat(base)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        return "%s is not a directory of %s" % (base, get_user_name())
+    if info.st_mode & 0o022:
+        return "%s can be written by others (mode %04o): chmod go-w it" % (base, info.st_mode & 0o7777)
+    return ""
+
+
+def check_store(base: str) -> None:
+    """Raises `SessionError` ("foreign") where `find_store_fault` finds something."""
+    fault = find_store_fault(base)
+    if fault:
+        raise SessionError("foreign", fault)
+
+
+def make_store(base: str) -> None:
+    """Once it is there and ours, nobody else can put another in its place. Raises `SessionError` as `check_store`."""
+    os.makedirs(base, mode=0o755, exist_ok=True)
+    check_store(base)
 
 
 def find_nearest_directory(path: str) -> str:
@@ -713,10 +732,23 @@ def get_readable_size(path: str) -> Optional[int]:
 
 def find_uv(base: str, uv: Dict[str, Any]) -> Optional[str]:
     """The controller's own uv: at its path if this host sees it, or where an earlier install put it."""
-    for path in (os.path.join(base, "bin", "uv-" + uv["version"]), uv["path"]):
-        if get_readable_size(path) == uv["size"] and hash_file(path) == uv["sha256"]:
+    ours = os.path.join(base, "bin", "uv-" + uv["version"])
+    for path in (ours, uv["path"]):
+        same = get_readable_size(path) == uv["size"] and hash_file(path) == uv["sha256"]
+        if same and (path == ours or is_safe_from_others(path)):
             return path
     return None
+
+
+def is_safe_from_others(path: str) -> bool:
+    """Whether nobody but this account and root can change an existing file, or put another in its place: what is
+    executed later is then what was hashed."""
+    path = os.path.realpath(path)
+    info = os.stat(path)
+    shared = bool(info.st_mode & 0o022) and not (stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX)
+    if shared or info.st_uid not in (0, os.getuid()):
+        return False
+    return path == "/" or is_safe_from_others(os.path.dirname(path))
 
 
 def hash_file(path: str) -> str:
@@ -767,21 +799,82 @@ def remove_entry(path: str) -> None:
         (os.rmdir if path.endswith("/") else os.unlink)(path)
 
 
+def make_token() -> str:
+    return base64.b16encode(os.urandom(16)).decode().lower()
+
+
+def prove_token(token: str, role: str, question: str) -> bytes:
+    """What only one who knows the token can say to this question, in this role."""
+    return hmac.new(token.encode(), ("%s %s" % (role, question)).encode(), hashlib.sha256).hexdigest().encode()
+
+
+def start_server(address: str, answer: Callable[[Any], None]) -> int:
+    """An HTTP server that lives as long as this process, for `VISITORS` at a time; its port. ``answer`` is given the
+    handler of each GET."""
+    from http.server import BaseHTTPRequestHandler, HTTPServer  # slow to import, and few sessions need them
+    from socketserver import ThreadingMixIn
+
+    visitors = threading.BoundedSemaphore(VISITORS)
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 60
+
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(ThreadingMixIn, HTTPServer):
+        daemon_threads = True
+        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+        def process_request(self, request: Any, client: Any) -> None:
+            if visitors.acquire(blocking=False):
+                super().process_request(request, client)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: Any, client: Any) -> None:
+            try:
+                super().process_request_thread(request, client)
+            finally:
+                visitors.release()
+
+        def handle_error(self, *_: Any) -> None:
+            pass  # the receiver has gone away, and reports that to its own controller
+
+    server = Server((address, 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port: int = server.server_address[1]
+    return port
+
+
+def send_body(visitor: Any, body: Any, size: int) -> None:
+    visitor.send_response(200)
+    visitor.send_header("Content-Length", str(size))
+    visitor.end_headers()
+    shutil.copyfileobj(body, visitor.wfile, 1 << 20)
+
+
 def is_confirmed(base: str, token: str) -> bool:
     """Whether the host that decides stays with the new environment. It answers 404 until it knows, and not at all after
-    it has gone back."""
-    import urllib.error  # as above
+    it has gone back; who does not know the token cannot answer in its place."""
+    import http.client  # as above
+    import urllib.error
     import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    request = urllib.request.Request(base + "/" + CONFIRMED, headers={"Authorization": "Bearer " + token})
+    question = make_token()
+    proof = prove_token(token, "asks", question).decode()
+    request = urllib.request.Request(base + "/" + question, headers={"Authorization": proof})
     for _ in range(int(CONFIRM_TIMEOUT * 10)):
         try:
-            opener.open(request, timeout=5).close()
-            return True
+            with opener.open(request, timeout=5) as answer:
+                return hmac.compare_digest(answer.read(100), prove_token(token, "stays", question))
         except urllib.error.HTTPError:
             time.sleep(0.1)
-        except OSError:
+        except (OSError, http.client.HTTPException):
             break
     return False
 

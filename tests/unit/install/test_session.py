@@ -8,12 +8,14 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
-from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, Used
+from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
+from ipexctl.remote.session import install
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
 REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
@@ -123,6 +126,151 @@ def test_a_store_that_others_can_write_is_refused(tmp_path: Path) -> None:
             seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
         assert seen.kind == kind, oct(mode)
         assert ("can be written by others" in seen.why) == (kind == "foreign")
+
+
+@contextmanager
+def in_process(venv: Path) -> Iterator[Callable[..., Any]]:
+    """The session's own object in this process: a stranger can act between two of its commands."""
+    session = install.InstallSession()
+    try:
+        yield lambda command, /, **arguments: session.run(command, {"venv": str(venv), **arguments})
+    finally:
+        session.end()
+
+
+def plant_directory(store: Path) -> None:
+    store.mkdir()
+    os.chown(store, 65534, 65534)
+
+
+def plant_link(store: Path) -> None:
+    store.symlink_to(store.parent / "victim")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: files of another account")
+@pytest.mark.parametrize("plant", [plant_directory, plant_link])
+@pytest.mark.parametrize("first", ["lock", "leave_token", "remove"])
+def test_a_store_that_another_user_puts_there_after_the_inspection_is_not_used(
+    tmp_path: Path, plant: Callable[[Path], None], first: str
+) -> None:
+    thesis = tmp_path / "victim/thesis"
+    thesis.mkdir(parents=True)
+    words: dict[str, dict[str, object]] = {"lock": {"owner": {}}, "leave_token": {"name": "t"}, "remove": {}}
+    with in_process(tmp_path / "env") as call:
+        assert call("inspect", uv=_NO_UV, files=[], origins=[]).kind == "absent"
+        plant(tmp_path / "env.d")
+        with pytest.raises(SessionError, match="is not a directory of root") as caught:
+            call(first, **words[first])
+        with pytest.raises(SessionError, match="is not a directory of root"):  # between that check and the next step
+            install.make_store(str(tmp_path / "env.d"))
+    assert caught.value.code == "foreign"
+    assert thesis.is_dir(), "the end of the session removed what lies behind the link"
+
+
+@pytest.mark.parametrize(("mode", "refused"), [(0o777, True), (0o1777, False), (0o775, False)])
+def test_a_place_in_which_everybody_can_replace_the_store_is_refused(tmp_path: Path, mode: int, refused: bool) -> None:
+    place = tmp_path / "shared"
+    place.mkdir()
+    place.chmod(mode)
+    with in_process(place / "env") as call:
+        seen = call("inspect", uv=_NO_UV, files=[], origins=[])
+        assert (seen.kind == "foreign", "can be written by everybody" in seen.why) == (refused, refused)
+        if refused:
+            with pytest.raises(SessionError, match="can be written by everybody"):
+                call("lock", owner={})
+        else:
+            call("lock", owner={})
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: files of another account")
+def test_a_uv_that_another_user_could_replace_is_not_executed(tmp_path: Path) -> None:
+    program = tmp_path / "uv"
+    program.write_bytes(b"#!/bin/sh\n")
+    uv = {"path": str(program), "version": "1", "size": 10, "sha256": hashlib.sha256(b"#!/bin/sh\n").hexdigest()}
+    found = []
+    for uid, mode, above in ((0, 0o755, 0o755), (65534, 0o755, 0o755), (0, 0o775, 0o755), (0, 0o755, 0o777)):
+        os.chown(program, uid, uid)
+        program.chmod(mode)
+        tmp_path.chmod(above)
+        found.append(install.find_uv(str(tmp_path / "env.d"), uv))
+    assert found == [str(program), None, None, None]
+
+
+def test_wheels_that_arrive_are_read_by_nobody_else(tmp_path: Path) -> None:
+    with in_process(tmp_path / "env") as call, socket.create_server(("127.0.0.1", 0)) as giver:
+        call("lock", owner={})
+        call("make_room", files=[])
+        wheel = {"target": "wheels/a.whl", "sha256": hashlib.sha256(b"a" * 9).hexdigest(), "size": 9, "mode": 0o600}
+        seen: list[int] = []
+
+        def give() -> None:
+            visitor, _ = giver.accept()
+            with visitor:
+                visitor.recv(1 << 16)
+                visitor.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\naaaa")
+                part = tmp_path / "env.d/wheels/a.whl.part"
+                seen.extend(stat.S_IMODE(path.stat().st_mode) for path in (part.parent, part))
+                visitor.sendall(b"aaaaa")
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        base = f"http://127.0.0.1:{giver.getsockname()[1]}"
+        assert call("fetch", base=base, token="t", files=[wheel]) == Fetched(["wheels/a.whl"], "")
+        thread.join()
+    assert seen == [0o700, 0o600]
+
+
+def test_only_the_host_that_decides_can_confirm_a_switch(tmp_path: Path) -> None:
+    """A stranger on the way answers whatever he likes; the token does not travel."""
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+
+        def answer() -> None:
+            for body in (b"", b"0" * 64, b"not HTTP at all"):
+                visitor, _ = stranger.accept()
+                with visitor:
+                    asked.append(visitor.recv(1 << 16))
+                    visitor.sendall(b"HTTP/1.0 200 OK\r\n\r\n" * (body[:3] != b"not") + body + b"\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        base = f"http://127.0.0.1:{stranger.getsockname()[1]}"
+        assert [install.is_confirmed(base, "s3cr3t-token") for _ in range(3)] == [False, False, False]
+        thread.join()
+    assert len(asked) == 3
+    assert not any(b"s3cr3t-token" in request for request in asked)
+
+
+def test_a_login_is_not_sent_to_where_an_index_redirects(tmp_path: Path) -> None:
+    heads: dict[str, list[str | None]] = {"index": [], "elsewhere": []}
+
+    def serve(name: str, location: str) -> ThreadingHTTPServer:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                heads[name].append(self.headers.get("Authorization"))
+                self.send_response(302 if location else 200)
+                if location:
+                    self.send_header("Location", location)
+                self.end_headers()
+                self.wfile.write(b"x" * 10)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    elsewhere = serve("elsewhere", "")
+    index = serve("index", f"http://127.0.0.1:{elsewhere.server_port}/w.whl")
+    url = f"http://127.0.0.1:{index.server_port}/w.whl"
+    with in_process(tmp_path / "env") as call:
+        assert call("measure_rate", url=url, login="me:secret", seconds=1.0, most=10).rate > 0
+    for server in (index, elsewhere):
+        server.shutdown()
+        server.server_close()
+    assert heads == {"index": ["Basic bWU6c2VjcmV0"], "elsewhere": [None]}
 
 
 def test_where_a_file_system_has_no_locks_an_install_does_not_begin(tmp_path: Path) -> None:
