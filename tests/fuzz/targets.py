@@ -26,7 +26,7 @@ from ipexctl.act.ssh.hostkeys import KnownHosts
 from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.act.transfer.receive import receive_files
 from ipexctl.decide import parsing
-from ipexctl.decide.demux import Demux
+from ipexctl.decide.demux import Demux, Piece
 from ipexctl.decide.facts.probe_output import parse_bundle, parse_probe_answer
 from ipexctl.decide.parsing import conditions, playbook
 from ipexctl.decide.planning.fetch import parse_listing
@@ -38,6 +38,7 @@ from ipexctl.decide.profile.traces import TraceError, parse_trace
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model.commands import Completed
 from ipexctl.model.errors import IpexctlError
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import parse_json
 from ipexctl.model.launch import Running
@@ -277,14 +278,18 @@ def stream(data: bytes) -> bool:
 # a run ----------------------------------------------------------------------------------------------------------------
 
 
+def join_streams(pieces: list[Piece]) -> dict[tuple[int | None, str], bytes]:
+    streams = group_pairs(((rank, stream), data) for rank, stream, data in pieces)
+    return {key: text for key, parts in streams.items() if (text := b"".join(parts))}
+
+
 def demux(data: bytes) -> bool:
-    """All but tags and frames comes out, in the same pieces or in others."""
+    """All but tags and frames comes out, in the same pieces or in others; the order between two streams is nobody's."""
     whole, bytewise = Demux(NONCE), Demux(NONCE)
     once = [*whole.feed(data), *whole.end()]
     pieces = [piece for at in range(len(data)) for piece in bytewise.feed(data[at : at + 1])] + bytewise.end()
     assert sum(len(piece) for _, _, piece in once) <= len(data)
-    for rank in {rank for rank, _, _ in once}:
-        assert b"".join(d for r, _, d in once if r == rank) == b"".join(d for r, _, d in pieces if r == rank)
+    assert join_streams(once) == join_streams(pieces)
     return any(rank is not None for rank, _, _ in once)
 
 
