@@ -53,6 +53,21 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
     return Input(full, _decode_utf8(data, shown), _warn_about_mode(full, mode, shown), mode)
 
 
+def expand_home(path: str, place: str = "") -> Path:
+    """A path that the user or a file wrote, with ``~`` and ``~user`` replaced. ``place`` is where it was written.
+
+    Raises `UsageError` if there is no such user: no directory of that name is meant."""
+    try:
+        return Path(path).expanduser()
+    except (RuntimeError, ValueError):  # a name that cannot be a user's is refused as another exception
+        user = printable(path[1:].partition("/")[0], 80)
+        why = f"there is no user {user}" if user else "the home directory of this account is not known"
+        shown = printable(path, 300)
+        raise UsageError(
+            f"{place}: {shown} cannot be found: {why}" if place else f"{shown} cannot be found: {why}"
+        ) from None
+
+
 def read_env_file(path: str) -> str:
     """The text of a file of variables. Raises `UsageError` also where others may read a secret in it."""
     file = read_input(path)

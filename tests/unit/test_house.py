@@ -374,3 +374,15 @@ def test_json_without_a_type_is_where_it_is_read_or_written() -> None:
         if len(lines) > most:
             crowded[name(path)] = lines
     assert not crowded, "a type of its own, please"
+
+
+def test_only_one_helper_looks_for_the_home_of_a_user() -> None:
+    """`Path.expanduser` raises RuntimeError for a user that does not exist: `expand_home` says so in a sentence."""
+    found = {
+        name(path)
+        for path in FILES
+        if not name(path).startswith("remote/")  # its own home, on a host
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute) and node.attr == "expanduser"
+    }
+    assert found == {"act/inputs.py"}

@@ -239,3 +239,31 @@ def test_a_line_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, li
     config = written(tmp_path, {"config": f"Include inner\n{line}\n", "inner": "User a\n"})
     with pytest.raises(UsageError, match=f"{config}:2"):
         SSHSettings(config)
+
+
+# -- homes that do not exist -------------------------------------------------------------------------------------------
+
+
+@with_ssh
+@pytest.mark.parametrize("keyword", ["UserKnownHostsFile", "GlobalKnownHostsFile", "IdentityFile", "CertificateFile"])
+def test_a_file_in_the_home_of_nobody_is_refused_with_its_place_as_by_ssh(tmp_path: Path, keyword: str) -> None:
+    config = written(tmp_path, {"config": f"User someone\n{keyword} ~nosuchuser/x\n"})
+    words = ["ssh", "-F", str(config), "-oProxyCommand=false", "-oBatchMode=yes", "n1"]
+    refused = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert refused.returncode == 255
+    assert "No such user nosuchuser" in refused.stderr
+    with pytest.raises(UsageError, match=f"{config}:2: ~nosuchuser/x cannot be found: there is no user nosuchuser$"):
+        ours(config, "n1")
+
+
+@with_ssh
+def test_an_include_from_the_home_of_nobody_includes_nothing_as_with_ssh(tmp_path: Path) -> None:
+    config = written(tmp_path, {"config": "Host *\n"})
+    config.write_text("Include ~nosuchuser/x ~nosuchuser\nUser someone\n")
+    assert compared(config, "n1").user == "someone"
+
+
+def test_the_system_s_known_hosts_may_be_in_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = written(tmp_path, {"config": "GlobalKnownHostsFile ~/known /etc/x%h\nUserKnownHostsFile none\n"})
+    assert ours(config, "n1").known_hosts == (Path("/dev/null"), tmp_path / "known", Path("/etc/x%h"))

@@ -12,6 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from ipexctl.act.inputs import expand_home
 from ipexctl.model.json_values import Record
 
 
@@ -114,7 +115,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
     return Sources(
         index=settings.get("index-url", "").strip() or None,
         extra=extra,
-        find_links=tuple(link if "://" in link else str(Path(link).expanduser().absolute()) for link in links),
+        find_links=tuple(link if "://" in link else str(expand_home(link).absolute()) for link in links),
         no_index=settings.get("no-index", "").strip().lower() in {"1", "true", "yes", "on"},
         from_pip=bool(extra),
         certificate=settings.get("cert", "").strip() or None,

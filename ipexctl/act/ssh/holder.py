@@ -28,6 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ipexctl.act.inputs import expand_home
 from ipexctl.act.ssh.algorithms import CIPHERS, HOST_KEYS, KEX, MACS, RSA
 from ipexctl.act.ssh.banner import await_banner
 from ipexctl.act.ssh.hostkeys import KnownHosts, format_known_host_name
@@ -483,4 +484,4 @@ def _quote(word: str) -> str:
 
 
 def _find_file(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+    return os.path.abspath(expand_home(path))  # noqa: PTH100

@@ -12,6 +12,7 @@ from pathlib import Path
 import paramiko
 from paramiko.agent import AgentKey
 
+from ipexctl.act.inputs import expand_home
 from ipexctl.act.ssh.hostkeys import compute_fingerprint
 from ipexctl.act.ssh.paramiko_internals import SharedAgent
 from ipexctl.act.ssh.settings import DEFAULT_KEYS, Settings
@@ -99,7 +100,7 @@ class Keys:
                 yield key
             return
         if not isinstance(key.key, AgentKey):
-            for certificate in map(os.path.expanduser, (f"{path}-cert.pub", *certificates)):
+            for certificate in map(str, map(expand_home, (f"{path}-cert.pub", *certificates))):
                 signed = copy.copy(key.key)
                 try:
                     signed.load_certificate(certificate)
@@ -109,7 +110,7 @@ class Keys:
         yield key
 
     def _read_key_file(self, path: str, agent: dict[bytes, Key]) -> Key | UnusableKey:
-        place = Path(path).expanduser()
+        place = expand_home(path)
         blob = _read_public_key_blob(place)
         try:
             status = place.stat()

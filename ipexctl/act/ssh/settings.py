@@ -7,6 +7,7 @@ import threading
 from functools import lru_cache
 from pathlib import Path
 
+from ipexctl.act.inputs import expand_home
 from ipexctl.act.ssh.sshconfig import ALGORITHMS, Hop, HostOptions, OpenSSHConfig, read_config
 from ipexctl.model.errors import ConnectError
 from ipexctl.model.hosts import Host
@@ -53,7 +54,7 @@ class SSHSettings:
     others can write; `ConnectError` for a host that cannot be reached as it says."""
 
     def __init__(self, path: Path | None, system: Path = _SYSTEM, known_hosts: Path | None = None) -> None:
-        paths = [path.expanduser(), system] if path else []
+        paths = [expand_home(str(path)), system] if path else []
         self._config = OpenSSHConfig([line for place in paths for line in read_config(place, place.parent)])
         self._known_hosts = known_hosts
 
@@ -99,8 +100,8 @@ class SSHSettings:
         given = named or self._known_hosts
         own = (str(given),) if given else options.get_paths("userknownhostsfile") or _USER_KNOWN
         own = tuple("/dev/null" if name == "none" else name for name in own)
-        system = options.get_words("globalknownhostsfile") or _GLOBAL_KNOWN
-        return (*(Path(name).expanduser() for name in own), *(Path(name) for name in system if name != "none"))
+        system = options.get_files("globalknownhostsfile") or tuple(map(Path, _GLOBAL_KNOWN))
+        return (*map(expand_home, own), *(path for path in system if str(path) != "none"))
 
 
 @lru_cache

@@ -18,9 +18,11 @@ import re
 import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ipexctl.act.inputs import expand_home
 from ipexctl.act.ssh.hostkeys import matches_patterns, read_trusted_file
 from ipexctl.model.errors import ConnectError, UsageError
 from ipexctl.model.json_values import Record
@@ -106,14 +108,20 @@ def read_config(path: Path, base: Path, scope: "_Scope | None" = None, depth: in
                 scope = _Scope(_parse_criteria(keyword, words), outer, place)
                 file.append(scope)
             elif keyword == "include":
-                for pattern in (str(base / Path(word).expanduser()) for word in words):
-                    for name in sorted(glob.glob(pattern)):  # noqa: PTH207
-                        file += read_config(Path(name), base, scope, depth + 1)
+                for name in _find_included_files(words, base):
+                    file += read_config(name, base, scope, depth + 1)
             elif keyword:
                 file.append(_Option(keyword, _parse_value(keyword, words), scope, place))
         except ValueError as error:
             raise _make_config_error(place, str(error), line) from None
     return file
+
+
+def _find_included_files(patterns: Iterable[str], base: Path) -> Iterator[Path]:
+    """The files of an Include line. One in the home of a user that does not exist is no file, as for OpenSSH."""
+    for pattern in patterns:
+        with suppress(UsageError):
+            yield from map(Path, sorted(glob.glob(str(base / expand_home(pattern)))))  # noqa: PTH207
 
 
 def _make_config_error(place: str, why: str, text: str) -> UsageError:
@@ -280,7 +288,14 @@ class HostOptions:
         """The words of an option that names files, their tokens and ``${VARIABLES}`` replaced. Raises `UsageError`."""
         options = self._options.get(name, ())
         tokens = self._build_needed_tokens(options)
-        return tuple(_expand_tokens(word, tokens, each.place, os.environ) for each in options for word in each.words)
+        words = (
+            (_expand_tokens(word, tokens, each.place, os.environ), each) for each in options for word in each.words
+        )
+        return tuple(word for word, each in words if _expand_home(word, each))  # as written: messages show it
+
+    def get_files(self, name: str) -> tuple[Path, ...]:
+        """The words of an option that names files and knows no tokens. Raises `UsageError`."""
+        return tuple(_expand_home(word, each) for each in self._options.get(name, ()) for word in each.words)
 
     def get_proxy(self, name: str) -> tuple[str, ...]:
         """ProxyCommand or ProxyJump, their tokens replaced; () for "none". Raises `UsageError`."""
@@ -350,6 +365,10 @@ class HostOptions:
             return not subprocess.call((shell, "-c", line), stdin=quiet, stdout=quiet, stderr=quiet, timeout=_PATIENCE)
         except (OSError, subprocess.TimeoutExpired):
             return False
+
+
+def _expand_home(word: str, option: _Option) -> Path:
+    return expand_home(word, f"the SSH configuration cannot be read: {option.place}")
 
 
 def _expand_tokens(word: str, tokens: Mapping[str, str], place: str, variables: Mapping[str, str] | None = None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.act.inputs import is_writable_by_all, read_input
+from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
@@ -173,13 +173,17 @@ def _read_default_hostfile(cwd: Path) -> Inventory:
 
 
 def _resolve_paths(inventory: Inventory, directory: Path) -> Inventory:
-    """Makes relative paths of files on this machine absolute; ``~`` is expanded by those who open the file."""
+    """Makes relative paths of files on this machine absolute; ``~`` is expanded by those who open the file.
 
-    def resolved(path: str) -> str:
+    Raises `UsageError` for one in the home of a user that does not exist."""
+
+    def resolve(path: str, host: Host) -> str:
+        if path.startswith("~"):
+            expand_home(path, str(host.origin or host.name))
         return path if path.startswith(("/", "~")) else str(directory.absolute() / path)
 
     def resolve_host(host: Host) -> Host:
-        variables = {key: resolved(value) if key == "known_hosts" else value for key, value in host.vars.items()}
-        return replace(host, key=resolved(host.key) if host.key else None, vars=variables)
+        variables = {key: resolve(value, host) if key == "known_hosts" else value for key, value in host.vars.items()}
+        return replace(host, key=resolve(host.key, host) if host.key else None, vars=variables)
 
     return replace(inventory, hosts=tuple(map(resolve_host, inventory)))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_input
+from ipexctl.act.inputs import expand_home, read_input
 from ipexctl.data import read_data
 from ipexctl.decide.checks.benchmarks import judge_speeds
 from ipexctl.decide.checks.catalogue import Catalogue, explain_finding, parse_catalogue
@@ -64,7 +64,7 @@ def doctor(
         yield Ended("doctor", Exit.OK)
         return
     if page is not None:
-        check_destination(Path(page).expanduser())
+        check_destination(expand_home(page))
     if task.recorded:
         paths = _name_saved_probes(task.recorded)
         texts = {name: read_input(path, limit=_LIMIT).text for name, path in paths.items()}
@@ -172,7 +172,7 @@ def _write_page(page: str | None, answer: answers.DoctorAnswer, at: float) -> Ge
         from ipexctl.decide.page.cluster import build_cluster_page
         from ipexctl.show.page.render import render_cluster
 
-        path = Path(page).expanduser()
+        path = expand_home(page)
         write_page(path, render_cluster(build_cluster_page(answer, at)))
         yield Message(f"the page of the cluster is {printable(str(path), 300)}", code="page")
 

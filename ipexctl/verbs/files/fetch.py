@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.inputs import expand_home
 from ipexctl.act.transfer import receive, rsync
 from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError
 from ipexctl.act.transfer.send import ProgressReporter
@@ -35,10 +36,10 @@ def fetch(
     """Returns each host's local directory, or its failure. ``ranks`` are the hosts of the run's ranks, in order (empty:
     those of the last saved run). Raises `UsageError` before any host is contacted."""
     hosts = _select_hosts(task, inventory, ranks, context)
-    into = Path(task.into).expanduser()
+    into = expand_home(task.into)
     if into.exists() and not into.is_dir():
         raise UsageError(f"{printable(task.into, 300)} is not a directory", hint="name another one with --into")
-    root = Path(os.path.abspath(Path(task.source).expanduser()))  # noqa: PTH100 - links stay as they are written
+    root = Path(os.path.abspath(expand_home(task.source)))  # noqa: PTH100 - links stay as they are written
     name = (root.parent if root.is_file() or root.suffix == ".py" else root).name
     destinations = {host.name: choose_destination(task.workdir, host, name) for host in hosts}
     invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := find_path_fault(pattern))]

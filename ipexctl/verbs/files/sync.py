@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.inputs import expand_home
 from ipexctl.act.transfer import rsync
 from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
@@ -197,7 +198,7 @@ def _inspect_destination(link: Link, where: str) -> RemoteTree | Failure:
 
 def _find_source(task: tasks.Sync) -> Path:
     """The directory to copy: the source itself, or the parent of the script it names."""
-    source = Path(task.source).expanduser()
+    source = expand_home(task.source)
     if not source.exists():
         raise UsageError(f"the source {printable(task.source, 200)} does not exist")
     root = resolve_directory(source)

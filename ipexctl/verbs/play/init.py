@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_input, read_script
+from ipexctl.act.inputs import expand_home, read_input, read_script
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.private_files import write_private_file
 from ipexctl.data import read_data
@@ -63,7 +63,7 @@ def read_source(path: str, *, cwd: Path, hosts: bool = True) -> Source:
     config = accelerate.read_config(source.text, path)
     if not (config.hostfile and hosts):
         return Source(None, config)
-    hostfile = source.path.parent / Path(config.hostfile).expanduser()
+    hostfile = source.path.parent / expand_home(config.hostfile)
     hint = f"mpirun_hostfile of {printable(path)} names it; give the hosts themselves with -f or --hosts"
     return Source(read_hostfile(str(hostfile), cwd=cwd, hint=hint), config)
 

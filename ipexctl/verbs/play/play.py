@@ -5,10 +5,10 @@ together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipexctl.act.context import Context
+from ipexctl.act.inputs import expand_home
 from ipexctl.decide import parsing, play_schedule
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
@@ -148,7 +148,7 @@ def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
             case _:
                 continue
         location = f"{printable(str(step.origin), 300)}: {step.action}.{key} {printable(path, 300)}"
-        file = Path(path).expanduser()
+        file = expand_home(path, f"{printable(str(step.origin), 300)}: {step.action}.{key}")
         if not file.exists():
             yield f"{location} does not exist"
         elif key == "script" and file.is_dir():

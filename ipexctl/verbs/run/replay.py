@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from ipexctl.act.inputs import expand_home
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
@@ -25,7 +26,7 @@ def find_saved_run(runs: Path, word: str) -> Path:
     """The saved run named by ``word``: ``last``, a path, a directory's name or its beginning, or a run's id.
 
     Raises `UsageError` when none matches, or several do."""
-    path = Path(word).expanduser()
+    path = expand_home(word)
     if (path / EVENTS).is_file():
         return path
     every = list_saved_runs(runs)

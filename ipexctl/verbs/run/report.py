@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
+from ipexctl.act.inputs import expand_home
 from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.decide.page.fold import PageBuilder
@@ -51,13 +52,13 @@ def report(
 
     directories = [find_saved_run(context.state / "runs", word) for word in words or ("last",)]
     if page is not None:
-        check_destination(Path(page).expanduser())
+        check_destination(expand_home(page))
     yield Started("report", ", ".join(directory.name for directory in directories), ())
     if len(directories) > 1:
         pages = [(each.name, read_page(each, context.state, environ, known)) for each in directories]
         comparison = compare_runs(pages)
         if page or show:
-            file = Path(page or "comparison.html").expanduser()
+            file = expand_home(page or "comparison.html")
             write_page(file, render_comparison(comparison, overlay_figures(pages)))
             comparison = replace(comparison, page=str(file))
             if show:
@@ -68,7 +69,7 @@ def report(
     (directory,) = directories
     value = read_page(directory, context.state, environ, known)
     text = render_run(value)
-    path = Path(page).expanduser() if page else directory / PAGE
+    path = expand_home(page) if page else directory / PAGE
     write_page(path, text)
     if show:
         yield from open_page(path)

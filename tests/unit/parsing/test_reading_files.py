@@ -15,6 +15,7 @@ from ipexctl.act.inputs import read_input
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.tasks import Run
 from ipexctl.verbs.common.select import read_playbook, select_hosts, select_play_hosts
+from ipexctl.verbs.run.replay import find_saved_run
 
 
 def refusal(path: str | Path, cwd: Path | None = None) -> str:
@@ -157,6 +158,22 @@ def test_relative_keys_start_at_the_hostfile(tmp_path: Path) -> None:
         str(tmp_path / "lab/id"), str(tmp_path / "lab/known"),
     )  # fmt: skip
     assert (inventory["b"].key, inventory["b"].vars["known_hosts"]) == ("/k", "~/.ssh/known_hosts")
+
+
+@pytest.mark.parametrize("key", ["key", "known_hosts", "ansible_private_key_file"])
+def test_a_path_in_the_home_of_nobody_is_refused_with_its_place(tmp_path: Path, key: str) -> None:
+    (tmp_path / "hosts").write_text(f"a\nb {key}=~nosuchuser/x\n")
+    (tmp_path / "play.yaml").write_text(f"hosts: [a, b {key}=~nosuchuser/x]\nsteps: [{{doctor: }}]")
+    with pytest.raises(UsageError, match=r"^hosts:2:1: ~nosuchuser/x cannot be found: there is no user nosuchuser$"):
+        select_hosts(hostfile="hosts", hosts=None, limit=None, environ={}, cwd=tmp_path)
+    with pytest.raises(UsageError, match=r"^play.yaml:1:\d+: ~nosuchuser/x cannot be found: there is no user"):
+        read_playbook("play.yaml", environ={}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "~nosuchuser", "~\0/x"])
+def test_no_command_takes_a_path_in_the_home_of_nobody_for_a_fault_of_ours(tmp_path: Path, path: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot be found: there is no user"):
+        find_saved_run(tmp_path, path)
 
 
 def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
