@@ -23,6 +23,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ipexctl.act.ssh import sshconfig
+from ipexctl.act.ssh.algorithms import change_algorithms
 from ipexctl.act.ssh.hostkeys import KnownHosts, format_known_host_name
 from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.act.ssh.sshconfig import Hop, OpenSSHConfig, read_config
@@ -86,6 +88,8 @@ def ask_ssh(config: Path, question: Question) -> Answer | None:
         "global": one["globalknownhostsfile"],
         "alias": one.get("hostkeyalias", ""),
         "only": one["identitiesonly"],
+        "dots": one["canonicalizemaxdots"],
+        "fallback": one["canonicalizefallbacklocal"].replace("true", "yes").replace("false", "no"),
         "strict": one["stricthostkeychecking"].replace("true", "yes").replace("false", "no"),
     }
 
@@ -108,6 +112,8 @@ def ask_ipexctl(config: Path, question: Question) -> Answer | None:
             "global": " ".join(options.get_words("globalknownhostsfile") or DEFAULT_GLOBAL),
             "alias": options.get_word("hostkeyalias"),
             "only": options.get_word("identitiesonly", "no"),
+            "dots": options.get_word("canonicalizemaxdots", "1"),
+            "fallback": options.get_word("canonicalizefallbacklocal", "yes"),
             "strict": options.get_word("stricthostkeychecking", "ask"),
         }
     except UsageError:
@@ -141,6 +147,9 @@ READ = [
     "User = =b", "# User bob", "#User bob", "\n\n  # x\nUser bob", "User bob\nUser alice", "User \u00fcmit",
     # numbers, times, flags
     "Port 2200", "Port=2200", "Port ssh", "Port 'ssh'", "Port +5", "Port 022", "Port 65535", "Port 5\nPort 6",
+    "Port ' 5'", "CanonicalizeMaxDots 0", "CanonicalizeMaxDots +1", "CanonicalizeMaxDots 010",
+    "CanonicalizeMaxDots ' 5'", "CanonicalizeMaxDots -0", "CanonicalizeMaxDots 2147483647",
+    "CanonicalizeMaxDots 3\nCanonicalizeMaxDots 4",
     "ConnectTimeout 1m", "ConnectTimeout 90", "ConnectTimeout 1m30", "ConnectTimeout 1M30S", "ConnectTimeout 1h2m3s",
     "ConnectTimeout 1w1d", "ConnectTimeout 0", "ConnectTimeout +5", "ConnectTimeout none\nConnectTimeout 7",
     "IdentitiesOnly true", "IdentitiesOnly YES", "IdentitiesOnly no\nIdentitiesOnly yes", "IdentitiesOnly False",
@@ -159,7 +168,9 @@ READ = [
     # the way there
     "ProxyJump b", "ProxyJump bob@b:22", "ProxyJump ssh://bob@b:2200", "ProxyJump a,bob@b,c:7", "ProxyJump [::1]:22",
     "ProxyJump b:ssh", "ProxyJump none", "ProxyJump b # the bastion", "ProxyJump=b", "ProxyJump %h-gate",
-    "ProxyJump b:",
+    "ProxyJump b:", "ProxyJump b:+7", "ProxyJump ssh://b", "ProxyJump ssh://b/", "ProxyJump ssh://bob@b:7/",
+    "ProxyJump ssh://b:", "ProxyJump ssh://b.", "ProxyJump ssh://u%41@b:ssh", "ProxyJump ssh://u;x=y@b/",
+    "ProxyJump a,ssh://b/", "ProxyJump a@b@c", "ProxyJump u/v@b",
     "ProxyCommand nc %h %p", "ProxyCommand none", "ProxyCommand NONE", "ProxyCommand = nc",
     'ProxyCommand "nc"  %h # it',
     "ProxyCommand nc # it's", "ProxyCommand sh -c 'nc \"$0\"' %h",
@@ -190,6 +201,9 @@ READ = [
     "CanonicalizeHostname true\nHost n1\nPort 5",
     "CanonicalizeHostname no\nMatch canonical\nPort 5",
     "CanonicalizeHostname always\nCanonicalizeMaxDots 0\nProxyJump b",
+    "CanonicalizeFallbackLocal no", "CanonicalizeFallbackLocal TRUE", "CanonicalizeFallbackLocal false",
+    "CanonicalizeFallbackLocal yes\nCanonicalizeFallbackLocal no", "Match host n1\nCanonicalizeFallbackLocal no",
+    "CanonicalizeHostname yes\nCanonicalDomains a.invalid\nCanonicalizeFallbackLocal yes",
 ]  # fmt: skip
 
 REFUSED = [
@@ -200,7 +214,16 @@ REFUSED = [
     "Host n1 '",
     'Host ""', "IdentityFile a b", "CertificateFile a b", "UserKnownHostsFile a ''", "UserKnownHostsFile none a",
     "UserKnownHostsFile a none", "ProxyCommand it's", "ProxyCommand", "ProxyJump b:99999", "ProxyJump ::1",
-    "ProxyJump a,,b",
+    "ProxyJump a,,b", "ProxyJump b/", "ProxyJump bob@b:7/", "ProxyJump b/c", "ProxyJump /b", "ProxyJump ssh://b/c",
+    "ProxyJump ssh://b//", "ProxyJump ssh://", "ProxyJump ssh:///", "ProxyJump ssh://b:/", "ProxyJump ssh://b:0",
+    "ProxyJump SSH://b", "ProxyJump ssh://[::1]", "ProxyJump ssh://a@b@c", "ProxyJump ssh://u%zz@b", "ProxyJump [::1]/",
+    "ProxyJump ssh://b%41", "ProxyJump ssh://b..c", "ProxyJump ssh://-b", "ProxyJump ssh://u%00@b", "ProxyJump a,b/",
+    # digits of other scripts, and what Python alone takes for a number
+    "Port ٢٢", "Port +٢", "Port 2_2", "Port \u00b2", "ConnectTimeout ٢", "ConnectTimeout 1٢",
+    "ProxyJump b:٢٢", "ProxyJump b:2_2", "ProxyJump ssh://b:٢",
+    "CanonicalizeMaxDots -1", "CanonicalizeMaxDots 1_0", "CanonicalizeMaxDots ٢", "CanonicalizeMaxDots 2147483648",
+    "CanonicalizeMaxDots '5 '", "CanonicalizeMaxDots 0x10", "CanonicalizeMaxDots", "CanonicalizeFallbackLocal maybe",
+    "CanonicalizeFallbackLocal",
     "Match", "Match # all", "Match host", "Match user 'a", "Match canonical user", "HostKeyAlias",
     "Host x\n Port 99999\nHost n1",
 ]  # fmt: skip
@@ -277,6 +300,36 @@ def test_tokens_in_identity_and_certificate_files_are_those_of_ssh(tmp_path: Pat
     assert (len(keys), len(found.certificates)) == (3, 2)
 
 
+ALGORITHM_LINES = [
+    "Ciphers aes128-ctr,aes256-ctr", "Ciphers 'aes128-ctr' # no other", "Ciphers=aes128-ctr\nCiphers aes256-ctr",
+    "Ciphers +aes128-cbc,3des-cbc", "Ciphers ^aes256-ctr", "Ciphers -aes128-ctr", "Ciphers -aes128*,chacha20*",
+    "Ciphers -bogus", "Host x\n Ciphers aes128-ctr\nHost n1\n Ciphers aes192-ctr", "Ciphers aes128-ctr,,aes256-ctr,",
+    "MACs hmac-sha1", "MACs +hmac-md5", "MACs ^hmac-sha1,hmac-sha2-512", "MACs -umac*,hmac-sha1*", "MACs -",
+    "KexAlgorithms curve25519-sha256", "KexAlgorithms +diffie-hellman-group1-sha1", "KexAlgorithms -*nistp*",
+    "KexAlgorithms ^ecdh-sha2-nistp521", "KexAlgorithms -diffie-*,ecdh-sha2-nistp25?",
+    "HostKeyAlgorithms ssh-ed25519", "HostKeyAlgorithms +ssh-rsa", "HostKeyAlgorithms -ecdsa*,sk-*",
+    "HostKeyAlgorithms ^rsa-sha2-512", "HostKeyAlgorithms ssh-ed25519\nHostKeyAlgorithms ssh-rsa",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ALGORITHM_LINES)
+def test_lists_of_algorithms_change_those_before_as_with_ssh(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"{text}\n")
+    config.chmod(0o600)
+    keyword = re.findall(r"\w*(?:algorithms|ciphers|macs)", text.lower())[0]
+    value = OpenSSHConfig(read_config(config, tmp_path)).lookup("n1").get_word(keyword)
+    usual = list_algorithms(Path("/dev/null"), keyword)
+    assert change_algorithms(usual, value) == list_algorithms(config, keyword)
+
+
+def list_algorithms(config: Path, keyword: str) -> list[str]:
+    """What ssh would offer."""
+    output = subprocess.run(["ssh", "-G", "-F", config, "n1"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    (value,) = re.findall(rf"^{keyword} (.*)$", output.stdout, re.MULTILINE)
+    return str(value).split(",")
+
+
 # files at random ------------------------------------------------------------------------------------------------------
 
 SCOPES = [
@@ -325,6 +378,12 @@ def place_includes(lines: list[str], place: str) -> str:
     """The text of a file whose Include lines name files in a directory."""
     text = "".join(f"{line}\n" for line in lines)
     return re.sub(r"^Include .*$", lambda match: re.sub(r" (\S)", rf" {place}/\1", match[0]), text, flags=re.MULTILINE)
+
+
+def test_the_page_names_every_keyword_that_is_read() -> None:
+    page = (Path(__file__).parents[2] / "docs/ssh.md").read_text("utf-8")
+    section = page.partition("## What is read")[2].partition("\n## ")[0]
+    assert {word.lower() for word in re.findall(r"`([A-Za-z]+)`", section)} >= sshconfig._KEYWORDS
 
 
 # who may write a file -------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ipexctl.act.inputs import expand_home
-from ipexctl.act.ssh.algorithms import CIPHERS, HOST_KEYS, KEX, MACS, RSA
+from ipexctl.act.ssh.algorithms import CIPHERS, HOST_KEYS, KEX, MACS, RSA, change_algorithms
 from ipexctl.act.ssh.banner import await_banner
 from ipexctl.act.ssh.hostkeys import KnownHosts, format_known_host_name
 from ipexctl.act.ssh.mux import MuxConnection, MuxError
@@ -343,10 +343,8 @@ def make_options(
 
 def _apply_wish(wish: str, names: Sequence[str]) -> Sequence[str]:
     """``names`` as ssh_config changes them: the base of ``+`` is ours, OpenSSH's has certificates of hosts in it."""
-    listed = wish.lstrip("+-^").split(",") if wish else []
-    changed = {"+": [*names, *listed], "^": [*listed, *names], "-": [name for name in names if name not in listed]}
-    chosen = [name for name in changed.get(wish[:1], listed) if "-cert-v0" not in name and not {*"*?"} & {*name}]
-    return list(dict.fromkeys(chosen)) or names
+    changed = change_algorithms(names, wish) if wish else names
+    return [name for name in changed if "-cert-v0" not in name and not {*"*?"} & {*name}] or names
 
 
 def list_connections(directory: Path) -> dict[str, tuple[ConnectionRecord, int]]:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 from ipexctl.act.inputs import expand_home
 from ipexctl.act.ssh.hostkeys import matches_patterns, read_trusted_file
@@ -29,13 +30,19 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 _LINE = re.compile(r'"?([^\s"=]+)"?(?:\s*=\s*|\s+)(.+)', re.DOTALL)
-_HOP = re.compile(r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:@\[\]]+))(?::(?P<port>\w*))?/?")
+_HOP = re.compile(r"(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:@/\[\]]+))(?::(?P<port>\+?\w*))?", re.ASCII)
+_HOP_URI = re.compile(  # in the user's name %41 is a letter, and what follows a semicolon says nothing about the user
+    r"ssh://(?:(?P<user>(?:[^@;%]|%(?!00)[0-7][0-9a-fA-F])+)(?:;[^@]*)?@)?"
+    r"(?P<host>(?!.*\.\.)[a-zA-Z0-9][\w.-]*?)\.?(?::(?P<port>\+?\w+)/?|:|/)?",
+    re.ASCII,
+)
 _PIECE = re.compile(  # white space, a part in quotation marks, a character that is quoted, or any other
     r"""[ \t]+|(?P<quote>['"])(?:\\['"\\]|\\(?!['"\\])|(?!\\|(?P=quote)).)*(?P=quote)|\\['"\\ ]|.""", re.DOTALL
 )
 _DEEP = 16  # nested Include lines, as in OpenSSH
 _WITHOUT_VALUE = ("all", "canonical", "final")
 _PATIENCE = 10.0  # seconds for a command of `Match exec`; OpenSSH waits for ever
+_MOST = (1 << 31) - 1  # of a C int
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -67,7 +74,9 @@ File = list[_Option | _Scope]
 
 
 class Hop(Record):
-    """A host of a ProxyJump line: ``[user@]host[:port]`` or ``ssh://[user@]host[:port]``."""
+    """A host of a ProxyJump line: ``[user@]host[:port]`` or ``ssh://[user@]host[:port][/]``.
+
+    ``text`` has the first form, as messages show it."""
 
     text: str = field(compare=False)
     host: str
@@ -76,11 +85,16 @@ class Hop(Record):
 
     @classmethod
     def parse(cls, text: str) -> "Hop":
-        match = _HOP.fullmatch(text)
+        is_uri = text.startswith("ssh://")
+        match = (_HOP_URI if is_uri else _HOP).fullmatch(text)
         if not match:
             raise ValueError("not a jump host")
         port = int(_parse_port(match["port"])) if match["port"] else None
-        return cls(text, match["v6"] or match["host"], match["user"], port)
+        if not is_uri:
+            return cls(text, match["v6"] or match["host"], match["user"], port)
+        host, user = match["host"], unquote(match["user"] or "")
+        plain = (f"{user}@" if user else "") + host + (f":{port}" if port else "")
+        return cls(plain, host, user or None, port)
 
 
 def read_config(path: Path, base: Path, scope: "_Scope | None" = None, depth: int = 0) -> File:
@@ -216,7 +230,7 @@ def _parse_value(keyword: str, words: list[str]) -> tuple[str, ...]:
     if keyword == "connecttimeout":
         return () if word == "none" else (_parse_duration(word),)
     if keyword == "canonicalizemaxdots":
-        return (str(int(word)),)
+        return (_parse_number(word, 0, _MOST),)
     if keyword == "proxyjump":
         word = re.split(r"[\s#]", word)[0]
     if word.lower() == "none" and keyword in (*_LISTS, *_WHOLE_LINE):
@@ -230,19 +244,25 @@ def _parse_value(keyword: str, words: list[str]) -> tuple[str, ...]:
 
 def _parse_port(text: str) -> str:
     """The number of a port, which may be the name of a service. Raises `ValueError`."""
+    with suppress(ValueError):
+        return _parse_number(text, 1, 65535)
     try:
-        number = int(text) if re.fullmatch(r"\+?\d+", text) else socket.getservbyname(text, "tcp")
-    except OSError:
-        number = 0
-    if not 0 < number < 1 << 16:
-        raise ValueError("not a port")
-    return str(number)
+        return str(socket.getservbyname(text, "tcp"))
+    except (OSError, ValueError):  # the latter for what is not ASCII
+        raise ValueError("not a port") from None
+
+
+def _parse_number(text: str, least: int, most: int) -> str:
+    """A decimal number, as strtol(3) reads it: white space and a sign may precede its digits. Raises `ValueError`."""
+    if not re.fullmatch(r"[ \t]*[+-]?[0-9]+", text) or not least <= int(text) <= most:
+        raise ValueError(f"not a number from {least} to {most}")
+    return str(int(text))
 
 
 def _parse_duration(text: str) -> str:
-    parts = re.findall(r"\+?(\d+)([smhdw]?)", text.lower())
+    parts = re.findall(r"\+?([0-9]+)([smhdw]?)", text.lower())
     seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-    if not re.fullmatch(r"(?:\+?\d+[smhdw]?)+", text.lower()) or seconds >= 1 << 31:
+    if not re.fullmatch(r"(?:\+?[0-9]+[smhdw]?)+", text.lower()) or seconds > _MOST:
         raise ValueError("not a time")
     return str(seconds)
 

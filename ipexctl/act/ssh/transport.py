@@ -8,7 +8,7 @@ from typing import Any
 
 import paramiko
 
-from ipexctl.act.ssh.algorithms import CIPHERS, HOST_KEYS, KEX, MACS, RSA
+from ipexctl.act.ssh.algorithms import CIPHERS, HOST_KEYS, KEX, MACS, RSA, change_algorithms
 from ipexctl.act.ssh.banner import await_banner
 from ipexctl.act.ssh.paramiko_internals import QuietTransport
 from ipexctl.act.ssh.tcp import LOST_AFTER
@@ -57,11 +57,9 @@ class Transport(QuietTransport):
 
         for keyword, wish in wishes:
             name = _LISTS[keyword][0]
-            current, listed = getattr(options, name), wish.lstrip("+-^").split(",")
-            named = [word for word in listed if word in self.list_implemented_algorithms(name)]
-            chosen = {"+": [*current, *named], "^": [*named, *current]}.get(wish[0], named)
-            chosen = [word for word in current if word not in listed] if wish[0] == "-" else chosen
-            setattr(options, name, tuple(dict.fromkeys(chosen)) or current)
+            current, implemented = getattr(options, name), self.list_implemented_algorithms(name)
+            chosen = (word for word in change_algorithms(current, wish) if word in implemented)
+            setattr(options, name, tuple(chosen) or current)
 
     def explain_incompatible(self, error: Exception, name: str) -> ConnectError:
         """What a server offers that is too weak, or unknown, and where to allow it for the hosts of that name."""
