@@ -36,7 +36,12 @@ if [ -f agent ]; then
   cp agent "$new" || { rm -f "$new"; fail "cannot write $kept"; }
   sync -d "$new" 2>/dev/null # what stays shall be on the disk before it has its name
   mv -f "$new" "$kept" || fail "cannot write $kept"
-  find "$agents" -type f -mtime +90 -exec rm -f {} + # those of other versions
+  # Those of other versions, older by 90 days than this one: find's own ages are by the clock of this host, which is not
+  # that of a file server.
+  limit=$dir/$part/limit
+  if changed=$(stat -c %Y "$kept" 2>/dev/null) && touch -d "@$((changed - 7776000))" "$limit" 2>/dev/null; then
+    find "$agents" -type f ! -newer "$limit" -exec rm -f {} +
+  fi
   mv agent "tree/$agent"
 elif ! { [ -f "$kept" ] && [ ! -L "$kept" ] && is_whole "$kept" && cp "$kept" "tree/$agent" 2>/dev/null; }; then
   printf '%s\n' "$id"

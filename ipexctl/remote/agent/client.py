@@ -148,9 +148,6 @@ def list_runs(argv: "List[str]") -> int:
         command = spec.argv[2 if spec.argv[1:2] == ["-u"] else 1 :]
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=command)
         row = row._replace(output=_read_last_output(directory, spec.nonce))
-        now = began = time.time()
-        with suppress(OSError):  # written as the keeper starts, on the clock of this host
-            began = os.path.getmtime(os.path.join(directory, paths.KEEPER))
         if state == "running":
             with suppress(OSError, ValueError):
                 status = _ask_keeper(directory, spec, messages.Inspect())
@@ -159,12 +156,23 @@ def list_runs(argv: "List[str]") -> int:
         elif state == "ended":
             end = journal.KINDS.from_object(files.read_json(directory, paths.END))
             if isinstance(end, journal.RunEnd):
-                row = row._replace(reason=end.reason, seconds=max(end.at - began, 0.0))
-        if state == "running":
-            row = row._replace(seconds=max(now - began, 0.0))
+                row = row._replace(reason=end.reason)
+        if state != "gone":
+            row = row._replace(seconds=_measure_seconds(directory, ended=state == "ended"))
         runs.append(row)
     print(KINDS.write(messages.RunListing(runs, orphans)).decode())
     return 0
+
+
+def _measure_seconds(directory: str, ended: bool) -> float:
+    """Seconds from the keeper's start to the run's end, or until now, by the clock of the file system alone, which may
+    be a server's. 0.0 where a file that tells is missing."""
+    keeper = os.path.join(directory, paths.KEEPER)  # written as the keeper starts
+    with suppress(OSError):
+        if ended:
+            return max(os.path.getmtime(os.path.join(directory, paths.END)) - os.path.getmtime(keeper), 0.0)
+        return max(procs.read_age(keeper), 0.0)
+    return 0.0
 
 
 _END_OF_OUTPUT = 1 << 16  # bytes of each output that are searched for rank 0's; all ranks share it

@@ -26,7 +26,7 @@ RECORD = 1 << 16  # bytes: longer records hold images, histograms or graphs, and
 POINTS = 1000  # of a figure, before every second one is left out
 ALL_POINTS = 200000  # of all figures of a run on this host
 NAME = 200  # letters of a figure's name
-SLACK = 2.0  # seconds by which the clock of a file system may differ
+SLACK = 2.0  # seconds: the times of some file systems are that coarse
 EVENTS = "events.out.tfevents."
 STATE = "trainer_state.json"
 
@@ -239,8 +239,8 @@ class FigureFiles:
     """The files below a directory that were written since a moment; each call of `read` gives what is new in them."""
 
     def __init__(self, root: str, since: float, host: str, find_rank: "Callable[[int], int]") -> None:
-        """``since`` in Unix seconds; ``host`` is this host's own name, as writers put it into names of files;
-        ``find_rank`` gives the rank of a process, or -1."""
+        """``since`` in Unix seconds, by the clock of the root's file system; ``host`` is this host's own name, as
+        writers put it into names of files; ``find_rank`` gives the rank of a process, or -1."""
         self.root, self.since, self.host, self.find_rank = root, since - SLACK, host, find_rank
         self.offsets: "Dict[str, int]" = {}  # of event files; -1 for one that is damaged
         self.entries: "Dict[str, int]" = {}  # of a trainer's history that were read

@@ -50,14 +50,18 @@ def read_file(path: str) -> bytes:
 
 
 def read_age(path: str) -> float:
-    """Seconds since a file was changed, by the clock of its file system, which may be a server's: by a file made beside
-    it now, where one can be made. Raises OSError."""
+    """Seconds since a file was changed, by the clock of its file system. Raises OSError."""
+    return read_clock(os.path.dirname(path)) - os.stat(path).st_mtime
+
+
+def read_clock(directory: str) -> float:
+    """The time, in Unix seconds, by the clock of a directory's file system, which may be a server's: by a file made
+    there now. Where none can be made, by the clock of this host."""
     import tempfile  # each start of the agent would pay for it
 
-    now = time.time()
-    with suppress(OSError), tempfile.TemporaryFile(dir=os.path.dirname(path)) as probe:
-        now = os.fstat(probe.fileno()).st_mtime
-    return now - os.stat(path).st_mtime
+    with suppress(OSError), tempfile.TemporaryFile(dir=directory) as probe:
+        return os.fstat(probe.fileno()).st_mtime
+    return time.time()
 
 
 def find_process(pid: int) -> "Optional[Process]":

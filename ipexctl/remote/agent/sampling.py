@@ -107,7 +107,7 @@ def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int =
     cpus = [cpu for place in spec.ranks.values() for cpu in place.cpus[:1]]
     reader = HostReader(cpus)
     ranks = RankFiles(directory, spec)
-    written = FigureFiles(spec.workdir, time.time(), os.uname().nodename, ranks.find_rank)
+    written = FigureFiles(spec.workdir, procs.read_clock(spec.workdir), os.uname().nodename, ranks.find_rank)
     period, count, ended = spec.timings.sample, 0, False
     before = reader.read(ranks.find_wrappers())
     due, figures_due = before.steady + period, before.steady + spec.timings.figures

@@ -22,7 +22,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from ipexctl.remote.agent import figure_files
+from ipexctl.remote.agent import figure_files, procs
 from ipexctl.remote.agent.figure_files import FigureFiles, Points, compute_masked_crc
 
 # Written by TensorBoard 2.21's own EventFileWriter: "train/loss" 1, 0.5, 0.25, NaN; "acc" as tensors of a float, a
@@ -140,6 +140,16 @@ def test_files_of_before_the_run_of_other_hosts_and_behind_links_are_left_alone(
     assert [points.source for points in read(FigureFiles(str(root), now, "xeon01", lambda pid: -1))] == [LOG]
     os.utime(root / LOG, (now - 60, now - 60))
     assert read(FigureFiles(str(root), now, "xeon01", lambda pid: -1)) == []
+
+
+def test_the_time_is_that_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = tmp_path / "written"
+    written.touch()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 86400.0)
+    assert 0.0 <= procs.read_clock(str(tmp_path)) - written.stat().st_mtime < 1000.0
+    assert os.listdir(tmp_path) == ["written"]
+    assert procs.read_clock(str(tmp_path / "missing")) - written.stat().st_mtime > 80000.0
 
 
 def test_what_is_no_file_or_cannot_be_read_harms_nobody(made: FigureFiles, tmp_path: Path) -> None:

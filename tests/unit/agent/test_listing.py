@@ -6,6 +6,7 @@ import json
 import os
 import select
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from ipexctl.protocol.messages import RunListing, StopRun
 from ipexctl.protocol.paths import ERR, KEEPER, OUT, ROLE, RUNS, Role
 from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
+from ipexctl.remote.agent import client
 from ipexctl.verbs.run import manage
 from tests.unit.agent.runs import SPEC, TIMINGS, Kept, keeping, until
 from tests.unit.agent.test_watching import at
@@ -145,8 +147,10 @@ def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
     (directory / KEEPER).write_text("{}")
     began = (directory / KEEPER).stat().st_mtime
     assert (directory / SPEC_FILE).stat().st_mtime == 0, "files that are sent have no time"
-    end = journal.KINDS.to_object(journal.RunEnd("0101-old", "done", at=began + 754.0))
+    ahead = began + 86400.0  # by the clock of the host, which is not that of the file system
+    end = journal.KINDS.to_object(journal.RunEnd("0101-old", "done", at=ahead))
     (directory / "end.json").write_text(json.dumps(end))
+    os.utime(directory / "end.json", (began + 754.0,) * 2)
     tags = [frames.build_tag(SPEC.nonce, rank) for rank in (0, 1)]
     lines = [
         b"%sstep %d loss 0.5 %.1f it/s\n" % (tags[rank], step, 2.5 - rank) for step in range(4000) for rank in (0, 1)
@@ -162,6 +166,18 @@ def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
     assert isinstance(answer, PsAnswer)
     (run,) = answer.runs
     assert (run.step, run.pace, round(run.elapsed or 0)) == (3999, 2.5, 754)
+
+
+def test_a_run_that_goes_on_is_as_old_as_the_file_system_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with keeping(tmp_path) as kept:
+        os.utime(kept.directory / KEEPER, (kept.directory.stat().st_mtime - 100.0,) * 2)
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + 86400.0)
+        assert client.list_runs([str(tmp_path)]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["runs"]
+    assert 90.0 < row["seconds"] < 1000.0
 
 
 @pytest.mark.parametrize("cut", [0, 3, 9, 13])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,29 @@ def test_the_agent_travels_once_and_each_run_has_its_own(link: CountingLink, tmp
     assert len(link.sizes) == 3
     assert Path(place(tmp_path, "r2").directory, AGENT).read_bytes() == agent.build_archive()
     assert [path.name for path in (tmp_path / AGENTS).iterdir()] == [agent.compute_agent_id()]
+
+
+@pytest.mark.parametrize("programs", ["of this machine", "of busybox"])
+def test_agents_of_other_versions_go_by_the_clock_of_their_file_system(tmp_path: Path, programs: str) -> None:
+    """That of a file server, here a hundred days behind that of the host."""
+    path = tmp_path / "bin"
+    path.mkdir()
+    for name in ("find", "touch", "stat") if programs == "of busybox" else ():
+        write_program(path / name, f'exec busybox {name} "$@"')
+    write_program(path / "cp", '/bin/cp "$@" && for each do :; done && /usr/bin/touch -d "100 days ago" "$each"')
+    agents = tmp_path / AGENTS
+    agents.mkdir(parents=True, mode=0o700)
+    for name, days in (("young", 100 + 89), ("old", 100 + 91)):
+        (agents / name).touch()
+        os.utime(agents / name, (time.time() - days * 86400,) * 2)
+    link = LocalLink(HERE, env={"HOME": str(tmp_path), "PATH": f"{path}:{os.environ['PATH']}"})
+    create_run_dir(link, place(tmp_path), RUN)
+    assert sorted(each.name for each in agents.iterdir()) == sorted([agent.compute_agent_id(), "young"])
+
+
+def write_program(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
 
 
 @pytest.mark.parametrize("damage", ["empty", "zeros", "cut", "link"])
