@@ -24,7 +24,7 @@ from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
-from ipexctl.act.private_files import write_private_file
+from ipexctl.act.private_files import make_private_directories, write_private_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
@@ -95,7 +95,7 @@ def lock_lab_directory(directory: Path) -> Iterator[None]:
     if unsafe := _UNSAFE.search(str(directory)):
         raise UsageError(f"a lab cannot be in {printable(str(directory))}: its path contains '{printable(unsafe[0])}'")
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directories(directory)
         _check_owner(directory)
         directory.chmod(0o700)
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -165,7 +165,7 @@ def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
     _generate_key_pair(tools, lab.path("id_ed25519"))
     write_private_file(lab.path("authorized_keys"), lab.path("id_ed25519.pub").read_bytes())
     for name in names:
-        lab.path(name, "home").mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directories(lab.path(name, "home"))
         _generate_key_pair(tools, lab.path(name, "host_key"))
     return lab
 

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import urllib3
 
 from ipexctl.act.packages.sources import Limits, Sources, redact_url
+from ipexctl.act.private_files import make_private_directories
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.text import pluralize, strip_credentials
@@ -159,7 +160,7 @@ class _Download:
                 return None
             if self.wheel.local:
                 return f"{name}: {'changed since it was locked' if self.path.exists() else 'no longer exists'}"
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_directories(self.path.parent)
             part = self.path.with_name(f".{name}.part")
             with _hold_part_lock(part, self.report, self.http.limits, self.stop):
                 # Another process may just have finished it.

@@ -145,7 +145,9 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         stdin.write(text.encode())
         stdin.seek(0)
-        child = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=log, env=dict(env), cwd=os.sep)
+        # Its cache, and ~/.cache, may have to be made: for nobody else. One that the user names may be shared.
+        umask = -1 if env.get("UV_CACHE_DIR") else 0o077
+        child = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=log, env=dict(env), cwd=os.sep, umask=umask)
         try:
             moved, last = time.monotonic(), (0, 0)
             while child.poll() is None:

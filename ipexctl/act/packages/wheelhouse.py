@@ -3,6 +3,7 @@ opened once."""
 
 import gzip
 import hashlib
+import json
 import lzma
 import shutil
 import stat
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from ipexctl.act.packages.download import Tell
+from ipexctl.act.private_files import create_private_file, make_private_directories, sync_path, write_private_file
 from ipexctl.act.transfer.send import hash_stream
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record
@@ -49,9 +51,10 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
     info = archive.stat()
     place = cache / "houses" / _compute_short_hash(str(archive.absolute()))
     house = place / _compute_short_hash(f"{info.st_size} {info.st_mtime_ns}")
-    if house.is_dir():
+    manifest = house.with_suffix(".json")
+    if _is_whole(house, manifest):
         return house
-    place.mkdir(parents=True, exist_ok=True)
+    make_private_directories(place)
     part = Path(tempfile.mkdtemp(dir=place, prefix=".part-"))
     try:
         with _list_wheels(archive) as members:
@@ -63,17 +66,14 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
                 what = f"no space left for the wheelhouse {archive}: need {total >> 20} MiB, {free >> 20} MiB free"
                 raise UsageError(what, hint="unpack it where there is room: --wheels DIRECTORY", exit=Exit.STEP)
             for member in members:
-                with member.read() as source, (part / member.name).open("xb") as target:
+                with member.read() as source, create_private_file(part / member.name) as target:
                     shutil.copyfileobj(source, target, _CHUNK)
+                sync_path(part / member.name)
                 if (part / member.name).stat().st_size != member.size:
                     raise EOFError
                 done += member.size
                 tell(done, total, member.name)
-        try:
-            part.rename(house)
-        except OSError:  # another ipexctl was quicker
-            if not house.is_dir():
-                raise
+        _put_in_place(part, house, manifest)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError):
         raise UsageError(f"the wheelhouse {archive} is damaged or no archive", hint="--wheels DIRECTORY") from None
     except (zlib.error, lzma.LZMAError, OSError) as error:
@@ -84,9 +84,37 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
     finally:
         shutil.rmtree(part, ignore_errors=True)
     for old in place.iterdir():  # what an earlier archive of this name held; not what somebody is opening now
-        if old != house and not old.name.startswith(".part-"):
-            shutil.rmtree(old, ignore_errors=True)
+        if old not in (house, manifest) and not old.name.startswith("."):
+            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
     return house
+
+
+def _put_in_place(part: Path, house: Path, manifest: Path) -> None:
+    """Gives the directory ``part``, whose files are on the disk, its name. Raises `OSError`."""
+    sync_path(part)
+    if not _is_whole(house, manifest):
+        shutil.rmtree(house, ignore_errors=True)
+        write_private_file(manifest, json.dumps(_measure_files(part)).encode())
+        try:
+            part.rename(house)
+        except OSError:  # another ipexctl was quicker
+            if not _is_whole(house, manifest):
+                raise
+        sync_path(house.parent)
+
+
+def _is_whole(house: Path, manifest: Path) -> bool:
+    """Whether a house has the files of its manifest, each of its size: a disk may have lost some, and each later
+    installation would lock what remains."""
+    try:
+        return bool(json.loads(manifest.read_bytes()) == _measure_files(house))
+    except (OSError, ValueError):
+        return False
+
+
+def _measure_files(directory: Path) -> dict[str, int]:
+    """The size of each file in a directory. Raises `OSError`."""
+    return {path.name: path.lstat().st_size for path in directory.iterdir()}
 
 
 def is_archive(name: str) -> bool:
@@ -133,7 +161,9 @@ def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *
                     if name in wheels:
                         done += member.size
                         tell(done, total, name)
+            sync_path(part)
             part.replace(archive)
+            sync_path(archive.parent)
     except OSError as error:
         what = f"the wheelhouse {archive} cannot be written: {error.strerror or error}"
         raise UsageError(what, exit=Exit.STEP) from None

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ipexctl.act.inputs import expand_home
+from ipexctl.act.private_files import make_private_directories
 from ipexctl.act.ssh.algorithms import CIPHERS, HOST_KEYS, KEX, MACS, RSA, change_algorithms
 from ipexctl.act.ssh.banner import await_banner
 from ipexctl.act.ssh.hostkeys import KnownHosts, format_known_host_name
@@ -131,7 +132,7 @@ class _Wanted(Record):
 def make_holder_directory(directory: Path) -> None:
     """Makes it, for nobody else. Raises `HolderError` for one that others can use."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directories(directory)
         status = directory.lstat()
     except OSError as error:
         raise HolderError(f"{directory}: {error.strerror}") from None

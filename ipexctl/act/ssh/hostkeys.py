@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ipexctl.act.private_files import make_private_directories
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record
 
@@ -157,7 +158,7 @@ class KnownHosts:
         path = self.files[0]
         line = format_known_hosts_line(name, kind, blob).encode() + b"\n"
         with self._lock:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directories(path.parent)
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(handle, "rb+") as file:
                 if size := file.seek(0, os.SEEK_END):

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from ipexctl.act.private_files import make_private_directories, sync_file_system
 from ipexctl.act.stall_timer import PATIENCE, StallTimer
 from ipexctl.act.transfer.send import build_script_command
 from ipexctl.model.errors import Failure, Kind
@@ -43,7 +44,7 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
         """Raises `UnsafePathError` if the directory is a symbolic link or cannot be created."""
         self.path = into / host
         with _convert_os_errors(str(self.path)):
-            into.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directories(into)
             top = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 self._root = _open_subdirectory(top, host)
@@ -95,6 +96,12 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
             os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
             os.utime(name, (mtime, mtime), dir_fd=self._root)
             os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
+
+    def sync(self) -> None:
+        """Puts what was received on the disk: once, since a wait for each of many small files takes longer than to send
+        them. Raises `UnsafePathError`."""
+        with _convert_os_errors(str(self.path)):
+            sync_file_system(self._root)
 
     def close(self) -> None:
         """Removes incomplete files."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_home, read_input
+from ipexctl.act.private_files import make_private_directories
 from ipexctl.data import read_data
 from ipexctl.decide.checks.benchmarks import judge_speeds
 from ipexctl.decide.checks.catalogue import Catalogue, explain_finding, parse_catalogue
@@ -221,7 +222,7 @@ def _save_bundles(directory: Path, bundles: Mapping[str, ProbeOutput]) -> str:
     """Readable for this user only; what identifies machines or sessions is replaced. Raises `UsageError`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directories(directory)
         for host, bundle in bundles.items():
             with os.fdopen(os.open(directory / f"{host}.json", flags, 0o600), "w", encoding="utf-8") as file:
                 json.dump(bundle.public(), file, indent=1)

@@ -124,6 +124,7 @@ def _fetch_files(
                 missing = _fetch_tar(link, plan.path, items, results, progress, bad)
                 again = [[item] for item in missing]  # alone: a second hard link may arrive as a reference to the first
                 missing = [item for one in again for item in _fetch_tar(link, plan.path, one, results, progress, bad)]
+                results.sync()
         except UnsafePathError as why:
             return Failure(host, Kind.RECORD, str(why), code="not-stored")
         progress.report(always=True)

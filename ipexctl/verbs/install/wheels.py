@@ -11,6 +11,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels
+from ipexctl.act.private_files import sync_path
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.answers.install import WheelsAnswer
@@ -117,4 +118,5 @@ def _link_or_copy(source: Path, target: Path) -> None:
         os.link(source, part)
     except OSError:
         shutil.copyfile(source, part)
+    sync_path(part)
     part.replace(target)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.act.private_files import sync_file_system
+from ipexctl.act.transfer import receive
 from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError, is_case_insensitive, stat_local_file
 from ipexctl.protocol.paths import PART
 
@@ -32,9 +34,29 @@ def test_a_file_lands_below_its_host_with_its_time_and_for_us_alone(tmp_path: Pa
     assert {path.name: stat.S_IMODE(path.lstat().st_mode) for path in place.rglob("*")} == {
         "out": 0o700, "deep": 0o700, "x.pt": 0o600, "run.sh": 0o700
     }  # fmt: skip
+    assert [stat.S_IMODE((tmp_path / each).lstat().st_mode) for each in ("a", "a/b", "a/b/n0")] == [0o700] * 3
     assert stat_local_file(place, "out/deep/x.pt") == (3, 1_000_000)
     assert stat_local_file(place, "out") is None
     assert stat_local_file(place, "none") is None
+
+
+def test_what_was_received_is_put_on_the_disk_once_when_all_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, list[str]]] = []
+
+    def note_and_sync(number: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{number}"), sorted(os.listdir(number))[1:]))
+        sync_file_system(number)
+
+    monkeypatch.setattr(receive, "sync_file_system", note_and_sync)
+    with ResultsDir(tmp_path, "n0") as results:
+        put(results, "x")
+        put(results, "y")
+        results.sync()
+    assert synced == [(str(tmp_path / "n0"), ["x", "y"])]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        sync_file_system(-1)
 
 
 def test_a_link_here_is_never_followed(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import stat
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -63,8 +65,58 @@ def test_another_archive_of_the_same_name_takes_the_place_of_the_first(tmp_path:
     first = unpack_wheelhouse(packed(archive, FILES), cache)
     second = unpack_wheelhouse(packed(archive, {OTHER: b"another one"}), cache)
     assert not first.exists()
-    assert left(cache) == [OTHER]
+    assert left(cache) == sorted([OTHER, f"{second.name}.json"])
     assert (second / OTHER).read_bytes() == b"another one"
+
+
+def test_what_is_opened_is_for_nobody_else_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        unpack_wheelhouse(packed(tmp_path / "house.tar", FILES), tmp_path / "home/.cache/ipexctl")
+    finally:
+        os.umask(before)
+    modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in (tmp_path / "home").rglob("*")}
+    assert {path.name for path in modes} >= {".cache", "ipexctl", "houses", NAME, OTHER}
+    assert {path: mode for path, mode in modes.items() if mode & 0o077} == {}
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "missing", "one more", "no manifest"])
+def test_a_house_that_does_not_fit_is_opened_again(tmp_path: Path, damage: str) -> None:
+    archive, cache = packed(tmp_path / "house.tar", FILES), tmp_path / "cache"
+    house = unpack_wheelhouse(archive, cache)
+    if damage in ("empty", "cut"):
+        os.truncate(house / NAME, {"empty": 0, "cut": 499}[damage])
+    elif damage == "missing":
+        (house / NAME).unlink()
+    elif damage == "one more":
+        (house / f"new-{NAME}").touch()
+    else:
+        house.with_suffix(".json").unlink()
+    told: list[int] = []
+    assert unpack_wheelhouse(archive, cache, lambda done, *_: told.append(done)) == house
+    assert {path.name: path.read_bytes() for path in house.iterdir()} == {NAME: b"torch" * 100, OTHER: b"numpy"}
+    assert told
+    assert unpack_wheelhouse(archive, cache, lambda *_: pytest.fail("opened again")) == house
+    assert sorted(path.name for path in house.parent.iterdir()) == [house.name, f"{house.name}.json"]
+
+
+def test_wheels_are_on_the_disk_before_they_get_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    real = os.fsync
+
+    def note_and_sync(number: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{number}")))
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", note_and_sync)
+    house = unpack_wheelhouse(packed(tmp_path / "house.tar", FILES), tmp_path / "cache")
+    parts = [path.name for path in synced if path.parent.name.startswith(".part-")]
+    assert sorted(parts) == sorted([NAME, OTHER])
+    assert [path.name.startswith(".part-") for path in synced if path.is_dir() or not path.exists()].count(True) == 1
+    assert synced[-1] == house.parent
+    synced.clear()
+    pack_wheels(tmp_path / "new.tar", {OTHER: house / OTHER})
+    assert [(path.name, path.parent == tmp_path) for path in synced] == [("new.tar", False), (tmp_path.name, False)]
 
 
 def link(name: str, target: str) -> tarfile.TarInfo:
