@@ -21,7 +21,7 @@ PARALLEL := -n $(IPEXCTL_TEST_WORKERS) $(DIST)
 IPEXCTL_FAST_WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test fast fast-lowest test-stack faults soak drills fuzz coverage test-impi bench lock audit lint clean
+.PHONY: dev pages demo test fast fast-lowest test-stack faults soak drills fuzz coverage test-impi bench lock audit sbom lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model.
 demo: $(VENV)/.user
@@ -118,15 +118,33 @@ $(PEERS)/.made: benchmarks/peers.py $(VENV)/.dev
 	$(BIN)/python benchmarks/peers.py $(PEERS) --stack
 	@touch $@
 
-# The releases that every target takes, with the hashes of all their files and no index's name: `make lock` makes them
-# anew, `make audit` asks for known vulnerabilities (`make fast-lowest` takes the oldest ones, `LOCKED=` the newest).
+# The releases of $(VENV), with the hashes of all their files and no index's name; those of requirements-tools.lock, which
+# audit and list the parts of a release, have an environment of their own. `make lock` makes both anew, `make audit` asks for
+# known vulnerabilities of both. Neither is for `make fast-lowest` (the oldest releases), `make test-impi` (a stack of its
+# own) and the tools that `make bench` compares with; `LOCKED=` takes the newest.
 LOCKED ?= --constraint requirements.lock --build-constraint requirements.lock
+COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
 lock: $(BIN)/uv
-	echo hatchling | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
-		--no-header --no-annotate --group dev -o requirements.lock pyproject.toml -
+	echo hatchling | $(COMPILE) --group dev -o requirements.lock pyproject.toml -
+	printf '%s\n' cyclonedx-bom pip-audit | $(COMPILE) -o requirements-tools.lock -
 
+# CI without the internet must be able to pass: what was not audited is said.
+TOOLS := $(VENV)/tools
 audit: $(VENV)/.dev
-	$(BIN)/python tools/audit.py
+	@if $(MAKE) --no-print-directory $(TOOLS)/.made; then $(BIN)/python tools/audit.py $(TOOLS)/bin/pip-audit; \
+		else echo 'not audited: pip-audit of requirements-tools.lock cannot be installed'; fi
+
+# The parts of a release, for whoever takes it.
+sbom: $(TOOLS)/.made
+	mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml -o dist/sbom.cdx.json
+
+# By `uv pip`, which checks the hashes; `uv tool run` takes a lock's versions alone.
+$(TOOLS)/.made: requirements-tools.lock $(BIN)/uv
+	@rm -rf $(TOOLS)
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(TOOLS)
+	@$(BIN)/uv pip install --quiet --python $(TOOLS)/bin/python --require-hashes --only-binary :all: -r requirements-tools.lock
+	@touch $@
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

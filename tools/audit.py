@@ -1,4 +1,4 @@
-"""Known vulnerabilities of the releases in ``requirements.lock``: runs pip-audit by uv, and installs nothing.
+"""Known vulnerabilities of the releases in the lock files, by the pip-audit that is named: ``audit.py PROGRAM``.
 
 Exit 1 for a vulnerability. Where the advisories cannot be reached (a machine without the internet, an index without
 their part), it says how many releases were not audited, and exits 0: CI without the internet must be able to pass.
@@ -11,25 +11,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-LOCK = Path(__file__).parents[1] / "requirements.lock"
+LOCKS = [Path(__file__).parents[1] / name for name in ("requirements.lock", "requirements-tools.lock")]
 
 
 def main() -> int:
-    words = ["uv", "tool", "run", "pip-audit", "--disable-pip", "--require-hashes", "--progress-spinner", "off"]
-    words[0] = str(Path(sys.executable).with_name("uv"))
-    done = subprocess.run([*words, "--format", "json", "-r", str(LOCK)], capture_output=True, text=True, timeout=600)
-    try:
-        releases = json.loads(done.stdout)["dependencies"]
-    except (ValueError, KeyError, TypeError):
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        print(f"not audited: {last}")
-        return 0
+    releases = []
+    for lock in LOCKS:  # one by one: two may have different releases of a package
+        words = [sys.argv[1], "--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json"]
+        done = subprocess.run([*words, "-r", str(lock)], capture_output=True, text=True, timeout=600)
+        try:
+            releases += json.loads(done.stdout)["dependencies"]
+        except (ValueError, KeyError, TypeError):
+            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            print(f"{lock.name} is not audited: {last}")
     skipped = [release["name"] for release in releases if "skip_reason" in release]
     bad = [(release, vulnerability) for release in releases for vulnerability in release.get("vulns", ())]
     for release, vulnerability in bad:
         fixed = ", ".join(vulnerability["fix_versions"]) or "no release"
         print(f"{release['name']} {release['version']}: {vulnerability['id']}, fixed in {fixed}")
-    print(f"{len(releases) - len(skipped)} releases audited, {len(skipped)} not, {len(bad)} known vulnerabilities")
+    if releases:
+        print(f"{len(releases) - len(skipped)} releases audited, {len(skipped)} not, {len(bad)} known vulnerabilities")
     return 1 if bad else 0
 
 

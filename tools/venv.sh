@@ -2,6 +2,7 @@
 # A virtual environment with uv in it, whatever this machine's Python can do: `venv.sh DIRECTORY`.
 set -eu
 venv=$1
+lock=$(dirname "$0")/../requirements.lock
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null 2>&1 || { echo "no $python here: install python3 (3.10 or later)" >&2; exit 1; }
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
@@ -25,4 +26,12 @@ if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
     } >/dev/null
     "$python" -m venv "$venv"
 fi
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
+# The release of uv that the lock names, with its hashes, for pip, which is the only installer so far.
+awk '/^[^ ]/ { own = /^uv==/ } own' "$lock" >"$venv/uv.txt"
+if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+    -r "$venv/uv.txt"; then
+    release=$(sed -n 's/^\(uv==[^ ;]*\).*/\1/p' "$venv/uv.txt")
+    echo "$release of requirements.lock cannot be installed: pip says above why" >&2
+    echo "without a package index: PIP_NO_INDEX=1 PIP_FIND_LINKS=(a directory with its wheel)" >&2
+    exit 1
+fi

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -58,13 +60,40 @@ def test_the_modules_of_impi_torch_import_each_other_in_one_direction() -> None:
     assert list(TopologicalSorter(graph).static_order())[-1] == "__init__", "a cycle raises CycleError"
 
 
-def test_our_own_dependencies_are_locked_with_hashes_and_name_no_index(project: dict[str, Any]) -> None:
-    """`make lock` writes it; uv checks the hashes of a constraint."""
-    text = (ROOT / "requirements.lock").read_text("utf-8")
+def read_lock(name: str) -> set[str]:
+    """The names of a lock file, each with hashes and without an index."""
+    text = (ROOT / name).read_text("utf-8")
     assert "://" not in text
     entries = [entry for entry in re.split(r"\n(?=\S)", text) if entry.strip()]
     assert all(re.search(r"^[a-z0-9._-]+==\S+", entry) and "--hash=sha256:" in entry for entry in entries)
-    locked = {canonicalize_name(entry.partition("==")[0]) for entry in entries}
+    return {canonicalize_name(entry.partition("==")[0]) for entry in entries}
+
+
+def test_our_own_dependencies_are_locked_with_hashes_and_name_no_index(project: dict[str, Any]) -> None:
+    """`make lock` writes both; uv checks the hashes of a constraint."""
+    assert {"pip-audit", "cyclonedx-bom"} <= read_lock("requirements-tools.lock")
+    locked = read_lock("requirements.lock")
     groups = parse_toml((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
     wanted = [*project["dependencies"], *(word for group in groups.values() for word in group if isinstance(word, str))]
     assert {canonicalize_name(Requirement(word).name) for word in wanted} <= locked
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_uv_itself_is_the_locked_one_or_none(tmp_path: Path, forged: bool) -> None:
+    """pip gets a wheel of the locked name and version that is another file, or none."""
+    version = re.search(r"^uv==(\S+)", (ROOT / "requirements.lock").read_text("utf-8"), re.MULTILINE)
+    assert version
+    if forged:
+        with zipfile.ZipFile(tmp_path / f"uv-{version[1]}-py3-none-any.whl", "w") as wheel:
+            info = f"uv-{version[1]}.dist-info"
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: uv\nVersion: {version[1]}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    sources = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    words = ["sh", str(ROOT / "tools/venv.sh"), str(tmp_path / "venv")]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHON": sys.executable, **sources}
+    made = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert made.returncode == 1
+    assert f"uv=={version[1]} of requirements.lock cannot be installed" in made.stderr
+    assert ("DO NOT MATCH THE HASHES" in made.stderr) is forged
+    assert not list((tmp_path / "venv").glob("lib/*/site-packages/uv-*"))
