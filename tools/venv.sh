@@ -32,6 +32,6 @@ if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-
     -r "$venv/uv.txt"; then
     release=$(sed -n 's/^\(uv==[^ ;]*\).*/\1/p' "$venv/uv.txt")
     echo "$release of requirements.lock cannot be installed: pip says above why" >&2
-    echo "without a package index: PIP_NO_INDEX=1 PIP_FIND_LINKS=(a directory with its wheel)" >&2
+    echo "without a package index: PIP_NO_INDEX=1 PIP_FIND_LINKS=DIRECTORY-OF-WHEELS sh $0 $venv" >&2
     exit 1
 fi

@@ -381,6 +381,7 @@ def _generate_key_pair(tools: Tools, path: Path) -> None:
     done = _run_program([tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)])
     if done.returncode:
         raise UsageError(f"ssh-keygen failed: {_format_last_line(done.stderr)}", exit=Exit.STEP)
+    path.with_name(f"{path.name}.pub").chmod(0o600)
 
 
 def _run_program(argv: list[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:

@@ -118,6 +118,24 @@ def test_imports_run_one_way() -> None:
     assert not {path: floors for path, floors in above.items() if floors}
 
 
+# What these make is the user's own: a destination that was named, or a directory of the system.
+OPEN_DIRECTORIES = {
+    "act/lab.py", "act/packages/wheelhouse.py", "show/figure_files.py",
+    "verbs/examples.py", "verbs/install/wheels.py", "verbs/play/init.py",
+}  # fmt: skip
+
+
+def test_missing_parents_are_made_private() -> None:
+    """`Path.mkdir` gives its mode to the last directory alone: `make_private_directories` is for those of ours."""
+    makers = set()
+    for path in find_files("cli", "loop", "verbs", "decide", "act", "show", "model"):
+        calls = [node for node in nodes(path) if isinstance(node, ast.Call)]
+        if any(keyword.arg == "parents" for call in calls for keyword in call.keywords):
+            makers.add(name(path))
+        assert not any(isinstance(call.func, ast.Attribute) and call.func.attr == "makedirs" for call in calls)
+    assert makers == OPEN_DIRECTORIES
+
+
 def test_what_decides_is_pure() -> None:
     touched = {}
     for path in find_files("decide"):

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from ipexctl import loop
 from ipexctl.act.bundled_files import pack_impi_torch
-from ipexctl.act.packages.resolve import save_lock
+from ipexctl.act.lab import create_lab, find_openssh_tools, lock_lab_directory
+from ipexctl.act.packages.resolve import Tool, find_newest_version, save_lock
+from ipexctl.act.packages.sources import Sources
 from ipexctl.act.private_files import switch_to_root_home, write_private_file
+from ipexctl.act.ssh.holder import make_holder_directory
+from ipexctl.act.ssh.hostkeys import KnownHosts
+from ipexctl.act.transfer.receive import ResultsDir
+from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.tasks import Run
 from ipexctl.model.wheels import Lock
+from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.run.run import find_start_notes
 
 
@@ -53,6 +60,51 @@ def test_the_cache_is_for_nobody_else_and_so_are_locks_and_wheels(
     pack_impi_torch(cache)
     assert modes(cache)["ipexctl"] == 0o700
     assert {mode for name, mode in modes(cache).items() if name.endswith((".json", ".whl"))} == {0o600}
+
+
+def run_fake_uv(home: Path) -> None:
+    """A uv that makes its cache, as the real one does."""
+    home.mkdir(mode=0o700)
+    uv = home / "uv"
+    uv.write_text('#!/bin/sh\nmkdir -p "$HOME/.cache/uv"\necho >"$HOME/.cache/uv/file"\necho torch==2.8.0\n')
+    uv.chmod(0o700)
+    environ = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    tool = Tool(str(uv), "0.13.9", 1, "")
+    assert find_newest_version(tool, "torch", "3.11", "2.36", Sources(environ=environ)) == "2.8.0"
+
+
+def save_probe(home: Path) -> None:
+    answer = DoctorAnswer((), (), None, (), NetworkCheck(0, (), None, None, None, None, None, (), {}))
+    save_doctor_record(home / ".local/state/ipexctl", answer, 0.0)
+    assert list(home.rglob("doctor/*.json"))
+
+
+def fill_lab(home: Path) -> None:
+    directory = home / ".local/state/ipexctl/lab"
+    with lock_lab_directory(directory):
+        create_lab(directory, 1, find_openssh_tools())
+
+
+@pytest.mark.usefixtures("open_umask")
+@pytest.mark.parametrize(
+    "make",
+    [
+        run_fake_uv,
+        save_probe,
+        fill_lab,
+        lambda home: save_lock(home / ".cache/ipexctl", Lock((), "3.11", "inputs")),
+        lambda home: make_holder_directory(home / ".cache/ipexctl/connections"),
+        lambda home: ResultsDir(home / ".local/state/ipexctl/runs/one/profile", "node0").close(),
+        lambda home: KnownHosts([home / ".ssh/known_hosts"]).record_key("node0", "ssh-ed25519", b"key"),
+    ],
+    ids=["uv", "doctor", "lab", "lock", "holder", "results", "known_hosts"],
+)
+def test_whoever_comes_first_makes_what_is_missing_for_nobody_else(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    tmp_path.chmod(0o700)
+    make(tmp_path / "home")
+    assert not [path for path in tmp_path.rglob("*") if stat.S_IMODE(path.lstat().st_mode) & 0o077]
 
 
 def test_a_cache_of_before_becomes_private_and_one_that_others_can_write_is_refused(
