@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.data import read_data
-from ipexctl.decide.checks.network import choose_interfaces
+from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.launch import placement
 from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
@@ -89,7 +89,8 @@ def _fill_config(
         n = 1
     cores = {host.name: placement.find_usable_cores(facts[host.name]) for host in inventory}
     counts = placement.count_ranks(inventory.hosts, cores, n, ppn)
-    choice = choose_interfaces({name: facts[name] for name, _ in counts}).get(inventory.head.name)
+    choices, _ = select_interfaces(inventory, {name: facts[name] for name, _ in counts})
+    choice = choices.get(inventory.head.name)
     return version, replace(
         request,
         hosts=len(counts),

@@ -4,11 +4,13 @@ Names differ between hosts, ``hostname -I`` starts with whatever came up first, 
 everywhere; what the hosts of a run have in common is a subnet in which each of them has an address of its own."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 
 from ipexctl.decide.facts.numbers import parse_ip_interface
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Interface
+from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
 
@@ -46,6 +48,44 @@ def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, InterfaceChoic
     if shared:
         return _choose_subnet_interfaces(shared, facts, usable)
     return {host: _choose_interface(fact, usable[host], len(facts)) for host, fact in facts.items() if usable[host]}
+
+
+def select_interfaces(
+    hosts: Iterable[Host], facts: Mapping[str, Facts], iface: str | None = None
+) -> tuple[Mapping[str, InterfaceChoice], Mapping[str, UsageError]]:
+    """The interface of each host: that of ``--iface``, else that of the hostfile, else as `choose_interfaces` has it;
+    and why a host has none. Whatever listens on a host, or is measured between hosts, uses these."""
+    choices, problems = dict[str, InterfaceChoice](), dict[str, UsageError]()
+    automatic = choose_interfaces(facts)
+    for host in hosts:
+        if (fact := facts.get(host.name)) is None:
+            continue
+        try:
+            choices[host.name] = choose_host_interface(iface, host, fact, automatic.get(host.name))
+        except UsageError as error:
+            problems[host.name] = error
+    return choices, problems
+
+
+def choose_host_interface(
+    iface: str | None, host: Host, facts: Facts, choice: InterfaceChoice | None
+) -> InterfaceChoice:
+    """The interface that ``--iface`` or the hostfile (``iface``, or ``ifhn`` by its address) names, else ``choice``.
+
+    Raises `UsageError` (exit 4) if there is none."""
+    wanted = iface or host.vars.get("iface") or host.vars.get("ifhn")
+    if choice and wanted in (None, choice.name, choice.address):
+        return choice
+    if not wanted:
+        raise UsageError(f"{host.name} has no usable network address", hint="name one with --iface", exit=Exit.STEP)
+    for interface in facts.interfaces:
+        addresses = [text.partition("/")[0] for text in interface.addresses]
+        if addresses and wanted in (interface.name, *addresses):
+            address = wanted if wanted in addresses else addresses[0]
+            return InterfaceChoice(interface.name, address, Note("option", "--iface" if iface else "hostfile"))
+    names = ", ".join(interface.name for interface in facts.interfaces) or "none"
+    what, reasons = f"{host.name} has no interface {wanted} with an address", [f"it has: {names}"]
+    raise UsageError(what, reasons=reasons, exit=Exit.STEP, code="no-interface")
 
 
 def is_one_machine(facts: Mapping[str, Facts]) -> bool:

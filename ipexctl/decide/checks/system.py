@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
-from ipexctl.decide.checks.network import choose_interfaces, find_isolated_interfaces, is_loopback
+from ipexctl.decide.checks.network import find_isolated_interfaces, is_loopback, select_interfaces
 from ipexctl.decide.facts.numbers import parse_ip_interface
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import Facts
@@ -128,7 +128,7 @@ def check_network(cluster: Cluster) -> Iterator[CheckHit]:
         return
     for host, (words, mistaken) in find_isolated_interfaces(cluster.facts).items():
         yield CheckHit("NET013", host, {"names": ", ".join(words)}, "", None if mistaken else "info")
-    chosen = choose_interfaces(cluster.facts)
+    chosen, _ = select_interfaces(cluster.inventory, cluster.facts)
     for host, fact in cluster.facts.items():
         choice, addresses = chosen.get(host), _list_interface_addresses(fact)
         if choice is None and fact.interfaces:

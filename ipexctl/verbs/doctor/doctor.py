@@ -15,7 +15,7 @@ from ipexctl.decide.checks.benchmarks import judge_speeds
 from ipexctl.decide.checks.catalogue import Catalogue, explain_finding, parse_catalogue
 from ipexctl.decide.checks.cluster import Cluster
 from ipexctl.decide.checks.connectivity import ConnectivityReport, check_connectivity
-from ipexctl.decide.checks.network import choose_interfaces, is_one_machine
+from ipexctl.decide.checks.network import is_one_machine, select_interfaces
 from ipexctl.decide.checks.processor import find_common_level, recommend_settings
 from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.checks.software import check_imports
@@ -198,7 +198,7 @@ def _report(
 
 def _make_answer(cluster: Cluster, findings: tuple[Finding, ...], network: ConnectivityReport) -> answers.DoctorAnswer:
     hosts: list[answers.DoctorHost] = []
-    choices = choose_interfaces(cluster.facts)
+    choices, _ = select_interfaces(cluster.inventory, cluster.facts)
     for host in cluster.inventory.names:
         choice, failure = choices.get(host), cluster.failures.get(host)
         interface = answers.ChosenInterface(choice.name, choice.address, choice.reason.text) if choice else None

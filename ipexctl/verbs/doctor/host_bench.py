@@ -10,7 +10,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.sessions import RemoteError, Session
 from ipexctl.decide.checks.benchmarks import FIGURES, judge_speeds, merge_best_figures, pair_hosts_in_rounds
 from ipexctl.decide.checks.connectivity import ConnectivityReport
-from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces, is_one_machine
+from ipexctl.decide.checks.network import InterfaceChoice, is_one_machine, select_interfaces
 from ipexctl.decide.launch.environment import has_rdma
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck, UnmeasuredLink
@@ -68,7 +68,7 @@ def _measure_links(
     hosts: list[str], inventory: Inventory, facts: Mapping[str, Facts], sessions: HostSessions, turns: dict[str, Lock]
 ) -> Generator[Event, None, tuple[list[LinkSpeed], list[UnmeasuredLink]]]:
     """Pairs that were measured, and those that could not be, with the reason."""
-    choices = choose_interfaces(facts)
+    choices, _ = select_interfaces(inventory, facts)
     runtimes = {host: runtime for host in hosts if host in choices and (runtime := _find_runtime(facts[host]))}
     programs = {host: posixpath.join(posixpath.dirname(each.mpiexec), "IMB-MPI1") for host, each in runtimes.items()}
     lines: list[LinkSpeed] = []

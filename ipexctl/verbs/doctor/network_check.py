@@ -9,7 +9,7 @@ from itertools import chain
 from ipexctl.act.context import Context
 from ipexctl.act.sessions import Session
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_slow_links, pick_target, plan_connections
-from ipexctl.decide.checks.network import choose_interfaces
+from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -30,12 +30,13 @@ def check_network(
     """Which hosts reach each other. Hosts without Python take no part; a host that is lost during it is left out.
 
     Nothing stays on the hosts: the listeners live as long as the sessions, which are closed here."""
-    choices = choose_interfaces(facts)
+    choices, problems = select_interfaces(inventory, facts)
     pythons = find_pythons({host: facts[host] for host in choices})
-    untried = {host: "no Python to try it with" for host in choices if host not in pythons}
+    untried = {host: problem.sentence for host, problem in problems.items() if problem.code == "no-interface"}
+    untried |= {host: "no Python to try it with" for host in choices if host not in pythons}
     hosts = [host for host in inventory if host.name in pythons]
     if len(hosts) < 2:
-        return ConnectivityReport(choices=choices, untried=untried if len(choices) > 1 else {})
+        return ConnectivityReport(choices=choices, untried=untried if len(facts) > 1 else {})
     token = secrets.token_hex(16)
     one_at_a_time = threading.Lock()
     shareable = {host.name: _list_shareable_directories(facts[host.name]) for host in hosts}

@@ -20,7 +20,7 @@ from ipexctl.act.packages.download import locate_wheel, measure_download_rate
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
 from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
-from ipexctl.decide.checks.network import choose_interfaces
+from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.planning.extend import build_release_request, find_environment, keep_requirements, use_env_python
 from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_download_origins, plan_install, read_state
 from ipexctl.decide.releases.resolve import resolve_stack, use_host_mpi
@@ -172,6 +172,7 @@ def _collect_facts(
 def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     """Inspects the hosts, plans, builds, verifies and switches."""
     names = [host.name for host in job.inventory if host.name in job.facts and host.name not in job.failed]
+    addresses = choose_addresses(job)
     states = {name: state for name in names if (state := read_state(job.facts[name], job.venv, job.lock))}
     tool = Tool("", "", 0, "")
     if others := [name for name in names if name not in states]:
@@ -212,7 +213,6 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     yield from job.start_phase("send the wheels")
     wheels = yield from build.download_missing_wheels(job, builders, steps, states)
     verified: dict[str, build.VerifiedEnv] = {}
-    addresses = {name: choice.address for name, choice in choose_interfaces(job.facts).items()}
     if wheels is not None:
         yield from distribute_artifacts(job, build.list_artifacts(job, builders, states, wheels, tool), addresses)
         builders = [name for name in builders if name not in job.failed]
@@ -232,6 +232,17 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     active = _add_shared_fs_hosts(groups, {name for name in cleaned if steps.steps[name].do == "tidy"} | switched)
     unknown = _add_shared_fs_hosts(groups, unknown)
     return (yield from _report_result(job, steps, changed=active, unknown=unknown, verified=verified))
+
+
+def choose_addresses(job: InstallJob) -> dict[str, str]:
+    """Where each host listens for the others. A host without a usable address fetches, but serves nothing.
+
+    Raises `UsageError` (exit 4) if a host has not the interface that the hostfile names."""
+    choices, problems = select_interfaces(job.inventory, job.facts)
+    for problem in problems.values():
+        if problem.code == "no-interface":
+            raise problem
+    return {name: choice.address for name, choice in choices.items()}
 
 
 def _add_shared_fs_hosts(groups: Sequence[Sequence[str]], names: Collection[str]) -> set[str]:

@@ -18,7 +18,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_env_file, read_input, read_script, read_stdin
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.data import read_data
-from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
+from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
 from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers
 from ipexctl.decide.launch.build import identify_machines
 from ipexctl.decide.launch.emit import write_launch
@@ -141,7 +141,9 @@ def prepare_run(
     launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
         return None
-    interfaces = choose_interfaces(facts)
+    interfaces, problems = select_interfaces(inventory, facts, task.iface)
+    for problem in problems.values():
+        raise problem
     _log.debug("interfaces: %s; MPI of the hosts: %s; working directories: %s", interfaces, launcher, workdirs)
     timings = read_timings_from_environ(environ)
     return Prepared(
@@ -290,32 +292,12 @@ def _check_imports(
 
 def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:
     """What one host is given; ``directory`` is the name of the run's directory on it."""
-    task, facts, interface = prepared.task, prepared.facts[host.name], prepared.interfaces.get(host.name)
-    interface = choose_host_interface(task.iface, host, facts, interface)
+    task, facts = prepared.task, prepared.facts[host.name]
     assert facts.installed is not None  # or `prepare_run` had refused the host
     python = build_runtime(facts.installed.marker)
     if prepared.launcher is not None:
         with_ccl = task.backend in {"auto", "ccl"} and bool(python.module)
         python = mpi_launchers.switch_launcher(python, prepared.launcher, ccl=with_ccl)
-    return HostRuntime(facts, interface, python, f"{facts.home}/{RUNS}/{directory}", prepared.workdirs[host.name])
-
-
-def choose_host_interface(
-    iface: str | None, host: Host, facts: Facts, choice: InterfaceChoice | None
-) -> InterfaceChoice:
-    """The interface that ``--iface`` or the hostfile (``iface``, or ``ifhn`` by its address) names, else ``choice``.
-
-    Raises `UsageError` (exit 4) if there is none."""
-    wanted = iface or host.vars.get("iface") or host.vars.get("ifhn")
-    if choice and wanted in (None, choice.name, choice.address):
-        return choice
-    if not wanted:
-        raise UsageError(f"{host.name} has no usable network address", hint="name one with --iface", exit=Exit.STEP)
-    for interface in facts.interfaces:
-        addresses = [text.partition("/")[0] for text in interface.addresses]
-        if addresses and wanted in (interface.name, *addresses):
-            address = wanted if wanted in addresses else addresses[0]
-            return InterfaceChoice(interface.name, address, Note("option", "--iface" if iface else "hostfile"))
-    names = ", ".join(interface.name for interface in facts.interfaces) or "none"
-    reasons = [f"it has: {names}"]
-    raise UsageError(f"{host.name} has no interface {wanted} with an address", reasons=reasons, exit=Exit.STEP)
+    return HostRuntime(
+        facts, prepared.interfaces[host.name], python, f"{facts.home}/{RUNS}/{directory}", prepared.workdirs[host.name]
+    )

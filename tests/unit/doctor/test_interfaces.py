@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
-from ipexctl.model.errors import UsageError
+from ipexctl.act.context import Context
+from ipexctl.act.packages.sources import Sources
+from ipexctl.decide.checks.connectivity import ConnectivityReport
+from ipexctl.decide.checks.network import (
+    InterfaceChoice,
+    choose_host_interface,
+    choose_interfaces,
+    select_interfaces,
+)
+from ipexctl.decide.releases.resolve import resolve_stack
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Interface
-from ipexctl.model.hosts import Host
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.notes import Note
-from ipexctl.verbs.run.run import choose_host_interface
+from ipexctl.model.stack import StackRequest
+from ipexctl.model.tasks import Install
+from ipexctl.model.wheels import Lock
+from ipexctl.verbs.common.probe import load_releases
+from ipexctl.verbs.doctor.network_check import check_network
+from ipexctl.verbs.install.install import choose_addresses
+from ipexctl.verbs.install.install_sessions import InstallJob
+from tests.fakes import FakeOpener
+
+ROOT = Path(__file__).parents[3]
 
 LO = Interface("lo", ("127.0.0.1/8", "::1/128"), 65536, None, None)
 
@@ -137,3 +156,50 @@ def test_the_option_or_the_hostfile_names_an_interface_by_name_or_address() -> N
     with pytest.raises(UsageError, match=r"n1 has no interface 10\.1\.0\.9 with an address") as refused:
         choose(ifhn="10.1.0.9")
     assert refused.value.reasons == ("it has: eth0, ib0",)
+
+
+TWO = {
+    "n1": host("10.0.0.1", eth("eth0", "10.0.0.1/24"), eth("ib0", "10.1.0.1/24")),
+    "n2": host("10.0.0.2", eth("eth0", "10.0.0.2/24"), eth("ib0", "10.1.0.2/24")),
+}
+NAMED = Inventory((Host("n1", "n1", vars={"iface": "ib0"}), Host("n2", "n2", vars={"ifhn": "10.1.0.2"})))
+WRONG = Inventory((Host("n1", "n1", vars={"iface": "ib9"}), Host("n2", "n2", vars={"ifhn": "10.1.0.2"})))
+
+
+def test_one_choice_for_all_that_listens_and_is_measured() -> None:
+    choices, problems = select_interfaces(NAMED, TWO)
+    assert {name: choice.address for name, choice in choices.items()} == {"n1": "10.1.0.1", "n2": "10.1.0.2"}
+    assert not problems
+    assert [choice.name for choice in select_interfaces(NAMED, TWO, "eth0")[0].values()] == ["eth0", "eth0"]
+    choices, problems = select_interfaces(WRONG, TWO)
+    assert list(choices) == ["n2"]
+    assert problems["n1"].sentence == "n1 has no interface ib9 with an address"
+
+
+def test_an_install_serves_wheels_at_the_address_that_the_hostfile_names(tmp_path: Path) -> None:
+    """They listened at the address that was chosen without it: on the network that the user had kept free of them."""
+    stack = resolve_stack(StackRequest(torch="2.8.0"), {}, load_releases())
+    context = Context(FakeOpener({}), tmp_path, tmp_path)
+    job = InstallJob(NAMED, context, "/v", "", {}, Install(), Sources(), stack, Lock((), "3.11", ""), TWO)
+    assert choose_addresses(job) == {"n1": "10.1.0.1", "n2": "10.1.0.2"}
+    job.inventory = WRONG
+    with pytest.raises(UsageError, match="n1 has no interface ib9 with an address") as refused:
+        choose_addresses(job)
+    assert refused.value.exit == Exit.STEP
+
+
+def test_doctor_tries_the_interfaces_that_the_hostfile_names(tmp_path: Path) -> None:
+    def check(inventory: Inventory) -> ConnectivityReport:
+        workflow = check_network(inventory, TWO, Context(FakeOpener({}), tmp_path, tmp_path))
+        with pytest.raises(StopIteration) as ended:  # the hosts have no Python: nothing is started
+            next(workflow)
+        report: ConnectivityReport = ended.value.value
+        return report
+
+    assert {name: choice.name for name, choice in check(NAMED).choices.items()} == {"n1": "ib0", "n2": "ib0"}
+    assert check(WRONG).untried["n1"] == "n1 has no interface ib9 with an address"
+
+
+def test_no_verb_chooses_interfaces_without_the_hostfile() -> None:
+    files = [path for path in ROOT.glob("ipexctl/verbs/**/*.py") if "choose_interfaces" in path.read_text("utf-8")]
+    assert not files
