@@ -31,7 +31,7 @@ class _Http:
     """One connection pool; proxies and certificate authorities from the environment."""
 
     def __init__(self, sources: Sources) -> None:
-        self._sources, self.limits = sources, sources.limits
+        self.sources, self.limits = sources, sources.limits
         context = ssl.create_default_context()
         for file in (sources.certificate, sources.environ.get("SSL_CERT_FILE")):
             if file and Path(file).is_file():
@@ -47,7 +47,7 @@ class _Http:
         headers = {"Accept-Encoding": "identity", "User-Agent": "ipexctl"}
         if start:
             headers["Range"] = f"bytes={start}-"
-        if login := self._sources.find_login(url):
+        if login := self.sources.find_login(url):
             headers.update(urllib3.make_headers(basic_auth=unquote(login)))
         proxy, pool = self._proxies.get(parts.scheme), self._direct
         if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
@@ -205,7 +205,9 @@ class _Download:
             if response.status == 416:  # the file is complete already: the hash decides
                 return ""
             if response.status not in {200, 206}:
-                return f"HTTP {response.status}"
+                withheld = response.status == 401 and self.http.sources.is_login_withheld(self.wheel.url)
+                reason = "; the login in ~/.netrc is not sent over http:" if withheld else ""
+                return f"HTTP {response.status}{reason}"
             if response.status == 200:
                 start = 0
             length = response.headers.get("Content-Length")

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -68,7 +69,8 @@ class Sources(Record):
 
     def find_login(self, url: str) -> str:
         """``user:password`` for this URL, from one of the index URLs or ``~/.netrc``; empty without one.
-        (uv removes them from the URLs of a lock.)"""
+        (uv removes them from the URLs of a lock.) One of ``~/.netrc`` names no protocol, and is not sent unencrypted: a
+        lock file of somebody else can name any ``http:`` URL of a known host."""
         parts = urlsplit(url)
         if parts.username:
             return f"{parts.username}:{parts.password or ''}"
@@ -77,16 +79,31 @@ class Sources(Record):
             same = (known.scheme, known.hostname, known.port) == (parts.scheme, parts.hostname, parts.port)
             if known.username and same:
                 return f"{known.username}:{known.password or ''}"
+        return "" if is_unencrypted(url) else self._find_netrc_login(parts.hostname or "")
+
+    def _find_netrc_login(self, host: str) -> str:
         try:
             file = self.environ.get("NETRC") or str(Path(self.environ.get("HOME", "/")) / ".netrc")
-            entry = netrc.netrc(file).authenticators(parts.hostname or "")
+            entry = netrc.netrc(file).authenticators(host)
         except (OSError, netrc.NetrcParseError):
             return ""
-        return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and parts.hostname else ""
+        return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and host else ""
+
+    def is_login_withheld(self, url: str) -> bool:
+        """Whether ``~/.netrc`` has a login for this URL, which is not sent because it would not be encrypted."""
+        return (
+            is_unencrypted(url)
+            and not self.find_login(url)
+            and bool(self._find_netrc_login(urlsplit(url).hostname or ""))
+        )
+
+    def find_host_login(self, url: str) -> str:
+        """As `find_login`, for a host that downloads it itself; empty where the host would send it unencrypted."""
+        return "" if is_unencrypted(url) else self.find_login(url)
 
     def add_login(self, url: str) -> str:
         """The URL with its user name and password, for a host that downloads it itself."""
-        login = self.find_login(url)
+        login = self.find_host_login(url)
         return url.replace("://", f"://{login}@", 1) if login and not urlsplit(url).username else url
 
     def list_names(self) -> tuple[str, ...]:
@@ -133,6 +150,17 @@ def find_pip_files(environ: Mapping[str, str]) -> list[Path]:
     site = [Path(place) / "pip" / "pip.conf" for place in places if place]
     user = [home / ".pip" / "pip.conf", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
     return [*site, Path("/etc/pip.conf"), *user, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
+
+
+def is_unencrypted(url: str) -> bool:
+    """Whether others on the network see what is sent to this URL: it is ``http:``, and not on this machine."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or parts.hostname == "localhost":
+        return False
+    try:
+        return not ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return True
 
 
 def redact_url(url: str) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import unquote
+from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
@@ -28,7 +29,7 @@ from ipexctl.decide.releases.table import get_minor_version
 from ipexctl.model import events
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, UsageError, choose_exit
+from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
@@ -173,6 +174,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     """Inspects the hosts, plans, builds, verifies and switches."""
     names = [host.name for host in job.inventory if host.name in job.facts and host.name not in job.failed]
     addresses = choose_addresses(job)
+    job.task = replace(job.task, wheels_from=(yield from choose_downloader(job)))
     states = {name: state for name in names if (state := read_state(job.facts[name], job.venv, job.lock))}
     tool = Tool("", "", 0, "")
     if others := [name for name in names if name not in states]:
@@ -234,6 +236,21 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     return (yield from _report_result(job, steps, changed=active, unknown=unknown, verified=verified))
 
 
+def choose_downloader(job: InstallJob) -> Workflow[Literal["auto", "controller", "hosts"]]:
+    """Who downloads. The controller does where hosts would send a login unencrypted: it has sent it already, as the
+    user's own index wants it. Raises `UsageError` (exit 4) if the hosts are to download all the same."""
+    way, sources = job.task.wheels_from, job.sources
+    urls = [wheel.url for wheel in job.lock.wheels if not wheel.local]
+    url = next((url for url in urls if sources.find_login(url) and not sources.find_host_login(url)), "")
+    if way == "controller" or not url:
+        return way
+    what = f"hosts would send the login of {urlsplit(url).netloc.rpartition('@')[2]} unencrypted"
+    if way == "hosts":
+        raise UsageError(what, reasons=[redact_url(url)], hint="--wheels-from controller", exit=Exit.STEP)
+    yield events.Message(f"{what}: the wheels are downloaded here and sent")
+    return "controller"
+
+
 def choose_addresses(job: InstallJob) -> dict[str, str]:
     """Where each host listens for the others. A host without a usable address fetches, but serves nothing.
 
@@ -274,7 +291,7 @@ def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, Inspection
     if job.task.wheels_from != "auto" or not names or size < job.sources.limits.measured:
         return None
     wheel = max(remote_wheels, key=lambda wheel: wheel.size)
-    login = unquote(job.sources.find_login(wheel.url))
+    login = unquote(job.sources.find_host_login(wheel.url))
     request = {"url": redact_url(wheel.url), "login": login, "seconds": _MOMENT, "most": _SAMPLE}
     answers = yield from job.request(names, "measure the download", "measure_rate", DownloadRate, lambda _: request)
     rates = {name: answer.rate for name, answer in answers.items()}

@@ -6,14 +6,26 @@ import io
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from ipexctl.act.context import Context
 from ipexctl.act.packages.resolve import choose_manylinux_platform, find_uv, parse_pylock, resolve_wheels
 from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings, redact_url
+from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Event
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.stack import StackRequest
+from ipexctl.model.tasks import Install
 from ipexctl.model.text import strip_credentials
+from ipexctl.model.wheels import Lock, Wheel
+from ipexctl.verbs.common.probe import load_releases
+from ipexctl.verbs.install.install import choose_downloader
+from ipexctl.verbs.install.install_sessions import InstallJob
 from tests import wheels
+from tests.fakes import FakeOpener
 
 
 def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> None:
@@ -79,6 +91,44 @@ def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     assert sources.find_login("https://other.example/x.whl") == "me:a%2Fb"
     assert sources.add_login("https://host.example/x.whl") == "https://u:p%40ss@host.example/x.whl"
     assert sources.add_login("https://nobody.example/x.whl") == "https://nobody.example/x.whl"
+
+
+def test_no_login_is_sent_unencrypted_by_a_host_and_none_of_netrc_at_all(tmp_path: Path) -> None:
+    """A lock file of somebody else named http: URLs of a mirror, and hosts sent the login in ~/.netrc in the clear."""
+    (tmp_path / ".netrc").write_text("default login me password geheim\n")
+    sources = Sources(index="http://u:p@mirror.example/simple", environ={"HOME": str(tmp_path)})
+    for url in ("http://mirror.example/x.whl", "http://other.example/x.whl", "http://10.0.0.7:8080/x.whl"):
+        assert sources.add_login(url) == url
+    assert sources.find_login("http://other.example/x.whl") == ""
+    assert sources.is_login_withheld("http://other.example/x.whl")
+    assert sources.find_login("http://mirror.example/x.whl") == "u:p"  # the user's own index, as the user wrote it
+    assert not sources.is_login_withheld("http://mirror.example/x.whl")
+    for place in ("https://other.example", "http://127.0.0.1:80", "http://localhost:80", "http://[::1]:80"):
+        assert sources.add_login(f"{place}/x.whl") == place.replace("://", "://me:geheim@") + "/x.whl"
+
+
+def test_hosts_download_nothing_for_which_they_would_send_a_login_unencrypted(tmp_path: Path) -> None:
+    def choose(way: Literal["auto", "controller", "hosts"], index: str) -> tuple[str, list[Event]]:
+        wheel = Wheel("a", "1", "http://mirror.example/a-1-py3-none-any.whl", "0" * 64)
+        context, task = Context(FakeOpener({}), tmp_path, tmp_path), Install(wheels_from=way)
+        stack = resolve_stack(StackRequest(torch="2.8.0"), {}, load_releases())
+        sources = Sources(index, environ={"HOME": str(tmp_path)})
+        job = InstallJob(Inventory(()), context, "/v", "", {}, task, sources, stack, Lock((wheel,), "3.11", ""), {})
+        events, workflow = list[Event](), choose_downloader(job)
+        while True:
+            try:
+                events.append(next(workflow))
+            except StopIteration as ended:
+                return ended.value, events
+
+    own = "http://u:geheim@mirror.example/simple"
+    assert choose("auto", own)[0] == "controller"
+    assert "geheim" not in repr(choose("auto", own)[1])
+    assert choose("controller", own) == ("controller", [])
+    assert choose("hosts", "http://mirror.example/simple") == ("hosts", [])
+    with pytest.raises(UsageError, match=r"hosts would send the login of mirror\.example unencrypted") as refused:
+        choose("hosts", own)
+    assert refused.value.hint == "--wheels-from controller"
 
 
 def test_messages_have_no_passwords() -> None:
