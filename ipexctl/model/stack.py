@@ -14,11 +14,13 @@ MPI_NAMES: Mapping[Dialect, str] = {"impi": "Intel MPI", "mpich": "MPICH", "open
 
 
 class Index(Record):
-    """A source of wheels besides the default package index; ``kind`` selects the installer's option for it."""
+    """A source of wheels besides the default package index; ``kind`` selects the installer's option for it, and
+    ``packages`` are those that the version table takes from it."""
 
     name: str
     url: str
     kind: Literal["index", "find-links"]
+    packages: tuple[str, ...] = ()
 
 
 class BindingOffer(Record):

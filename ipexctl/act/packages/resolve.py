@@ -81,12 +81,13 @@ def choose_manylinux_platform(glibc: str) -> str:
 
 
 def resolve_wheels(
-    tool: Tool, requirements: Sequence[str], python: str, glibc: str, sources: Sources
+    tool: Tool, requirements: Sequence[str], python: str, glibc: str, sources: Sources, *, deps: bool = True
 ) -> tuple[Wheel, ...]:
-    """The exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts.
+    """The exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts; without ``deps`` only of these
+    packages themselves.
 
     Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel."""
-    options = ["--format", "pylock.toml", "--generate-hashes"]
+    options = ["--format", "pylock.toml", "--generate-hashes", *([] if deps else ["--no-deps"])]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "pylock.toml")  # uv keeps to the versions of the lock that it is to replace
         if sources.preferred:

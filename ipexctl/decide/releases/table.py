@@ -57,7 +57,8 @@ def get_minor_version(version: str) -> str:
 def parse_table(text: str) -> ReleaseTable:
     """Parse the table. Raises `KeyError`/`ValueError` for a table that is not well-formed (a fault of ours, tested)."""
     data = parse_toml(text)
-    indexes = {name: Index(name, item["url"], item["kind"]) for name, item in data["index"].items()}
+    kinds = data["index"].items()
+    indexes = {name: Index(name, item["url"], item["kind"], tuple(item["packages"])) for name, item in kinds}
     patches = {(item["package"], item["version"]): item for item in data.get("release", ())}
     pairs = [item for item in data["wrong"] if "oneccl" in item]
     wrong = tuple(KnownMismatch(item["torch"], item["oneccl"], item["instead"], item["why"]) for item in pairs)

@@ -28,7 +28,7 @@ from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, pluralize
-from ipexctl.model.wheels import Lock
+from ipexctl.model.wheels import Lock, Wheel
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
 _BASE_HINT = "name the sources that the environment was installed from: --index-url, --find-links or --wheels"
@@ -61,6 +61,19 @@ class LockRequest(Record):
             extra=(*task.extra_index_url, *pip.extra),
             find_links=(*task.find_links, *pip.find_links),
             limits=self.limits,
+        )
+
+    @property
+    def release_sources(self) -> Sources:
+        """Package sources of the user for the packages that the version table has indexes for: without the further
+        indexes and pages of pip's settings. Those are for other packages, and pip would mix them all."""
+        pip = Sources() if self.task.wheels else read_pip_settings(self.environ)
+        pages = [link for link in pip.find_links if "://" in link and not link.startswith("file:")]
+        every = self.sources
+        return replace(
+            every,
+            extra=every.extra[: len(every.extra) - len(pip.extra)],
+            find_links=tuple(link for link in every.find_links if link in self.task.find_links or link not in pages),
         )
 
     @property
@@ -208,14 +221,15 @@ def resolve_available(
     lock = LockRequest(task, stack, context, environ, limits)
     if not stack.release.oneccl or request.backend != "auto" or request.oneccl or lock.load():
         return stack
-    step, sources, down = "look for oneccl_bind_pt", lock.sources, list[str]()
+    step, sources, down = "look for oneccl_bind_pt", lock.release_sources, list[Index]()
     yield StepStarted("", step)
     if not (task.index_url or task.wheels or sources.no_index):
         indexes = [index for index in table.indexes.values() if index.name != "torch-cpu"]
         sources, down = _add_answering_indexes(indexes, sources)
     usable = f"{_BINDING}<={stack.release.oneccl}"  # a newer one, as Intel has for GPUs, does not hide it
     newest = packages.find_newest_version(packages.find_uv(), usable, stack.python, stack.glibc, sources)
-    own = [index.url for index in stack.indexes if index.url in down]
+    urls = [index.url for index in down]
+    own = [index.url for index in stack.indexes if index.url in urls]
     why = f"its index does not answer: {own[0]}" if own else f"no package index in use has its {_BINDING}"
     yield StepEnded("", step, "ok", newest or "none can be had")
     return resolve_stack(request, facts, table, BindingOffer(newest, why))
@@ -227,9 +241,8 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
     if lock := request.load():
         yield Message("the wheels are those of an earlier equal install; --no-remembered-lock locks anew")
         return lock
-    tool = packages.find_uv()
     yield StepStarted("", "lock the wheels")
-    down: list[str] = []
+    indexes, down = list[Index](), list[Index]()
     intel = stack.release.oneccl or stack.release.ipex in ONLY_INTEL  # else the rest is on the default one
     if not (task.index_url or task.wheels or sources.no_index):
         cpu = base is None or "+" in base.packages["torch"]  # else it would offer another build of the same torch
@@ -240,10 +253,10 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
     sources = replace(sources, preferred=held)
     asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
-        wheels = packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources)
+        wheels = _resolve_wheels(request, asked, sources, indexes, down)
     except UsageError as error:
         yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
-        reasons = [*(f"this index does not answer: {url}" for url in down), *error.reasons]
+        reasons = [*(f"this index does not answer: {index.url}" for index in down), *error.reasons]
         hint = _BASE_HINT if base else suggest_sources(stack.release) if down and intel else error.hint
         raise UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code) from None
     if needed := request.find_unremoved(wheel.name for wheel in wheels):
@@ -255,7 +268,7 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
     lock = Lock(wheels, stack.python, inputs, notes, _format_mpi(stack), requested=request.requested)
     torch = lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
-        because = f"; the CPU build's index does not answer: {down[0]}" if down else ""
+        because = f"; the CPU build's index does not answer: {down[0].url}" if down else ""
         size = f"{format_size(lock.size)} instead of about 0.2 GiB"  # torch 2.8.0+cpu is 176 MiB
         note = f"torch {torch} comes with CUDA's libraries, {size}{because}; "
         note += "for the CPU build: --extra-index-url MIRROR or --find-links DIRECTORY that has it"
@@ -265,13 +278,78 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
     return lock
 
 
-def _add_answering_indexes(wanted: Sequence[Index], sources: Sources) -> tuple[Sources, list[str]]:
-    """The sources and those of these indexes that answer; and the URLs of those that do not."""
+def _resolve_wheels(
+    request: LockRequest, asked: Sequence[str], sources: Sources, indexes: Sequence[Index], down: Sequence[Index]
+) -> tuple[Wheel, ...]:
+    """All wheels. Those of packages that the version table has ``indexes`` for come from these, or else from what the
+    user named for them, also where another index offers a higher version. Raises `UsageError`."""
+    tool, stack = packages.find_uv(), request.stack
+    own = _resolve_release(request, sources, indexes, down)
+    hashes = {wheel.sha256 for wheel in own}
+    try:
+        wheels = packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources)
+    except UsageError:
+        if not own:
+            raise
+        wheels = ()
+    if hashes <= {wheel.sha256 for wheel in wheels}:
+        return wheels
+    exact = {wheel.name: f"{wheel.name} @ {wheel.url}#sha256={wheel.sha256}" for wheel in own}
+    asked = [exact.get(read_package_name(text), text) for text in asked]
+    return packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources)
+
+
+def _resolve_release(
+    request: LockRequest, sources: Sources, indexes: Sequence[Index], down: Sequence[Index]
+) -> tuple[Wheel, ...]:
+    """The wheels of packages that the version table has indexes for, where another source could replace them; empty
+    where none could. Raises `UsageError` (exit 4), also where none of the sources named for a package has it."""
+    up = [index for index in indexes if index not in down]
+    pages = [index for index in up if index.kind == "find-links"]
+    if sources.no_index or not (pages or request.release_sources != request.sources):
+        return ()
+    named = {name for index in request.stack.indexes for name in index.packages}
+    wheels: list[Wheel] = []
+    for pin in request.pins:
+        if (name := read_package_name(pin)) not in named:
+            continue
+        try:
+            wheels += _resolve_pin(request, pin, up, [page.url for page in pages if name in page.packages])
+        except UsageError as error:
+            silent = next((index.url for index in down if name in index.packages), None)
+            if silent is None:
+                raise
+            what, hint = f"{silent}, the index of {pin}, does not answer", suggest_sources(request.stack.release)
+            raise UsageError(what, reasons=error.reasons, hint=hint, exit=Exit.STEP, code=error.code) from None
+    return tuple(wheels)
+
+
+def _resolve_pin(request: LockRequest, pin: str, indexes: Sequence[Index], pages: Sequence[str]) -> tuple[Wheel, ...]:
+    """The wheel of one package, from the table's ``pages`` or ``indexes`` or else from what the user named for it.
+    Raises `UsageError`."""
+    tool, stack, sources = packages.find_uv(), request.stack, request.release_sources
+    if pages:  # alone: uv takes pages and indexes together, and the highest version of both
+        page = replace(sources, index=None, extra=(), find_links=(*request.task.find_links, *pages), no_index=True)
+        try:
+            return packages.resolve_wheels(tool, [pin], stack.python, stack.glibc, page, deps=False)
+        except UsageError as error:
+            if error.code != "unresolved":  # the page does not answer
+                raise
+    sources = _add_indexes(indexes, sources)
+    return packages.resolve_wheels(tool, [pin], stack.python, stack.glibc, sources, deps=False)
+
+
+def _add_answering_indexes(wanted: Sequence[Index], sources: Sources) -> tuple[Sources, list[Index]]:
+    """The sources and those of these indexes that answer; and those that do not."""
     with ThreadPoolExecutor(max(1, len(wanted))) as pool:
         answers = [*pool.map(lambda index: probe_index(index.url, sources), wanted)]
-    up = [index for index, answered in zip(wanted, answers, strict=True) if answered]
+    down = [index for index, answered in zip(wanted, answers, strict=True) if not answered]
+    return _add_indexes([index for index in wanted if index not in down], sources), down
+
+
+def _add_indexes(indexes: Sequence[Index], sources: Sources) -> Sources:
     return replace(
         sources,
-        extra=(*(index.url for index in up if index.kind == "index"), *sources.extra),
-        find_links=(*sources.find_links, *(index.url for index in up if index.kind == "find-links")),
-    ), [index.url for index in wanted if index not in up]
+        extra=(*(index.url for index in indexes if index.kind == "index"), *sources.extra),
+        find_links=(*sources.find_links, *(index.url for index in indexes if index.kind == "find-links")),
+    )

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.packages.resolve import choose_manylinux_platform, find_uv, parse_pylock, resolve_wheels
-from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings, redact_url
+from ipexctl.act.packages.sources import Limits, Sources, find_pip_files, read_pip_settings, redact_url
 from ipexctl.decide.releases.resolve import resolve_stack
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.stack import StackRequest
+from ipexctl.model.stack import Index, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import strip_credentials
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.install.install import choose_downloader
 from ipexctl.verbs.install.install_sessions import InstallJob
+from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
 from tests import wheels
 from tests.fakes import FakeOpener
 
@@ -184,6 +187,109 @@ def test_a_name_comes_from_the_first_index_that_has_it_whatever_another_offers(t
         assert versions == {"inhouse": "1.0", "torch": "2.8.0"}
         assert "extra-index-url" in sources.find_dependency_confusion()
     assert Sources().find_dependency_confusion() == ""
+
+
+@dataclass
+class Table:
+    """A stack whose torch and IPEX are those of small indexes, locked with pip's further index beside them."""
+
+    path: Path
+    stack: Stack
+    environ: dict[str, str]
+
+    def lock(self, **task: Any) -> dict[str, Wheel]:
+        context = Context(FakeOpener({}), self.path / "state", self.path / "cache")
+        request = LockRequest(Install(**task), self.stack, context, self.environ, Limits(12.0, 1, 1.0))
+        workflow = load_or_create_lock(request)
+        while True:
+            try:
+                next(workflow)
+            except StopIteration as ended:
+                _, lock = ended.value
+                return {wheel.name: wheel for wheel in lock.wheels}
+
+
+TORCH, IPEX = "torch", "intel-extension-for-pytorch"
+
+
+@pytest.fixture
+def pips() -> Iterator[wheels.Index]:
+    """An index of pip's extra-index-url: higher versions of the release, and a package of the company."""
+    theirs = [wheels.torch("2.8.0+theirs"), wheels.torch("1.13.0+theirs"), wheels.ipex("1.13.0+theirs")]
+    with wheels.serving(wheels.Index([*theirs, wheels.wheel("inhouse", "1.0", {})])) as index:
+        yield index
+
+
+@pytest.fixture
+def public() -> Iterator[wheels.Index]:
+    """The default index, as a mirror has it."""
+    release = [wheels.torch("2.8.0"), wheels.torch("1.13.0"), wheels.ipex("1.13.0"), wheels.numpy(), wheels.impi()]
+    more = [wheels.impi("2021.13.1"), wheels.wheel("setuptools", "80.0.0", {})]
+    with wheels.serving(wheels.Index([*release, *more])) as index:
+        yield index
+
+
+def make_table(path: Path, torch: str, default: str, further: str, *indexes: Index) -> Table:
+    ipex = "1.13.0" if torch == "1.13.0" else None
+    request = StackRequest("ipex" if ipex else "native", torch, ipex, backend="gloo")
+    stack = replace(resolve_stack(request, {}, load_releases()), indexes=indexes, mpi="system")
+    stack = replace(stack, pins=tuple(pin for pin in stack.pins if pin.startswith((TORCH, IPEX))))
+    home = {"HOME": str(path), "PATH": os.environ["PATH"], "UV_CACHE_DIR": str(path / "uv"), "UV_NO_CONFIG": "1"}
+    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": further, "PIP_INDEX_URL": default}
+    return Table(path, stack, home | pip)
+
+
+CLOSED = "http://127.0.0.1:9/simple"
+
+
+def test_a_release_is_not_taken_from_pips_further_index_where_its_own_does_not_answer(
+    tmp_path: Path, pips: wheels.Index, public: wheels.Index
+) -> None:
+    """torch 2.8.0 became 2.8.0+theirs: an index that did not answer was left out. The default one is next."""
+    table = make_table(tmp_path, "2.8.0", public.url, pips.url, Index("torch-cpu", CLOSED, "index", (TORCH,)))
+    locked = table.lock(with_=("inhouse",))
+    assert (locked[TORCH].version, locked["inhouse"].version) == ("2.8.0", "1.0")
+    assert locked[TORCH].url.startswith(public.url.removesuffix("/simple"))
+    public.wheels[:] = [wheels.numpy()]
+    with pytest.raises(UsageError) as refused:
+        table.lock(upgrade=("numpy",))
+    assert refused.value.sentence == f"{CLOSED}, the index of torch==2.8.0, does not answer"
+    assert (refused.value.exit, "--extra-index-url MIRROR" in (refused.value.hint or "")) == (Exit.STEP, True)
+    # Named on the command line, the same index is the user's word for this release.
+    assert table.lock(extra_index_url=(pips.url,))[TORCH].version == "2.8.0+theirs"
+
+
+@pytest.mark.parametrize("way", ["index_url", "extra_index_url", "pip"])
+def test_a_mirror_of_the_user_has_the_release_where_its_own_index_does_not_answer(
+    tmp_path: Path, pips: wheels.Index, public: wheels.Index, way: str
+) -> None:
+    cpu = Index("torch-cpu", CLOSED, "index", (TORCH,))
+    with wheels.serving(wheels.Index([wheels.torch("2.8.0+cpu")])) as mirror:
+        table = make_table(tmp_path, "2.8.0", mirror.url if way == "pip" else public.url, pips.url, cpu)
+        task = {"index_url": mirror.url, "extra_index_url": (mirror.url,)}
+        locked = table.lock(**{way: task[way]} if way in task else {})
+    assert locked[TORCH].version == "2.8.0+cpu"
+
+
+def test_a_page_of_the_table_is_not_mixed_with_indexes(
+    tmp_path: Path, pips: wheels.Index, public: wheels.Index
+) -> None:
+    """1.13.0+theirs of any further index was higher than 1.13.0 of Intel's page."""
+    own = wheels.fill(tmp_path / "page", [wheels.ipex("1.13.0+cpu")])
+    page = Index("intel-2023", own.as_uri(), "find-links", (IPEX, "oneccl-bind-pt"))
+    with wheels.serving(wheels.Index([wheels.torch("1.13.0+cpu")])) as cpu:
+        table = make_table(
+            tmp_path, "1.13.0", public.url, pips.url, Index("torch-cpu", cpu.url, "index", (TORCH,)), page
+        )
+        table.stack = replace(table.stack, release=replace(table.stack.release, oneccl="1.13.0"))
+        locked = table.lock(with_=("inhouse",))
+        assert {name: wheel.version for name, wheel in locked.items()} == {
+            TORCH: "1.13.0+cpu",
+            IPEX: "1.13.0+cpu",
+            "inhouse": "1.0",
+        }
+        (own / "intel_extension_for_pytorch-1.13.0+cpu-py3-none-any.whl").unlink()
+        assert table.lock(upgrade=("x",))[IPEX].version == "1.13.0"  # the page has none: the default index is next
 
 
 def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_built(tmp_path: Path) -> None:
