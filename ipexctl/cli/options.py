@@ -164,6 +164,10 @@ class PlayFlags(NotifyFlags, PageFlags):
     skip_tags: tuple[str, ...] = flag((), "Skip steps with this tag; repeatable.", "Steps", "TAG", completes="tags")
     start_at: str | None = flag(None, "Step to begin at (default: the first).", "Steps", "NAME", completes="steps")
     var: dict[str, str] = flag({}, "Variable of the playbook; repeatable.", "Steps", "NAME=VALUE")
+    allow_path: tuple[str, ...] = flag(
+        (), "Directory beside its own and the current one that the playbook may use; repeatable.", "Steps", "PATH"
+    )
+    allow_env: tuple[str, ...] = flag((), "Local variable that the playbook may use; repeatable.", "Steps", "NAME")
     diff: bool = flag(False, "Show how text files differ that sync copies.")
     list_steps: bool = flag(False, "List the steps; contact no host.")
     list_: bool = flag(False, "List the bundled playbooks.", alias="list")

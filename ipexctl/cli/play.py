@@ -30,6 +30,8 @@ def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
     """The command line of a play, without ``--limit``."""
     pairs = [("-f", hosts.hostfile or ""), ("--hosts", hosts.hosts or ""), ("--start-at", flags.start_at or "")]
     pairs += [("--var", f"{name}={value}") for name, value in flags.var.items()]
+    pairs += [("--allow-path", path) for path in flags.allow_path]
+    pairs += [("--allow-env", name) for name in flags.allow_env]
     pairs += [("--tags", tag) for tag in flags.tags] + [("--skip-tags", tag) for tag in flags.skip_tags]
     return shlex.join(["ipexctl", "play", flags.files[0], *(word for pair in pairs if pair[1] for word in pair)])
 
@@ -51,7 +53,7 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     from ipexctl.model.errors import UsageError
     from ipexctl.model.hints import advise
     from ipexctl.model.json_values import select_attributes
-    from ipexctl.verbs.common.select import FAILED, limit_hosts, read_playbook, select_play_hosts
+    from ipexctl.verbs.common.select import FAILED, Permits, limit_hosts, read_playbook, select_play_hosts
     from ipexctl.verbs.examples import examples
     from ipexctl.verbs.play.lint import lint
     from ipexctl.verbs.play.play import PlayOptions, list_steps, play
@@ -60,14 +62,15 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
         return examples(playbooks_only=True)
     if not flags.files:
         raise UsageError("play needs a playbook: a file, or the name of a bundled one", hint=advise("play", "--list"))
+    permits = Permits(flags.allow_path, flags.allow_env)
     if _asks_for_lint(flags.files):
-        return lint(flags.files[1:], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
+        return lint(flags.files[1:], environ=os.environ, cwd=Path.cwd(), variables=flags.var, permits=permits)
     if len(flags.files) > 1:
         raise UsageError(
             f"play takes one playbook, not {len(flags.files)}",
             hint=advise("play", "lint", *flags.files, text="this checks several:"),
         )
-    book = read_playbook(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
+    book = read_playbook(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var, permits=permits)
     inventory = select_play_hosts(book, hostfile=hosts.hostfile, hosts=hosts.hosts, environ=os.environ, cwd=Path.cwd())
     limit = hosts.limit
     chosen = None if limit is None else frozenset(limit_hosts(inventory, limit, context.state / "runs").names)

@@ -1,7 +1,7 @@
 """What a playbook asks for: one schema of its own keys and of those of its steps; the tasks are in `tasks`."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -100,6 +100,17 @@ class Step(StepKeys):
         return self.name or self.action
 
 
+class LocalUse(Record):
+    """A file of this machine that a play reads or writes (``kind`` path), or a variable of the user's environment that
+    it takes (env). ``key`` is what names it, and ``given`` are the values from the command line in its text."""
+
+    kind: Literal["path", "env"]
+    key: str
+    name: str
+    origin: Origin
+    given: tuple[str, ...] = ()
+
+
 class Play(BaseModel):
     """Steps in order, and the hosts they are for: a hostfile's path, or an inventory, or neither (flags decide)."""
 
@@ -111,4 +122,5 @@ class Play(BaseModel):
     hostfile: str | None = None
     inventory: Inventory | None = None
     variables: frozenset[str] = frozenset()  # that it sets or uses
+    uses: tuple[LocalUse, ...] = ()
     warnings: tuple[str, ...] = ()  # of reading it; a verb says them first

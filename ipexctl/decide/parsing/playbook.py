@@ -20,7 +20,7 @@ from ipexctl.decide.parsing.yaml_nodes import Map, Node, Scalar, Seq, is_null, n
 from ipexctl.model import tasks
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.plays import TOGETHER, FailurePolicy, Play, PlayKeys, Share, Step, StepKeys
+from ipexctl.model.plays import TOGETHER, FailurePolicy, LocalUse, Play, PlayKeys, Share, Step, StepKeys
 from ipexctl.model.schema_errors import describe_error
 from ipexctl.model.task_schemas import make_schema
 from ipexctl.model.text import printable
@@ -150,11 +150,16 @@ class _Parser:
     variables: Mapping[str, str] = field(default_factory=dict)
     allowed: tuple[str, ...] = ()
     known: set[str] = field(default_factory=set)  # the names that the playbook sets or uses
+    uses: list[LocalUse] = field(default_factory=list)
+    words: dict[Origin, tuple[str, ...]] = field(default_factory=dict)  # what came from outside, by the text it is in
+    words_in: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the same, by the variable it is in
 
     def parse_play(self, root: Map) -> Play:
         self._check_keys(root, PLAY_KEYS, "a playbook", self.ansible.get("play", _NONE))
         # Allowed names are read before anything is replaced: they say what may be.
         self.allowed = (self._validate(PlayKeys, _select_keys(root, ("env_allow",))) or PlayKeys()).env_allow
+        env_node = root.get("env_allow") or root
+        self.uses += [LocalUse("env", "env_allow", name, env_node.origin) for name in self.allowed]
         self.variables = self._parse_variables(root.get("vars"))
         hostfile, inventory = self._parse_hosts(self._replace_variables(root.get("hosts")))
         plain = _select_keys(self._replace_variables(root), PlayKeys.model_fields.keys() - {"env_allow"})
@@ -175,6 +180,7 @@ class _Parser:
             hostfile=hostfile,
             inventory=inventory,
             variables=frozenset(self.known),
+            uses=tuple(self.uses),
         )
 
     def _parse_variables(self, node: Node | None) -> Mapping[str, str]:
@@ -190,6 +196,7 @@ class _Parser:
                 self.problems.add(value.origin, f"variable {key.text} must be a single value, not {name_kind(value)}")
             elif key.text not in self.given:
                 variables[key.text] = self._replace_in_text(value)
+                self.words_in[key.text] = self.words.get(value.origin, ())
         return variables
 
     def _parse_hosts(self, node: Node | None) -> tuple[str | None, Inventory | None]:
@@ -198,7 +205,9 @@ class _Parser:
         if isinstance(node, Scalar):
             if not node.text.strip() or node.is_null:
                 self.problems.add(node.origin, "hosts is empty")
-            return _join_base(self.base, node.text), None
+            path = _join_base(self.base, node.text)
+            self.uses.append(LocalUse("path", "hosts", path, node.origin, self.words.get(node.origin, ())))
+            return path, None
         before = len(self.problems)
         tree = read_node(node, self.problems)
         if not tree.entries and len(self.problems) == before:
@@ -267,6 +276,8 @@ class _Parser:
             for name, value in defaults.items()
             if name in valid and body.get(name) is None
         ]
+        for key, value in pairs:
+            self._note_uses(action.text, key.text, value)
         read = self._validate(schema, Map(tuple(pairs), action.origin), action.text)
         return model(**dict(read)) if read else None
 
@@ -279,6 +290,19 @@ class _Parser:
         if not value.text.strip():
             self.problems.add(value.origin, f"{action}.{key.text} is empty")
         return replace(value, text=_join_base(self.base, value.text)) if key.text in _PATHS and value.text else value
+
+    def _note_uses(self, action: str, key: str, value: Node) -> None:
+        """Notes the files of this machine and the variables that one key of a task names."""
+        if isinstance(value, Seq):
+            for item in value.items:
+                self._note_uses(action, key, item)
+        if not isinstance(value, Scalar) or value.is_null:
+            return
+        given = self.words.get(value.origin, ())
+        if key == "pass_env":
+            self.uses.append(LocalUse("env", f"{action}.{key}", value.text, value.origin, given))
+        elif (path := _find_local_path(key, value.text)) and (action, key) != ("fetch", "source"):
+            self.uses.append(LocalUse("path", f"{action}.{key}", path, value.origin, given))
 
     def _check_keys(self, node: Map, valid: Iterable[str], of: str, others: Mapping[str, str] = _NONE) -> bool:
         """Says which keys are unknown, with what to write instead of the ``others``; whether there were any."""
@@ -345,6 +369,8 @@ class _Parser:
         else:
             self.known.add(name)
             if name in self.variables:
+                given = (self.given[name],) if name in self.given else self.words_in.get(name, ())
+                self.words[node.origin] = tuple(dict.fromkeys((*self.words.get(node.origin, ()), *given)))
                 return self.variables[name]
             what = f"variable '{printable(name)}' is not set{suggest_nearest(name, self.variables)}"
             hint = f"--var {name}=VALUE, or set it in vars" if _NAME.fullmatch(name) else literal
@@ -369,6 +395,18 @@ def _find_last_synced_source(steps: Sequence[Step]) -> str | None:
             case tasks.Sync(source=source) | tasks.Run(sync=True, script=source):
                 return str(source)
     return None
+
+
+def _find_local_path(key: str, text: str) -> str | None:
+    """The path on this machine that a key's text names; None if it names none."""
+    if key == "with":  # a requirement: NAME @ file:///PATH, or a path
+        text = text.rpartition(" @ ")[2].strip()
+        return text.removeprefix("file://") if text.startswith(("file:", "/", ".", "~")) else None
+    if key not in _PATHS | {"lock", "stdin"} or (key, text) == ("stdin", "-"):
+        return None
+    if text.startswith("file:"):
+        return text.removeprefix("file://")
+    return None if re.match(r"[a-z+]+:", text) else text
 
 
 def _select_keys(node: Map, keys: Collection[str]) -> Map:

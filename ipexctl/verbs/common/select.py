@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import join_names, printable
 
 if TYPE_CHECKING:
@@ -114,12 +116,26 @@ def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory
     return replace(inventory, warnings=(*inventory.warnings, *file.warnings))
 
 
+class Permits(Record):
+    """What the user lets a playbook use on this machine, beside its own directory and the current one: directories, and
+    variables of the environment."""
+
+    paths: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+
+
 def read_playbook(
-    path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] | None = None, strict: bool = True
+    path: str,
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    variables: Mapping[str, str] | None = None,
+    strict: bool = True,
+    permits: Permits = Permits(),
 ) -> Play:
     """The playbook in a file, or the bundled one of this name; ``variables`` win over its own.
 
-    ``strict``: it must know them. Raises `UsageError`."""
+    ``strict``: it must know them. Raises `UsageError`, also where it uses more of this machine than ``permits``."""
     from ipexctl.decide.parsing.playbook import parse_playbook
 
     path = _find_playbook(path, cwd)
@@ -127,8 +143,47 @@ def read_playbook(
     base = str(file.path.parent.absolute())
     given, ansible = variables or {}, read_data("ansible.toml")
     play = parse_playbook(file.text, path, base=base, environ=environ, variables=given, strict=strict, ansible=ansible)
+    _check_uses(play, Path(base), cwd, permits)
     inventory = _resolve_paths(play.inventory, file.path.parent) if play.inventory else None
     return play.model_copy(update={"inventory": inventory, "warnings": file.warnings})
+
+
+def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
+    """Refuses a playbook that names files of this machine outside of its directory, the current one and those that the
+    user named, or variables of the environment that the user did not name: whoever wrote it chooses the hosts, too.
+
+    Symbolic links are followed; a value of ``--var`` is the user's word. Raises `UsageError` with all of them."""
+    from ipexctl.act.bundled_files import list_bundled_files
+
+    folders = [base.resolve(), cwd.resolve(), *(_resolve_path(path, cwd) for path in permits.paths)]
+    if base.resolve() in {file.parent for file in list_bundled_files("playbooks")}:
+        folders += {file.parent for file in list_bundled_files("examples")}
+    found: list[tuple[str, tuple[str, str]]] = []  # a reason, and the option that permits it
+    for use in play.uses:
+        if use.kind == "env":
+            if use.name not in {*permits.env, *use.given}:
+                reason = f"{use.key} takes the environment variable {printable(use.name)}"
+                found.append((f"{use.origin}: {reason}", ("--allow-env", use.name)))
+            continue
+        path = _resolve_path(use.name, cwd)
+        given = [_resolve_path(word, start) for word in use.given for start in (base, cwd)]
+        if not any(map(path.is_relative_to, (*folders, *given))):
+            reason = f"{use.key} is outside of the playbook's directory: {printable(use.name, 300)}"
+            found.append((f"{use.origin}: {reason}", ("--allow-path", str(path if path.is_dir() else path.parent))))
+    if found:
+        options = dict.fromkeys(option for _, option in found)
+        hint = printable(shlex.join(word for option in options for word in option), 600)
+        reasons = [reason for reason, _ in found]
+        what = f"{printable(play.source, 300)} uses more of this machine than you allowed"
+        raise UsageError(*reasons, hint=hint) if len(found) == 1 else UsageError(what, reasons=reasons, hint=hint)
+
+
+def _resolve_path(path: str, start: Path) -> Path:
+    """The absolute path without symbolic links. Raises `UsageError` where it cannot be one."""
+    try:
+        return (start.absolute() / Path(path).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a home of nobody, a NUL
+        raise UsageError(f"{printable(path, 300)} is no path of this machine: {printable(str(error), 300)}") from None
 
 
 def _find_playbook(path: str, cwd: Path) -> str:

@@ -10,12 +10,17 @@ from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import pluralize, printable
-from ipexctl.verbs.common.select import read_hostfile, read_playbook
+from ipexctl.verbs.common.select import Permits, read_hostfile, read_playbook
 from ipexctl.verbs.play.play import find_unusable_files
 
 
 def lint(
-    files: Sequence[str], *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str]
+    files: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    variables: Mapping[str, str],
+    permits: Permits = Permits(),
 ) -> Generator[Event, None, None]:
     """Reads the playbooks and their hostfiles, and checks that their scripts exist. Raises `UsageError` with all
     errors, before the first event."""
@@ -25,7 +30,8 @@ def lint(
     unknown = {*variables} if len(files) > 1 else set()  # a variable must be known to at least one of several playbooks
     for file in files:
         try:
-            book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=len(files) == 1)
+            strict = len(files) == 1
+            book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=strict, permits=permits)
             unknown -= book.variables
             unusable = [*find_unusable_files(book.steps)]
             inventory = _read_hosts(book, cwd)

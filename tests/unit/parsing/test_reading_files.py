@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from ipexctl.act.bundled_files import list_bundled_files
 from ipexctl.act.inputs import read_input
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.plays import Play
 from ipexctl.model.tasks import Run
-from ipexctl.verbs.common.select import read_playbook, select_hosts, select_play_hosts
+from ipexctl.verbs.common.select import Permits, read_playbook, select_hosts, select_play_hosts
 from ipexctl.verbs.run.replay import find_saved_run
 
 
@@ -205,3 +207,102 @@ def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
     (step,) = read_playbook("plays/none.yaml", environ={}, cwd=tmp_path).steps
     assert isinstance(step.task, Run)
     assert step.task.script == str(tmp_path / "plays" / "train.py")
+
+
+def write_hostile(directory: Path) -> Path:
+    """A playbook that took a private key and a variable to its own host, and wrote below ~/.config."""
+    home = directory / "home"
+    for folder in (home / ".ssh", home / ".config", directory / "repo", directory / "here"):
+        folder.mkdir(parents=True)
+    (directory / "repo" / "link").symlink_to(home / ".config")
+    return home
+
+
+def read_steps(directory: Path, steps: str, permits: Permits = Permits(), **variables: str) -> Play:
+    path = directory / "repo" / "play.yaml"
+    path.write_text(steps)
+    return read_playbook(
+        str(path), environ={"TOKEN": "geheim"}, cwd=directory / "here", variables=variables, permits=permits
+    )
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "sync: {source: ~/.ssh}",
+        "sync: {source: HOME/.ssh}",
+        "sync: {source: ../home/.ssh}",
+        "fetch: {paths: [x], into: ~/.config}",
+        "fetch: {paths: [x], into: link}",
+        "fetch: {paths: [x], into: link/autostart}",
+        "run: {script: ~/.ssh/id.py}",
+        "run: {script: a.py, env_file: [a, ~/.env]}",
+        "run: {script: a.py, stdin: ../home/.ssh/id}",
+        "run: {script: a.py, accelerate_config: ~/x.yaml}",
+        "install: {lock: ../repo/../home/lock}",
+        "install: {wheels: ~/wheels}",
+        "install: {requirements: [~/r.txt]}",
+        "install: {find_links: ['file://HOME/wheels']}",
+        "install: {with: ['a @ file://HOME/a-1-py3-none-any.whl']}",
+        "doctor: {save_bundle: ~/b}",
+        "doctor: {recorded: [~/b]}",
+        "bench: {plot: ~/x.svg}",
+    ],
+)
+def test_a_playbook_uses_no_file_outside_of_its_directory_that_the_user_did_not_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    home = write_hostile(tmp_path)
+    monkeypatch.setenv("HOME", str(home))
+    text = f"steps:\n  - {step.replace('HOME', str(home))}\n"
+    with pytest.raises(UsageError, match=r"play\.yaml:2:\d+: .* is outside of the playbook's directory") as refused:
+        read_steps(tmp_path, text)
+    assert (refused.value.hint or "").startswith(f"--allow-path {home}")
+    read_steps(tmp_path, text, Permits((str(home),)))
+    word, _, path = (refused.value.hint or "").partition(" ")
+    assert word == "--allow-path"
+    read_steps(tmp_path, text, Permits((path,)))  # the hint helps
+
+
+def test_a_hostfile_of_a_playbook_lies_in_its_directory_too(tmp_path: Path) -> None:
+    write_hostile(tmp_path)
+    with pytest.raises(UsageError, match="hosts is outside of the playbook's directory"):
+        read_steps(tmp_path, "hosts: ../home/hosts\nsteps: [{doctor: }]")
+
+
+def test_paths_beside_the_playbook_in_the_current_directory_and_of_variables_are_allowed(tmp_path: Path) -> None:
+    write_hostile(tmp_path)
+    read_steps(tmp_path, "steps: [{sync: {source: .}}, {fetch: {paths: [x]}}, {run: {script: src/train.py}}]")
+    read_steps(tmp_path, f"steps: [{{sync: {{source: {tmp_path}/here/data}}}}]")
+    text = "vars: {data: here, all: '${data}/x'}\nsteps: [{sync: {source: '${all}%s'}}]"
+    read_steps(tmp_path, text % "", data=str(tmp_path / "home"))
+    with pytest.raises(UsageError, match="outside"):  # only what lies below the user's word
+        read_steps(tmp_path, text % "/../../../home2", data=str(tmp_path / "home"))
+    with pytest.raises(UsageError, match="outside"):  # only where it is used
+        read_steps(tmp_path, "vars: {a: b}\nsteps: [{sync: {source: ../home}}]", a=str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env_allow: [TOKEN]\nsteps: [{command: {argv: [echo, '${env:TOKEN}']}}]",
+        "vars: {a: b}\nsteps: [{run: {script: train.py, pass_env: [TOKEN]}}]",
+    ],
+)
+def test_a_playbook_takes_no_variable_of_the_environment_that_the_user_did_not_name(tmp_path: Path, text: str) -> None:
+    write_hostile(tmp_path)
+    with pytest.raises(UsageError, match="takes the environment variable TOKEN") as refused:
+        read_steps(tmp_path, text)
+    assert refused.value.hint == "--allow-env TOKEN"
+    assert read_steps(tmp_path, text, Permits(env=("TOKEN",))).steps
+    both = f"{text}\nhosts: ../hosts"
+    with pytest.raises(UsageError) as refused:
+        read_steps(tmp_path, both)
+    assert refused.value.hint is not None
+    assert "--allow-env TOKEN" in refused.value.hint
+    assert f"--allow-path {tmp_path}" in refused.value.hint
+
+
+def test_bundled_playbooks_use_the_bundled_examples(tmp_path: Path) -> None:
+    for file in list_bundled_files("playbooks"):
+        assert read_playbook(file.stem, environ={}, cwd=tmp_path).steps
