@@ -138,7 +138,9 @@ def test_the_playbook_of_recipe_4_plays(bound: tuple[str, str], desk: Desk, host
     book = tmp_path / "oneccl.yaml"
     text = (ROOT / "playbooks/oneccl.yaml").read_text().replace("../examples", str(ROOT / "examples"))
     book.write_text(text.replace("backend: ccl\n      ppn", f"backend: ccl\n      venv: {venv}\n      ppn"))
-    told = desk("play", book, "--limit", "node[0-1]", "--skip-tags", "prepare", timeout=600)
+    told = desk(
+        "play", book, "--limit", "node[0-1]", "--skip-tags", "prepare", "--allow-path", ROOT / "examples", timeout=600
+    )
     assert told.code == 0, told
     assert f"rank 1 of 2 on node1: {module} {GENERATIONS[module]}, backend ccl, sum 3" in told.out
     assert not residue(hosts)
