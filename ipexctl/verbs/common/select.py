@@ -181,8 +181,8 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
 def _resolve_path(path: str, start: Path) -> Path:
     """The absolute path without symbolic links. Raises `UsageError` where it cannot be one."""
     try:
-        return (start.absolute() / Path(path).expanduser()).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a home of nobody, a NUL
+        return (start.absolute() / expand_home(path)).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
         raise UsageError(f"{printable(path, 300)} is no path of this machine: {printable(str(error), 300)}") from None
 
 
