@@ -274,6 +274,26 @@ def test_a_line_of_known_hosts_that_changes_leads_to_another_connection(own_serv
     assert count_logins(own_server) == 1
 
 
+def test_a_host_whose_key_contradicts_the_user_s_known_hosts_is_not_held(
+    own_server: Server, place: Path, tmp_path: Path
+) -> None:
+    """`ssh` reads the known_hosts of the hostfile alone."""
+    config, own = tmp_path / "config", tmp_path / "own"
+    config.write_text(f"UserKnownHostsFile {own}\nGlobalKnownHostsFile none\n")
+    name, host = f"[127.0.0.1]:{own_server.port}", own_server.host(vars={"known_hosts": str(own_server.known_hosts)})
+    other = " ".join(keygen(own_server.place / "other").with_suffix(".pub").read_text().split()[:2])
+    for text in ("", f"{name} {own_server.public()}\n"):
+        own.write_text(text)
+        with holding(own_server, place, known_hosts=None, config=config) as links:
+            assert links.open(host).run(UNAME).ok
+    assert len(list_connections(place)) == 2, "the user's lines are part of a connection's name"
+    own.write_text(f"{name} {other}\n")
+    with holding(own_server, place, known_hosts=None, config=config) as links, pytest.raises(LinkError) as caught:
+        links.open(host)
+    assert caught.value.failure.code == "host-key-changed"
+    assert count_logins(own_server) == 2
+
+
 def test_the_key_of_a_new_host_is_recorded_by_a_login_of_our_own(own_server: Server, place: Path) -> None:
     own_server.known_hosts.write_text("")
     for notes in (1, 0, 0):

@@ -27,10 +27,10 @@ from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.act.ssh.tcp import LOST_AFTER
 from ipexctl.act.ssh.transport import Transport
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.errors import Failure, Kind, Origin, UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
-from tests.contract.sshd import Server, children, keygen, sshd
+from tests.contract.sshd import Server, children, free_port, keygen, sshd
 
 UNAME = Command(("uname",))
 
@@ -267,6 +267,54 @@ def test_a_host_may_bring_known_hosts_of_its_own(server: Server, tmp_path: Path)
     links = Links(known_hosts=tmp_path / "none", config=None)
     host = server.host(vars={"known_hosts": str(server.known_hosts)})
     assert links.open(host).run(UNAME).ok
+
+
+def bring_known_hosts(server: Server, known: Path, hostfile: Path) -> Host:
+    """A host as a hostfile describes it that names a known_hosts file."""
+    return server.host(vars={"known_hosts": str(known)}, origin=Origin(str(hostfile), 3, 1))
+
+
+@pytest.mark.parametrize("by_config", [False, True])
+def test_a_hostfile_has_no_key_recorded_in_a_file_that_is_no_known_hosts_file(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_config: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    profile, config, hostfile = tmp_path / ".profile", tmp_path / "config", tmp_path / "hostfile"
+    profile.write_text("export PATH\n")
+    config.write_text("StrictHostKeyChecking accept-new\n" if by_config else "")
+    links = Links(config=config, accept_new=not by_config)
+    silent = replace(server, port=free_port())  # a connection would be refused
+    with pytest.raises(UsageError, match=r"hostfile:3:1: the host's key cannot be recorded in .*/.profile: it is not"):
+        links.open(bring_known_hosts(silent, profile, hostfile))
+    with pytest.raises(UsageError, match=r"recorded in .*/.zlogin: a new file must be below"):
+        links.open(bring_known_hosts(silent, tmp_path / ".zlogin", hostfile))
+    assert profile.read_text() == "export PATH\n"
+    assert not (tmp_path / ".zlogin").exists()
+    for known, source in ((tmp_path / "known", hostfile), (tmp_path / ".named", Path("--hosts"))):
+        own = Links(config=config, accept_new=not by_config)
+        assert f"recorded in {known}" in own.open(bring_known_hosts(server, known, source)).notes()[0]
+        own.close()
+
+
+@pytest.mark.parametrize("accept_new", [False, True])
+def test_a_hostfile_s_known_hosts_cannot_contradict_those_of_the_user(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept_new: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config, own = tmp_path / "config", tmp_path / "own"
+    config.write_text(f"UserKnownHostsFile {own}\nGlobalKnownHostsFile none\n")
+    other = " ".join(keygen(tmp_path / "other").with_suffix(".pub").read_text().split()[:2])
+    host = bring_known_hosts(server, server.known_hosts, tmp_path / "hostfile")
+    name = f"[127.0.0.1]:{server.port}"
+    refused = {f"{name} {other}": "host-key-changed", f"@revoked {name} {server.public()}": "host-key-revoked"}
+    for line, code in refused.items():
+        own.write_text(f"{line}\n")
+        found = failure(Links(config=config, accept_new=accept_new), host)
+        assert (found.code, f"({own}:1)" in found.what) == (code, True)
+    own.write_text(f"elsewhere {other}\n{name} {server.public()}\n")
+    assert Links(config=config, accept_new=accept_new).open(host).run(UNAME).ok
+    own.write_text(f"127.0.0.1 {other}\nelsewhere {other}\n")  # the lab's hosts are other ports of this machine
+    assert Links(config=config, accept_new=accept_new).open(host).run(UNAME).ok
 
 
 # -- logging in --------------------------------------------------------------------------------------------------------

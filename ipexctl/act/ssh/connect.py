@@ -19,12 +19,19 @@ from typing import Any
 import paramiko
 
 from ipexctl.act.ssh.banner import ShedError
-from ipexctl.act.ssh.hostkeys import KnownHosts, compute_fingerprint, format_known_host_name, format_known_hosts_line
+from ipexctl.act.ssh.hostkeys import (
+    CONTRADICTIONS,
+    KnownHosts,
+    compute_fingerprint,
+    find_recording_fault,
+    format_known_hosts_line,
+    list_key_types,
+)
 from ipexctl.act.ssh.keys import Keys, UnusableKey
-from ipexctl.act.ssh.settings import Settings, SSHSettings
+from ipexctl.act.ssh.settings import Settings, SSHSettings, list_known_host_names
 from ipexctl.act.ssh.tcp import open_tcp
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import LinkError
@@ -75,6 +82,7 @@ class Dialler:
         notes: list[str] = []
         try:
             settings = self._settings.find_settings(host)
+            self._check_recording(host, settings)
             limit = min(self._timeout, settings.timeout or self._timeout)
             deadline = time.monotonic() + max(limit - spent, limit / 5)
             attempt = _Attempt(settings, deadline, limit, on_socket, notes)
@@ -94,6 +102,29 @@ class Dialler:
             proxy.terminate()
             proxy.wait()
         self._keys.close()
+
+    def _check_recording(self, host: Host, settings: Settings) -> None:
+        """Refuses a hostfile's known_hosts in which a new key may not be recorded, before the host is connected.
+
+        Raises `UsageError`."""
+        path = settings.known_hosts[0]
+        accept_new = self._accept_new or settings.accept_new
+        if not accept_new or not settings.user_known_hosts or path in settings.user_known_hosts:
+            return  # nothing is recorded, or in a file that the user's own configuration names
+        if self._read_known_hosts(settings.known_hosts).key_types(list_known_host_names(settings)[0]):
+            return  # its key is known, or refused
+        origin = host.origin
+        if origin and origin.file == "--hosts":
+            return  # the user named the file
+        if why := find_recording_fault(path, Path(origin.file).parent if origin else None):
+            place = printable(str(origin or host.name), 300)
+            raise UsageError(f"{place}: the host's key cannot be recorded in {printable(str(path), 300)}: {why}")
+
+    def _read_known_hosts(self, files: tuple[Path, ...]) -> KnownHosts:
+        with self._lock:
+            if files not in self._known:
+                self._known[files] = KnownHosts(files)
+            return self._known[files]
 
     def _connect(self, attempt: _Attempt) -> Transport:
         command, jump = attempt.settings.command, attempt.settings.jump
@@ -158,18 +189,16 @@ class Dialler:
         """Exchanges keys, verifies the host's key and authenticates. Raises `EOFError` if the connection closes before
         a banner, else `ConnectError`."""
         settings = attempt.settings
-        with self._lock:
-            if settings.known_hosts not in self._known:
-                self._known[settings.known_hosts] = KnownHosts(settings.known_hosts)
-            known = self._known[settings.known_hosts]
-        # A key that is known without the port is good for every port of a host.
-        name = settings.alias.lower() if settings.alias else format_known_host_name(settings.address, settings.port)
-        other_name = "" if settings.alias or settings.port == 22 else settings.address.lower()
+        known = self._read_known_hosts(settings.known_hosts)
+        user_known = self._read_known_hosts(settings.user_known_hosts)
+        names = list_known_host_names(settings)
         transport = Transport(sock)
         attempt.on_socket(transport)
         try:
             transport.deadline = attempt.deadline
-            transport.set_algorithms(known.key_types(name) or known.key_types(other_name), settings.algorithms)
+            types, user_types = list_key_types(known, names), list_key_types(user_known, names)
+            types = [*(kind for kind in user_types if kind in types), *user_types] or types
+            transport.set_algorithms(types, settings.algorithms)
             transport.banner_timeout = transport.handshake_timeout = attempt.time_left
             ready = threading.Event()
             transport.start_client(event=ready)
@@ -180,7 +209,8 @@ class Dialler:
                 raise _explain_failed_key_exchange(transport, attempt) from None
             with self._lock:
                 accept_new = self._accept_new or settings.accept_new
-                attempt.notes.extend(_verify_host_key(key, known, name, other_name, accept_new=accept_new))
+                notes = _verify_host_key(key, known, user_known, names, accept_new=accept_new)
+                attempt.notes.extend(notes)
             self._authenticate(transport, attempt)
             transport.start_keepalive()
             return transport
@@ -265,12 +295,15 @@ def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramik
 
 
 def _verify_host_key(
-    key: paramiko.PKey, known: KnownHosts, name: str, other_name: str, *, accept_new: bool
+    key: paramiko.PKey, known: KnownHosts, user_known: KnownHosts, names: tuple[str, str], *, accept_new: bool
 ) -> list[str]:
-    """Notes for the user. A new key is recorded if that is allowed. Raises `ConnectError` for one that is not known."""
-    blob, kind = key.asbytes(), key.get_name()
+    """Notes for the user. A new key is recorded if that is allowed. Raises `ConnectError` for one that is not known,
+    and for one that contradicts ``user_known``, whatever ``known`` says."""
+    blob, kind, (name, other_name) = key.asbytes(), key.get_name(), names
     shown_key = f"{kind} {compute_fingerprint(blob)}"
-    verdict, entry = known.judge_key(name, blob, also=other_name)
+    verdict, entry = user_known.judge_key(name, blob, also=other_name)
+    if verdict not in CONTRADICTIONS:
+        verdict, entry = known.judge_key(name, blob, also=other_name)
     skipped = [f"skipped a line of known hosts: {problem}" for problem in known.problems]
     if verdict == "ok":
         known.problems = []  # reported with this host; a host that is refused below leaves them to the next

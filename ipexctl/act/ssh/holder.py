@@ -32,16 +32,16 @@ from ipexctl.act.inputs import expand_home
 from ipexctl.act.private_files import make_private_directories
 from ipexctl.act.ssh.algorithms import CIPHERS, HOST_KEYS, KEX, MACS, RSA, change_algorithms
 from ipexctl.act.ssh.banner import await_banner
-from ipexctl.act.ssh.hostkeys import KnownHosts, format_known_host_name
+from ipexctl.act.ssh.hostkeys import CONTRADICTIONS, Entry, KnownHosts, list_key_types
 from ipexctl.act.ssh.mux import MuxConnection, MuxError
-from ipexctl.act.ssh.settings import DEFAULT_KEYS, Settings, SSHSettings
+from ipexctl.act.ssh.settings import DEFAULT_KEYS, Settings, SSHSettings, list_known_host_names
 from ipexctl.act.ssh.tcp import open_tcp
 from ipexctl.model.errors import ConnectError
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
-_FORMAT = 1  # of names: another one finds no holder of an older ipexctl
+_FORMAT = 2  # of names: another one finds no holder of an older ipexctl
 _LONGEST_PATH = 108 - 1 - 17  # bytes of a socket's path; ssh binds it with 17 more, and then gives it its name
 _REMEMBERED = 60.0  # seconds for which a holder that could not be had is not tried again by the same command
 _UNREACHED = 5.0  # the same for a jump host that could not be reached, as in `Dialler`; a host itself is tried again
@@ -177,7 +177,7 @@ class Holders:
             connection = self._hold(wanted)
         except OSError as error:  # no space, a file system without locks, too many open files
             raise HolderError(f"{self._directory}: {error.strerror}") from None
-        known = self._read_known_hosts(settings)
+        known = self._read_known_hosts(settings.known_hosts)
         with self._lock:
             notes.extend(f"skipped a line of known hosts: {problem}" for problem in known.problems)
             known.problems = []
@@ -205,6 +205,8 @@ class Holders:
             return _connect(path)
         if not self._list_key_types(wanted.settings):
             raise HolderError("")  # the login refuses the host, or records its key
+        if self._is_contradicted(wanted.settings):
+            raise HolderError("the hostfile's known_hosts and yours differ")  # the login judges the key that is shown
         with self._lock:
             start = self._starts.get(name)
             is_first = start is None or start.is_over
@@ -290,15 +292,26 @@ class Holders:
         line = [program, "-F", "none", *options, "-W", settings.endpoint, "--", jump.address]
         return connection.path.name, shlex.join(line)
 
-    def _read_known_hosts(self, settings: Settings) -> KnownHosts:
+    def _read_known_hosts(self, files: tuple[Path, ...]) -> KnownHosts:
         with self._reading:
-            if settings.known_hosts not in self._known:
-                self._known[settings.known_hosts] = KnownHosts(settings.known_hosts)
-            return self._known[settings.known_hosts]
+            if files not in self._known:
+                self._known[files] = KnownHosts(files)
+            return self._known[files]
 
     def _list_key_types(self, settings: Settings) -> list[str]:
-        known = self._read_known_hosts(settings)
-        return next((types for name in _list_names(settings) if name and (types := known.key_types(name))), [])
+        return list_key_types(self._read_known_hosts(settings.known_hosts), list_known_host_names(settings))
+
+    def _find_entries(self, settings: Settings, files: tuple[Path, ...]) -> list[Entry]:
+        """The lines about a host in some known_hosts files."""
+        known = self._read_known_hosts(files)
+        return [entry for name in list_known_host_names(settings) if name for entry in known.find_entries(name)]
+
+    def _is_contradicted(self, settings: Settings) -> bool:
+        """Whether the user's known hosts refuse a key that the hostfile's allow: ``ssh`` reads only the latter."""
+        user_known, (name, other) = self._read_known_hosts(settings.user_known_hosts), list_known_host_names(settings)
+        entries = self._find_entries(settings, settings.known_hosts)
+        verdicts = (user_known.judge_key(name, entry.blob, also=other) for entry in entries if not entry.marker)
+        return any(verdict.state in CONTRADICTIONS for verdict in verdicts)
 
     def _compute_name(self, settings: Settings) -> str:
         """The name of a connection's socket. What is known of the host's keys is part of it: a line that is removed,
@@ -306,10 +319,8 @@ class Holders:
         hops = []
         hop: Settings | None = settings
         while hop is not None:
-            known = self._read_known_hosts(hop)
-            keys = {
-                (entry.marker, entry.blob) for name in _list_names(hop) if name for entry in known.find_entries(name)
-            }
+            entries = [*self._find_entries(hop, hop.known_hosts), *self._find_entries(hop, hop.user_known_hosts)]
+            keys = {(entry.file, entry.marker, entry.blob) for entry in entries}
             files = [_find_file(name) for name in (*hop.keys, *hop.certificates)]  # relative to here
             hops.append((*(getattr(hop, field) for field in _DECIDING), files, sorted(keys)))
             hop = hop.jump
@@ -461,14 +472,6 @@ def _read_record(lock: Path) -> ConnectionRecord | None:
         return ConnectionRecord(**json.loads(lock.read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def _list_names(settings: Settings) -> tuple[str, str]:
-    """The name of a host in known hosts, and a second one under which its key is taken, or ""."""
-    if settings.alias:
-        return settings.alias.lower(), ""
-    other = "" if settings.port == 22 else settings.address.lower()
-    return format_known_host_name(settings.address, settings.port), other
 
 
 def _quote_path(path: str) -> str:

@@ -17,11 +17,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ipexctl.act.inputs import expand_home
 from ipexctl.act.private_files import make_private_directories
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record
 
+# What SSH reads for another purpose below ~/.ssh: with a host named `restrict`, a key is a line of authorized_keys.
+_OTHER_FILES_OF_SSH = ("authorized_keys", "authorized_keys2", "config", "environment", "rc")
+
 KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
+CONTRADICTIONS = ("changed", "revoked")  # of a file's lines to a key that another file allows
 
 
 class Entry(Record):
@@ -66,6 +71,35 @@ def read_trusted_file(path: Path) -> bytes:
             hint = f"chmod go-w {quoted}"
             raise UsageError(f"{path} can be written by others ({mode})", hint=hint, exit=Exit.UNREACHABLE)
         return file.read()
+
+
+def find_recording_fault(path: Path, directory: Path | None) -> str | None:
+    """Why no key may be appended to a known_hosts file that a hostfile of ``directory`` names; None if one may.
+
+    A hostfile may come with a repository: what it names must be a known_hosts file already, or be a new one (a file
+    without a line of its own counts as new) below that directory or ~/.ssh."""
+    if path == Path(os.devnull):
+        return None
+    known, place, home = KnownHosts([path]), path.resolve(), expand_home("~").resolve()
+    if place.exists() and not place.is_file():
+        return "it is not a regular file"
+    if place.parent == (home / ".ssh").resolve() and place.name in _OTHER_FILES_OF_SSH:
+        return "it has another purpose"
+    if known.problems:
+        return f"it is not a known_hosts file: {known.problems[0]}"
+    if known.is_empty and not _may_be_created(place, home, directory):
+        return "a new file must be below the directory of the hostfile or ~/.ssh"
+    return None
+
+
+def _may_be_created(place: Path, home: Path, directory: Path | None) -> bool:
+    if place.is_relative_to((home / ".ssh").resolve()):
+        return True
+    if directory is None or not place.is_relative_to(directory.resolve()):
+        return False
+    # A hostfile in the home itself names no new file there that a shell or another program reads.
+    is_above_home = home.is_relative_to(directory.resolve()) and place.is_relative_to(home)
+    return not (is_above_home and place.relative_to(home).parts[0].startswith("."))
 
 
 class KnownHosts:
@@ -126,6 +160,11 @@ class KnownHosts:
                 self._plain[name].append(entry)
         return ""
 
+    @property
+    def is_empty(self) -> bool:
+        """No file has a line that could be read."""
+        return not (self._plain or self._patterns or self._hashed)
+
     def find_entries(self, name: str) -> list[Entry]:
         """All lines for a host, by its name from `format_known_host_name`."""
         coded = name.encode()
@@ -167,6 +206,11 @@ class KnownHosts:
                 file.write(line)
             self._plain[name].append(Entry(str(path), 0, "", kind, blob))
         return path
+
+
+def list_key_types(known: KnownHosts, names: tuple[str, str]) -> list[str]:
+    """The key types known for a host, by the first of its names that is known; see `KnownHosts.key_types`."""
+    return next((types for name in names if name and (types := known.key_types(name))), [])
 
 
 def format_known_hosts_line(name: str, kind: str, blob: bytes) -> str:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ipexctl.act.inputs import expand_home
+from ipexctl.act.ssh.hostkeys import format_known_host_name
 from ipexctl.act.ssh.sshconfig import ALGORITHMS, Hop, HostOptions, OpenSSHConfig, read_config
 from ipexctl.model.errors import ConnectError
 from ipexctl.model.hosts import Host
@@ -35,6 +36,7 @@ class Settings(Record):
     only_these_keys: bool  # IdentitiesOnly
     alias: str | None  # HostKeyAlias
     known_hosts: tuple[Path, ...]  # new keys are recorded in the first
+    user_known_hosts: tuple[Path, ...]  # what they may not contradict, where the hostfile names the first; else ()
     accept_new: bool  # StrictHostKeyChecking accept-new
     timeout: float | None  # ConnectTimeout, seconds
     command: str | None  # ProxyCommand
@@ -45,6 +47,15 @@ class Settings(Record):
     def endpoint(self) -> str:
         """The place for a message: ``10.1.0.3:22``."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+def list_known_host_names(settings: Settings) -> tuple[str, str]:
+    """The name of a host in known hosts, and a second one under which its key is taken, or "": a key that is known
+    without the port is good for every port of a host."""
+    if settings.alias:
+        return settings.alias.lower(), ""
+    other = "" if settings.port == 22 else settings.address.lower()
+    return format_known_host_name(settings.address, settings.port), other
 
 
 class SSHSettings:
@@ -88,6 +99,7 @@ class SSHSettings:
             only_these_keys=bool(key) or options.get_word("identitiesonly") == "yes",
             alias=options.get_word("hostkeyalias") or None,
             known_hosts=self._list_known_hosts(options, known_hosts),
+            user_known_hosts=self._list_known_hosts(options, None) if known_hosts else (),
             accept_new=options.get_word("stricthostkeychecking") == "accept-new",
             timeout=float(options.get_word("connecttimeout", "0")) or None,
             command=None if jumps else next(iter(options.get_proxy("proxycommand")), None),

@@ -5,11 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from pathlib import Path
 
 import pytest
 
-from ipexctl.act.ssh.hostkeys import KnownHosts, compute_fingerprint, format_known_host_name, format_known_hosts_line
+from ipexctl.act.ssh.hostkeys import (
+    KnownHosts,
+    compute_fingerprint,
+    find_recording_fault,
+    format_known_host_name,
+    format_known_hosts_line,
+)
 
 
 def blob(seed: str, kind: str = "ssh-ed25519") -> bytes:
@@ -137,6 +144,60 @@ def test_a_known_hosts_file_made_by_us_is_private(tmp_path: Path) -> None:
     KnownHosts([path]).record_key("node2", "ssh-ed25519", blob("two"))
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a profile, and a repository that brings a hostfile."""
+    home = tmp_path / "home"
+    for name in (".ssh", "repository/keys", ".config", "elsewhere"):
+        (home / name).mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    (home / ".profile").write_text("PATH=$HOME/bin:$PATH\nexport PATH\n")
+    (home / ".comments").write_text("# nothing yet\n\n")
+    (home / "elsewhere/known").write_text(f"# of the cluster\n\n{line('node1', 'one')}\n")
+    (home / "elsewhere/mixed").write_text(f"{line('node1', 'one')}\nrm -rf build\n")
+    (home / ".ssh/known_hosts").write_text(line("node1", "one"))
+    (home / ".ssh/authorized_keys").write_text(line("restrict", "one"))  # a line of either kind of file
+    (home / "repository/link").symlink_to(home / ".config/autostart")
+    (home / "repository/up").symlink_to(home / ".profile")
+    return home
+
+
+RECORDABLE = ["repository/known_hosts", "repository/new/known_hosts", "repository/.known_hosts", ".ssh/known_hosts",
+              ".ssh/known_hosts_of_lab", "elsewhere/known", "/dev/null"]  # fmt: skip
+NOT_RECORDABLE = [
+    (".profile", "it is not a known_hosts file: .*/.profile:1: truncated line"),
+    ("repository/up", "it is not a known_hosts file"),
+    ("elsewhere/mixed", "it is not a known_hosts file: .*/mixed:2: "),
+    ("repository/keys", "it is not a regular file"),
+    ("/dev/zero", "it is not a regular file"),
+    (".ssh/authorized_keys", "it has another purpose"),
+    (".ssh/rc", "it has another purpose"),
+    (".comments", "a new file must be below the directory of the hostfile or ~/.ssh"),
+    (".bash_login", "a new file must be below"),
+    (".config/autostart", "a new file must be below"),
+    ("repository/link", "a new file must be below"),
+    ("repository/../elsewhere/new", "a new file must be below"),
+    ("elsewhere/new", "a new file must be below"),
+]
+
+
+@pytest.mark.parametrize("name", RECORDABLE)
+def test_a_key_may_be_recorded_where_a_hostfile_keeps_known_hosts(home: Path, name: str) -> None:
+    assert find_recording_fault(home / name, home / "repository") is None
+
+
+@pytest.mark.parametrize(("name", "why"), NOT_RECORDABLE)
+def test_no_key_is_recorded_in_another_file_that_a_hostfile_names(home: Path, name: str, why: str) -> None:
+    assert re.match(why, find_recording_fault(home / name, home / "repository") or "")
+
+
+def test_a_hostfile_in_the_home_brings_no_file_that_a_shell_reads(home: Path) -> None:
+    assert find_recording_fault(home / "known_hosts", home) is None
+    assert find_recording_fault(home / ".bash_login", home)
+    assert find_recording_fault(home / ".config/new", home.parent)
+    assert find_recording_fault(home / "known_hosts", None), "the hostfile is not known"
 
 
 def test_thousands_of_lines_are_read_and_searched_fast_enough_to_do_it_for_every_host(tmp_path: Path) -> None:
