@@ -141,7 +141,7 @@ class InstallSession:
 
     def end(self) -> None:
         """Takes the tokens back, and undoes what is half-done if the lock is ours. Leaves no empty directories."""
-        if find_store_fault(self.base):
+        if not self.base or find_store_fault(self.base):  # nothing was asked for, or nothing there is ours
             return
         for path in self.tokens:
             remove_path(path)
@@ -589,12 +589,15 @@ def find_store_fault(base: str) -> str:
     """Why there may be no directory of environments at ``base``, or that one not be used: somebody else could put files
     into it, or another one in its place. Empty where nothing is wrong with it."""
     near = find_nearest_directory(os.path.dirname(base))
-    above = os.stat(near).st_mode
+    try:
+        above = os.stat(near).st_mode
+        info = os.lstat(base) if os.path.lexists(base) else None
+    except OSError as error:  # it has just gone away
+        return "%s: %s" % (error.filename, error.strerror)
     if above & stat.S_IWOTH and not above & stat.S_ISVTX:  # a group is trusted with what it shares
         return "%s can be written by everybody (mode %04o): chmod o-w it" % (near, above & 0o7777)
-    if not os.path.lexists(base):
+    if info is None:
         return ""
-    info = os.lstat(base)
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
         return "%s is not a directory of %s" % (base, get_user_name())
     if info.st_mode & 0o022:
@@ -617,7 +620,7 @@ def make_store(base: str) -> None:
 
 def find_nearest_directory(path: str) -> str:
     while not os.path.isdir(path):
-        path = os.path.dirname(path)
+        path = os.path.dirname(path) or os.curdir
     return path
 
 

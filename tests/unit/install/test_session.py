@@ -96,6 +96,19 @@ def test_rubbish_between_answers_is_passed_over() -> None:
         assert session.call("inspect", dict[str, int], venv="/x") == {"a": 1}
 
 
+@pytest.mark.parametrize("request_line", [b"", b'{"do": "find_used"}\n'], ids=["nothing asked", "no environment named"])
+def test_a_session_without_an_environment_ends_with_its_input(request_line: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, str(REMOTE / "install.py")],
+        input=request_line,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": str(REMOTE.parents[2])},
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert b"Ready" in done.stdout
+
+
 def test_the_lock_is_given_back_when_the_input_ends(tmp_path: Path) -> None:
     venv = str(tmp_path / "env")
     owner = {"user": "me", "host": "here", "pid": 1, "since": 0}
