@@ -188,16 +188,21 @@ def _run_with_debug_log(run: Callable[[Console, DebugLog], Exit]) -> Exit:
 
     with DebugLog(get_state_directory() / NAME, write=write, environ=os.environ) as log:
         try:
-            return run(console, log)
+            exit = run(console, log)
         except Interrupted as interrupted:
-            return interrupted.exit
+            exit = interrupted.exit
         except Exception as error:
             described = describe_exception(error, log)
             sinks.print_refusal(described, console.err)
-            return described.exit
+            exit = described.exit
         finally:
             console.out.flush()
-            console.err.flush()
+        if console.out.loss:
+            what = f"the output cannot be written: {console.out.loss.lower()}"
+            sinks.print_refusal(UsageError(what), console.err)
+            exit = choose_exit([exit, Exit.RECORD])
+        console.err.flush()
+        return exit
 
 
 def describe_exception(

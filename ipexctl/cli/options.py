@@ -210,7 +210,9 @@ class AttachFlags(NotifyFlags, RawFlags, RunIdFlags, PageFlags):
 
 class StopFlags(RunIdFlags):
     kill: bool = flag(False, "Send SIGKILL at once.")
-    orphans: bool = flag(False, "End processes that ended runs left behind; remove their files on the hosts.")
+    orphans: bool = flag(
+        False, "End processes that ended runs left behind; remove files of runs without a keeper, or all of RUN."
+    )
 
 
 class LogsFlags(RunIdFlags):

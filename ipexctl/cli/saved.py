@@ -75,12 +75,14 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
 def support(context: Context, flags: SupportFlags) -> Workflow:
     """Pack a saved run for a maintainer, without secrets. What goes in is listed first."""
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.hints import advise
     from ipexctl.verbs.run.support import support
 
+    words = ["support", *([] if flags.run == "last" else [flags.run]), "--yes"]
     asking = not (flags.yes or flags.dry_run)
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
         what = "support asks before it writes, which needs a terminal"
-        raise UsageError(what, reasons=["--dry-run lists what goes in, --yes writes it"], hint="ipexctl support --yes")
+        raise UsageError(what, reasons=["--dry-run lists what goes in, --yes writes it"], hint=advise(*words))
     return support(
         context.state / "runs",
         flags.run,

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 WrongWords: Any = typer.BadParameter.__base__  # what the parser raises; has ``message`` and ``ctx``
 _WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
 _WIDEST = 80  # columns of a help
-_ALIKE = 0.6  # least likeness of a word and the one it is taken for: that of difflib.get_close_matches
+_ALIKE = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
+_SAME_NAME = 0.75  # the same of options and commands: those that are less alike mean other things
 
 
 class NoSuchCommand(WrongWords):  # type: ignore[misc]  # found at run time
@@ -96,15 +97,20 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     verb, reasons, better = path.partition(" ")[2] or "ipexctl", [], None
     if isinstance(error, NoSuchCommand):
         sentence = f"{verb} has no command {error.word!r}"
-        better = _replace_word(words, error.word, _find_nearest(error.word, error.names))
+        better = _replace_word(words, error.word, _find_nearest(error.word, error.names, _SAME_NAME))
+        if error.word == "help":
+            better = [*(word for word in words if word != "help"), "--help"]
         reasons = [] if better else [f"commands: {', '.join(error.names)}"]
     elif isinstance(error, NeedlessWords):
         sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
         better = [word for word in words if word not in error.words]
     elif hasattr(error, "possibilities"):
         sentence = f"{verb} has no option {error.option_name}"
-        names = [name for param in error.ctx.command.params for name in (*param.opts, *param.secondary_opts)]
-        better = _replace_word(words, error.option_name, _find_nearest(error.option_name, names))
+        bare = _find_value(words, [error.option_name]) is None
+        options = [param for param in error.ctx.command.params if param.param_type_name == "option"]
+        fitting = [param for param in options if param.is_flag or param.count or not bare]
+        names = [name for param in fitting for name in (*param.opts, *param.secondary_opts)]
+        better = _replace_word(words, error.option_name, _find_nearest(error.option_name, names, _SAME_NAME))
     elif hasattr(error, "option_name"):
         param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
         if param is None or param.is_flag or param.count:
@@ -141,6 +147,8 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
     elif option and value and (option.flag.ge is not None or option.flag.le is not None):
         better = _find_bound(value, option.flag.ge, option.flag.le)
     line = _replace_word(words, value, better) if value and better else None
+    if "-np" in words and "-n" in names:  # as mpirun spells it
+        return "run has no option -np", _replace_word(words, "-np", "-n")
     return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line
 
 
@@ -172,21 +180,23 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
     return None
 
 
-def _find_nearest(word: str, names: Sequence[str]) -> str | None:
-    """The name that is most like the word: the same letters in another order, else those that most of it shares; of
-    several the one that begins as it does."""
+def _find_nearest(word: str, names: Sequence[str], least: float = _ALIKE) -> str | None:
+    """The name that is most like the word: the same letters in another order, one other letter, else those that most of
+    it shares, from ``least`` of them on; of several the one that begins as it does."""
     from difflib import SequenceMatcher
 
     def compute_likeness(name: str) -> tuple[float, int]:
         if sorted(name) == sorted(word):
             return 1.0, 0
+        if len(name) == len(word) and sum(a != b for a, b in zip(word, name, strict=True)) == 1:
+            return 0.99, 0
         same = next(
             (at for at, (a, b) in enumerate(zip(word, name, strict=False)) if a != b), min(len(word), len(name))
         )
         return SequenceMatcher(None, word.lstrip("-"), name.lstrip("-")).ratio(), same
 
     best = max(names, key=compute_likeness, default=None)
-    return best if best is not None and compute_likeness(best)[0] >= _ALIKE else None
+    return best if best is not None and compute_likeness(best)[0] >= least else None
 
 
 def _replace_word(words: Sequence[str], old: str, new: str | None) -> list[str] | None:

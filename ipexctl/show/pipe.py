@@ -1,5 +1,6 @@
 """Standard output or error of ours as a place that may vanish: a reader that went away never ends a command."""
 
+import errno
 import io
 import os
 from collections.abc import Callable, Mapping
@@ -23,6 +24,9 @@ def choose_terminal_encoding(environ: Mapping[str, str]) -> str:
     return "ascii" if locale in ("C", "POSIX") or environ.get("TERM") == "dumb" else ""
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 class Pipe(io.TextIOBase):
     """Takes bytes and text, and drops them quietly once the reader is gone.
 
@@ -39,6 +43,12 @@ class Pipe(io.TextIOBase):
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
         if terminal and self.isatty():
             self.encoding = terminal
+
+    @property
+    def loss(self) -> str | None:
+        """Why text is missing that somebody waits for: a file system is full. None where the reader went away."""
+        full = isinstance(self.error, OSError) and self.error.errno in _FULL
+        return self.error.strerror if full and isinstance(self.error, OSError) else None
 
     def writable(self) -> bool:
         return True

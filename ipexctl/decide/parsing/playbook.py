@@ -205,9 +205,7 @@ class _Parser:
         if isinstance(node, Scalar):
             if not node.text.strip() or node.is_null:
                 self.problems.add(node.origin, "hosts is empty")
-            path = _join_base(self.base, node.text)
-            self.uses.append(LocalUse("path", "hosts", path, node.origin, self.words.get(node.origin, ())))
-            return path, None
+            return _join_base(self.base, node.text), None  # it is only read, and as nothing but a hostfile
         before = len(self.problems)
         tree = read_node(node, self.problems)
         if not tree.entries and len(self.problems) == before:

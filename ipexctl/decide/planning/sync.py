@@ -85,8 +85,9 @@ class SyncPlan(Record):
 
 
 def choose_destination(task_workdir: str | None, host: Host, name: str) -> str:
-    """Where the source goes on a host: absolute, or relative to the home directory there."""
-    where = host.vars.get("workdir") or task_workdir
+    """Where the source goes on a host: absolute, or relative to the home directory there. What the command or the
+    playbook says comes before what the hostfile says, as for ``venv``."""
+    where = task_workdir or host.vars.get("workdir")
     if where is None:
         return f"ipexctl/{name}"
     return where[2:] if where.startswith("~/") else where

@@ -61,7 +61,9 @@ class Hooks:
                 import traceback
 
                 text = "".join(traceback.format_exception(kind, error, trace))
-                last = "".join(traceback.format_exception_only(kind, error)).strip()
+                lines = traceback.format_exception_only(kind, error)
+                # Of a SyntaxError the text of its line comes first.
+                last = "".join(lines[-1:] if isinstance(error, SyntaxError) else lines).strip()
                 report = {"error": last[-2000:], "traceback": text[-20000:], "argv": read_own_command()}
                 if kind.__name__ == "CalledProcessError":
                     report["of"] = format_command(error.cmd)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from ipexctl.model.errors import Failure, Kind, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.names import fold_names
@@ -98,4 +99,5 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
 
 def _describe_environment_use(sessions: InstallSessions, host: str, worker: str, id: str) -> Failure:
     job = "a job" if worker == host else f"a job on {worker}"
-    return Failure(host, Kind.BUSY, f"{job} still uses {sessions.venv}.d/{printable(id, 80)}", "stop it first", "used")
+    what = f"{job} still uses {sessions.venv}.d/{printable(id, 80)}"
+    return Failure(host, Kind.BUSY, what, advise("ps", text="wait for it, or stop it; this lists the runs:"), "used")

@@ -208,12 +208,13 @@ def _check_ranks(discovered: DiscoveredRun, ranks: Collection[int]) -> None:
 
 
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
-    """Ends what is left of runs without a keeper (gone, or ended), and removes their directories.
+    """Ends what is left of runs without a keeper (gone, or ended), and removes their directories; the output of a run
+    that ended in order stays on its head, where perhaps nobody has read it.
 
-    With a run's id, that run, whatever its state. Reports what could not be ended."""
+    With a run's id, all of that run, whatever its state. Reports what could not be ended."""
     yield Started("reap", prefix or "", inventory.names, place=list_flags(inventory, None))
     survey = yield from find_runs(inventory, context)
-    to_remove = _choose_directories(survey, prefix)
+    to_remove = choose_directories(survey, prefix)
     if not to_remove:
         yield Message("no orphans to end")
     left: dict[str, tuple[int, ...]] = {}
@@ -225,22 +226,36 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
         for host, (_, pids) in reaped.items():
             left |= {host: (*left.get(host, ()), *pids)} if pids else {}
         nowhere = len(reaped) == len(results) and not any(was_running for was_running, _ in reaped.values())
-        if nowhere and not directories:
+        if nowhere and not directories and prefix:
             raise no_run_error(run, survey)
+    kept = (
+        sorted({run.row.run for run in survey.runs if _has_output_to_fetch(run)} & {*to_remove}) if not prefix else []
+    )
+    if kept:
+        what = f"the output of {pluralize(len(kept), 'ended run')} stays for attach and logs; this removes it:"
+        yield Message(advise("stop", "--orphans", kept[0], text=what), code="kept")
     proof = CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
-    yield Answer(ReapAnswer(proof.clean, proof.orphans, proof.unchecked, tuple(sorted(to_remove))))
+    removed = tuple(sorted(run for run, directories in to_remove.items() if directories or prefix))
+    yield Answer(ReapAnswer(proof.clean, proof.orphans, proof.unchecked, removed))
     yield Ended("reap", Exit.OK)
 
 
-def _choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[str, str]]:
-    """Run → host → the directory to remove on it."""
+def _has_output_to_fetch(run: DiscoveredRun) -> bool:
+    """Who watches a run to its end takes its directory away: this one's output has perhaps not been read."""
+    return run.row.state == "ended"
+
+
+def choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[str, str]]:
+    """Run → host → the directory to remove on it. Without a ``prefix`` the head of a run that ended keeps its own."""
     chosen: dict[str, dict[str, str]] = {}
     runs = [run for run in survey.runs if run.is_over and not prefix]
     if prefix and any(run.row.run.startswith(prefix) for run in survey.runs):
         runs = [choose_run(survey, prefix)]
     for run in runs:
-        chosen.setdefault(run.row.run, {})[run.head] = run.row.directory
+        directories = chosen.setdefault(run.row.run, {})
+        if prefix or not _has_output_to_fetch(run):
+            directories[run.head] = run.row.directory
     for orphan in survey.orphans:
         if not prefix or orphan.run.startswith(prefix):
             chosen.setdefault(orphan.run, {})[orphan.host] = orphan.directory

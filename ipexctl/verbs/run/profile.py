@@ -213,7 +213,7 @@ def show_saved_profile(word: str, context: Context) -> Generator[Event, None, No
     `UsageError`."""
     runs = context.state / "runs"
     profiled = [path for path in list_saved_runs(runs) if has_profile(path)] if word == "last" else []
-    directory = profiled[-1] if profiled else find_saved_run(runs, word)
+    directory = profiled[-1] if profiled else find_saved_run(runs, word, with_ranks=True)
     profile = read_profile(directory)
     yield Started("profile", profile.run, ())
     trace = get_trace_path(directory)

@@ -22,8 +22,9 @@ from ipexctl.show.sanitise import escape
 _PIECE = 1 << 16  # bytes of a rank's output in one event
 
 
-def find_saved_run(runs: Path, word: str) -> Path:
-    """The saved run named by ``word``: ``last``, a path, a directory's name or its beginning, or a run's id.
+def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
+    """The saved run named by ``word``: ``last`` (``with_ranks``: the last one that started ranks, if there is one), a
+    path, a directory's name or its beginning, or a run's id.
 
     Raises `UsageError` when none matches, or several do."""
     path = expand_home(word)
@@ -33,7 +34,8 @@ def find_saved_run(runs: Path, word: str) -> Path:
     if not every:
         raise UsageError(f"no run is saved in {escape(str(runs))}")
     if word == "last":
-        return every[-1]
+        started = (run for run in reversed(every) if read_run_id(run) is not None)
+        return next(started, every[-1]) if with_ranks else every[-1]
     matches = (
         [run for run in every if run.name == word]
         or [run for run in every if run.name.endswith(f"-{word}") or read_run_id(run) == word]

@@ -50,7 +50,7 @@ def report(
     ``environ`` are masked. Raises `UsageError`."""
     from ipexctl.show.page.render import render_comparison, render_run
 
-    directories = [find_saved_run(context.state / "runs", word) for word in words or ("last",)]
+    directories = [find_saved_run(context.state / "runs", word, with_ranks=True) for word in words or ("last",)]
     if page is not None:
         check_destination(expand_home(page))
     yield Started("report", ", ".join(directory.name for directory in directories), ())

@@ -36,6 +36,7 @@ class RunSurvey(Record):
     runs: tuple[DiscoveredRun, ...]
     orphans: tuple[OrphanDirectory, ...]
     unreachable: tuple[str, ...]
+    answered: tuple[str, ...] = ()
 
 
 def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, RunSurvey]:
@@ -49,7 +50,7 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
     unique = {run.row.directory + run.head: run for run in runs}  # entries of one machine list the same
     orphans = [OrphanDirectory(host, *row) for host, answer in answers.items() for row in answer.orphans]
     unreachable = tuple(host for host in results if host not in answers)
-    return RunSurvey(tuple(unique.values()), tuple(orphans), unreachable)
+    return RunSurvey(tuple(unique.values()), tuple(orphans), unreachable, tuple(answers))
 
 
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:
@@ -71,11 +72,15 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
 
 def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
     """The error for a run that is kept on none of the hosts."""
-    what = f"no run {printable(prefix, 100)} is kept on these hosts" if prefix else "no run is kept on these hosts"
-    reasons = [f"{fold_names(survey.unreachable)} did not answer"] if survey.unreachable else []
+    run = f"run {printable(prefix, 100)}" if prefix else "a run"
+    what = f"no {run.removeprefix('a ')} is kept on these hosts"
+    reasons: list[str] = []
+    if survey.unreachable:
+        what = f"{fold_names(survey.unreachable)} did not answer: whether {run} is kept there is not known"
+        reasons = [f"none is kept on {fold_names(survey.answered)}"] if survey.answered else []
     saved = advise("runs", text="runs that were watched to their end are saved here:")
-    hint = None if reasons else saved  # why they did not answer comes first; each failure has its own hint
-    return UsageError(what, reasons=reasons, hint=hint, exit=Exit.UNREACHABLE if reasons else Exit.STEP)
+    hint = None if survey.unreachable else saved  # each failure has its own
+    return UsageError(what, reasons=reasons, hint=hint, exit=Exit.UNREACHABLE if survey.unreachable else Exit.STEP)
 
 
 def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> RunWatcher:

@@ -15,7 +15,7 @@ def find_ended_run(runs: Path, word: str | None) -> Path | None:
     if not word:
         return None
     try:
-        directory = find_saved_run(runs, word)
+        directory = find_saved_run(runs, word, with_ranks=True)
     except UsageError:
         return None
     report = read_report(directory)

@@ -264,10 +264,12 @@ def test_a_playbook_uses_no_file_outside_of_its_directory_that_the_user_did_not_
     read_steps(tmp_path, text, Permits((path,)))  # the hint helps
 
 
-def test_a_hostfile_of_a_playbook_lies_in_its_directory_too(tmp_path: Path) -> None:
-    write_hostile(tmp_path)
-    with pytest.raises(UsageError, match="hosts is outside of the playbook's directory"):
-        read_steps(tmp_path, "hosts: ../home/hosts\nsteps: [{doctor: }]")
+def test_the_hostfile_of_a_playbook_may_lie_anywhere_and_is_read_as_nothing_else(tmp_path: Path) -> None:
+    home = write_hostile(tmp_path)
+    play = read_steps(tmp_path, "hosts: ../home/hosts\nsteps: [{doctor: }]")
+    (home / "hosts").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n")
+    with pytest.raises(UsageError):
+        select_play_hosts(play, hostfile=None, hosts=None, environ={}, cwd=tmp_path)
 
 
 def test_paths_beside_the_playbook_in_the_current_directory_and_of_variables_are_allowed(tmp_path: Path) -> None:
@@ -295,12 +297,12 @@ def test_a_playbook_takes_no_variable_of_the_environment_that_the_user_did_not_n
         read_steps(tmp_path, text)
     assert refused.value.hint == "--allow-env TOKEN"
     assert read_steps(tmp_path, text, Permits(env=("TOKEN",))).steps
-    both = f"{text}\nhosts: ../hosts"
+    both = text.replace("steps: [", "steps: [{sync: {source: ../home}}, ")
     with pytest.raises(UsageError) as refused:
         read_steps(tmp_path, both)
     assert refused.value.hint is not None
     assert "--allow-env TOKEN" in refused.value.hint
-    assert f"--allow-path {tmp_path}" in refused.value.hint
+    assert f"--allow-path {tmp_path / 'home'}" in refused.value.hint
 
 
 def test_bundled_playbooks_use_the_bundled_examples(tmp_path: Path) -> None:

@@ -378,6 +378,17 @@ def test_runs_are_found_by_name_beginning_id_path_and_as_the_last(runs: Path) ->
         find_saved_run(runs / "none", "last")
 
 
+def test_the_last_run_for_a_page_or_logs_is_the_last_one_with_ranks(runs: Path) -> None:
+    first = record(runs, list(streams.doctor(2)), "doctor").directory
+    assert find_saved_run(runs, "last", with_ranks=True) == first, "there is no other to speak of"
+    second = record(runs, list(streams.run(2)), "run").directory
+    third = record(runs, list(streams.doctor(2)), "doctor").directory
+    for at, directory in enumerate((first, second, third)):
+        os.utime(directory, (at, at))
+    assert find_saved_run(runs, "last") == third
+    assert find_saved_run(runs, "last", with_ranks=True) == second
+
+
 def test_old_records_are_removed_and_unfinished_ones_stay(runs: Path) -> None:
     made = [record(runs, list(streams.doctor(2)), report=n != 0).directory for n in range(5)]
     for age, path in enumerate(made):

@@ -300,3 +300,18 @@ def test_plain_output_of_a_run_does_not_import_rich_before_its_end() -> None:
         "sys.exit('rich' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("words", [["hosts", "--json", "-f", "hostfile"], ["stacks"]])
+def test_an_answer_that_a_full_disk_took_is_no_success(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "hostfile").write_text("a\nb\n")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ipexctl", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])},
+        )
+    assert done.returncode == Exit.RECORD
+    assert b"error: the output cannot be written: no space left on device\n" in done.stderr

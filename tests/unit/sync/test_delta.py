@@ -286,7 +286,8 @@ def test_only_private_directories_whose_writer_is_gone_are_stale() -> None:
 def test_the_place_is_the_hosts_then_the_tasks_then_one_named_like_the_source() -> None:
     assert choose_destination(None, Host("a", "a"), "proj") == "ipexctl/proj"
     assert choose_destination("~/w", Host("a", "a"), "proj") == "w"
-    assert choose_destination("~/w", Host("a", "a", vars={"workdir": "/scratch/w"}), "proj") == "/scratch/w"
+    assert choose_destination(None, Host("a", "a", vars={"workdir": "/scratch/w"}), "proj") == "/scratch/w"
+    assert choose_destination("~/w", Host("a", "a", vars={"workdir": "/scratch/w"}), "proj") == "w"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""What `stop --orphans` takes away, and what it leaves for somebody who has not read it yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.model.answers.manage import OrphanDirectory
+from ipexctl.model.errors import Exit
+from ipexctl.protocol.messages import RunRow
+from ipexctl.verbs.run.manage import choose_directories
+from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, no_run_error
+
+
+def kept(run: str, state: str) -> DiscoveredRun:
+    return DiscoveredRun("node0", RunRow(run, "train.py", "me", 0.0, 2, state, ["node0", "node1"], f"/runs/{run}-h0"))
+
+
+SURVEY = RunSurvey(
+    (kept("1-going", "running"), kept("2-ended", "ended"), kept("3-gone", "gone")),
+    (OrphanDirectory("node1", "2-ended", "/runs/2-ended-h1"), OrphanDirectory("node1", "4-lost", "/runs/4-lost-h1")),
+    (),
+    ("node0", "node1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "chosen"),
+    [
+        (
+            None,  # the output of an ended run stays on its head
+            {
+                "2-ended": {"node1": "/runs/2-ended-h1"},
+                "3-gone": {"node0": "/runs/3-gone-h0"},
+                "4-lost": {"node1": "/runs/4-lost-h1"},
+            },
+        ),
+        ("2", {"2-ended": {"node0": "/runs/2-ended-h0", "node1": "/runs/2-ended-h1"}}),
+        ("1-going", {"1-going": {"node0": "/runs/1-going-h0"}}),
+        ("5-unknown", {"5-unknown": {}}),
+    ],
+)
+def test_the_directories_that_are_removed(prefix: str | None, chosen: dict[str, dict[str, str]]) -> None:
+    assert choose_directories(SURVEY, prefix) == chosen
+
+
+def test_a_run_is_not_said_to_be_none_where_nobody_answered() -> None:
+    nobody, some = RunSurvey((), (), ("a", "b")), RunSurvey((), (), ("b",), ("a",))
+    for prefix, survey, sentence, reasons in (
+        (None, nobody, "a, b did not answer: whether a run is kept there is not known", []),
+        ("k7", some, "b did not answer: whether run k7 is kept there is not known", ["none is kept on a"]),
+    ):
+        error = no_run_error(prefix, survey)
+        assert (error.sentence, [*error.reasons], error.exit) == (sentence, reasons, Exit.UNREACHABLE)
+    error = no_run_error("k7", RunSurvey((), (), (), ("a",)))
+    assert (error.sentence, error.exit) == ("no run k7 is kept on these hosts", Exit.STEP)
