@@ -232,7 +232,7 @@ class Uninstall(VenvFields, Task):
 class Sync(TransferFields, Task):
     """Copy a directory (or the script's directory) to all hosts: changed files only."""
 
-    source: str = flag(".", "Local directory or file.", argument=True)
+    source: str = flag(".", "Local directory; a file stands for the one it is in.", argument=True)
     workdir: str | None = flag(None, "Destination on the hosts (default: ~/ipexctl/NAME).", "Files", "PATH")
     delete: bool = flag(False, "Remove files that are not in the source.", "Files")
     diff: bool = flag(False, "Show how changed text files differ from those on the hosts.", "Files")
