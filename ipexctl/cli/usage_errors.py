@@ -147,7 +147,7 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
     elif option and value and (option.flag.ge is not None or option.flag.le is not None):
         better = _find_bound(value, option.flag.ge, option.flag.le)
     line = _replace_word(words, value, better) if value and better else None
-    if "-np" in words and "-n" in names:  # as mpirun spells it
+    if value is None and "-np" in words and "-n" in names:  # as mpirun spells it
         return "run has no option -np", _replace_word(words, "-np", "-n")
     return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line
 

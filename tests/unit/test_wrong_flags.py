@@ -138,6 +138,7 @@ def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:
         ("run --batch_size 3 train.py", "run has no option --batch_size", "run --help"),
         ("run --timeout 5 train.py", "run has no option --timeout", "run --help"),
         ("run -np 2 train.py", "run has no option -np", "run -n 2 train.py"),
+        ("run -n x s.py -np 4", "--np must be a whole number, not 'x'", "run --help"),
         ("stop --dry-run", "stop has no option --dry-run", "stop --help"),
         ("stop --force", "stop has no option --force", "stop --help"),
         ("status", "ipexctl has no command 'status'", "--help"),

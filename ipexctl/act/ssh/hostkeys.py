@@ -93,13 +93,13 @@ def find_recording_fault(path: Path, directory: Path | None) -> str | None:
 
 
 def _may_be_created(place: Path, home: Path, directory: Path | None) -> bool:
-    if place.is_relative_to((home / ".ssh").resolve()):
-        return True
+    if place.is_relative_to(ssh := (home / ".ssh").resolve()):
+        return place.parent == ssh and place.name.startswith("known_hosts")  # `ssh` may include any other
     if directory is None or not place.is_relative_to(directory.resolve()):
         return False
     # A hostfile in the home itself names no new file there that a shell or another program reads.
     is_above_home = home.is_relative_to(directory.resolve()) and place.is_relative_to(home)
-    return not (is_above_home and place.relative_to(home).parts[0].startswith("."))
+    return not (is_above_home and str(place.relative_to(home)).startswith("."))
 
 
 class KnownHosts:

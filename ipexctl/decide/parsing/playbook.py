@@ -42,6 +42,10 @@ _PATHS = frozenset(
     | {"accelerate_config", "plot"}
 )
 """Keys whose values are paths on this machine: relative ones start at the playbook."""
+_LINKS = frozenset({"find_links", "index_url", "extra_index_url"})
+"""Keys whose values are URLs, or paths on this machine."""
+_PAGE = re.compile(r"[A-Za-z][A-Za-z+.-]*:")
+_LOCAL = ("/", ".", "~")
 _NEVER_EMPTY = _PATHS | {"workdir", "venv", "python"}
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -287,7 +291,9 @@ class _Parser:
             return value
         if not value.text.strip():
             self.problems.add(value.origin, f"{action}.{key.text} is empty")
-        return replace(value, text=_join_base(self.base, value.text)) if key.text in _PATHS and value.text else value
+        is_page = key.text in _LINKS and _PAGE.match(value.text)
+        is_path = key.text in _PATHS and value.text and not is_page
+        return replace(value, text=_join_base(self.base, value.text)) if is_path else value
 
     def _note_uses(self, action: str, key: str, value: Node) -> None:
         """Notes the files of this machine and the variables that one key of a task names."""
@@ -398,13 +404,17 @@ def _find_last_synced_source(steps: Sequence[Step]) -> str | None:
 def _find_local_path(key: str, text: str) -> str | None:
     """The path on this machine that a key's text names; None if it names none."""
     if key == "with":  # a requirement: NAME @ file:///PATH, or a path
-        text = text.rpartition(" @ ")[2].strip()
-        return text.removeprefix("file://") if text.startswith(("file:", "/", ".", "~")) else None
-    if key not in _PATHS | {"lock", "stdin"} or (key, text) == ("stdin", "-"):
-        return None
-    if text.startswith("file:"):
-        return text.removeprefix("file://")
-    return None if re.match(r"[a-z+]+:", text) else text
+        text = text.rpartition("@")[2].strip() if not text.startswith(_LOCAL) else text
+        return _remove_scheme(text) if text.lower().startswith(("file:", *_LOCAL)) else None
+    if key in _LINKS:
+        is_local = text.lower().startswith("file:") or not _PAGE.match(text)
+        is_local = is_local and (key == "find_links" or text.lower().startswith(("file:", *_LOCAL)))
+        return _remove_scheme(text) if is_local else None
+    return text if key in _PATHS | {"lock", "stdin"} and (key, text) != ("stdin", "-") else None
+
+
+def _remove_scheme(text: str) -> str:
+    return re.sub(r"^file:(?://(?:localhost)?)?", "", text, flags=re.IGNORECASE)
 
 
 def _select_keys(node: Map, keys: Collection[str]) -> Map:
@@ -435,7 +445,8 @@ def _to_plain(node: Node) -> Any:
 
 
 def _join_base(base: str, path: str) -> str:
-    if path.startswith(("/", "~")) or re.match(r"[a-z+]+:", path):  # absolute, somebody's home, a page
+    """``path`` as seen from the playbook, if it is neither absolute nor in somebody's home."""
+    if path.startswith(("/", "~")):
         return path
     path = path.removeprefix("./") if path not in {".", "./"} else ""
     return posixpath.join(base, path) if path else base or "."

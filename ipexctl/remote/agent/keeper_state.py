@@ -432,7 +432,8 @@ def _on_rank_ended(run: "Run", host: str, end: "rank_records.RankEnded", now: "M
 
 def _ended_before_stop(run: "Run", host: str, end: "rank_records.RankEnded") -> bool:
     """Whether an end that is reported after the stop came before it, so that it is the rank's own."""
-    if not end.lost and not end.stopped and end.signal not in (signal.SIGTERM, signal.SIGKILL):
+    by_itself = not end.lost and not end.stopped and end.signal not in (signal.SIGTERM, signal.SIGKILL)
+    if by_itself and run.reason == Reason.RANK:  # after another stop it may have failed for want of the others
         return not end.ending  # nobody had asked it to end: its host's one clock tells, without a doubt
     # mpirun ends the others by signals as soon as it has seen one fail, before the order of the guard.
     if run.stopped_at is None or (end.lost and _was_launcher_killed(run)):

@@ -61,9 +61,9 @@ class Hooks:
                 import traceback
 
                 text = "".join(traceback.format_exception(kind, error, trace))
-                lines = traceback.format_exception_only(kind, error)
-                # Of a SyntaxError the text of its line comes first.
-                last = "".join(lines[-1:] if isinstance(error, SyntaxError) else lines).strip()
+                last = "".join(traceback.format_exception_only(kind, error)).strip()
+                if isinstance(error, SyntaxError):  # the lines of which begin with the text of the script
+                    last = "%s: %s" % (kind.__name__, error)
                 report = {"error": last[-2000:], "traceback": text[-20000:], "argv": read_own_command()}
                 if kind.__name__ == "CalledProcessError":
                     report["of"] = format_command(error.cmd)  # type: ignore[attr-defined]

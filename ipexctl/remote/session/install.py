@@ -278,6 +278,8 @@ class InstallSession:
     def clean(self, wheels: Optional[List[str]] = None) -> messages.Cleaned:
         """Removes what is no complete environment, old tokens, and of the wheels that have arrived those that are not
         these. Only for the holder of the lock."""
+        if self.lock_file < 0:  # `remove` did not get it
+            raise SessionError("state", "clean is not allowed without the lock")
         arrived = os.path.join(self.base, "wheels")
         for name in set(list_directory(arrived)) - set(list_directory(arrived) if wheels is None else wheels):
             remove_path(os.path.join(arrived, name))
@@ -588,14 +590,18 @@ class InstallSession:
 def find_store_fault(base: str) -> str:
     """Why there may be no directory of environments at ``base``, or that one not be used: somebody else could put files
     into it, or another one in its place. Empty where nothing is wrong with it."""
-    near = find_nearest_directory(os.path.dirname(base))
+    above = os.path.realpath(find_nearest_directory(os.path.dirname(base)))
     try:
-        above = os.stat(near).st_mode
         info = os.lstat(base) if os.path.lexists(base) else None
+        while True:
+            mode = os.stat(above).st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # a group is trusted with what it shares
+                return "%s can be written by everybody (mode %04o): chmod o-w it" % (above, mode & 0o7777)
+            if above == "/":
+                break
+            above = os.path.dirname(above)
     except OSError as error:  # it has just gone away
         return "%s: %s" % (error.filename, error.strerror)
-    if above & stat.S_IWOTH and not above & stat.S_ISVTX:  # a group is trusted with what it shares
-        return "%s can be written by everybody (mode %04o): chmod o-w it" % (near, above & 0o7777)
     if info is None:
         return ""
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
@@ -871,7 +877,8 @@ def is_confirmed(base: str, token: str) -> bool:
     question = make_token()
     proof = prove_token(token, "asks", question).decode()
     request = urllib.request.Request(base + "/" + question, headers={"Authorization": proof})
-    for _ in range(int(CONFIRM_TIMEOUT * 10)):
+    until = time.monotonic() + CONFIRM_TIMEOUT
+    while time.monotonic() < until:
         try:
             with opener.open(request, timeout=5) as answer:
                 return hmac.compare_digest(answer.read(100), prove_token(token, "stays", question))

@@ -166,8 +166,9 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
                 found.append((f"{use.origin}: {reason}", ("--allow-env", use.name)))
             continue
         path = _resolve_path(use.name, cwd)
+        as_written = (cwd.absolute() / use.name).resolve()  # who opens it may not know what ~ is
         given = [_resolve_path(word, start) for word in use.given for start in (base, cwd)]
-        if not any(map(path.is_relative_to, (*folders, *given))):
+        if not all(any(map(each.is_relative_to, (*folders, *given))) for each in (path, as_written)):
             reason = f"{use.key} is outside of the playbook's directory: {printable(use.name, 300)}"
             found.append((f"{use.origin}: {reason}", ("--allow-path", str(path if path.is_dir() else path.parent))))
     if found:

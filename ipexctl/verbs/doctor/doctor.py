@@ -80,7 +80,7 @@ def doctor(
     bundles: dict[str, ProbeOutput] = {}
     results = yield from _probe_for_checks(task, inventory, context, bundles, close_links=close_links)
     if task.save_bundle is not None:
-        yield Message(_save_bundles(Path(task.save_bundle), bundles))
+        yield Message(_save_bundles(expand_home(task.save_bundle), bundles))
     cluster, catalogue = _make_cluster(inventory, results), load_catalogue()
     fixed: list[answers.AppliedFix] = []
     failed: list[Failure] = []

@@ -168,6 +168,12 @@ def test_whether_a_rank_failed_by_itself_is_said_by_its_hosts_clock_however_late
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False), (0, by_us)]
 
 
+def test_after_another_stop_than_a_ranks_the_ends_of_ranks_follow_from_it() -> None:
+    history = History().started().feed(FromGuard("b", messages.Pong(CLOCK, CLOCK)), messages.StopRun("SIGINT"))
+    history.after(0.1, FromGuard("b", RankEnded(2, "b", status=1, at=CLOCK + 0.05)))
+    assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(2, True)]
+
+
 def test_a_rank_that_was_killed_before_the_stop_is_no_rank_that_we_ended() -> None:
     history = History().started().feed(FromGuard("a", messages.Pong(CLOCK, CLOCK)))
     history.after(0.2, FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.1)))

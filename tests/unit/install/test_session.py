@@ -196,6 +196,13 @@ def test_a_place_in_which_everybody_can_replace_the_store_is_refused(tmp_path: P
     assert list(place.iterdir()) == []
 
 
+def test_a_place_below_one_in_which_everybody_can_replace_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shared/mine").mkdir(parents=True)
+    (tmp_path / "shared").chmod(0o777)
+    with in_process(tmp_path / "shared/mine/env") as call:
+        assert "shared can be written by everybody" in call("inspect", uv=_NO_UV, files=[], origins=[]).why
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: files of another account")
 def test_a_uv_that_another_user_could_replace_is_not_executed(tmp_path: Path) -> None:
     program = tmp_path / "uv"

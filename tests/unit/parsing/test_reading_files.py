@@ -244,6 +244,13 @@ def read_steps(directory: Path, steps: str, permits: Permits = Permits(), **vari
         "install: {requirements: [~/r.txt]}",
         "install: {find_links: ['file://HOME/wheels']}",
         "install: {with: ['a @ file://HOME/a-1-py3-none-any.whl']}",
+        "install: {with: ['a@file://HOME/a-1-py3-none-any.whl']}",
+        "install: {with: ['a @ FILE://HOME/a-1-py3-none-any.whl']}",
+        "install: {with: ['a[b]@HOME/a-1-py3-none-any.whl']}",
+        "install: {index_url: 'file://HOME/simple'}",
+        "install: {extra_index_url: [HOME/simple]}",
+        "sync: {source: 'x:/../../home/.ssh'}",
+        "fetch: {paths: [x], into: 'https://x/../../../home/.config'}",
         "doctor: {save_bundle: ~/b}",
         "doctor: {recorded: [~/b]}",
         "bench: {plot: ~/x.svg}",
@@ -262,6 +269,21 @@ def test_a_playbook_uses_no_file_outside_of_its_directory_that_the_user_did_not_
     word, _, path = (refused.value.hint or "").partition(" ")
     assert word == "--allow-path"
     read_steps(tmp_path, text, Permits((path,)))  # the hint helps
+
+
+def test_a_directory_named_tilde_leads_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check reads ~ as the home, and who opens the file perhaps as this directory."""
+    home = write_hostile(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "here"))
+    (tmp_path / "here/~").symlink_to(home / ".ssh")
+    with pytest.raises(UsageError, match="is outside of the playbook's directory"):
+        read_steps(tmp_path, "steps: [{run: {script: a.py, env_file: [~/id]}}]")
+
+
+def test_pages_of_an_index_are_no_files(tmp_path: Path) -> None:
+    write_hostile(tmp_path)
+    text = "steps: [{install: {find_links: ['https://a/b/'], index_url: 'https://a/simple', with: ['a[b]==1', 'c>2']}}]"
+    assert read_steps(tmp_path, text).uses == ()
 
 
 def test_the_hostfile_of_a_playbook_may_lie_anywhere_and_is_read_as_nothing_else(tmp_path: Path) -> None:
