@@ -78,11 +78,11 @@ def support(context: Context, flags: SupportFlags) -> Workflow:
     from ipexctl.model.hints import advise
     from ipexctl.verbs.run.support import support
 
-    words = ["support", *([] if flags.run == "last" else [flags.run]), "--yes"]
     asking = not (flags.yes or flags.dry_run)
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
         what = "support asks before it writes, which needs a terminal"
-        raise UsageError(what, reasons=["--dry-run lists what goes in, --yes writes it"], hint=advise(*words))
+        hint = advise("support", *([] if flags.run == "last" else [flags.run]), "--yes")
+        raise UsageError(what, reasons=["--dry-run lists what goes in, --yes writes it"], hint=hint)
     return support(
         context.state / "runs",
         flags.run,

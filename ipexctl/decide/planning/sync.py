@@ -87,7 +87,7 @@ class SyncPlan(Record):
 def choose_destination(task_workdir: str | None, host: Host, name: str) -> str:
     """Where the source goes on a host: absolute, or relative to the home directory there. What the command or the
     playbook says comes before what the hostfile says, as for ``venv``."""
-    where = task_workdir or host.vars.get("workdir")
+    where = host.vars.get("workdir") if task_workdir is None else task_workdir
     if where is None:
         return f"ipexctl/{name}"
     return where[2:] if where.startswith("~/") else where
