@@ -9,8 +9,8 @@
 # What starts programs, searches directories or asks a network can hang. All of that runs aside, at the same time, and
 # says in single lines
 #   NONCE asked NAME         somebody works at this question; as many say `ended`
-#   NONCE told NAME<TAB>...  a piece of the answer; between its lines stands the seam, the last 8 digits of the nonce
-#   NONCE ended STATUS NAME  137: killed at the time limit, 141: cut at CAP bytes; what was told before counts
+#   NONCE output NAME<TAB>... a piece of the answer; between its lines stands the seam, the last 8 digits of the nonce
+#   NONCE ended STATUS NAME  137: killed at the time limit, 141: cut at CAP bytes; output before it counts
 # Such a line is written at once and is shorter than PIPE_BUF: it may stand anywhere, even within a line of a frame, but
 # is never in pieces. `NONCE done` is the last line. What else there is (banners, rc files that talk) is not ours.
 #
@@ -126,7 +126,7 @@ tell() {
 }
 
 flush() {
-    [ -z "$piece" ] || printf '%s told %s\t%.3500s\n' "$nonce" "$name" "${piece#"$seam"}"
+    [ -z "$piece" ] || printf '%s output %s\t%.3500s\n' "$nonce" "$name" "${piece#"$seam"}"
     piece=
 }
 

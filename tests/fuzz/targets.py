@@ -211,7 +211,7 @@ _FRAMES = st.builds(
     st.text(max_size=20),
     n=st.just(NONCE * 4),
 )
-_ASKED = st.builds("{n} asked {q}\n{n} told {q}\t{}\n{n} ended 0 {q}\n".format, NAMES, n=st.just(NONCE * 4), q=NAMES)
+_ASKED = st.builds("{n} asked {q}\n{n} output {q}\t{}\n{n} ended 0 {q}\n".format, NAMES, n=st.just(NONCE * 4), q=NAMES)
 
 
 def probe(data: bytes) -> bool:

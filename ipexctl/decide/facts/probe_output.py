@@ -172,7 +172,7 @@ class _Question:
     statuses: set[int] = field(default_factory=set)
 
 
-_ASIDE = re.compile(rb"(asked|told|ended) ([^\n]*)\n")
+_ASIDE = re.compile(rb"(asked|output|ended) ([^\n]*)\n")
 
 
 def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
@@ -195,17 +195,17 @@ def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question],
         else:
             question.lines += text.split(seam)
 
-    rest: list[bytes] = []
-    kept = at = 0
+    framed: list[bytes] = []
+    begun = at = 0
     while (at := answer.find(mark, at)) >= 0:  # each host has a nonce of its own: a pattern of it costs more to compile
         match = _ASIDE.match(answer, at + len(mark))
         if match is None:
             at += len(mark)
             continue
         take(match[1], match[2])
-        rest.append(answer[kept:at])
-        kept = at = match.end()
-    return questions, b"".join((*rest, answer[kept:]))
+        framed.append(answer[begun:at])
+        begun = at = match.end()
+    return questions, b"".join((*framed, answer[begun:]))
 
 
 def _decode_body(body: bytes, cap: int) -> str:

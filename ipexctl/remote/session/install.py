@@ -174,8 +174,9 @@ class InstallSession:
         near = find_nearest_directory(base)
         if kind != "foreign" and find_obstacle(near):
             kind, why = "foreign", find_obstacle(near)
-        if find_store_fault(base):
-            kind, why = "foreign", find_store_fault(base)
+        fault = find_store_fault(base)
+        if fault:
+            kind, why = "foreign", fault
         names: Set[str] = set(os.listdir(base)) if kind == "ours" else set()
         leftovers = names - {*NOT_ENVIRONMENTS, active} | names & {"wheels"}
         arrived = [os.path.join(base, "wheels", name) for name in list_directory(os.path.join(base, "wheels"))]

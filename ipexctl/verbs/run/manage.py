@@ -228,12 +228,12 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
         nowhere = len(reaped) == len(results) and not any(was_running for was_running, _ in reaped.values())
         if nowhere and not directories and prefix:
             raise no_run_error(run, survey)
-    kept = (
+    fetchable = (
         sorted({run.row.run for run in survey.runs if _has_output_to_fetch(run)} & {*to_remove}) if not prefix else []
     )
-    if kept:
-        what = f"the output of {pluralize(len(kept), 'ended run')} stays for attach and logs; this removes it:"
-        yield Message(advise("stop", "--orphans", kept[0], text=what), code="kept")
+    if fetchable:
+        what = f"the output of {pluralize(len(fetchable), 'ended run')} stays for attach and logs; this removes it:"
+        yield Message(advise("stop", "--orphans", fetchable[0], text=what), code="fetchable")
     proof = CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
     removed = tuple(sorted(run for run, directories in to_remove.items() if directories or prefix))

@@ -31,8 +31,8 @@ def framed(kind: str, name: str, body: str) -> str:
 
 
 def aside(name: str, *lines: str, status: int = 0) -> str:
-    told = f"{MARK} told {name}\t{SEAM.join(lines)}\n" if lines else ""
-    return f"{MARK} asked {name}\n{told}{MARK} ended {status} {name}\n"
+    output = f"{MARK} output {name}\t{SEAM.join(lines)}\n" if lines else ""
+    return f"{MARK} asked {name}\n{output}{MARK} ended {status} {name}\n"
 
 
 def test_what_stands_outside_of_the_frames_is_not_ours() -> None:

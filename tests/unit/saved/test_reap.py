@@ -11,12 +11,12 @@ from ipexctl.verbs.run.manage import choose_directories
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, no_run_error
 
 
-def kept(run: str, state: str) -> DiscoveredRun:
+def make_run(run: str, state: str) -> DiscoveredRun:
     return DiscoveredRun("node0", RunRow(run, "train.py", "me", 0.0, 2, state, ["node0", "node1"], f"/runs/{run}-h0"))
 
 
 SURVEY = RunSurvey(
-    (kept("1-going", "running"), kept("2-ended", "ended"), kept("3-gone", "gone")),
+    (make_run("1-going", "running"), make_run("2-ended", "ended"), make_run("3-gone", "gone")),
     (OrphanDirectory("node1", "2-ended", "/runs/2-ended-h1"), OrphanDirectory("node1", "4-lost", "/runs/4-lost-h1")),
     (),
     ("node0", "node1"),
