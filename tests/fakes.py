@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
@@ -105,8 +106,16 @@ class FakeLink:
             self.commands.append(command)
         return self._answer(self._host, command)
 
-    def run(self, command: Command) -> Completed:
-        said = self._completed(command)
+    def run(
+        self,
+        command: Command,
+        *,
+        on_output: Callable[[bytes], None] | None = None,
+        get_input: Callable[[], bytes] | None = None,
+    ) -> Completed:
+        said = self._completed(replace(command, stdin=get_input()) if get_input else command)
+        if on_output is not None:
+            on_output(said.out)
         cut = len(said.out) > command.cap or len(said.err) > command.cap
         return Completed(said.status, said.out[: command.cap], said.err[: command.cap], said.truncated or cut)
 

@@ -42,7 +42,7 @@ def build_archive() -> bytes:
             packed.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, method, 1)
 
         for package in _PACKAGES:
-            add(f"{package.replace('.', '/')}/__init__.py", "")
+            add(f"{package.replace('.', '/')}/__init__.py", "", zipfile.ZIP_STORED)
         for module in _list_agent_modules():
             place = "__main__" if module.endswith("__main__") else f"ipexctl/{module.replace('.', '/')}"
             # As it is: each of a run's programs on a host would load zlib, and inflate it anew.

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -22,24 +22,72 @@ from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, GUARD, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
+_STARTING = 60.0  # seconds for a guard, which waits for the keeper; that has 30 as every other command
+
 S = TypeVar("S")
 T = TypeVar("T")
 
 
-def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
-    """Starts the keeper on the head; its port. Raises `LinkError`."""
-    done = link.run(site.build_command(Role.KEEPER, site.directory, run=run))
-    problem = "the run's keeper did not start"
-    answer = _parse_answer(link, done, problem, messages.KeeperListening, messages.AgentFailed)
-    if isinstance(answer, messages.AgentFailed):
+class Keeper:
+    """The keeper of a run that is being started, for those who wait until it listens."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address  # of the head, for the other hosts
+        self.port = 0  # while it does not listen
+        self._known = threading.Event()
+
+    def set_port(self, port: int) -> None:
+        """``port`` is 0 where it will never listen. Only the first call counts."""
+        if not self._known.is_set():
+            self.port = port
+            self._known.set()
+
+    def wait_for_port(self) -> int:
+        """Its port, 0 where it will never listen."""
+        self._known.wait()
+        return self.port
+
+
+def start_head(link: Link, site: RemoteRunDir, run: str, keeper: Keeper, on_listening: Callable[[], None]) -> None:
+    """Starts the keeper and the guard of the head; ``on_listening`` is called when the keeper listens. Raises
+    `LinkError`: as `start_guard`, and STEP when the keeper does not start."""
+    heard = bytearray()
+
+    def read_port(data: bytes) -> None:
+        heard.extend(data)
+        answer = KINDS.read(bytes(heard).partition(b"\n")[0])
+        if isinstance(answer, messages.KeeperListening) and not keeper.port:
+            keeper.set_port(answer.port)
+            on_listening()
+
+    try:
+        done = link.run(site.build_command(Role.KEEPER, site.directory, Role.GUARD, run=run), on_output=read_port)
+    finally:
+        keeper.set_port(0)
+    if not keeper.port:
+        answer = _parse_answer(link, done, "the run's keeper did not start", messages.AgentFailed)
         raise LinkError(Failure(site.host.name, Kind.STEP, f"keeper: {answer.error}", code="keeper"))
-    return answer.port
+    _check_guard_answer(link, site, done, keeper)
 
 
-def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: int) -> None:
-    """Starts the guard on a host. Raises `LinkError`: BUSY when another run holds the host, UNREACHABLE when no packet
-    from there gets to the head, STEP when its keeper does not take part."""
-    done = link.run(site.build_command(Role.GUARD, site.directory, address, str(port), run=run))
+def start_guard(link: Link, site: RemoteRunDir, run: str, keeper: Keeper) -> bool:
+    """Starts the guard on another host than the head, and tells it of the keeper as soon as that listens; False where
+    it will never listen. Raises `LinkError`: BUSY when another run holds the host, UNREACHABLE when no packet from
+    there gets to the head, STEP when its keeper does not take part."""
+    command = site.build_command(Role.GUARD, site.directory, keeper.address, run=run, timeout=_STARTING)
+
+    def write_port() -> bytes:
+        port = keeper.wait_for_port()
+        return (KINDS.write(messages.KeeperListening(port)) if port else b"").ljust(messages.PORT_SIZE)
+
+    done = link.run(replace(command, late=messages.PORT_SIZE), get_input=write_port)
+    if not keeper.port:
+        return False
+    _check_guard_answer(link, site, done, keeper)
+    return True
+
+
+def _check_guard_answer(link: Link, site: RemoteRunDir, done: Completed, keeper: Keeper) -> None:
     refusals = (messages.HostBusy, messages.AgentFailed, messages.KeeperUnreachable)
     answer = _parse_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):
@@ -52,7 +100,7 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: in
         )
         raise LinkError(Failure(site.host.name, Kind.BUSY, what, hint, "busy"))
     if isinstance(answer, (messages.AgentFailed, messages.KeeperUnreachable)):
-        what = f"cannot reach the head at {address} port {port}: {answer.error}"
+        what = f"cannot reach the head at {keeper.address} port {keeper.port}: {answer.error}"
         ports = "open the ports between the hosts, or choose another network with --iface"
         kind = Kind.UNREACHABLE if isinstance(answer, messages.KeeperUnreachable) else Kind.STEP
         raise LinkError(Failure(site.host.name, kind, what, ports, "back-connection"))

@@ -1,6 +1,6 @@
 """What a link to a host can do. SSH, local and fake links pass one contract test suite."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from ipexctl.model.commands import Command, Completed
@@ -34,9 +34,18 @@ class Link(Protocol):
     def notes(self) -> tuple[str, ...]:
         """Messages to the user on how the host was reached ("new host key recorded"), each shown once."""
 
-    def run(self, command: Command) -> Completed:
+    def run(
+        self,
+        command: Command,
+        *,
+        on_output: Callable[[bytes], None] | None = None,
+        get_input: Callable[[], bytes] | None = None,
+    ) -> Completed:
         """Executes and waits. A non-zero status is a value. Raises `LinkError` (lost link, timeout); after a timeout
-        the remote process is stopped, or the failure names it."""
+        the remote process is stopped, or the failure names it.
+
+        ``on_output`` gets each piece of standard output as it comes; ``get_input`` is called once the command is being
+        started, and returns its ``late`` bytes of input when they are known."""
 
     def stream(self, command: Command) -> "Channel":
         """Starts and returns at once; ``command.stdin`` is written first and the input stays open."""

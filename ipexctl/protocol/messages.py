@@ -53,6 +53,7 @@ RequestStacks = NamedTuple("RequestStacks", [("request", str)])
 KeeperStatus = NamedTuple("KeeperStatus", [("state", str), ("watchers", int)])  # the value of a `keeper_state.State`
 # The agent to the controller.
 KeeperListening = NamedTuple("KeeperListening", [("port", int)])
+PORT_SIZE = 64  # bytes in which the controller passes it on to a guard that waits for it: the line, and spaces
 GuardReady = NamedTuple("GuardReady", [])
 AgentFailed = NamedTuple("AgentFailed", [("error", str)])
 KeeperUnreachable = NamedTuple("KeeperUnreachable", [("error", str)])  # no packet of ours gets there

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,8 +62,8 @@ class SharingLink:
         self._link = link
         self.host, self.notes, self.stream, self.close = link.host, link.notes, link.stream, link.close
 
-    def run(self, command: Command) -> Completed:
-        return self._link.run(replace(command, brief=True))
+    def run(self, command: Command, **talk: Any) -> Completed:
+        return self._link.run(replace(command, brief=True), **talk)
 
 
 @pytest.fixture(params=["fake", "local", "ssh", "shared", "persistent", "persistent and shared"])

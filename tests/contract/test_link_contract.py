@@ -73,6 +73,33 @@ def test_stdin_arrives_whole_and_ends(link: Link) -> None:
     assert done.out == data
 
 
+def test_late_input_is_asked_for_while_the_command_runs(real_link: Link, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    def get_input() -> bytes:
+        until = time.monotonic() + 20.0
+        while not begun.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        return b"begun" if begun.exists() else b"never"
+
+    done = real_link.run(sh(f"touch {begun}; cat; echo .", late=5, timeout=60.0), get_input=get_input)
+    assert done.out == b"begun.\n"
+    assert real_link.run(sh("cat; echo next")).out == b"next\n"
+
+
+def test_output_is_heard_while_the_command_runs(real_link: Link, tmp_path: Path) -> None:
+    heard, lines = tmp_path / "heard", bytearray()
+
+    def hear(data: bytes) -> None:
+        lines.extend(data)
+        if lines.startswith(b"a line"):
+            heard.touch()
+
+    wait = f"echo a line; i=0; until [ -e {heard} ] || [ $i = 400 ]; do sleep 0.05; i=$((i + 1)); done; [ -e {heard} ]"
+    done = real_link.run(sh(f"{wait} && echo heard", timeout=60.0), on_output=hear)
+    assert (done.out, bytes(lines)) == (b"a line\nheard\n",) * 2
+
+
 def test_input_nobody_reads_is_no_error(link: Link) -> None:
     assert link.run(Command(("true",), stdin=b"x" * (8 << 20))).status == 0
 

@@ -377,7 +377,7 @@ class OneSession:
     def notes(self) -> tuple[str, ...]:
         return ()
 
-    def run(self, command: Command) -> Completed:
+    def run(self, command: Command, **_: Any) -> Completed:
         raise AssertionError(command)
 
     def stream(self, command: Command) -> Channel:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -132,11 +132,18 @@ class CommandLink(Link, Generic[AnyChannel]):
         """The same for a command that is ``brief``, and is waited for."""
         return self._start_command(command, patience)
 
-    def run(self, command: Command) -> Completed:
+    def run(
+        self,
+        command: Command,
+        *,
+        on_output: Callable[[bytes], None] | None = None,
+        get_input: Callable[[], bytes] | None = None,
+    ) -> Completed:
         deadline = time.monotonic() + command.timeout
         channel = self.start_command(command, min(command.timeout, _OPENING), is_run=True)
         try:
-            completed = _collect_output(channel, command, deadline)
+            given = get_input() if get_input else command.stdin
+            completed = _collect_output(channel, command, deadline, given, on_output)
         except _TimedOut:
             alive = self._stop_command(channel, 0.0)
             words = str(command)
@@ -175,7 +182,7 @@ class CommandLink(Link, Generic[AnyChannel]):
         command = Command(("/bin/sh", "-c", make_stop_script(channel.pid)))
         try:
             with self._start_command(command, _STOPPING) as killer:
-                alive = b"alive" in _collect_output(killer, command, time.monotonic() + _STOPPING).out
+                alive = b"alive" in _collect_output(killer, command, time.monotonic() + _STOPPING, b"").out
         except (LinkError, _TimedOut):
             alive = True
         channel.has_ended()  # takes the status of a local one, so that no zombie is left
@@ -234,12 +241,18 @@ class _TimedOut(Exception):
     """The command outlived its timeout; it still runs."""
 
 
-def _collect_output(channel: "CommandChannel", command: Command, deadline: float) -> Completed:
+def _collect_output(
+    channel: "CommandChannel",
+    command: Command,
+    deadline: float,
+    stdin: bytes,
+    on_output: Callable[[bytes], None] | None = None,
+) -> Completed:
     """Feeds the input, reads both outputs and waits for the end. Raises `_TimedOut` at ``deadline`` (monotonic)."""
-    if len(command.stdin) <= _SMALL:
-        _feed_input(channel, command.stdin)
+    if len(stdin) <= _SMALL:
+        _feed_input(channel, stdin)
     else:
-        threading.Thread(target=_feed_input, args=(channel, command.stdin), daemon=True).start()
+        threading.Thread(target=_feed_input, args=(channel, stdin), daemon=True).start()
     outputs: dict[Stream, bytearray] = {"out": bytearray(), "err": bytearray()}
     truncated = False
     while True:
@@ -253,6 +266,8 @@ def _collect_output(channel: "CommandChannel", command: Command, deadline: float
             room = command.cap - len(outputs[stream])
             truncated = truncated or len(data) > room
             outputs[stream] += data[:room]
+            if on_output is not None and stream == "out":
+                on_output(data)
     while not channel.has_ended():  # it closed its outputs and lives on
         if time.monotonic() > deadline:
             raise _TimedOut

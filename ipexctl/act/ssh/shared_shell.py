@@ -42,9 +42,11 @@ class EndFinder:
             self.ended, self._held = True, b""
             self.status = int(data[start + len(mark) : end] or self.status)
             return data[:start]
-        cut = start if start >= 0 else max(0, len(data) - len(mark) + 1)
-        self._held = data[cut:]
-        return data[:cut]
+        if start < 0:  # only the last line can still become it
+            start = data.rfind(b"\n", -len(mark))
+            start = start if start >= 0 and mark.startswith(data[start:]) else len(data)
+        self._held = data[start:]
+        return data[:start]
 
 
 class SharedShellChannel(CommandChannel):
@@ -61,7 +63,7 @@ class SharedShellChannel(CommandChannel):
         self._ends: dict[Stream, EndFinder] = {"out": EndFinder(nonce), "err": EndFinder(nonce)}
         self._closed = False
         text = b"{ " + format_shell_line(command) + b"\n}"
-        shell.write(b"%d %d %s\n" % (len(text), len(command.stdin), nonce) + text)
+        shell.write(b"%d %d %s\n" % (len(text), command.late or len(command.stdin), nonce) + text)
 
     @property
     def pid(self) -> int:

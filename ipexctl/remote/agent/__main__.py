@@ -8,7 +8,7 @@ from ipexctl.protocol.paths import Role
 
 PROGRAMS = {
     Role.RANK: ("wrapper", "main"), Role.GUARD: ("guard", "main"), Role.KEEPER: ("keeper", "main"),
-    Role.WATCH: ("client", "watch"), Role.ORDER: ("client", "order"), Role.STACKS: ("client", "stacks"),
+    Role.WATCH: ("watcher", "watch"), Role.ORDER: ("client", "order"), Role.STACKS: ("client", "stacks"),
     Role.LIST: ("client", "list_runs"), Role.SHOW: ("client", "show"),
 }  # fmt: skip
 

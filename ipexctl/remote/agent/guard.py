@@ -10,6 +10,7 @@ import select
 import shlex
 import shutil
 import signal
+import sys
 import time
 from contextlib import suppress
 from typing import Any, Dict, Iterable, List, Optional, Set, Union
@@ -23,10 +24,12 @@ from ipexctl.remote.agent.sampling import Sampler, start_sampler
 
 
 def main(argv: "List[str]") -> int:
-    """``guard RUNDIR ADDRESS PORT``: connects, prints `GuardReady`, and goes on in the background.
+    """``guard RUNDIR ADDRESS [PORT]``: connects to the keeper, prints `GuardReady`, and goes on in the background.
 
-    Prints `HostBusy` when another run holds this account's lock on the host."""
-    directory, address, port = argv[0], argv[1], int(argv[2])
+    Without PORT a `KeeperListening` on the standard input tells it: this program may begin before the keeper listens.
+    Where the input ends without one there is no keeper, and nothing is started. Prints `HostBusy` when another run
+    holds this account's lock on the host."""
+    directory, address = argv[0], argv[1]
     umask = os.umask(0o077)  # as the keeper's
     spec = files.read_spec(directory)
     # A home directory may be shared: each host has a lock of its own in it.
@@ -42,6 +45,9 @@ def main(argv: "List[str]") -> int:
         files.reserve_space(directory)
     files.write_json(directory, paths.OWNER, {"host": files.get_host_tag()})
     os.makedirs(os.path.join(directory, paths.RANKS), mode=0o700, exist_ok=True)
+    port = int(argv[2]) if argv[2:] else _read_port()
+    if not port:
+        return 1
     try:
         keeper = rpc.connect(address, port, spec.token, paths.Role.GUARD, spec.host, spec.timings.connect)
     except OSError as error:
@@ -53,6 +59,12 @@ def main(argv: "List[str]") -> int:
     if procs.daemonize():
         files.run_then_record_crash(directory, paths.Role.GUARD, Guard(directory, spec, keeper, umask).watch)
     return 0
+
+
+def _read_port() -> int:
+    """Where the keeper listens, out of the standard input; 0 where that does not tell it."""
+    listening = KINDS.read(sys.stdin.buffer.read(messages.PORT_SIZE).strip())
+    return listening.port if isinstance(listening, messages.KeeperListening) else 0
 
 
 def lock_host(path: str, spec: "RunSpec") -> "Optional[HostBusy]":

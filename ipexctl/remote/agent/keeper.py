@@ -35,8 +35,9 @@ _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 
 
 def main(argv: "List[str]") -> int:
-    """``keeper RUNDIR``: listens, prints where, and goes on in the background."""
-    directory = argv[0]
+    """``keeper RUNDIR [guard]``: listens, prints where, and goes on in the background; with ``guard`` this program then
+    becomes the guard of the same host. (To start a Python costs more than all that either does before the launch.)"""
+    directory, roles = argv[0], argv[1:]
     umask = os.umask(0o077)  # what we make here is for nobody else, whatever the account's files say
     spec = files.read_spec(directory)
     address = spec.head_spec.address
@@ -45,10 +46,18 @@ def main(argv: "List[str]") -> int:
     except OSError as error:
         print(KINDS.write(messages.AgentFailed("cannot listen on %s: %s" % (address, error))).decode())
         return 1
-    print(KINDS.write(messages.KeeperListening(listener.getsockname()[1])).decode())
+    port = listener.getsockname()[1]
+    print(KINDS.write(messages.KeeperListening(port)).decode())
     if procs.daemonize():
         files.run_then_record_crash(directory, Role.KEEPER, Keeper(directory, spec, listener, umask).serve)
-    return 0
+    listener.close()
+    if Role.GUARD not in roles:
+        return 0
+    from ipexctl.remote.agent import guard  # while the keeper begins its work
+
+    procs.rename_word(Role.KEEPER.encode(), Role.GUARD.encode())
+    os.umask(umask)
+    return guard.main([directory, address, str(port)])
 
 
 def _read_clocks() -> "Moment":

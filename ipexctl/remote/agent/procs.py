@@ -235,14 +235,14 @@ def die_with_parent() -> None:
 
 
 def rename_word(old: bytes, new: bytes) -> None:
-    """Replaces a word of this process's command line, as `ps` and /proc show it, by one of the same length: a process
+    """Replaces a word of this process's command line, as `ps` and /proc show it, by one that is no longer: a process
     that was forked off to do something else. Does nothing where that is not possible."""
     at = read_file("/proc/self/cmdline").find(b"\0%s\0" % old)
     text = read_file("/proc/self/stat")
     with suppress(ValueError, IndexError):
         start = int(text[text.rindex(b")") + 2 :].split()[45])  # arg_start, proc(5)
-        if at >= 0 and start and len(old) == len(new):
-            ctypes.memmove(start + at + 1, new, len(new))
+        if at >= 0 and start and len(old) >= len(new):
+            ctypes.memmove(start + at + 1, new.ljust(len(old), b"\0"), len(old))
 
 
 def open_end(pid: int) -> "Optional[int]":

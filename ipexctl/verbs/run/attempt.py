@@ -10,7 +10,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.decide.launch.run_spec import Identity
 from ipexctl.model.errors import Failure, Interrupted
-from ipexctl.model.events import Event, Message, Planned
+from ipexctl.model.events import Event, Message, Planned, StepEnded, StepOutcome, StepStarted
 from ipexctl.model.launch import Launch
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Run
@@ -65,31 +65,35 @@ class Attempt:
         return detached
 
     def start(self) -> Generator[Event, None, bool]:
-        """Makes the directories, starts the keeper on the head, then a guard on every host; False when one failed."""
+        """Makes the directories, starts the keeper on the head and a guard on every host; False when one failed."""
         run_dirs, run = self.run_dirs, self.launch.run
-        head = run_dirs[self.launch.head.host]
+        head, keeper = self.launch.head.host, run_control.Keeper(self.launch.head.address)
         hosts = [run_dirs[plan.host].host for plan in self.launch.nodes]
 
         def prepare(link: Link, _: Emit) -> None:
             create_run_dir(link, run_dirs[link.host.name], self.specs[link.host.name], self.stdin)
 
-        def start_keeper(link: Link, _: Emit) -> int:
-            return run_control.start_keeper(link, head, run)
+        def start(link: Link, emit: Emit) -> bool:
+            run_dir = run_dirs[link.host.name]
+            if link.host.name != head:
+                return run_control.start_guard(link, run_dir, run, keeper)
+            emit(StepStarted(head, "start keeper"))
+            run_control.start_head(link, run_dir, run, keeper, lambda: emit(StepEnded(head, "start keeper")))
+            return True
+
+        def describe_outcome(started: bool) -> tuple[StepOutcome, str]:
+            return "ok" if started else "skipped", ""
 
         prepared = yield from run_on_hosts(self.context, hosts, "prepare", prepare)
         if any(isinstance(result, Failure) for result in prepared.values()):
             return False
         self.watcher.begin()
-        keepers = yield from run_on_hosts(self.context, [head.host], "start keeper", start_keeper)
-        port = keepers[head.host.name]
-        if isinstance(port, Failure):
+        try:
+            guards = yield from run_on_hosts(self.context, hosts, "start guard", start, outcome=describe_outcome)
+        finally:
+            keeper.set_port(0)
+        if not keeper.port:
             return False
-        address = (self.launch.head.address, port)
-
-        def start_guard(link: Link, _: Emit) -> None:
-            run_control.start_guard(link, run_dirs[link.host.name], run, *address)
-
-        guards = yield from run_on_hosts(self.context, hosts, "start guard", start_guard)
         if any(isinstance(result, Failure) for result in guards.values()):
             self.watcher.send_order(KillRun("a host could not take part"))
             self.watcher.wait_for_end()

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,9 @@ class CountingLink(LocalLink):
         super().__init__(HERE, env={"HOME": "/", "PATH": path})
         self.commands = 0
 
-    def run(self, command: Command) -> Completed:
+    def run(self, command: Command, **talk: Any) -> Completed:
         self.commands += 1
-        return super().run(command)
+        return super().run(command, **talk)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import stat
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,9 @@ class CountingLink(LocalLink):
         self.sizes: list[int] = []
         self.cut = cut
 
-    def run(self, command: Command) -> Completed:
+    def run(self, command: Command, **talk: Any) -> Completed:
         self.sizes.append(len(command.stdin))
-        return super().run(replace(command, stdin=command.stdin[: len(command.stdin) - self.cut]))
+        return super().run(replace(command, stdin=command.stdin[: len(command.stdin) - self.cut]), **talk)
 
 
 @pytest.fixture
