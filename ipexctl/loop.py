@@ -29,7 +29,7 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.show import sinks
 from ipexctl.show.bell import Bell
 from ipexctl.show.debug_log import NAME, DebugLog
-from ipexctl.show.pipe import Pipe, choose_terminal_encoding
+from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
 from ipexctl.show.record import Record, make_private_directory, prune_records
 
 if TYPE_CHECKING:
@@ -212,6 +212,8 @@ def describe_exception(
     if isinstance(error, LinkError):
         failure = error.failure
         error = UsageError(f"{failure.host}: {failure.what}", hint=failure.hint, exit=failure.kind.exit)
+    if full := describe_full(error):
+        error = UsageError(f"the output cannot be written: {full.lower()}", exit=Exit.RECORD)
     if not isinstance(error, UsageError):
         error = log.log_internal_error(error, verb)
     hide = log.masker.mask_text

@@ -19,7 +19,7 @@ from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
-from ipexctl.protocol.paths import AGENT, GUARD, ROLE, RUNS, Role
+from ipexctl.protocol.paths import AGENT, BOTH, GUARD, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
 _STARTING = 60.0  # seconds for a guard, which waits for the keeper; that has 30 as every other command
@@ -61,7 +61,7 @@ def start_head(link: Link, site: RemoteRunDir, run: str, keeper: Keeper, on_list
             on_listening()
 
     try:
-        done = link.run(site.build_command(Role.KEEPER, site.directory, Role.GUARD, run=run), on_output=read_port)
+        done = link.run(site.build_command(Role.KEEPER, site.directory, BOTH, run=run), on_output=read_port)
     finally:
         keeper.set_port(0)
     if not keeper.port:

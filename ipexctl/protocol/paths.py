@@ -63,3 +63,6 @@ class Role:
     STACKS = "stacks"
     PROVE = "prove"
     REAP = "reap"
+
+
+BOTH = "both"  # behind the directory of a keeper: the same program starts the guard of its host

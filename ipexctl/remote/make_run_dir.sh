@@ -11,11 +11,19 @@ shift 5
 up=${dir%/*}
 fail() { printf '%s\n' "$1" >&2; exit 3; }
 # What the directory lies in, and what is executed, is for nobody else to write.
-said=$(mkdir -p "$up" "$agents" 2>&1) || fail "cannot create a directory: ${said##*mkdir: }"
+if [ ! -d "$up" ] || [ ! -d "$agents" ]; then
+  said=$(mkdir -p "$up" "$agents" 2>&1) || fail "cannot create a directory: ${said##*mkdir: }"
+fi
 for each in "$up" "$agents"; do
   { [ ! -L "$each" ] && [ -O "$each" ]; } || fail "$each belongs to another user or is a symbolic link"
-  case $(ls -ldn "$each") in ?????w*|????????w*) fail "$each can be written by others: chmod go-w it" ;; esac
 done
+line='
+'
+case $line$(ls -ldn "$up" "$agents") in *"$line"?????w*|*"$line"????????w*) # one program for both
+  for each in "$up" "$agents"; do
+    case $(ls -ldn "$each") in ?????w*|????????w*) fail "$each can be written by others: chmod go-w it" ;; esac
+  done ;;
+esac
 said=$(mkdir -m 700 "$dir" 2>&1) || fail "cannot create $dir: ${said##*: }"
 trap 'cd / && rm -rf -- "$dir"' 0
 trap 'exit 3' 1 2 13 15

@@ -27,6 +27,11 @@ def choose_terminal_encoding(environ: Mapping[str, str]) -> str:
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def describe_full(error: Exception | None) -> str | None:
+    """Of an error that says that a file system is full, what the system says; else None."""
+    return error.strerror if isinstance(error, OSError) and error.errno in _FULL else None
+
+
 class Pipe(io.TextIOBase):
     """Takes bytes and text, and drops them quietly once the reader is gone.
 
@@ -47,8 +52,7 @@ class Pipe(io.TextIOBase):
     @property
     def loss(self) -> str | None:
         """Why text is missing that somebody waits for: a file system is full. None where the reader went away."""
-        full = isinstance(self.error, OSError) and self.error.errno in _FULL
-        return self.error.strerror if full and isinstance(self.error, OSError) else None
+        return describe_full(self.error)
 
     def writable(self) -> bool:
         return True

@@ -85,6 +85,8 @@ def down(directory: Path) -> Generator[Event, None, bool]:
                 return False
             for name, count in counts.items():
                 yield StepEnded(name, "stop", "changed" if count else "ok", f"{pluralize(count, 'process')} ended")
+            text = f"the homes and the environment stay in {directory}; the next lab up takes them again"
+            yield Message(text, code="lab-stays")
         yield Answer(LabAnswer(False, str(directory), processes_left=0))
         yield Ended("lab down", Exit.OK)
         return True

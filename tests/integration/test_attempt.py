@@ -161,6 +161,18 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
     assert left_behind(attempt, events) == []
 
 
+def test_ctrl_c_while_the_guards_start_says_so_and_leaves_nothing(start: Start) -> None:
+    attempt, events = start("wait"), []
+    story = run_alone(attempt)
+    for event in story:
+        events.append(event)
+        if isinstance(event, StepEnded) and event.step == "start keeper":
+            events += [story.throw(Interrupted(signal.SIGINT)), *story]  # as the loop does with a signal
+    assert [said.text for said in of(Message, events)] == ["SIGINT while the run was being started"]
+    assert attempt.watcher.exit == 128 + signal.SIGINT
+    assert left_behind(attempt, events) == []
+
+
 def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, RankStage)

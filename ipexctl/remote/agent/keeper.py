@@ -18,7 +18,7 @@ from typing import Dict, List, Optional, Set, Tuple
 from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.messages import KINDS
-from ipexctl.protocol.paths import Role
+from ipexctl.protocol.paths import BOTH, Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, keeper_state, procs, rpc, spool
 from ipexctl.remote.agent.keeper_state import Moment, State
@@ -35,9 +35,9 @@ _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 
 
 def main(argv: "List[str]") -> int:
-    """``keeper RUNDIR [guard]``: listens, prints where, and goes on in the background; with ``guard`` this program then
+    """``keeper RUNDIR [both]``: listens, prints where, and goes on in the background; with ``both`` this program then
     becomes the guard of the same host. (To start a Python costs more than all that either does before the launch.)"""
-    directory, roles = argv[0], argv[1:]
+    directory, both = argv[0], argv[1:] == [BOTH]
     umask = os.umask(0o077)  # what we make here is for nobody else, whatever the account's files say
     spec = files.read_spec(directory)
     address = spec.head_spec.address
@@ -51,7 +51,7 @@ def main(argv: "List[str]") -> int:
     if procs.daemonize():
         files.run_then_record_crash(directory, Role.KEEPER, Keeper(directory, spec, listener, umask).serve)
     listener.close()
-    if Role.GUARD not in roles:
+    if not both:
         return 0
     from ipexctl.remote.agent import guard  # while the keeper begins its work
 

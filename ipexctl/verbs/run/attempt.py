@@ -1,6 +1,7 @@
 """One start of one launch, from its directories on the hosts to the proof that no process of it is left; and starting
 again when a run failed: the script goes on from its own checkpoint (``$IPEXCTL_RESTART`` counts)."""
 
+import signal
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 
@@ -47,15 +48,20 @@ class Attempt:
 
     def execute(self) -> Generator[Event, None, bool]:
         """From the start to the proved end; True when the run goes on without us (detached, terminal closed)."""
-        detached, saved = False, None
+        detached, starting, saved = False, True, None
         try:
             with wrap_internal_errors(self.launch.run):
-                if (yield from self.start()):
+                started = yield from self.start()
+                starting = False
+                if started:
                     detached = yield from self.watcher.follow()
                 if not detached:
                     saved = yield from fetch_profile(self.watcher)
         except Interrupted as interrupted:
             self.watcher.interrupted = interrupted
+            if starting:
+                text = f"{signal.Signals(interrupted.number).name} while the run was being started"
+                yield Message(text, "warning", code="interrupted")
         finally:
             self.watcher.close()
         if not detached:

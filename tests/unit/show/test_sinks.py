@@ -302,7 +302,7 @@ def test_plain_output_of_a_run_does_not_import_rich_before_its_end() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("words", [["hosts", "--json", "-f", "hostfile"], ["stacks"]])
+@pytest.mark.parametrize("words", [["hosts", "--json", "-f", "hostfile"], ["stacks"], ["--help"], ["run", "--help"]])
 def test_an_answer_that_a_full_disk_took_is_no_success(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "hostfile").write_text("a\nb\n")
     with Path("/dev/full").open("wb") as full:
