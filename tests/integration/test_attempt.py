@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +36,22 @@ from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import Attempt
 from tests.integration.attempts import Start, left_behind, of, run_alone, until, written
+
+
+def occupy_ports(stack: ExitStack, count: int) -> int:
+    """Takes ``count`` ports of this machine, one after another; the first."""
+    for low in range(20000, 30000, count):
+        with ExitStack() as tried:
+            try:
+                for port in range(low, low + count):
+                    taken = tried.enter_context(socket.socket())
+                    taken.bind(("127.0.0.1", port))
+                    taken.listen()
+            except OSError:
+                continue
+            stack.push(tried.pop_all())
+            return low
+    raise AssertionError("no ports are free")
 
 
 def line(pid: int) -> list[bytes]:
@@ -170,6 +188,18 @@ def test_ctrl_c_while_the_guards_start_says_so_and_leaves_nothing(start: Start) 
             events += [story.throw(Interrupted(signal.SIGINT)), *story]  # as the loop does with a signal
     assert [said.text for said in of(Message, events)] == ["SIGINT while the run was being started"]
     assert attempt.watcher.exit == 128 + signal.SIGINT
+    assert left_behind(attempt, events) == []
+
+
+def test_where_the_keeper_cannot_listen_no_other_host_is_blamed(start: Start) -> None:
+    with ExitStack() as stack:
+        low = occupy_ports(stack, 8)
+        attempt = start("wait", port_range=f"{low}-{low + 7}")
+        events = list(run_alone(attempt))
+    [failed] = of(HostFailed, events)
+    assert failed.failure.host == "a"
+    assert failed.failure.what.startswith("keeper: cannot listen on 127.0.0.1:")
+    assert [(end.host, end.outcome) for end in of(StepEnded, events) if end.step == "start guard"] == [("b", "skipped")]
     assert left_behind(attempt, events) == []
 
 
