@@ -3,14 +3,15 @@ many targets at once as there are cores.
 
 The grammars of `targets` give texts that parsers accept, about a hundred in a second. Here libFuzzer, by way of
 atheris, changes the bytes of such texts thousands of times a second, and goes on from those that reached a line that
-none before had. A finding (an exception, 20 s without an answer, 2 GB) is kept in ``corpus/TARGET`` and printed; the
-exit is 1 then.
+none before had. A finding (an exception, 20 s of CPU without an answer, 2 GB) is kept in ``corpus/TARGET`` and printed;
+the exit is 1 then.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,12 +24,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.fuzz import corpus
 
-# libFuzzer's: https://llvm.org/docs/LibFuzzer.html#options
-LIMITS = ("-timeout=20", "-rss_limit_mb=2000", "-max_len=4096")
+# libFuzzer's: https://llvm.org/docs/LibFuzzer.html#options. Its timeout goes by the clock, by which an input may wait
+# for minutes on a busy machine: it is for what no signal of Python's interrupts.
+LIMITS = ("-timeout=600", "-rss_limit_mb=2000", "-max_len=4096")
+PATIENCE = 20.0  # seconds of CPU for one input
 TARGETS = "tests.fuzz.targets"
 ROOT = Path(__file__).resolve().parents[2]
 _SEEDS = 150  # texts to start from
 _TRIED = re.compile(r"^stat::number_of_executed_units: (\d+)$", re.MULTILINE)
+
+
+class TooSlowError(BaseException):
+    """An input takes too long. No parser takes this for a fault of its input."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,14 @@ class Round:
     output: str
 
 
-def fuzz(target: str, *limits: str, module: str = TARGETS) -> Round:
-    """One target of ``module`` in a process of its own, within limits in libFuzzer's words (``-max_total_time=60``)."""
+def fuzz(target: str, *limits: str, module: str = TARGETS, patience: float = PATIENCE) -> Round:
+    """One target of ``module`` in a process of its own, within limits in libFuzzer's words (``-max_total_time=60``) and
+    ``patience`` seconds of CPU for an input."""
     with tempfile.TemporaryDirectory(prefix="ipexctl-fuzz-") as place:
         Path(place, "seeds").mkdir()
         Path(place, "found").mkdir()
-        words = [sys.executable, "-m", "tests.fuzz.guided", "--one", module, target, place, *LIMITS, *limits]
+        words = [sys.executable, "-m", "tests.fuzz.guided", "--one", module, target, place, str(patience)]
+        words += [*LIMITS, *limits]
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT, check=False)
         output = done.stdout.decode("utf-8", "replace")
         tried = _TRIED.search(output)
@@ -53,7 +62,7 @@ def fuzz(target: str, *limits: str, module: str = TARGETS) -> Round:
         return Round(int(tried[1]) if tried else None, found, output)
 
 
-def fuzz_here(module: str, name: str, place: Path, limits: list[str]) -> None:
+def fuzz_here(module: str, name: str, place: Path, patience: float, limits: list[str]) -> None:
     """The process of one target: nothing of ipexctl may have been imported before. Does not return."""
     import atheris
 
@@ -72,9 +81,14 @@ def fuzz_here(module: str, name: str, place: Path, limits: list[str]) -> None:
 
     write_seed()
 
+    def end_attempt(*_: object) -> None:
+        raise TooSlowError(f"no answer after {patience:g} s of CPU")
+
     def attempt(data: bytes) -> None:
+        signal.setitimer(signal.ITIMER_PROF, patience)
         target.accepts(data)
 
+    signal.signal(signal.SIGPROF, end_attempt)
     words = [f"-artifact_prefix={place}/found/", "-print_final_stats=1", *limits, str(seeds)]
     atheris.Setup([sys.argv[0], *words], attempt)
     atheris.Fuzz()
@@ -104,5 +118,5 @@ def main(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--one":
-        fuzz_here(sys.argv[2], sys.argv[3], Path(sys.argv[4]), sys.argv[5:])
+        fuzz_here(sys.argv[2], sys.argv[3], Path(sys.argv[4]), float(sys.argv[5]), sys.argv[6:])
     sys.exit(main(sys.argv[1:]))

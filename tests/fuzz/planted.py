@@ -18,4 +18,15 @@ def parse(data: bytes) -> bool:
     raise KeyError("planted")
 
 
-TARGETS = (Target("planted", st.just(b"harmless"), parse), Target("sound", st.just(b"harmless"), lambda data: True))
+def wait_for_ever(data: bytes) -> bool:
+    """No answer for texts that begin so."""
+    while data[:1] == b"h":
+        pass
+    return True
+
+
+TARGETS = (
+    Target("planted", st.just(b"harmless"), parse),
+    Target("endless", st.just(b"harmless"), wait_for_ever),
+    Target("sound", st.just(b"harmless"), lambda data: True),
+)

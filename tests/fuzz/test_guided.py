@@ -25,6 +25,12 @@ def test_a_planted_fault_is_found_byte_by_byte() -> None:
         PLANTED[0].accepts(done.findings[0])
 
 
+def test_a_parser_without_an_end_is_found_by_its_cpu_time() -> None:
+    done = fuzz("endless", "-runs=1000", "-seed=1", module=MODULE, patience=0.5)
+    assert [finding[:1] for finding in done.findings] == [b"h"], done.output
+    assert "TooSlowError: no answer after 0.5 s of CPU" in done.output
+
+
 def test_a_sound_parser_has_no_finding() -> None:
     done = fuzz("sound", "-runs=2000", "-seed=1", module=MODULE)
     assert (done.findings, done.tried) == ((), 2000), done.output
