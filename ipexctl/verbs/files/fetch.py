@@ -70,8 +70,10 @@ def fetch(
         plans[name] = planning.choose_rsync_files(plan, local_file, task.transfer, both=both)
     plan_text = planning.format_plans(plans, task.into)
     yield Planned("fetch", plan_text)
+    places = {listing.path for listing in listings.values()}
+    place = printable(places.pop(), 200) if len(places) == 1 else "its working directory"
     for pattern in missing:
-        what = f"no host has {printable(pattern, 200)} in {printable(next(iter(listings.values())).path, 200)}"
+        what = f"no host has {printable(pattern, 200)} in {place}"
         yield HostFailed(Failure("", Kind.STEP, what, "paths start at --workdir", "missing"))
     need, free = sum(plan.size for plan in plans.values()), receive.measure_free_space(into)
     if need > free and not dry:
