@@ -128,11 +128,15 @@ lock: $(BIN)/uv
 	echo hatchling | $(COMPILE) --group dev -o requirements.lock pyproject.toml -
 	printf '%s\n' cyclonedx-bom pip-audit | $(COMPILE) -o requirements-tools.lock -
 
-# CI without the internet must be able to pass: what was not audited is said.
+# CI without the internet must be able to pass: what was not audited is said. Where the index answers, and a file of the
+# tools is not the one that was locked, that is a failure.
 TOOLS := $(VENV)/tools
+INSTALL_TOOLS = $(BIN)/uv pip install --python $(TOOLS)/bin/python --only-binary :all: -r requirements-tools.lock
 audit: $(VENV)/.dev
 	@if $(MAKE) --no-print-directory $(TOOLS)/.made; then $(BIN)/python tools/audit.py $(TOOLS)/bin/pip-audit; \
-		else echo 'not audited: pip-audit of requirements-tools.lock cannot be installed'; fi
+	elif $(INSTALL_TOOLS) --quiet --dry-run --refresh --no-verify-hashes; then \
+		echo 'error: a file of requirements-tools.lock is not the one that was locked, or cannot be installed'; exit 1; \
+	else echo 'not audited: the index of pip-audit does not answer'; fi
 
 # The parts of a release, for whoever takes it.
 sbom: $(TOOLS)/.made
@@ -143,7 +147,7 @@ sbom: $(TOOLS)/.made
 $(TOOLS)/.made: requirements-tools.lock $(BIN)/uv
 	@rm -rf $(TOOLS)
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(TOOLS)
-	@$(BIN)/uv pip install --quiet --python $(TOOLS)/bin/python --require-hashes --only-binary :all: -r requirements-tools.lock
+	@$(INSTALL_TOOLS) --quiet --require-hashes
 	@touch $@
 
 lint: $(VENV)/.dev
