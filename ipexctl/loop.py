@@ -162,8 +162,10 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
 def end_with_error(error: Exception) -> Exit:
     """For what no command has caught: prints the sentence; of a fault of ipexctl, logs the traceback."""
 
+    full = describe_full(error)
+
     def fail(console: Console, log: DebugLog) -> Exit:
-        raise error
+        raise UsageError(f"the output cannot be written: {full.lower()}", exit=Exit.RECORD) if full else error
 
     return _run_with_debug_log(fail)
 
@@ -212,8 +214,6 @@ def describe_exception(
     if isinstance(error, LinkError):
         failure = error.failure
         error = UsageError(f"{failure.host}: {failure.what}", hint=failure.hint, exit=failure.kind.exit)
-    if full := describe_full(error):
-        error = UsageError(f"the output cannot be written: {full.lower()}", exit=Exit.RECORD)
     if not isinstance(error, UsageError):
         error = log.log_internal_error(error, verb)
     hide = log.masker.mask_text

@@ -22,14 +22,14 @@ from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, BOTH, GUARD, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
-_STARTING = 60.0  # seconds for a guard, which waits for the keeper; that has 30 as every other command
+_STARTING = 60.0  # seconds in which the keeper must listen: its command has 30, and as many to be started in
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Keeper:
-    """The keeper of a run that is being started, for those who wait until it listens."""
+class KeeperPort:
+    """Where the keeper of a run that is being started will listen, for those who wait for it."""
 
     def __init__(self, address: str) -> None:
         self.address = address  # of the head, for the other hosts
@@ -43,19 +43,19 @@ class Keeper:
             self._known.set()
 
     def wait_for_port(self) -> int:
-        """Its port, 0 where it will never listen."""
-        self._known.wait()
+        """Its port, 0 where it will never listen, or has not in a minute."""
+        self._known.wait(_STARTING)
         return self.port
 
 
-def start_head(link: Link, site: RemoteRunDir, run: str, keeper: Keeper, on_listening: Callable[[], None]) -> None:
+def start_head(link: Link, site: RemoteRunDir, run: str, keeper: KeeperPort, on_listening: Callable[[], None]) -> None:
     """Starts the keeper and the guard of the head; ``on_listening`` is called when the keeper listens. Raises
     `LinkError`: as `start_guard`, and STEP when the keeper does not start."""
-    heard = bytearray()
+    output = bytearray()
 
     def read_port(data: bytes) -> None:
-        heard.extend(data)
-        answer = KINDS.read(bytes(heard).partition(b"\n")[0])
+        output.extend(data)
+        answer = KINDS.read(bytes(output).partition(b"\n")[0])
         if isinstance(answer, messages.KeeperListening) and not keeper.port:
             keeper.set_port(answer.port)
             on_listening()
@@ -67,27 +67,28 @@ def start_head(link: Link, site: RemoteRunDir, run: str, keeper: Keeper, on_list
     if not keeper.port:
         answer = _parse_answer(link, done, "the run's keeper did not start", messages.AgentFailed)
         raise LinkError(Failure(site.host.name, Kind.STEP, f"keeper: {answer.error}", code="keeper"))
-    _check_guard_answer(link, site, done, keeper)
+    behind = done.out.partition(b"\n")[2]  # the keeper's line
+    _check_guard_answer(link, site, replace(done, out=behind), keeper)
 
 
-def start_guard(link: Link, site: RemoteRunDir, run: str, keeper: Keeper) -> bool:
+def start_guard(link: Link, site: RemoteRunDir, run: str, keeper: KeeperPort) -> bool:
     """Starts the guard on another host than the head, and tells it of the keeper as soon as that listens; False where
     it will never listen. Raises `LinkError`: BUSY when another run holds the host, UNREACHABLE when no packet from
     there gets to the head, STEP when its keeper does not take part."""
-    command = site.build_command(Role.GUARD, site.directory, keeper.address, run=run, timeout=_STARTING)
+    command = site.build_command(Role.GUARD, site.directory, keeper.address, run=run, timeout=_STARTING + 30.0)
 
     def write_port() -> bytes:
         port = keeper.wait_for_port()
         return (KINDS.write(messages.KeeperListening(port)) if port else b"").ljust(messages.PORT_SIZE)
 
-    done = link.run(replace(command, late=messages.PORT_SIZE), get_input=write_port)
+    done = link.run(replace(command, late_input=messages.PORT_SIZE), get_input=write_port)
     if not keeper.port:
         return False
     _check_guard_answer(link, site, done, keeper)
     return True
 
 
-def _check_guard_answer(link: Link, site: RemoteRunDir, done: Completed, keeper: Keeper) -> None:
+def _check_guard_answer(link: Link, site: RemoteRunDir, done: Completed, keeper: KeeperPort) -> None:
     refusals = (messages.HostBusy, messages.AgentFailed, messages.KeeperUnreachable)
     answer = _parse_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):

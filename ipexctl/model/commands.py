@@ -10,7 +10,7 @@ from ipexctl.model.json_values import Record
 class Command(Record):
     """What is to be executed on one host, in a POSIX shell without startup files.
 
-    ``late`` bytes of input are not known yet: `Link.run` gets them while the command runs, in place of ``stdin``.
+    ``late_input`` bytes of input are not known yet: `Link.run` gets them while the command runs, in place of ``stdin``.
     ``env`` ends up in the argument list of the remote shell: never a secret (those travel through ``stdin``).
     ``timeout`` in seconds bounds the whole command; ``cap`` in bytes bounds each of its two outputs. ``brief``: short,
     and nothing that it leaves behind writes to its outputs; such commands share a shell and save a login each."""
@@ -19,7 +19,7 @@ class Command(Record):
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     stdin: bytes = b""
-    late: int = 0
+    late_input: int = 0
     timeout: float = 10.0
     cap: int = 1 << 20
     brief: bool = False

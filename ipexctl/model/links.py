@@ -45,7 +45,7 @@ class Link(Protocol):
         the remote process is stopped, or the failure names it.
 
         ``on_output`` gets each piece of standard output as it comes; ``get_input`` is called once the command is being
-        started, and returns its ``late`` bytes of input when they are known."""
+        started, and returns its `Command.late_input` bytes when they are known."""
 
     def stream(self, command: Command) -> "Channel":
         """Starts and returns at once; ``command.stdin`` is written first and the input stays open."""

@@ -17,9 +17,9 @@ fi
 for each in "$up" "$agents"; do
   { [ ! -L "$each" ] && [ -O "$each" ]; } || fail "$each belongs to another user or is a symbolic link"
 done
-line='
+newline='
 '
-case $line$(ls -ldn "$up" "$agents") in *"$line"?????w*|*"$line"????????w*) # one program for both
+case $newline$(ls -ldn "$up" "$agents") in *"$newline"?????w*|*"$newline"????????w*) # one program for both
   for each in "$up" "$agents"; do
     case $(ls -ldn "$each") in ?????w*|????????w*) fail "$each can be written by others: chmod go-w it" ;; esac
   done ;;

@@ -2,8 +2,9 @@
 # as a line `SIZE INPUT NONCE`, SIZE bytes of sh, and INPUT bytes for its own standard input. Behind the command each output
 # has a line that begins with the nonce, the first one with the status. POSIX sh; ends with its input.
 #
-# Of what did not arrive whole nothing is executed: SIZE bytes are a group in braces, and a command starts once its input is
-# here. dd with `fullblock` takes exactly these bytes; head is for a dd that does not know the word, and has read nothing.
+# Of a text that did not arrive whole nothing is executed: it is a group in braces. A command gets its input once all of it
+# is here, and may run before. dd with `fullblock` takes exactly these bytes; head is for a dd that does not know the word,
+# and has read nothing.
 exactly() { dd bs="$1" count=1 iflag=fullblock; }
 exec 3>&2 2>/dev/null # this shell's own words, as on a command that was killed, are nobody's output
 while read -r size input nonce; do

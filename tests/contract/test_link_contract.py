@@ -82,8 +82,14 @@ def test_late_input_is_asked_for_while_the_command_runs(real_link: Link, tmp_pat
             time.sleep(0.01)
         return b"begun" if begun.exists() else b"never"
 
-    done = real_link.run(sh(f"touch {begun}; cat; echo .", late=5, timeout=60.0), get_input=get_input)
+    done = real_link.run(sh(f"touch {begun}; cat; echo .", late_input=5, timeout=60.0), get_input=get_input)
     assert done.out == b"begun.\n"
+    assert real_link.run(sh("cat; echo next")).out == b"next\n"
+
+
+def test_late_input_of_another_size_stops_the_command(real_link: Link) -> None:
+    with pytest.raises(ValueError, match="4 bytes of input in place of 5"):
+        real_link.run(sh("sleep 300", late_input=5, timeout=60.0), get_input=lambda: b"four")
     assert real_link.run(sh("cat; echo next")).out == b"next\n"
 
 

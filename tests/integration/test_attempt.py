@@ -7,17 +7,19 @@ import secrets
 import signal
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ipexctl.act import run_control
 from ipexctl.act.ssh import Links
 from ipexctl.decide.reports import Folding
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
 from ipexctl.model.events import (
     CleanupChecked,
+    Event,
     HostFailed,
     LauncherOutput,
     Message,
@@ -179,14 +181,24 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
     assert left_behind(attempt, events) == []
 
 
-def test_ctrl_c_while_the_guards_start_says_so_and_leaves_nothing(start: Start) -> None:
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize(("step", "host"), [("start keeper", "a"), ("start guard", "b")])
+def test_ctrl_c_while_the_guards_start_says_so_and_leaves_nothing(
+    start: Start, step: str, host: str, signals: int
+) -> None:
     attempt, events = start("wait"), []
-    story = run_alone(attempt)
-    for event in story:
-        events.append(event)
-        if isinstance(event, StepEnded) and event.step == "start keeper":
-            events += [story.throw(Interrupted(signal.SIGINT)), *story]  # as the loop does with a signal
-    assert [said.text for said in of(Message, events)] == ["SIGINT while the run was being started"]
+    interrupts, story = attempt.context.interrupts, run_alone(attempt)
+    thrown: Interrupted | None = None
+    with suppress(StopIteration):
+        while True:  # as the loop does with signals that came while a sink took an event
+            with interrupts.raise_on_signal():
+                event = story.throw(thrown) if thrown else next(story)
+            events.append(event)
+            if isinstance(event, StepEnded) and (event.step, event.host) == (step, host):
+                for _ in range(signals):
+                    interrupts.handle_signal(signal.SIGINT)
+            thrown = interrupts.pop_pending() if interrupts.has_pending_signal else None
+    assert "SIGINT while the run was being started" in [said.text for said in of(Message, events)]
     assert attempt.watcher.exit == 128 + signal.SIGINT
     assert left_behind(attempt, events) == []
 
@@ -200,6 +212,33 @@ def test_where_the_keeper_cannot_listen_no_other_host_is_blamed(start: Start) ->
     assert failed.failure.host == "a"
     assert failed.failure.what.startswith("keeper: cannot listen on 127.0.0.1:")
     assert [(end.host, end.outcome) for end in of(StepEnded, events) if end.step == "start guard"] == [("b", "skipped")]
+    assert left_behind(attempt, events) == []
+
+
+class LosesHead(Links):
+    """Links of which that to the host ``a`` is lost while the run is being prepared."""
+
+    lost = False
+
+    def open(self, host: Host) -> Link:
+        if self.lost and host.name == "a":
+            raise LinkError(Failure(host.name, Kind.UNREACHABLE, "the connection was lost", code="lost"))
+        return super().open(host)
+
+
+def test_where_the_head_is_lost_before_its_keeper_the_others_do_not_wait(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_control, "_STARTING", 3600.0)
+    attempt, links = start("wait"), LosesHead(config=None)
+    attempt.watcher.context = attempt.context = replace(attempt.context, links=links)
+    events: list[Event] = []
+    for event in run_alone(attempt):
+        events.append(event)
+        ended = [(end.host, end.outcome) for end in of(StepEnded, events) if end.step == "start guard"]
+        links.lost = len([end for end in of(StepEnded, events) if end.step == "prepare"]) == 2 and not ended
+    assert ended == [("b", "skipped")]
+    assert [failed.failure.what for failed in of(HostFailed, events)] == ["the connection was lost"]
     assert left_behind(attempt, events) == []
 
 

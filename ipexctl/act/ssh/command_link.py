@@ -142,8 +142,12 @@ class CommandLink(Link, Generic[AnyChannel]):
         deadline = time.monotonic() + command.timeout
         channel = self.start_command(command, min(command.timeout, _OPENING), is_run=True)
         try:
-            given = get_input() if get_input else command.stdin
-            completed = _collect_output(channel, command, deadline, given, on_output)
+            stdin = get_input() if get_input else command.stdin
+            if get_input and len(stdin) != command.late_input:
+                raise ValueError(f"{len(stdin)} bytes of input in place of {command.late_input}")
+            if time.monotonic() >= deadline:
+                raise _TimedOut
+            completed = _collect_output(channel, command, deadline, stdin, on_output)
         except _TimedOut:
             alive = self._stop_command(channel, 0.0)
             words = str(command)

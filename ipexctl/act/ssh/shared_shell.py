@@ -63,7 +63,7 @@ class SharedShellChannel(CommandChannel):
         self._ends: dict[Stream, EndFinder] = {"out": EndFinder(nonce), "err": EndFinder(nonce)}
         self._closed = False
         text = b"{ " + format_shell_line(command) + b"\n}"
-        shell.write(b"%d %d %s\n" % (len(text), command.late or len(command.stdin), nonce) + text)
+        shell.write(b"%d %d %s\n" % (len(text), command.late_input or len(command.stdin), nonce) + text)
 
     @property
     def pid(self) -> int:

@@ -45,7 +45,7 @@ def main(argv: "List[str]") -> int:
         files.reserve_space(directory)
     files.write_json(directory, paths.OWNER, {"host": files.get_host_tag()})
     os.makedirs(os.path.join(directory, paths.RANKS), mode=0o700, exist_ok=True)
-    port = int(argv[2]) if argv[2:] else _read_port()
+    port = int(argv[2]) if argv[2:] else _read_port(2 * spec.timings.ready_timeout)
     if not port:
         return 1
     try:
@@ -61,8 +61,11 @@ def main(argv: "List[str]") -> int:
     return 0
 
 
-def _read_port() -> int:
-    """Where the keeper listens, out of the standard input; 0 where that does not tell it."""
+def _read_port(patience: float) -> int:
+    """Where the keeper listens, out of the standard input; 0 where that does not tell it within so many seconds: a
+    controller may have vanished without a word, and this process has the host's lock."""
+    if not select.select([0], [], [], patience)[0]:
+        return 0
     listening = KINDS.read(sys.stdin.buffer.read(messages.PORT_SIZE).strip())
     return listening.port if isinstance(listening, messages.KeeperListening) else 0
 

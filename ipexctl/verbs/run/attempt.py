@@ -11,12 +11,13 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.decide.launch.run_spec import Identity
 from ipexctl.model.errors import Failure, Interrupted
-from ipexctl.model.events import Event, Message, Planned, StepEnded, StepOutcome, StepStarted
+from ipexctl.model.events import Event, HostFailed, Message, Planned, StepEnded, StepOutcome, StepStarted
 from ipexctl.model.launch import Launch
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.messages import KillRun
 from ipexctl.protocol.run_spec import RunSpec
+from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.watch import RunWatcher, wrap_internal_errors
 
@@ -49,6 +50,7 @@ class Attempt:
     def execute(self) -> Generator[Event, None, bool]:
         """From the start to the proved end; True when the run goes on without us (detached, terminal closed)."""
         detached, starting, saved = False, True, None
+        stopped_by = ""
         try:
             with wrap_internal_errors(self.launch.run):
                 started = yield from self.start()
@@ -59,13 +61,13 @@ class Attempt:
                     saved = yield from fetch_profile(self.watcher)
         except Interrupted as interrupted:
             self.watcher.interrupted = interrupted
-            if starting:
-                text = f"{signal.Signals(interrupted.number).name} while the run was being started"
-                yield Message(text, "warning", code="interrupted")
+            stopped_by = signal.Signals(interrupted.number).name if starting else ""
         finally:
             self.watcher.close()
         if not detached:
             yield from self.watcher.prove_ended()
+        if stopped_by:  # not before the proof: a second signal may be thrown at whatever is yielded
+            yield Message(f"{stopped_by} while the run was being started", "warning", code="interrupted")
         if saved is not None:
             self.watcher.profiled = yield from merge_profile(self.watcher, saved)
         return detached
@@ -73,7 +75,7 @@ class Attempt:
     def start(self) -> Generator[Event, None, bool]:
         """Makes the directories, starts the keeper on the head and a guard on every host; False when one failed."""
         run_dirs, run = self.run_dirs, self.launch.run
-        head, keeper = self.launch.head.host, run_control.Keeper(self.launch.head.address)
+        head, keeper = self.launch.head.host, run_control.KeeperPort(self.launch.head.address)
         hosts = [run_dirs[plan.host].host for plan in self.launch.nodes]
 
         def prepare(link: Link, _: Emit) -> None:
@@ -94,8 +96,16 @@ class Attempt:
         if any(isinstance(result, Failure) for result in prepared.values()):
             return False
         self.watcher.begin()
+
+        def give_up(event: Event) -> bool:
+            """Where the head cannot even be reached again, the others do not wait for its keeper."""
+            if isinstance(event, HostFailed) and event.failure.host == head:
+                keeper.set_port(0)
+            return True
+
+        starting = run_on_hosts(self.context, hosts, "start guard", start, outcome=describe_outcome)
         try:
-            guards = yield from run_on_hosts(self.context, hosts, "start guard", start, outcome=describe_outcome)
+            guards = yield from run_nested(starting, give_up)
         finally:
             keeper.set_port(0)
         if not keeper.port:
