@@ -1,10 +1,11 @@
 """A relay in front of an SSH server that delays every byte, for benchmarks: latency without a network that has it.
 
-    python delay.py PORT TARGET_PORT MILLISECONDS FILE
+    python delay.py TARGET_PORT MILLISECONDS FILE
 
-Listens on all loopback addresses; who connects to 127.1.2.3 is relayed to TARGET_PORT there. Each direction is delayed
-by half of the time, so that a round trip takes all of it. FILE gets a line ``c`` for each connection and a line ``t``
-for each turn: bytes of the client that follow bytes of the server, which is what a round trip looks like from outside.
+Listens on a free port of all loopback addresses, and prints it; who connects to 127.1.2.3 is relayed to TARGET_PORT
+there. Each direction is delayed by half of the time, so that a round trip takes all of it. FILE gets a line ``c`` for
+each connection and a line ``t`` for each turn: bytes of the client that follow bytes of the server, which is what a
+round trip looks like from outside.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PIECE = 1 << 16
 
 
 async def main() -> None:
-    port, target, milliseconds, file = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+    target, milliseconds, file = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     record = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     tasks: set[asyncio.Task[None]] = set()
 
@@ -50,8 +51,8 @@ async def main() -> None:
             await relay(reader, writer)
         tasks.discard(task)
 
-    server = await asyncio.start_server(serve, "0.0.0.0", port, limit=1 << 20)
-    print("ready", flush=True)
+    server = await asyncio.start_server(serve, "0.0.0.0", 0, limit=1 << 20)
+    print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 

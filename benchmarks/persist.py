@@ -85,23 +85,23 @@ def open_road(ground: Ground, delay: int) -> Iterator[Road]:
     """The relay, and the files that lead through it. Ends the relay, and what holds connections through it."""
     place = ground.place / f"road{delay}"
     place.mkdir(mode=0o700)
-    port = ground.port + 1 + ROUND_TRIPS.index(delay)
-    known = place / "known_hosts"
-    known.write_text(ground.known_hosts.read_text().replace(f"]:{ground.port} ", f"]:{port} "))
-    hostfile = place / "hostfile"
-    text = ground.hostfile.read_text().replace(f"port={ground.port} ", f"port={port} ")
-    hostfile.write_text(text.replace(f"known_hosts={ground.known_hosts}", f"known_hosts={known}"))
-    words = [sys.executable, str(DELAY), str(port), str(ground.port), str(delay), str(place / "record")]
-    relay = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    road = Road(ground, hostfile, known, port, place)
-    try:
-        assert relay.stdout is not None
-        relay.stdout.readline()
-        yield road
-    finally:
-        disconnect(road)
-        relay.terminate()
-        relay.wait()
+    words = [sys.executable, str(DELAY), str(ground.port), str(delay), str(place / "record")]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as relay:
+        try:
+            assert relay.stdout is not None
+            port = int(relay.stdout.readline())
+            known = place / "known_hosts"
+            known.write_text(ground.known_hosts.read_text().replace(f"]:{ground.port} ", f"]:{port} "))
+            hostfile = place / "hostfile"
+            text = ground.hostfile.read_text().replace(f"port={ground.port} ", f"port={port} ")
+            hostfile.write_text(text.replace(f"known_hosts={ground.known_hosts}", f"known_hosts={known}"))
+            road = Road(ground, hostfile, known, port, place)
+            try:
+                yield road
+            finally:
+                disconnect(road)
+        finally:
+            relay.terminate()
 
 
 def disconnect(road: Road) -> None:
