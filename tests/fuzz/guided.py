@@ -24,9 +24,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.fuzz import corpus
 
-# libFuzzer's: https://llvm.org/docs/LibFuzzer.html#options. Its timeout goes by the clock, by which an input may wait
-# for minutes on a busy machine: it is for what no signal of Python's interrupts.
-LIMITS = ("-timeout=600", "-rss_limit_mb=2000", "-max_len=4096")
+# libFuzzer's: https://llvm.org/docs/LibFuzzer.html#options. Its times go by the clock, by which an input may wait for
+# minutes on a busy machine: they are for what no signal of Python's interrupts.
+LIMITS = ("-timeout=600", "-report_slow_units=600", "-rss_limit_mb=2000", "-max_len=4096")
 PATIENCE = 20.0  # seconds of CPU for one input
 TARGETS = "tests.fuzz.targets"
 ROOT = Path(__file__).resolve().parents[2]
