@@ -15,7 +15,7 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
+from ipexctl.model.links import NO_TALK, LinkError, Talk
 
 Answer = Callable[[Host, Command], Completed]
 Script = Answer | Mapping[str, Completed | bytes]
@@ -106,16 +106,10 @@ class FakeLink:
             self.commands.append(command)
         return self._answer(self._host, command)
 
-    def run(
-        self,
-        command: Command,
-        *,
-        on_output: Callable[[bytes], None] | None = None,
-        get_input: Callable[[], bytes] | None = None,
-    ) -> Completed:
-        said = self._completed(replace(command, stdin=get_input()) if get_input else command)
-        if on_output is not None:
-            on_output(said.out)
+    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
+        said = self._completed(replace(command, stdin=talk.get_input()) if talk.get_input else command)
+        if talk.on_output is not None:
+            talk.on_output(said.out)
         cut = len(said.out) > command.cap or len(said.err) > command.cap
         return Completed(said.status, said.out[: command.cap], said.err[: command.cap], said.truncated or cut)
 

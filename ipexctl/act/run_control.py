@@ -15,7 +15,7 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
-from ipexctl.model.links import Channel, Link, LinkError
+from ipexctl.model.links import Channel, Link, LinkError, Talk
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
@@ -61,7 +61,7 @@ def start_head(link: Link, site: RemoteRunDir, run: str, keeper: KeeperPort, on_
             on_listening()
 
     try:
-        done = link.run(site.build_command(Role.KEEPER, site.directory, BOTH, run=run), on_output=read_port)
+        done = link.run(site.build_command(Role.KEEPER, site.directory, BOTH, run=run), Talk(on_output=read_port))
     finally:
         keeper.set_port(0)
     if not keeper.port:
@@ -81,7 +81,7 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, keeper: KeeperPort) ->
         port = keeper.wait_for_port()
         return (KINDS.write(messages.KeeperListening(port)) if port else b"").ljust(messages.PORT_SIZE)
 
-    done = link.run(replace(command, late_input=messages.PORT_SIZE), get_input=write_port)
+    done = link.run(replace(command, late_input=messages.PORT_SIZE), Talk(get_input=write_port))
     if not keeper.port:
         return False
     _check_guard_answer(link, site, done, keeper)

@@ -7,6 +7,7 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import LinkError as LinkError
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import Record
 
 
 class Channel(Protocol):
@@ -25,6 +26,17 @@ class Channel(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class Talk(Record):
+    """``on_output`` gets each piece of a command's standard output as it comes; ``get_input`` is called once the
+    command is being started, and returns its `Command.late_input` bytes when they are known."""
+
+    on_output: Callable[[bytes], None] | None = None
+    get_input: Callable[[], bytes] | None = None
+
+
+NO_TALK = Talk()
+
+
 class Link(Protocol):
     """An open connection to one host. Methods may be used from several threads at once."""
 
@@ -34,18 +46,11 @@ class Link(Protocol):
     def notes(self) -> tuple[str, ...]:
         """Messages to the user on how the host was reached ("new host key recorded"), each shown once."""
 
-    def run(
-        self,
-        command: Command,
-        *,
-        on_output: Callable[[bytes], None] | None = None,
-        get_input: Callable[[], bytes] | None = None,
-    ) -> Completed:
+    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
         """Executes and waits. A non-zero status is a value. Raises `LinkError` (lost link, timeout); after a timeout
         the remote process is stopped, or the failure names it.
 
-        ``on_output`` gets each piece of standard output as it comes; ``get_input`` is called once the command is being
-        started, and returns its `Command.late_input` bytes when they are known."""
+        ``talk`` is what the command is told, and what is heard of it, before it ends."""
 
     def stream(self, command: Command) -> "Channel":
         """Starts and returns at once; ``command.stdin`` is written first and the input stays open."""

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from ipexctl.act.ssh import Links, LocalLink
 from ipexctl.act.ssh.holder import list_connections
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link
+from ipexctl.model.links import NO_TALK, Link, Talk
 from tests.contract.holders import holder_directory
 from tests.contract.sshd import Server, sshd
 from tests.fakes import FakeLink
@@ -62,8 +61,8 @@ class SharingLink:
         self._link = link
         self.host, self.notes, self.stream, self.close = link.host, link.notes, link.stream, link.close
 
-    def run(self, command: Command, **talk: Any) -> Completed:
-        return self._link.run(replace(command, brief=True), **talk)
+    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
+        return self._link.run(replace(command, brief=True), talk)
 
 
 @pytest.fixture(params=["fake", "local", "ssh", "shared", "persistent", "persistent and shared"])

@@ -15,7 +15,7 @@ import pytest
 
 from ipexctl.act.ssh import Links
 from ipexctl.model.commands import Command
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.links import Link, LinkError, Talk
 from tests.contract.sshd import sshd
 
 HOSTILE = (
@@ -82,14 +82,14 @@ def test_late_input_is_asked_for_while_the_command_runs(real_link: Link, tmp_pat
             time.sleep(0.01)
         return b"begun" if begun.exists() else b"never"
 
-    done = real_link.run(sh(f"touch {begun}; cat; echo .", late_input=5, timeout=60.0), get_input=get_input)
+    done = real_link.run(sh(f"touch {begun}; cat; echo .", late_input=5, timeout=60.0), Talk(get_input=get_input))
     assert done.out == b"begun.\n"
     assert real_link.run(sh("cat; echo next")).out == b"next\n"
 
 
 def test_late_input_of_another_size_stops_the_command(real_link: Link) -> None:
     with pytest.raises(ValueError, match="4 bytes of input in place of 5"):
-        real_link.run(sh("sleep 300", late_input=5, timeout=60.0), get_input=lambda: b"four")
+        real_link.run(sh("sleep 300", late_input=5, timeout=60.0), Talk(get_input=lambda: b"four"))
     assert real_link.run(sh("cat; echo next")).out == b"next\n"
 
 
@@ -102,7 +102,7 @@ def test_output_is_heard_while_the_command_runs(real_link: Link, tmp_path: Path)
             heard.touch()
 
     wait = f"echo a line; i=0; until [ -e {heard} ] || [ $i = 400 ]; do sleep 0.05; i=$((i + 1)); done; [ -e {heard} ]"
-    done = real_link.run(sh(f"{wait} && echo heard", timeout=60.0), on_output=hear)
+    done = real_link.run(sh(f"{wait} && echo heard", timeout=60.0), Talk(on_output=hear))
     assert (done.out, bytes(lines)) == (b"a line\nheard\n",) * 2
 
 

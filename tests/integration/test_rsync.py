@@ -22,7 +22,7 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, HostFailed, Message, Planned, Progress
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import Channel, LinkError
+from ipexctl.model.links import NO_TALK, Channel, LinkError, Talk
 from ipexctl.model.tasks import Sync
 from ipexctl.verbs.files.sync import sync
 from tests.contract.sshd import Server, sshd
@@ -377,7 +377,7 @@ class OneSession:
     def notes(self) -> tuple[str, ...]:
         return ()
 
-    def run(self, command: Command, **_: Any) -> Completed:
+    def run(self, command: Command, _: Talk = NO_TALK) -> Completed:
         raise AssertionError(command)
 
     def stream(self, command: Command) -> Channel:

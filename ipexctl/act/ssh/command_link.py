@@ -13,7 +13,7 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import Channel, Link, LinkError
+from ipexctl.model.links import NO_TALK, Channel, Link, LinkError, Talk
 from ipexctl.model.text import printable
 
 # After the command itself has ended, its outputs may be held open by a process it left in the background.
@@ -132,22 +132,16 @@ class CommandLink(Link, Generic[AnyChannel]):
         """The same for a command that is ``brief``, and is waited for."""
         return self._start_command(command, patience)
 
-    def run(
-        self,
-        command: Command,
-        *,
-        on_output: Callable[[bytes], None] | None = None,
-        get_input: Callable[[], bytes] | None = None,
-    ) -> Completed:
+    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
         deadline = time.monotonic() + command.timeout
         channel = self.start_command(command, min(command.timeout, _OPENING), is_run=True)
         try:
-            stdin = get_input() if get_input else command.stdin
-            if get_input and len(stdin) != command.late_input:
+            stdin = talk.get_input() if talk.get_input else command.stdin
+            if talk.get_input and len(stdin) != command.late_input:
                 raise ValueError(f"{len(stdin)} bytes of input in place of {command.late_input}")
             if time.monotonic() >= deadline:
                 raise _TimedOut
-            completed = _collect_output(channel, command, deadline, stdin, on_output)
+            completed = _collect_output(channel, command, deadline, stdin, talk.on_output)
         except _TimedOut:
             alive = self._stop_command(channel, 0.0)
             words = str(command)

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.hosts import Host
+from ipexctl.model.links import NO_TALK, Talk
 from ipexctl.protocol.paths import RUN_ENV
 from tests.unit.agent.runs import until
 
@@ -32,9 +32,9 @@ class CountingLink(LocalLink):
         super().__init__(HERE, env={"HOME": "/", "PATH": path})
         self.commands = 0
 
-    def run(self, command: Command, **talk: Any) -> Completed:
+    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
         self.commands += 1
-        return super().run(command, **talk)
+        return super().run(command, talk)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import stat
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
+from ipexctl.model.links import NO_TALK, LinkError, Talk
 from ipexctl.protocol.paths import AGENT, AGENTS, HOOKS, ROLE, RUNS, SHIM, SPEC, STDIN
 from tests.unit.agent.runs import SPEC as RUN
 
@@ -31,9 +30,9 @@ class CountingLink(LocalLink):
         self.sizes: list[int] = []
         self.cut = cut
 
-    def run(self, command: Command, **talk: Any) -> Completed:
+    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
         self.sizes.append(len(command.stdin))
-        return super().run(replace(command, stdin=command.stdin[: len(command.stdin) - self.cut]), **talk)
+        return super().run(replace(command, stdin=command.stdin[: len(command.stdin) - self.cut]), talk)
 
 
 @pytest.fixture
