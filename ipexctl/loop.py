@@ -1,5 +1,6 @@
 """The one loop: a command's events go to every sink, and the report made of them gives the exit code."""
 
+import gc
 import logging
 import os
 import select
@@ -181,6 +182,7 @@ class Console:
 
 def _run_with_debug_log(run: Callable[[Console, DebugLog], Exit]) -> Exit:
     """The exit code of ``run``, or of what ended it, which is printed. The traceback of a fault goes to the log."""
+    gc.freeze()  # what was imported lives to the end: nobody waits while it is looked through
     console = Console()
     console.interrupts.install()
 
@@ -291,7 +293,7 @@ class Delivery:
         prune_records(runs, KEPT, spare=[record.directory])
         self._sinks.insert(1, record)  # before the screen, which may be slow
         if report and self._verb in _RUNNING:
-            from ipexctl.verbs.run.report import PageSink
+            from ipexctl.verbs.run.page_sink import PageSink
 
             # After the screen: nobody waits for a page.
             self._sinks.append(PageSink(record.directory, runs.parent, self._warn, read_known_errors))

@@ -118,11 +118,12 @@ def _expand_mpirun_line(words: list[str]) -> list[str]:
 )
 def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, flags: RunFlags) -> Workflow:
     """Start a script with mpirun on all hosts. Every rank's output is shown."""
-    from ipexctl.decide.launch.emit import check_form
     from ipexctl.verbs.run.run import run
 
     inventory = hosts.read_inventory()
     if flags.emit:
+        from ipexctl.decide.launch.emit import check_form
+
         check_form(task, flags.emit)
     hosts.warnings += _find_misplaced_options(ctx, task.args)
     return run(task, inventory, context, os.environ, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)

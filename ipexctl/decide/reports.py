@@ -5,7 +5,6 @@ as failed; the order in which events of several hosts arrive does not change the
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from statistics import median
 
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, diagnose
 from ipexctl.model import events as e
@@ -297,6 +296,8 @@ class Folding:
         if self._run and self._run.title:
             # Messages that waited for us tell nothing of clocks, but that none is from the future.
             return dict.fromkeys([*self._delays, self._run.head], min([0.0, *self._delays.values()]))
+        from statistics import median  # with all that it imports, not before the end of a command
+
         middle = median(self._delays.values()) if self._delays else 0.0
         return {host: middle if abs(delay - middle) < _SAME_CLOCK else delay for host, delay in self._delays.items()}
 

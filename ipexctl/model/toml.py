@@ -3,13 +3,13 @@
 import sys
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
-
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The top-level table of a document. Raises `ValueError`."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
     table: dict[str, Any] = tomllib.loads(text)
     return table

@@ -245,6 +245,14 @@ def test_a_command_loads_nothing_that_it_does_not_use(words: str, heavy: set[str
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_a_run_needs_once_its_hosts_have_answered_is_not_imported_before() -> None:
+    """They are asked after these imports, and what follows is imported while they answer."""
+    late = ("ipexctl.verbs.run.prepare", "ipexctl.decide.launch.build", "ipexctl.decide.page.fold", "rich", "yaml")
+    code = f"import sys; import ipexctl.loop, ipexctl.verbs.run.run; print([n for n in {late} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 # flags and keys ---------------------------------------------------------------------------------------------------
 
 # The rest of a command's parameters say which hosts, how to connect and how to talk. They are no keys of a task.

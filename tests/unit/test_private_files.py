@@ -25,7 +25,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.tasks import Run
 from ipexctl.model.wheels import Lock
 from ipexctl.verbs.common.pages import save_doctor_record
-from ipexctl.verbs.run.run import find_start_notes
+from ipexctl.verbs.run.prepare import find_start_notes
 
 
 @pytest.fixture

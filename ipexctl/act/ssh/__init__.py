@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +51,7 @@ class Links:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._links: dict[_Key, LocalLink | SSHLink | MuxLink] = {}
+        self._ahead: set[_Key] = set()  # of links that nobody has opened yet
         self._settings: SSHSettings | None = None
         self._dialler: Dialler | None = None
         self._holders: Holders | None = None
@@ -59,13 +60,29 @@ class Links:
 
     def open(self, host: Host) -> Link:
         """The host's link; a new one if the last was lost or could not be made."""
-        key = (host.name, host.address, host.user, host.port, host.key)
+        key = _make_key(host)
         with self._lock:
             link = self._links.get(key)
-            if link is None or link.is_unusable:
+            failed_ahead = key in self._ahead and link is not None and link.has_failed  # told now, not tried again
+            self._ahead.discard(key)
+            if link is None or (link.is_unusable and not failed_ahead):
                 link = self._links[key] = self._make_link(host)
         link.connect_once()
         return link
+
+    def open_ahead(self, hosts: Iterable[Host]) -> None:
+        """Connects each in a thread of its own. Nothing is begun where a passphrase may be asked for, nor where
+        connections outlive the command: most are there already."""
+        if self.ask is not None or self.persist is not None:
+            return
+        for host in hosts:
+            key = _make_key(host)
+            with self._lock:
+                if host.is_local or key in self._links:
+                    continue
+                link = self._links[key] = self._make_link(host)
+                self._ahead.add(key)
+            threading.Thread(target=_connect_quietly, args=(link,), name=f"connect {host.name}", daemon=True).start()
 
     def close(self) -> None:
         """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one."""
@@ -127,6 +144,15 @@ class Links:
             return ""
         self._reasons.add(reason)
         return f"no persistent connection: {reason}"
+
+
+def _make_key(host: Host) -> _Key:
+    return host.name, host.address, host.user, host.port, host.key
+
+
+def _connect_quietly(link: "LocalLink | SSHLink | MuxLink") -> None:
+    with suppress(Exception):  # the link keeps it for who opens it
+        link.connect_once()
 
 
 def find_holder_directory(environ: Mapping[str, str], cache: Path) -> Path:

@@ -99,6 +99,11 @@ class CommandLink(Link, Generic[AnyChannel]):
         """It could not be connected, or was lost."""
         return self._error is not None or (self._connected and not self.alive)
 
+    @property
+    def has_failed(self) -> bool:
+        """It could not be connected."""
+        return self._error is not None
+
     def connect_once(self) -> None:
         """The first thread connects, others wait for it. Raises `LinkError` in all of them."""
         with self._connecting:

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 
 from ipexctl.act.context import Context
@@ -39,7 +40,7 @@ def probe_hosts(
     and ``workdir=``. ``timeout`` in seconds bounds each question to a host; all hosts resolve ``resolve_names``. The
     text that the facts were parsed from is put into ``bundles``. ``close_links`` closes each link after its answer, for
     commands that ask nothing more: hundreds need not stay open. Yields `FactsRead` per host."""
-    text, uarchs = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8"), load_uarchs()
+    text = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8")
 
     def probe_host(link: Link, emit: Emit) -> Facts | Failure:
         nonce = secrets.token_hex(16)
@@ -56,7 +57,7 @@ def probe_hosts(
             output = completed.get_tail(1)
             what = "the login shell did not run the probe" + (f": {printable(output)}" if output else "")
             return Failure(link.host.name, Kind.STEP, what, f"ssh {link.host.name} true", "no-probe")
-        facts = parse_facts(bundle, uarchs)
+        facts = parse_facts(bundle, load_uarchs())
         if facts.clock is not None:  # the host read it somewhere between the two times of the controller's
             facts = replace(facts, clock_offset=facts.clock - (begun + ended) / 2, clock_error=(ended - begun) / 2)
         emit(FactsRead(link.host.name, facts))
@@ -70,8 +71,9 @@ def probe_hosts(
     return (yield from run_on_hosts(context, inventory, "probe", probe_host, outcome=describe_outcome))
 
 
+@cache
 def load_uarchs() -> Uarchs:
-    """The table of microarchitectures, ``data/cpus.toml``."""
+    """The table of microarchitectures, ``data/cpus.toml``; read once, when the first host has answered."""
     return parse_uarchs(read_data("cpus.toml"))
 
 

@@ -18,7 +18,6 @@ from ipexctl.model.tasks import Run
 from ipexctl.protocol.messages import KillRun
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.verbs.common.nested import run_nested
-from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.watch import RunWatcher, wrap_internal_errors
 
 
@@ -57,7 +56,9 @@ class Attempt:
                 starting = False
                 if started:
                     detached = yield from self.watcher.follow()
-                if not detached:
+                if not detached and self.watcher.profile:
+                    from ipexctl.verbs.run.profile import fetch_profile
+
                     saved = yield from fetch_profile(self.watcher)
         except Interrupted as interrupted:
             self.watcher.interrupted = interrupted
@@ -69,6 +70,8 @@ class Attempt:
         if stopped_by:  # not before the proof: a second signal may be thrown at whatever is yielded
             yield Message(f"{stopped_by} while the run was being started", "warning", code="interrupted")
         if saved is not None:
+            from ipexctl.verbs.run.profile import merge_profile
+
             self.watcher.profiled = yield from merge_profile(self.watcher, saved)
         return detached
 

@@ -1,13 +1,11 @@
 """``ipexctl report``: the page of a saved run; and the page that each run leaves in its record."""
 
-import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_home
-from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.decide.page.fold import PageBuilder
 from ipexctl.decide.reports import Folding
@@ -18,16 +16,12 @@ from ipexctl.model.figures import read_figures
 from ipexctl.model.harmless import find_harmless
 from ipexctl.model.hints import advise
 from ipexctl.model.page import RunPage
-from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.masking import Masker
 from ipexctl.show.record import read_report
 from ipexctl.verbs.common.pages import check_destination, find_doctor_record, open_page, write_page
+from ipexctl.verbs.run.page_sink import PAGE, ReadErrors
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
-
-PAGE = "report.html"
-ReadErrors = Callable[[], KnownErrors]
-_log = logging.getLogger(__name__)
 
 
 def make_page_builder(known: ReadErrors) -> PageBuilder:
@@ -90,38 +84,3 @@ def read_page(directory: Path, state: Path, environ: Mapping[str, str], known: R
         raise UsageError(what, hint=advise("replay", printable(directory.name, 200)))
     report = replace(read_report(directory) or reports.report(), place=reports.place)
     return pages.build_page(report, find_doctor_record(state, pages.hosts))
-
-
-class PageSink:
-    """The sink that leaves `PAGE` in a run's record when the command ends. What it cannot do is one warning: a page
-    never fails a run. Events cost it what their lines cost to read; nothing is drawn before the end."""
-
-    def __init__(self, directory: Path, state: Path, warn: Callable[[str], None], known: ReadErrors = tuple) -> None:
-        self._directory, self._state, self._warn = directory, state, warn
-        self._builder: PageBuilder | None = make_page_builder(known)
-
-    def handle_event(self, stamped: Stamped) -> None:
-        if self._builder is None:
-            return
-        try:
-            self._builder.handle_event(stamped)
-        except Exception as error:
-            self._give_up(error)
-
-    def close(self, report: CommandReport | None = None) -> None:
-        builder, self._builder = self._builder, None
-        if builder is None or report is None or not builder.started:
-            return
-        try:
-            from ipexctl.show.page.render import render_run
-
-            page = builder.build_page(report, find_doctor_record(self._state, builder.hosts))
-            write_page(self._directory / PAGE, render_run(page))
-        except Exception as error:
-            self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
-        self._builder = None
-        _log.debug("the run's page could not be made", exc_info=error)
-        why = printable(str(error), 200) or type(error).__name__
-        self._warn(f"the run's page could not be made ({why}); the run is not affected")

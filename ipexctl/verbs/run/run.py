@@ -3,75 +3,20 @@
 The run belongs to its keeper on the head, and this command watches it: Ctrl-C is an order to the keeper, a closed
 terminal is not."""
 
-import logging
-import posixpath
-import secrets
-import socket
-import time
 from collections.abc import Generator, Mapping
-from dataclasses import replace
 from functools import partial
-from getpass import getuser
-from pathlib import Path
 
+from ipexctl.act.background_import import import_in_background
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_env_file, read_input, read_script, read_stdin
-from ipexctl.act.run_dir import RemoteRunDir
-from ipexctl.data import read_data
-from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
-from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers
-from ipexctl.decide.launch.build import identify_machines
-from ipexctl.decide.launch.emit import write_launch
-from ipexctl.decide.launch.environment import HostRuntime, parse_user_env
-from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
-from ipexctl.decide.planning.sync import choose_destination
-from ipexctl.decide.profile.steps import parse_profile_steps
-from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
-from ipexctl.decide.releases.framework_options import parse_options
-from ipexctl.decide.releases.runtime import build_runtime
-from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing_modules, find_doubtful_imports
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
+from ipexctl.model.errors import Exit, Failure
+from ipexctl.model.events import Answer, Ended, Event, Message, Planned, Started
 from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.json_values import Record
-from ipexctl.model.launch import Launch, Setting
-from ipexctl.model.links import LinkError
-from ipexctl.model.notes import Note
-from ipexctl.model.stack import MpiLauncher
-from ipexctl.model.tasks import Run, Sync
-from ipexctl.model.text import join_names, printable
-from ipexctl.model.toml import parse_toml
-from ipexctl.protocol.paths import RUNS
-from ipexctl.protocol.timings import Timings
-from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
-from ipexctl.verbs.common.nested import run_nested
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.tasks import Run
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.select import list_flags, suggest_limit
-from ipexctl.verbs.files.sync import resolve_directory, sync
-from ipexctl.verbs.run.attempt import Attempt, run_attempts
-
-_log = logging.getLogger(__name__)
-_PATIENCE = 20.0  # seconds: the first start of an interpreter from a cold network file system
-
-
-class Prepared(Record):
-    """What a launch is computed from: what was asked, the files read here, and what was found on every host."""
-
-    task: Run
-    inventory: Inventory
-    script: Path
-    settings: Mapping[str, Setting]  # the user's variables
-    config: accelerate.AccelerateConfig | None
-    facts: Mapping[str, Facts]
-    workdirs: Mapping[str, str]
-    interfaces: Mapping[str, InterfaceChoice]
-    launcher: MpiLauncher | None  # the hosts' own; None: that of the environment
-    timings: Timings
-    stdin: bytes  # of rank 0
-    notes: tuple[Note, ...]  # what the script will fail of
+from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.run.request import RunRequest, read_request
 
 
 def run(
@@ -86,218 +31,39 @@ def run(
     """Starts a script on all hosts and watches it to its proved end.
 
     ``environ`` is this machine's, for ``--pass-env``. ``dry`` ends after the plan; ``emit`` instead answers with the
-    launch written for another program, in ``text``. Raises `UsageError`."""
-    prepared = yield from prepare_run(task, inventory, context, environ, dry=dry, emit=emit)
+    launch written for another program, in ``text``. Raises `UsageError`, before the first event where this machine
+    alone can tell that something is wrong."""
+    request = read_request(task, environ, dry=dry, emit=emit)
+    context.declare_secrets(setting.value for setting in request.settings.values() if setting.secret)
+    context.links.open_ahead(inventory.hosts[: context.bound])
+    yield Started("run", request.script.name or task.script, inventory.names, place=list_flags(inventory, task.venv))
+    import_in_background("ipexctl.verbs.run.prepare")
+    probed = yield from probe_hosts(inventory, context, venv=task.venv)
+    yield from _launch(request, inventory, context, probed)
+
+
+def _launch(
+    request: RunRequest, inventory: Inventory, context: Context, probed: Mapping[str, Facts | Failure]
+) -> Generator[Event, None, None]:
+    from ipexctl.verbs.run.attempt import run_attempts
+    from ipexctl.verbs.run.prepare import format_launch, make_attempt, prepare_launch
+
+    prepared = yield from prepare_launch(request, inventory, probed, context)
     if prepared is None:
         yield Ended("run", Exit.OK)
         return
     attempt = make_attempt(prepared, context)
     launch = attempt.launch
-    if emit:
-        yield Answer(EmitAnswer(_write_launch(prepared, launch, emit), launch.public()))
+    if request.emit:
+        yield Answer(EmitAnswer(format_launch(prepared, launch, request.emit), launch.public()))
         yield Ended("run", Exit.OK)
         return
     yield Planned("run", str(launch), launch.public())
     for warning in launch.warnings:
         yield Message(str(warning), "warning", code=warning.code)
-    if dry:
+    if request.dry:
         yield Answer(RunPlanAnswer(str(launch), launch.public()))
         yield Ended("run", Exit.OK)
         return
     make_next = partial(make_attempt, prepared, context)
-    yield from run_attempts(attempt, make_next, task.restarts, task.min_hosts)
-
-
-def prepare_run(
-    task: Run, inventory: Inventory, context: Context, environ: Mapping[str, str], *, dry: bool, emit: str | None
-) -> Generator[Event, None, Prepared | None]:
-    """Reads the files on this machine, probes the hosts and sends the script; None where a host cannot take part.
-
-    Raises `UsageError` before the first event where the task contradicts itself or a file cannot be read."""
-    script = _find_script(task)
-    _check_restarts(task)
-    if task.profile:
-        parse_profile_steps(task.profile)
-    if emit and task.stdin is not None:
-        hint = "leave it out, and give rank 0 its input by the launcher's own option"
-        raise UsageError(f"--stdin does not fit --emit {emit}: nothing of it would be written", hint=hint)
-    instances.check_options(task)
-    mpi_launchers.parse_ports(task.port_range)
-    env_files = {name: read_env_file(name) for name in task.env_file}
-    settings = parse_user_env(task.env, env_files, task.pass_env, environ)
-    context.declare_secrets(setting.value for setting in settings.values() if setting.secret)
-    config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
-    yield Started("run", script.name or task.script, inventory.names, place=list_flags(inventory, task.venv))
-    facts = yield from _probe_environments(task, inventory, context)
-    if facts is None:
-        return None
-    identify_machines(inventory.hosts, facts, task.allow_duplicates)  # refused before anything is sent
-    workdirs = yield from _sync_script(task, script, inventory, context, facts, dry)
-    if workdirs is None:
-        return None
-    notes = () if "PYTHONPATH" in settings else _check_imports(task, script, inventory.head, facts, workdirs, context)
-    notes += find_start_notes(task, environ, facts, dry=dry)
-    wanted, asked_by = choose_mpi(task.mpi, facts)
-    launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
-    if isinstance(launcher, dict):  # some hosts have none
-        return None
-    interfaces, problems = select_interfaces(inventory, facts, task.iface)
-    for problem in problems.values():
-        raise problem
-    _log.debug("interfaces: %s; MPI of the hosts: %s; working directories: %s", interfaces, launcher, workdirs)
-    timings = read_timings_from_environ(environ)
-    return Prepared(
-        task, inventory, script, settings, config, facts, workdirs, interfaces, launcher, timings, stdin, notes
-    )
-
-
-def find_start_notes(
-    task: Run, environ: Mapping[str, str], facts: Mapping[str, Facts], *, dry: bool = False
-) -> tuple[Note, ...]:
-    """Warnings: sudo, and no hostfile's user, makes the ranks run as root; a plan does not read standard input."""
-    roots = [name for name, fact in facts.items() if "SUDO_UID" in environ and fact.user == "root"]
-    text = f"under sudo the login is root, and so are the ranks, on {join_names(roots, 3)}"
-    stdin = f"rank 0 reads {printable(task.stdin or '', 200)}, which is not looked at before the start"
-    unread = (Note("stdin", stdin),) if dry and task.stdin is not None else ()
-    return (*((Note("root", text),) if roots else ()), *unread)
-
-
-def _check_restarts(task: Run) -> None:
-    if task.restarts and task.detach:
-        hint = "leave out --detach; a detached run is not restarted"
-        raise UsageError("--restarts needs somebody who watches", hint=hint)
-    if task.min_hosts is not None and not task.restarts:
-        raise UsageError("--min-hosts says how to start again without a lost host", hint="add --restarts 1")
-
-
-def make_attempt(
-    prepared: Prepared, context: Context, restart: int = 0, without: frozenset[str] = frozenset()
-) -> Attempt:
-    """One attempt on all hosts but ``without``, with a name, a nonce and directories of its own, not started.
-
-    Raises `UsageError` where the ranks do not fit or the hosts cannot reach each other."""
-    task, now = prepared.task, context.clock()
-    name = f"{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
-    identity = Identity(secrets.token_hex(8), secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", now)
-    hosts = tuple(host for host in prepared.inventory if host.name not in without)
-    # A home directory may be shared by all hosts: each has a directory of its own in it.
-    runtimes = {host.name: _make_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
-    restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
-    script, settings = _get_remote_script(task, prepared.script), {**prepared.settings, **restarts}
-    config, options = prepared.config, parse_options(read_data("options.toml"))
-    launch = build_launch(task, name, identity.nonce, hosts, runtimes, script, settings, config=config, options=options)
-    launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
-    run_dirs = {
-        plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
-    }
-    host_specs = build_run_specs(launch, task, identity, prepared.timings)
-    return Attempt(task, launch, identity, run_dirs, host_specs, context, prepared.stdin)
-
-
-def _write_launch(prepared: Prepared, launch: Launch, form: str) -> str:
-    """The launch as ``--emit`` writes it."""
-    installed, options = prepared.facts[launch.head.host].installed, parse_options(read_data("options.toml"))
-    packages, settings = installed.packages if installed else {}, prepared.settings
-    values = {name: setting.value for name, setting in settings.items()}
-    config = accelerate.make_run_config(launch, prepared.config, packages, values)
-    text, _ = accelerate.write_config(config, packages.get("accelerate", "1.15.0"), options)
-    return write_launch(launch, form, read_data("emit.j2"), text)
-
-
-def _find_script(task: Run) -> Path:
-    """The script's path on this machine; of a module, which is found from the current directory, that directory."""
-    if task.launcher == "module":
-        base = Path(*task.script.split("."))
-        if not base.with_suffix(".py").is_file() and not (base / "__main__.py").is_file():
-            reasons = [f"neither {base}.py nor {base}/__main__.py is below {Path.cwd()}"]
-            hint = "start ipexctl in the directory that holds it"
-            raise UsageError(f"the module {task.script} does not exist", reasons=reasons, hint=hint)
-        return Path()
-    script = Path(task.script)
-    if not script.is_file():
-        what = f"{task.script} is {'a directory' if script.is_dir() else 'not a regular file'}"
-        what = what if script.exists() else f"the script {task.script} does not exist"
-        raise UsageError(what, hint="give the path of a Python file on this machine")
-    return script
-
-
-def _read_accelerate_config(task: Run, emit: str | None) -> accelerate.AccelerateConfig | None:
-    """The configuration given for Accelerate. What is written for other programs starts mpirun as those do."""
-    if task.accelerate_config is None:
-        return None
-    if task.launcher != "accelerate":
-        hint = "add --launcher accelerate"
-        raise UsageError("--accelerate-config is read with --launcher accelerate only", hint=hint)
-    config = accelerate.read_config(read_input(task.accelerate_config).text, task.accelerate_config)
-    return replace(config, hostfile="") if emit else config
-
-
-def _get_remote_script(task: Run, script: Path) -> str:
-    """The script's path below the working directory on hosts. Without ``--sync`` it is what the user wrote if a working
-    directory is given or the path is absolute."""
-    as_written = not task.sync and (task.workdir is not None or script.is_absolute())
-    return task.script if as_written or task.launcher == "module" else script.name
-
-
-def _probe_environments(
-    task: Run, inventory: Inventory, context: Context
-) -> Generator[Event, None, dict[str, Facts] | None]:
-    """The facts of all hosts; None unless every host answers and holds the same environment, as install made it."""
-    results = yield from probe_hosts(inventory, context, venv=task.venv)
-    facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
-    failures = find_unhealthy_envs(facts)
-    for failure in failures:
-        yield HostFailed(failure)
-    bad = [name for name in inventory.names if name not in facts or name in {failure.host for failure in failures}]
-    if 0 < len(bad) < len(inventory):
-        yield Message(f"nothing was started; {suggest_limit(bad)}", "warning", code="not-started")
-    return None if bad else facts
-
-
-def _sync_script(
-    task: Run, script: Path, inventory: Inventory, context: Context, facts: Mapping[str, Facts], dry: bool
-) -> Generator[Event, None, dict[str, str] | None]:
-    """Sends the script's directory to every host; each host's working directory, None where one has not got it."""
-    if not task.sync or dry:
-        folder = resolve_directory(script).name
-        paths = {host.name: choose_destination(task.workdir, host, folder) for host in inventory}
-        return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
-    results = yield from run_nested(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
-    workdirs = {host: workdir for host, workdir in results.items() if isinstance(workdir, str)}
-    return workdirs if len(workdirs) == len(inventory) else None
-
-
-def _check_imports(
-    task: Run, script: Path, head: Host, facts: Mapping[str, Facts], workdirs: Mapping[str, str], context: Context
-) -> tuple[Note, ...]:
-    """A warning of modules that the script certainly imports and the environment lacks. Its interpreter on the head is
-    asked only about names that are not known to be there."""
-    if task.launcher == "module":
-        base = Path(*task.script.split("."))
-        script = base / "__main__.py" if base.is_dir() else base.with_suffix(".py")
-    installed, table = facts[head.name].installed, ImportTable(**parse_toml(read_data("imports.toml")))
-    lines = find_doubtful_imports(*read_script(script), installed.packages, table) if installed else {}
-    if not lines or installed is None or installed.marker is None:
-        return ()
-    directory = posixpath.join(workdirs[head.name], posixpath.dirname(_get_remote_script(task, script)))
-    words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, directory, *lines)
-    try:
-        missing = context.links.open(head).run(Command(words, timeout=_PATIENCE)).text.split()
-    except LinkError:  # the start says more of it
-        return ()
-    lines = {name: line for name, line in lines.items() if name in missing}
-    ipex = accelerate.has_ipex(installed.packages)
-    return describe_missing_modules(lines, task.script, table, format_install_command(facts[head.name]), ipex)
-
-
-def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:
-    """What one host is given; ``directory`` is the name of the run's directory on it."""
-    task, facts = prepared.task, prepared.facts[host.name]
-    assert facts.installed is not None  # or `prepare_run` had refused the host
-    python = build_runtime(facts.installed.marker)
-    if prepared.launcher is not None:
-        with_ccl = task.backend in {"auto", "ccl"} and bool(python.module)
-        python = mpi_launchers.switch_launcher(python, prepared.launcher, ccl=with_ccl)
-    return HostRuntime(
-        facts, prepared.interfaces[host.name], python, f"{facts.home}/{RUNS}/{directory}", prepared.workdirs[host.name]
-    )
+    yield from run_attempts(attempt, make_next, request.task.restarts, request.task.min_hosts)

@@ -16,7 +16,8 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.show.masking import Masker
 from ipexctl.verbs.common.pages import find_doctor_record
 from ipexctl.verbs.run.manage import find_watcher
-from ipexctl.verbs.run.report import ReadErrors, make_page_builder
+from ipexctl.verbs.run.page_sink import ReadErrors
+from ipexctl.verbs.run.report import make_page_builder
 
 _LEAST = 2.0  # seconds between two drawings, for any number of viewers
 _SHARE = 5  # and at least so many times as long as the last one took

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ipexctl.decide.checks.network import InterfaceChoice
-from ipexctl.decide.launch import build_launch, mpi_launchers
+from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.launch.build import build_launch
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.facts import Core, Facts, Installed, Interface

@@ -25,7 +25,8 @@ from ipexctl.show.page.drawings import choose_scale, list_ticks
 from ipexctl.show.page.render import render_run
 from ipexctl.show.record import Record
 from ipexctl.verbs.common.pages import write_page
-from ipexctl.verbs.run.report import PAGE, PageSink, read_page
+from ipexctl.verbs.run.page_sink import PAGE, PageSink
+from ipexctl.verbs.run.report import read_page
 from tests.unit.page.runs import EVIL, KINDS, fold_page, make_doctor, make_run
 from tests.unit.show.streams import START, fold, names
 

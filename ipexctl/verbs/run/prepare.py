@@ -1,0 +1,218 @@
+"""From the facts of all hosts to a launch: environments are compared, the script is sent, MPI and interfaces chosen.
+
+A module of its own, imported while the hosts answer: nothing of it is needed before."""
+
+import logging
+import posixpath
+import secrets
+import socket
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from getpass import getuser
+from pathlib import Path
+
+from ipexctl.act.context import Context
+from ipexctl.act.inputs import read_script
+from ipexctl.act.run_dir import RemoteRunDir
+from ipexctl.data import read_data
+from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
+from ipexctl.decide.launch import accelerate, mpi_launchers
+from ipexctl.decide.launch.build import build_launch, identify_machines
+from ipexctl.decide.launch.emit import write_launch
+from ipexctl.decide.launch.environment import HostRuntime
+from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
+from ipexctl.decide.planning.sync import choose_destination
+from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
+from ipexctl.decide.releases.framework_options import parse_options
+from ipexctl.decide.releases.runtime import build_runtime
+from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing_modules, find_doubtful_imports
+from ipexctl.model.commands import Command
+from ipexctl.model.errors import Failure
+from ipexctl.model.events import Event, HostFailed, Message
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import Record
+from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.links import LinkError
+from ipexctl.model.notes import Note
+from ipexctl.model.stack import MpiLauncher
+from ipexctl.model.tasks import Run, Sync
+from ipexctl.model.text import join_names, printable
+from ipexctl.model.toml import parse_toml
+from ipexctl.protocol.paths import RUNS
+from ipexctl.protocol.timings import Timings
+from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
+from ipexctl.verbs.common.nested import run_nested
+from ipexctl.verbs.common.select import suggest_limit
+from ipexctl.verbs.files.sync import resolve_directory, sync
+from ipexctl.verbs.run.attempt import Attempt
+from ipexctl.verbs.run.request import RunRequest
+
+_log = logging.getLogger(__name__)
+_PATIENCE = 20.0  # seconds: the first start of an interpreter from a cold network file system
+
+
+class Prepared(Record):
+    """What a launch is computed from: what was asked, and what was found on every host."""
+
+    request: RunRequest
+    inventory: Inventory
+    facts: Mapping[str, Facts]
+    workdirs: Mapping[str, str]
+    interfaces: Mapping[str, InterfaceChoice]
+    launcher: MpiLauncher | None  # the hosts' own; None: that of the environment
+    timings: Timings
+    notes: tuple[Note, ...]  # what the script will fail of
+
+    @property
+    def task(self) -> Run:
+        return self.request.task
+
+
+def prepare_launch(
+    request: RunRequest, inventory: Inventory, probed: Mapping[str, Facts | Failure], context: Context
+) -> Generator[Event, None, Prepared | None]:
+    """Sends the script and looks for what the launch needs; None where a host cannot take part.
+
+    ``probed``: the facts of each host, or why there are none. Raises `UsageError` where the hosts do not fit what was
+    asked."""
+    task = request.task
+    facts = yield from _select_healthy_hosts(inventory, probed)
+    if facts is None:
+        return None
+    identify_machines(inventory.hosts, facts, task.allow_duplicates)  # refused before anything is sent
+    workdirs = yield from _sync_script(request, inventory, context, facts)
+    if workdirs is None:
+        return None
+    notes = (
+        () if "PYTHONPATH" in request.settings else _check_imports(request, inventory.head, facts, workdirs, context)
+    )
+    notes += find_start_notes(task, request.environ, facts, dry=request.dry)
+    wanted, asked_by = choose_mpi(task.mpi, facts)
+    launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
+    if isinstance(launcher, dict):  # some hosts have none
+        return None
+    interfaces, problems = select_interfaces(inventory, facts, task.iface)
+    for problem in problems.values():
+        raise problem
+    _log.debug("interfaces: %s; MPI of the hosts: %s; working directories: %s", interfaces, launcher, workdirs)
+    timings = read_timings_from_environ(request.environ)
+    return Prepared(request, inventory, facts, workdirs, interfaces, launcher, timings, notes)
+
+
+def _select_healthy_hosts(
+    inventory: Inventory, probed: Mapping[str, Facts | Failure]
+) -> Generator[Event, None, dict[str, Facts] | None]:
+    """The facts of all hosts; None unless every host answers and holds the same environment, as install made it."""
+    facts = {host: result for host, result in probed.items() if isinstance(result, Facts)}
+    failures = find_unhealthy_envs(facts)
+    for failure in failures:
+        yield HostFailed(failure)
+    bad = [name for name in inventory.names if name not in facts or name in {failure.host for failure in failures}]
+    if 0 < len(bad) < len(inventory):
+        yield Message(f"nothing was started; {suggest_limit(bad)}", "warning", code="not-started")
+    return None if bad else facts
+
+
+def find_start_notes(
+    task: Run, environ: Mapping[str, str], facts: Mapping[str, Facts], *, dry: bool = False
+) -> tuple[Note, ...]:
+    """Warnings: sudo, and no hostfile's user, makes the ranks run as root; a plan does not read standard input."""
+    roots = [name for name, fact in facts.items() if "SUDO_UID" in environ and fact.user == "root"]
+    text = f"under sudo the login is root, and so are the ranks, on {join_names(roots, 3)}"
+    stdin = f"rank 0 reads {printable(task.stdin or '', 200)}, which is not looked at before the start"
+    unread = (Note("stdin", stdin),) if dry and task.stdin is not None else ()
+    return (*((Note("root", text),) if roots else ()), *unread)
+
+
+def make_attempt(
+    prepared: Prepared, context: Context, restart: int = 0, without: frozenset[str] = frozenset()
+) -> Attempt:
+    """One attempt on all hosts but ``without``, with a name, a nonce and directories of its own, not started.
+
+    Raises `UsageError` where the ranks do not fit or the hosts cannot reach each other."""
+    request, task, now = prepared.request, prepared.task, context.clock()
+    name = f"{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
+    identity = Identity(secrets.token_hex(8), secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", now)
+    hosts = tuple(host for host in prepared.inventory if host.name not in without)
+    # A home directory may be shared by all hosts: each has a directory of its own in it.
+    runtimes = {host.name: _make_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
+    restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
+    script, settings = _get_remote_script(task, request.script), {**request.settings, **restarts}
+    config, options = request.config, parse_options(read_data("options.toml"))
+    launch = build_launch(task, name, identity.nonce, hosts, runtimes, script, settings, config=config, options=options)
+    launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
+    run_dirs = {
+        plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
+    }
+    host_specs = build_run_specs(launch, task, identity, prepared.timings)
+    return Attempt(task, launch, identity, run_dirs, host_specs, context, request.stdin)
+
+
+def format_launch(prepared: Prepared, launch: Launch, form: str) -> str:
+    """The launch as ``--emit`` writes it."""
+    installed, options = prepared.facts[launch.head.host].installed, parse_options(read_data("options.toml"))
+    packages, settings = installed.packages if installed else {}, prepared.request.settings
+    values = {name: setting.value for name, setting in settings.items()}
+    config = accelerate.make_run_config(launch, prepared.request.config, packages, values)
+    text, _ = accelerate.write_config(config, packages.get("accelerate", "1.15.0"), options)
+    return write_launch(launch, form, read_data("emit.j2"), text)
+
+
+def _get_remote_script(task: Run, script: Path) -> str:
+    """The script's path below the working directory on hosts. Without ``--sync`` it is what the user wrote if a working
+    directory is given or the path is absolute."""
+    as_written = not task.sync and (task.workdir is not None or script.is_absolute())
+    return task.script if as_written or task.launcher == "module" else script.name
+
+
+def _sync_script(
+    request: RunRequest, inventory: Inventory, context: Context, facts: Mapping[str, Facts]
+) -> Generator[Event, None, dict[str, str] | None]:
+    """Sends the script's directory to every host; each host's working directory, None where one has not got it."""
+    task, script = request.task, request.script
+    if not task.sync or request.dry:
+        folder = resolve_directory(script).name
+        paths = {host.name: choose_destination(task.workdir, host, folder) for host in inventory}
+        return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
+    results = yield from run_nested(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
+    workdirs = {host: workdir for host, workdir in results.items() if isinstance(workdir, str)}
+    return workdirs if len(workdirs) == len(inventory) else None
+
+
+def _check_imports(
+    request: RunRequest, head: Host, facts: Mapping[str, Facts], workdirs: Mapping[str, str], context: Context
+) -> tuple[Note, ...]:
+    """A warning of modules that the script certainly imports and the environment lacks. Its interpreter on the head is
+    asked only about names that are not known to be there."""
+    task, script = request.task, request.script
+    if task.launcher == "module":
+        base = Path(*task.script.split("."))
+        script = base / "__main__.py" if base.is_dir() else base.with_suffix(".py")
+    installed, table = facts[head.name].installed, ImportTable(**parse_toml(read_data("imports.toml")))
+    lines = find_doubtful_imports(*read_script(script), installed.packages, table) if installed else {}
+    if not lines or installed is None or installed.marker is None:
+        return ()
+    directory = posixpath.join(workdirs[head.name], posixpath.dirname(_get_remote_script(task, script)))
+    words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, directory, *lines)
+    try:
+        missing = context.links.open(head).run(Command(words, timeout=_PATIENCE)).text.split()
+    except LinkError:  # the start says more of it
+        return ()
+    lines = {name: line for name, line in lines.items() if name in missing}
+    ipex = accelerate.has_ipex(installed.packages)
+    return describe_missing_modules(lines, task.script, table, format_install_command(facts[head.name]), ipex)
+
+
+def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:
+    """What one host is given; ``directory`` is the name of the run's directory on it."""
+    task, facts = prepared.task, prepared.facts[host.name]
+    assert facts.installed is not None  # or `prepare_launch` had refused the host
+    python = build_runtime(facts.installed.marker)
+    if prepared.launcher is not None:
+        with_ccl = task.backend in {"auto", "ccl"} and bool(python.module)
+        python = mpi_launchers.switch_launcher(python, prepared.launcher, ccl=with_ccl)
+    return HostRuntime(
+        facts, prepared.interfaces[host.name], python, f"{facts.home}/{RUNS}/{directory}", prepared.workdirs[host.name]
+    )
