@@ -49,6 +49,7 @@ def sync(
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
+    context.links.open_ahead(inventory.hosts[: context.bound])
     title = f"{printable(str(root), 200)} to {pluralize(len(inventory), 'host')}"
     yield Started("sync", title, inventory.names, place=list_flags(inventory, None))
     if tree.skipped:
