@@ -421,10 +421,15 @@ def read_report(directory: Path) -> CommandReport | None:
 def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:
     """Removes the oldest finished records until ``keep`` are left; returns those removed.
 
-    A record without a report may belong to a command that is still going on: it stays."""
+    A record without a report may belong to a command that is still going on: it stays. Every command that acts waits
+    for this, so that reports are not read."""
     spared = {path.resolve() for path in spare}
     every = list_saved_runs(runs)
-    old = [path for path in every[: max(len(every) - keep, 0)] if path.resolve() not in spared and read_report(path)]
+    old = [
+        path
+        for path in every[: max(len(every) - keep, 0)]
+        if path.resolve() not in spared and (path / REPORT).is_file()
+    ]
     removed = []
     for path in old:
         with suppress(OSError):
