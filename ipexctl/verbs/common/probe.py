@@ -1,11 +1,13 @@
 """Probing hosts: one exchange per host, all hosts at once; the first step of every command that needs their facts."""
 
 import secrets
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
+from ipexctl.act.background import begin_in_background
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.data import read_data
@@ -33,16 +35,21 @@ def probe_hosts(
     resolve_names: Sequence[str] = (),
     bundles: dict[str, ProbeOutput] | None = None,
     close_links: bool = False,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Generator[Event, None, dict[str, Facts | Failure]]:
     """The facts of every host, or why there are none, by name in the order of the inventory.
 
     ``venv`` and ``workdir`` are paths on the hosts (absolute, or from ``~/``); by default those of the host's ``venv=``
     and ``workdir=``. ``timeout`` in seconds bounds each question to a host; all hosts resolve ``resolve_names``. The
     text that the facts were parsed from is put into ``bundles``. ``close_links`` closes each link after its answer, for
-    commands that ask nothing more: hundreds need not stay open. Yields `FactsRead` per host."""
+    commands that ask nothing more: hundreds need not stay open. ``meanwhile`` is called in the background once a host
+    is connected (logins come first: they need the interpreter). Yields `FactsRead` per host."""
+    first = threading.Lock()
     text = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8")
 
     def probe_host(link: Link, emit: Emit) -> Facts | Failure:
+        if meanwhile and first.acquire(blocking=False):
+            begin_in_background(meanwhile)
         nonce = secrets.token_hex(16)
         own = link.host.vars
         paths = {"venv": venv or own.get("venv") or VENV, "workdir": workdir or own.get("workdir", "")}

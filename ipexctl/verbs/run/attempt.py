@@ -88,8 +88,13 @@ class Attempt:
             run_dir = run_dirs[link.host.name]
             if link.host.name != head:
                 return run_control.start_guard(link, run_dir, run, keeper)
+
+            def on_listening() -> None:
+                emit(StepEnded(head, "start keeper"))
+                self.watcher.begin()
+
             emit(StepStarted(head, "start keeper"))
-            run_control.start_head(link, run_dir, run, keeper, lambda: emit(StepEnded(head, "start keeper")))
+            run_control.start_head(link, run_dir, run, keeper, on_listening)
             return True
 
         def describe_outcome(started: bool) -> tuple[StepOutcome, str]:
@@ -98,7 +103,6 @@ class Attempt:
         prepared = yield from run_on_hosts(self.context, hosts, "prepare", prepare)
         if any(isinstance(result, Failure) for result in prepared.values()):
             return False
-        self.watcher.begin()
 
         def give_up(event: Event) -> bool:
             """Where the head cannot even be reached again, the others do not wait for its keeper."""

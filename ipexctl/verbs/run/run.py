@@ -6,7 +6,6 @@ terminal is not."""
 from collections.abc import Generator, Mapping
 from functools import partial
 
-from ipexctl.act.background_import import import_in_background
 from ipexctl.act.context import Context
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit, Failure
@@ -37,9 +36,15 @@ def run(
     context.declare_secrets(setting.value for setting in request.settings.values() if setting.secret)
     context.links.open_ahead(inventory.hosts[: context.bound])
     yield Started("run", request.script.name or task.script, inventory.names, place=list_flags(inventory, task.venv))
-    import_in_background("ipexctl.verbs.run.prepare")
-    probed = yield from probe_hosts(inventory, context, venv=task.venv)
+    probed = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
     yield from _launch(request, inventory, context, probed)
+
+
+def _load_what_follows() -> None:
+    import ipexctl.verbs.run.prepare  # noqa: F401
+    from ipexctl.act.agent import compute_agent_id
+
+    compute_agent_id()
 
 
 def _launch(
