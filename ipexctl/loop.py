@@ -1,6 +1,5 @@
 """The one loop: a command's events go to every sink, and the report made of them gives the exit code."""
 
-import gc
 import logging
 import os
 import select
@@ -182,7 +181,6 @@ class Console:
 
 def _run_with_debug_log(run: Callable[[Console, DebugLog], Exit]) -> Exit:
     """The exit code of ``run``, or of what ended it, which is printed. The traceback of a fault goes to the log."""
-    gc.freeze()  # what was imported lives to the end: nobody waits while it is looked through
     console = Console()
     console.interrupts.install()
 
