@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.model.errors import Exit
+from ipexctl.model.events import Event
 from ipexctl.model.hosts import Inventory
 from tests import wheels
 from tests.cluster import Cluster
@@ -196,14 +197,22 @@ def test_killed_at_any_moment_of_the_switch_all_hosts_have_the_old_environment_o
     found: list[str] = []
     with serving(Index([*map(wheels.torch, versions), *OTHERS])) as index:
         assert site.play(index, torch=versions[0]).exit == Exit.OK
-        begun: list[float] = []
-        site.on_event = lambda event: begun.append(time.monotonic()) if getattr(event, "step", "") == "mark" else None
+        begun: dict[str, float] = {}
+
+        def note_step(event: Event) -> None:
+            begun.setdefault(getattr(event, "step", ""), time.monotonic())
+
+        site.on_event = note_step
         assert site.play(index, torch=versions[1]).exit == Exit.OK
-        whole = time.monotonic() - begun[0]
+        decided, whole = begun["tidy"] - begun["mark"], time.monotonic() - begun["mark"]
         for turn in range(times):
             (old,) = {works(site.cluster, host) for host in names}
             (new,) = {*versions} - {old}
-            moment = max(0.001, whole * (turn + parts.random()) / times)  # one in each part of it
+            # In turns a moment up to the decision and one behind it, one in each part of either time. The controller is
+            # held for the first, since it decides in milliseconds.
+            share = 2 * (turn // 2 + parts.random()) / times
+            moment = decided * share if turn % 2 == 0 else decided + (whole - decided) * share
+            moment = max(0.001, moment) if turn else 0.0
             status = struck(site, index, new, ("StepStarted", "mark", -moment), "controller")
             free_of_installers(site.cluster)
             now = {works(site.cluster, host) for host in names}
