@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RunRequest(Record):
-    """What was asked. ``dry``: nothing is started; ``emit``: the form in which a launch is written for another program."""
+    """What was asked. ``dry``: nothing is started; ``emit``: the form of a launch that is written for others."""
 
     task: Run
     script: Path  # on this machine; of a module the directory in which it lies
