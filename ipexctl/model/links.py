@@ -50,7 +50,7 @@ class Link(Protocol):
         """Executes and waits. A non-zero status is a value. Raises `LinkError` (lost link, timeout); after a timeout
         the remote process is stopped, or the failure names it.
 
-        ``talk`` is what the command is told, and what is heard of it, before it ends."""
+        ``talk`` gives input to the command, and receives its output, before it ends."""
 
     def stream(self, command: Command) -> "Channel":
         """Starts and returns at once; ``command.stdin`` is written first and the input stays open."""

@@ -46,7 +46,7 @@ def test_a_host_that_was_connected_ahead_is_connected_once(counting: Server) -> 
         assert count(counting) == 1
 
 
-def test_what_failed_ahead_is_told_when_the_host_is_opened_and_then_tried_again(
+def test_what_failed_ahead_is_raised_when_the_host_is_opened_and_then_tried_again(
     counting: Server, tmp_path: Path
 ) -> None:
     with closing(Links(known_hosts=tmp_path / "none", config=None)) as links:

@@ -1,8 +1,8 @@
 """The controller, the installer on a host, or both die (SIGKILL) at one point of an install after the other.
 
 What was installed before goes on working on every host, and the next install needs no hand. Only wheels are doubles.
-Each point is met once, every time by another death, and 8 moments of the switch; in `make drills` each by all three,
-and 20 moments.
+Each point is met once, every time by another death, and 8 moments of the switch between two that are held; in `make
+drills` each by all three, and 20 moments.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Links:
         key = _make_key(host)
         with self._lock:
             link = self._links.get(key)
-            failed_ahead = key in self._ahead and link is not None and link.has_failed  # told now, not tried again
+            failed_ahead = key in self._ahead and link is not None and link.has_failed  # raised below, not tried again
             self._ahead.discard(key)
             if link is None or (link.is_unusable and not failed_ahead):
                 link = self._links[key] = self._make_link(host)

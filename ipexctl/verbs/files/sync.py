@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.fanout import Emit, connect_ahead, run_on_hosts
 from ipexctl.act.inputs import expand_home
 from ipexctl.act.transfer import rsync
 from ipexctl.act.transfer import send as transfer
@@ -49,7 +49,7 @@ def sync(
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
-    context.links.open_ahead(inventory.hosts[: context.bound])
+    connect_ahead(context, inventory)
     title = f"{printable(str(root), 200)} to {pluralize(len(inventory), 'host')}"
     yield Started("sync", title, inventory.names, place=list_flags(inventory, None))
     if tree.skipped:

@@ -24,7 +24,7 @@ class PageSink:
     """Leaves `PAGE` in a run's record when the command ends. What it cannot do is one warning: a page never fails a
     run. Events cost it what their lines cost to read; nothing is drawn before the end.
 
-    What reads events is imported when a rank is heard of: before that, somebody waits for the run to start."""
+    What reads events is imported with the first event of a rank: before that, somebody waits for the run to start."""
 
     def __init__(self, directory: Path, state: Path, warn: Callable[[str], None], known: ReadErrors = tuple) -> None:
         self._directory, self._state, self._warn, self._known = directory, state, warn, known

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping
 from functools import partial
 
 from ipexctl.act.context import Context
+from ipexctl.act.fanout import connect_ahead
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.events import Answer, Ended, Event, Message, Planned, Started
@@ -34,7 +35,7 @@ def run(
     alone can tell that something is wrong."""
     request = read_request(task, environ, dry=dry, emit=emit)
     context.declare_secrets(setting.value for setting in request.settings.values() if setting.secret)
-    context.links.open_ahead(inventory.hosts[: context.bound])
+    connect_ahead(context, inventory)
     yield Started("run", request.script.name or task.script, inventory.names, place=list_flags(inventory, task.venv))
     probed = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
     yield from _launch(request, inventory, context, probed)
