@@ -1,11 +1,12 @@
 # What a host does to receive files. POSIX sh with find, tar, mv; run as: sh -c TEXT NAME VERB DIRECTORY ...
 #   look  DIR              state of DIR: absolute path, node name, "mark" or "", the mark, then one record per entry
-#   place DIR PART [OLD..] unpacks a tar stream from stdin into DIR/PART, then moves its files into DIR, each by rename
+#   place DIR PART [OLD..] unpacks a tar stream from stdin into DIR/PART, then moves its files into DIR, each by rename;
+#                          a "record" in it (rsync(1), BATCH MODE) is applied to the old files first
 #   merge DIR PART [OLD..] the same, but first makes DIR/PART/delta and says its name: files put there go along, if the
 #                          stream has their names in "merged" and their checksum in "sum"
 #   have  DIR NAME SHA     sizes of NAME ("-" if its hash differs or it is absent) and of its unfinished part
 #   append DIR NAME SHA N  appends stdin to the part, from byte N on; moves it to NAME if its hash is SHA
-# Ends 0, or 3 with one line on stderr: what is wrong and where.
+# Ends 0, or 3 with one line on stderr: what is wrong and where; 4 if a record does not fit the old files.
 umask 077
 LC_ALL=C
 export LC_ALL
@@ -140,6 +141,17 @@ place | merge)
     fail "cannot unpack in $dir: $(printf '%s\n' "$said" | head -n 1)"
   }
   [ -f "$part/whole" ] || fail "the transfer was cut"
+  applied=
+  if [ -f "$part/record" ]; then # what rsync has sent to another host; nobody's aliases in the home directory
+    said=$(
+      cd "$part" && mkdir -m 700 delta && cd delta || exit
+      HOME=/nonexistent
+      exec rsync --read-batch=../record --checksum-choice=xxh128 --relative --no-implied-dirs --times --perms --ignore-times --copy-dest=../.. ./ \
+        2>&1 </dev/null >/dev/null
+    ) || { printf '%s\n' "$said" | head -n 1 >&2 && exit 4; }
+    rm -f "$part/record" # before all is written to disk
+    applied=yes
+  fi
   cd "$part/tree" || fail "the transfer was cut"
   if [ -f ../merged ]; then
     read -r count sum <../sum
@@ -148,7 +160,10 @@ place | merge)
     else
       said=$(cd ../delta && xargs -0 cat -- <../merged 2>/dev/null | cksum)
     fi
-    { [ "$said" = "$sum" ] && [ -z "$(find ../delta -type l)" ]; } || fail "what rsync brought is not what was sent"
+    if [ "$said" != "$sum" ] || [ -n "$(find ../delta -type l)" ]; then
+      [ ! "$applied" ] || exit 4 # rsync leaves out files that it cannot make of these old ones, and ends with 0
+      fail "what rsync brought is not what was sent"
+    fi
   fi
   check_directory .
   if [ -f ../to_delete ]; then

@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,136 @@ def test_a_source_that_changes_meanwhile_is_named_and_nothing_takes_effect(
         assert "data/big" in failed(events).what
         assert picture(there) == before
         assert soon(lambda: not debris(there))
+
+
+# -- several hosts with the same old files -----------------------------------------------------------------------------
+
+
+class Hosts:
+    """Three hosts on one sshd, with a directory each and an rsync that writes down how it is called."""
+
+    def __init__(self, tmp_path: Path, server: Server, log: Path) -> None:
+        self.places = [tmp_path / f"there{number}" for number in range(3)]
+        self._tmp_path, self._server, self._log = tmp_path, server, log
+
+    def push(self, source: Path, **keys: Any) -> list[Event]:
+        self._log.write_text("")
+        hosts = [replace(over_ssh(self._server, self._server.port, place), name=place.name) for place in self.places]
+        links = Links(known_hosts=known(self._server, self._server.port, self._tmp_path), config=None)
+        return carried(Sync(source=str(source), **keys), Inventory(tuple(hosts)), links)[1]
+
+    def count_rsyncs(self) -> tuple[int, int]:
+        """How many times rsync was run on a host: to talk to the local one, and to apply a record."""
+        words = self._log.read_text().split()
+        return words.count("--server"), words.count("--read-batch=../record")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    log = tmp_path / "log"
+    before = getattr(request, "param", "")
+    script = f'#!/bin/sh\necho "$@" >>{log}\n{before}\nexec {shutil.which("rsync")} "$@"\n'
+    (tmp_path / "sshd").mkdir()
+    with sshd(tmp_path / "sshd", env={"PATH": str(toolbox(tmp_path / "bin", script))}) as server:
+        yield Hosts(tmp_path, server, log)
+
+
+def test_the_changes_are_computed_once_for_hosts_with_the_same_old_files(hosts: Hosts, source: Path) -> None:
+    hosts.push(source)
+    assert hosts.count_rsyncs() == (0, 0)
+    change(source / "data" / "big", MB)
+    (source / "data" / "big").chmod(0o755)
+    (source / "new.py").write_text("new")
+    events = hosts.push(source)
+    assert hosts.count_rsyncs() == (1, 2)
+    assert not warnings(events)
+    assert {detail.partition("(rsync saved 6.")[0] for _, detail in said(events).values()} == {"2 files, 7.6 MiB "}
+    for place in hosts.places:
+        assert picture(place) == picture(source)
+        found = (place / "data" / "big").stat()
+        assert (stat.S_IMODE(found.st_mode), int(found.st_mtime)) == (
+            0o700,
+            int((source / "data" / "big").stat().st_mtime),
+        )
+        assert debris(place) == []
+        steps = [event for event in events if isinstance(event, Progress) and event.host == place.name]
+        assert [step.done for step in steps] == sorted(step.done for step in steps)
+        assert steps[-1].done == steps[-1].total
+    assert set(said(hosts.push(source)).values()) == {("ok", "nothing to do")}
+
+
+def test_new_files_and_hard_names_of_several_hosts_arrive_by_rsync(hosts: Hosts, source: Path) -> None:
+    for name in ("two words", "new\nline", "-rf", "$(touch pwned)", "'", "record", "漢字"):
+        (source / f"d{name}").mkdir()
+        (source / f"d{name}" / name).write_text(name)
+    for _ in range(2):
+        events = hosts.push(source, transfer="rsync")
+        assert hosts.count_rsyncs() == (3, 0) or hosts.count_rsyncs() == (1, 2)
+        assert not warnings(events)
+        assert [picture(place) for place in hosts.places] == [picture(source)] * 3
+        for path in [*source.rglob("d*/*")]:
+            with path.open("a") as file:
+                file.write("more")
+    assert hosts.count_rsyncs() == (1, 2)
+
+
+def test_a_host_whose_old_file_only_looks_the_same_gets_the_new_one(hosts: Hosts, source: Path) -> None:
+    hosts.push(source)
+    for number, place in enumerate(hosts.places):  # each differs where the others do not
+        before = (place / "data" / "big").stat()
+        with (place / "data" / "big").open("r+b") as file:
+            file.seek(number * MB)
+            file.write(bytes(MB))
+        os.utime(place / "data" / "big", ns=(before.st_atime_ns, before.st_mtime_ns))
+    change(source / "data" / "big", 1000)
+    events = hosts.push(source)
+    assert hosts.count_rsyncs() == (3, 2)
+    assert not warnings(events)
+    assert set(said(events)) == {"there0", "there1", "there2"}
+    assert [picture(place) for place in hosts.places] == [picture(source)] * 3
+    assert not [debris(place) for place in hosts.places if debris(place)]
+
+
+def test_hosts_with_different_old_files_are_sent_the_changes_each(hosts: Hosts, source: Path) -> None:
+    hosts.push(source)
+    os.utime(hosts.places[0] / "data" / "big", (1, 1))
+    change(source / "data" / "big", 1000)
+    hosts.push(source)
+    assert hosts.count_rsyncs() == (2, 1)
+    assert [picture(place) for place in hosts.places] == [picture(source)] * 3
+
+
+def test_a_record_nearly_as_large_as_the_file_is_not_applied(hosts: Hosts, source: Path) -> None:
+    hosts.push(source)
+    (source / "data" / "big").write_bytes(random.Random(9).randbytes(8 * MB))
+    assert not warnings(hosts.push(source))
+    assert hosts.count_rsyncs() == (3, 0)
+    assert [picture(place) for place in hosts.places] == [picture(source)] * 3
+
+
+@pytest.mark.parametrize("hosts", ['case "$*" in *xxh128*) echo "unknown checksum" >&2; exit 4 ;; esac'], indirect=True)
+def test_an_old_rsync_on_the_hosts_works_without_a_record(hosts: Hosts, source: Path) -> None:
+    hosts.push(source)
+    change(source / "data" / "big", 1000)
+    events = hosts.push(source, transfer="rsync")
+    assert not warnings(events)
+    assert hosts.count_rsyncs() == (4, 0)
+    assert [picture(place) for place in hosts.places] == [picture(source)] * 3
+
+
+@pytest.mark.parametrize("hosts", ['case "$*" in *read-batch*) kill -9 $PPID; exit 1 ;; esac'], indirect=True)
+def test_hosts_that_die_while_they_apply_a_record_keep_the_old_file(hosts: Hosts, source: Path) -> None:
+    hosts.push(source)
+    before = picture(source)
+    change(source / "data" / "big", 1000)
+    events = hosts.push(source)
+    failures = [event.failure for event in events if isinstance(event, HostFailed)]
+    assert len(failures) == 2
+    pictures = [picture(place) for place in hosts.places if place.name not in {each.host for each in failures}]
+    assert pictures == [picture(source)]
+    for failure in failures:
+        [place] = [place for place in hosts.places if place.name == failure.host]
+        assert hashlib.sha256((place / "data" / "big").read_bytes()).hexdigest() == before[b"data/big"][1]
 
 
 # -- a side that has no rsync, or a bad one ----------------------------------------------------------------------------

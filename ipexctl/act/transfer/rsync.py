@@ -42,6 +42,7 @@ _OPTIONS = (
     "--no-whole-file",
     f"--timeout={PATIENCE:.0f}",
 )
+_RECORDED_CHECKSUM = "--checksum-choice=xxh128"  # in batch mode rsync chooses MD5, which takes ten times as long
 # The old versions, relative to the private directory: read, never written.
 _SENDING = ("--copy-dest=../..", "--", "./", "host:.")
 _RECEIVING = ("--copy-dest=..", "--copy-links", "--", "host:./", "./")
@@ -56,11 +57,21 @@ def find_rsync() -> str | None:
     return shutil.which("rsync")
 
 
-def send_files(link: Link, root: Path, names: Sequence[str], into: str, sent: Callable[[int], None]) -> None:
+def send_files(
+    link: Link,
+    root: Path,
+    names: Sequence[str],
+    into: str,
+    sent: Callable[[int], None],
+    *,
+    record: Path | None = None,
+) -> None:
     """Sends the files ``names`` of ``root`` into the directory ``into`` on the host, two levels below the old versions.
+    With ``record`` writes what is sent to this file (absolute), for `remote/receive_tree.sh`.
 
     Calls ``sent`` with the number of bytes of each write. Raises `RsyncError`, or `LinkError` for a lost connection."""
-    _run_rsync(link, root, names, into, _SENDING, sent=sent)
+    words = _SENDING if record is None else (f"--write-batch={record}", _RECORDED_CHECKSUM, *_SENDING)
+    _run_rsync(link, root, names, into, words, sent=sent)
 
 
 def receive_files(

@@ -31,6 +31,8 @@ _CHUNK = 1 << 20  # bytes per write to the link
 _PROGRESS_INTERVAL = 0.1  # seconds between two progress events of one host
 _BRIEF = 2 << 20  # bytes of a tar stream up to which it goes through the host's shared shell, which takes it as a whole
 _TRIES = 3
+UNFIT_RECORD = "unfit-record"  # the code of a host's failure: its old files are not those that were recorded
+_UNFIT_STATUS = 4  # of receive_tree.sh, for the same
 _SLOWEST = 2000.0  # bytes a second that the input of a script arrives with at least
 
 
@@ -70,7 +72,8 @@ def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old:
     ``own`` names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If
     ``archive`` raises, the host's files are unchanged. A function is called with a private directory on the host
     (absolute), two levels below ``directory``. Files that rsync has written there are installed with those of the
-    stream, if the stream contains their names (``merged``) and checksum (``sum``)."""
+    stream, if the stream contains their names (``merged``) and checksum (``sum``). So are those that the host's rsync
+    makes of the old ones and of a ``record`` in the stream; a record that does not fit raises `UNFIT_RECORD`."""
     if callable(archive):
         return _stream_to_script(
             link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [TREE_END])
@@ -252,7 +255,8 @@ def make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
     lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
     what = printable(lines[-1], 200) if lines else f"the host's shell ended with status {status}"
     full = "No space left" in what or "no space left" in what
-    return _make_step_error(link, what, "no-space" if full else "refused-there")
+    code = UNFIT_RECORD if status == _UNFIT_STATUS else "refused-there"
+    return _make_step_error(link, what, "no-space" if full else code)
 
 
 def _make_step_error(link: Link, what: str, code: str) -> LinkError:

@@ -16,6 +16,7 @@ from ipexctl.model.trees import Entry, Tree
 _CACHED = 32 << 20  # bytes of small files held in memory for all hosts
 _SMALL = 1 << 20  # bytes up to which a file is small
 _CHUNK = 1 << 20
+_SUMMED = 1 << 16  # bytes summed at once: what is larger than 128 KiB is new memory from the kernel for each piece
 _SHOWN = 20  # paths named in one error
 
 
@@ -104,7 +105,7 @@ class Packer:
         self._tree = tree
         self._packed_trees: dict[tuple[Entry, ...], list[bytes | Entry]] = {}
         self._sums: dict[tuple[Entry, ...], bytes] = {}
-        self._lock = threading.Lock()
+        self._lock, self._sums_lock = threading.Lock(), threading.Lock()
 
     def pack(
         self, entries: tuple[Entry, ...], *, manifest: bytes, to_delete: Sequence[str], by_rsync: Sequence[Entry] = ()
@@ -124,20 +125,31 @@ class Packer:
                 yield from self._read_padded(piece)
         if by_rsync:
             yield build_tar_file("merged", _format_xargs_input([entry.path for entry in by_rsync]), 0o600)
-            yield build_tar_file("sum", self._sum_files(tuple(by_rsync)), 0o600)
+            yield build_tar_file("sum", self.sum_files(tuple(by_rsync)), 0o600)
         if to_delete:
             yield build_tar_file("to_delete", _format_xargs_input(to_delete), 0o600)
         yield build_tar_file("mark", manifest, 0o600)
         if changed := find_changed_paths(self._tree, (*entries, *by_rsync)):
             raise SourceChangedError(changed)
 
-    def _sum_files(self, entries: tuple[Entry, ...]) -> bytes:
-        """How many files, and the line that cksum prints for their contents, one after the other."""
-        with self._lock:
+    def pack_record(self, path: Path) -> Iterator[bytes]:
+        """The record of a transfer by rsync in the tar stream, in pieces: it comes before what `pack` makes."""
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            yield build_tar_header("record", size=size)
+            while chunk := file.read(_CHUNK):
+                yield chunk
+        yield bytes(-size % 512)
+
+    def sum_files(self, entries: tuple[Entry, ...]) -> bytes:
+        """How many files, and the line that cksum prints for their contents, one after the other; they are read once.
+
+        Raises `SourceChangedError`."""
+        with self._sums_lock:
             if entries not in self._sums:
                 checksum = Cksum()
                 for entry in entries:
-                    for chunk in self._read_file(entry):
+                    for chunk in self._read_file(entry, _SUMMED):
                         checksum.update(chunk)
                 self._sums[entries] = b"%d " % len(entries) + checksum.format_line()
             return self._sums[entries]
@@ -173,8 +185,9 @@ class Packer:
         yield from self._read_file(entry)
         yield bytes(-entry.size % 512)
 
-    def _read_file(self, entry: Entry) -> Iterator[bytes]:
-        """The contents of a file, exactly as long as when the tree was read. Raises `SourceChangedError`."""
+    def _read_file(self, entry: Entry, size: int = _CHUNK) -> Iterator[bytes]:
+        """The contents of a file in pieces of ``size``, exactly as long as when the tree was read. Raises
+        `SourceChangedError`."""
         left = entry.size
         try:
             # Without following a link: the file may have been replaced by one since.
@@ -184,7 +197,7 @@ class Packer:
         with os.fdopen(handle, "rb", buffering=0) as file:
             if _compute_change_stamp(os.fstat(file.fileno())) != entry.stamp:
                 raise SourceChangedError([entry.path])
-            while left and (chunk := file.read(min(_CHUNK, left))):
+            while left and (chunk := file.read(min(size, left))):
                 left -= len(chunk)
                 yield chunk
         if left:

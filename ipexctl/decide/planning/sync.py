@@ -60,6 +60,7 @@ class SyncPlan(Record):
     blocked: tuple[str, ...] = ()
     needs_manifest: bool = False  # no usable one yet: it is written even if nothing is sent
     by_rsync: tuple[Entry, ...] = ()  # those of ``send`` that go by rsync
+    old_files: tuple[object, ...] = ()  # what the host has in their places: equal for hosts with the same old files
     previous_source: str = ""  # another directory, of which the destination was a copy
 
     @property
@@ -236,13 +237,20 @@ def choose_rsync_files(
         return plan
     if mode == "rsync":
         if remote_tree.rsync:
-            return replace(plan, by_rsync=tuple(files))
+            return _assign_to_rsync(plan, remote_tree, files)
         return SyncPlan(plan.path, blocked=(*plan.blocked, "there is no rsync, or no cksum, on the host"))
     if is_local or not (local_rsync and remote_tree.rsync):
         return plan
     remotes = {entry: remote_tree.entries.get(entry.path) for entry in files}
     saved = {entry: min(entry.size, old.size) for entry, old in remotes.items() if old and old.kind == "f"}
-    return replace(plan, by_rsync=select_for_rsync(saved))
+    return _assign_to_rsync(plan, remote_tree, select_for_rsync(saved))
+
+
+def _assign_to_rsync(plan: SyncPlan, remote_tree: RemoteTree, files: Sequence[Entry]) -> SyncPlan:
+    """Files are taken to be the same by rsync's own quick check (rsync(1)): size and time."""
+    remotes = [(entry.path, remote_tree.entries.get(entry.path)) for entry in files]
+    old_files = tuple((path, old and (old.kind, old.size, old.mtime)) for path, old in remotes)
+    return replace(plan, by_rsync=tuple(files), old_files=old_files)
 
 
 T = TypeVar("T")

@@ -1,8 +1,7 @@
 """``ipexctl sync``: copies a directory to all hosts; sends only what has changed."""
 
-import hashlib
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from ipexctl.act.context import Context
@@ -11,8 +10,7 @@ from ipexctl.act.inputs import expand_home
 from ipexctl.act.transfer import rsync
 from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
-from ipexctl.act.transfer.send import ProgressReporter
-from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, find_changed_paths, read_tree
+from ipexctl.act.transfer.source_tree import read_tree
 from ipexctl.decide.planning import diff
 from ipexctl.decide.planning import sync as planning
 from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
@@ -23,11 +21,11 @@ from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
-from ipexctl.model.text import format_size, pluralize, printable
-from ipexctl.model.trees import Entry, Tree
+from ipexctl.model.text import pluralize, printable
+from ipexctl.model.trees import Tree
 from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.files.tree_sender import STEP, TreeSender, make_transfer_name
 
-_STEP = "sync"
 _IGNORE = ".ipexctlignore"  # patterns of the project itself, read from the top of the source
 
 
@@ -61,7 +59,7 @@ def sync(
     )
     failures = {name: failure for name, failure in remote_trees.items() if isinstance(failure, Failure)}
     plans: dict[str, SyncPlan] = {}
-    sender = _make_transfer_name(tree).partition("-")[0]
+    sender = make_transfer_name(tree).partition("-")[0]
     for host in inventory:
         if isinstance(remote_tree := remote_trees[host.name], RemoteTree):
             stale = planning.find_stale_directories(remote_tree, sender, _is_other_process)
@@ -107,55 +105,14 @@ def _send_trees(
     task: tasks.Sync, tree: Tree, plans: dict[str, SyncPlan], reachable: Sequence[Host], context: Context
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Sends each host its changed files; does not contact hosts that are up to date."""
-    packer, manifest = Packer(tree), planning.format_manifest(tree)
     outdated = [host for host in reachable if not plans[host.name].is_empty]
     for host in reachable:
         if plans[host.name].is_empty:
-            yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
-
-    def send_tree(link: Link, emit: Emit) -> str | Failure:
-        plan = plans[link.host.name]
-        progress = ProgressReporter(link.host.name, _STEP, plan.size, emit)
-        saved = 0
-
-        def pack(rsynced: tuple[Entry, ...]) -> Iterator[bytes]:
-            """The tar stream of all files but those."""
-            done = set(rsynced)
-            entries = tuple(entry for entry in plan.send if entry not in done) if done else plan.send
-            pieces = packer.pack(entries, manifest=manifest, to_delete=plan.to_delete, by_rsync=rsynced)
-            return progress.count_chunks(pieces)
-
-        def pack_stream(into: str) -> Iterator[bytes]:
-            """Sends large files by rsync, then yields the tar stream of the others."""
-            nonlocal saved
-            rsynced = plan.by_rsync
-            try:
-                rsync.send_files(link, tree.root, [entry.path for entry in rsynced], into, progress.add_bytes)
-            except rsync.RsyncError as why:
-                if changed := find_changed_paths(tree, rsynced):
-                    raise SourceChangedError(changed) from None
-                if task.transfer == "rsync":
-                    raise
-                emit(Message(f"{why}; sent without rsync", "warning", link.host.name, "no-rsync"))
-                rsynced = ()
-            else:
-                whole = sum(entry.size for entry in rsynced)
-                saved = max(0, whole - progress.done)
-                progress.done = whole
-            yield from pack(rsynced)
-
-        try:
-            archive = pack_stream if plan.by_rsync else pack(())
-            transfer.install_tree(link, plan.path, archive, own=_make_transfer_name(tree), old=plan.parts)
-            progress.report(always=True)
-        except rsync.RsyncError as why:
-            return Failure(link.host.name, Kind.STEP, str(why), code="rsync")
-        except SourceChangedError as change:
-            names = ", ".join(printable(path) for path in change.paths[:5])
-            return Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
-        return plan.summary() + (f" (rsync saved {format_size(saved)})" if saved else "")
-
-    return (yield from run_on_hosts(context, outdated, _STEP, send_tree, outcome=lambda summary: ("changed", summary)))
+            yield StepEnded(host.name, STEP, "ok", plans[host.name].summary())
+    with TreeSender(tree, {host.name: plans[host.name] for host in outdated}, task.transfer) as sender:
+        return (
+            yield from run_on_hosts(context, outdated, STEP, sender.send, outcome=lambda summary: ("changed", summary))
+        )
 
 
 def _report_differences(
@@ -227,11 +184,6 @@ def _read_ignore_file(root: Path) -> list[str]:
         return (root / _IGNORE).read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
-
-
-def _make_transfer_name(tree: Tree) -> str:
-    """The name of this sync's private directories on the hosts: a hash of the source, and the process id."""
-    return f"{hashlib.sha256(os.fsencode(tree.origin)).hexdigest()[:12]}-{os.getpid()}"
 
 
 def _is_other_process(pid: int) -> bool:
