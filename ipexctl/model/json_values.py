@@ -182,7 +182,7 @@ def _read_value(hint: Any, value: Any) -> Any:
         return tuple(_read_value(inner[0], item) for item in value)
     if origin is Mapping and isinstance(value, dict):
         return {key: _read_value(inner[1], item) for key, item in value.items()}
-    if origin is None and issubclass(hint, JsonRecord) and isinstance(value, dict):
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
         hints = get_type_hints(hint)
         read = ((name, key) for name, key, _, _ in _list_json_fields(hint) if key in value)
         return hint(**{name: _read_value(hints[name], value[key]) for name, key in read})

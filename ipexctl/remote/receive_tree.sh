@@ -8,8 +8,8 @@
 #   append DIR NAME SHA N  appends stdin to the part, from byte N on; moves it to NAME if its hash is SHA
 # Ends 0, or 3 with one line on stderr: what is wrong and where; 4 if a record does not fit the old files.
 umask 077
-LC_ALL=C
-export LC_ALL
+LC_ALL=C TZ=UTC0 # without TZ find asks for /etc/localtime three times for each file
+export LC_ALL TZ
 CDPATH=
 verb=$1 dir=$2
 shift 2

@@ -10,6 +10,7 @@ from operator import is_
 from typing import Any
 
 from ipexctl.model import events as e
+from ipexctl.model.facts import Facts
 from ipexctl.model.text import SECRET_NAME, looks_secret, strip_credentials
 
 MASK = "***"
@@ -113,8 +114,8 @@ class Masker:
         """The value itself where nothing in it is masked."""
         if isinstance(value, str):
             return self._mask_known_text(value)
-        if value is None or isinstance(value, int | float):
-            return value
+        if value is None or isinstance(value, int | float | Facts):
+            return value  # facts as in `FactsRead`: each has hundreds of values
         if isinstance(value, bytes):
             if _may_hold_secret(value):
                 value = _PRINTED.sub(MASK.encode(), value)

@@ -1,4 +1,5 @@
-"""The marker of an environment is read without pydantic, and takes and refuses what pydantic does."""
+"""Records of ours are read without pydantic, which takes and refuses the same: the marker of an environment, and what
+doctor reported."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipexctl.model.json_values import parse_json, read_record, to_json
+from ipexctl.model.page import DoctorRecord
 from ipexctl.model.stack import InstallMarker, MpiLayout, StackMpi, StackSummary
+from tests.unit.page.runs import make_doctor
 
 MARKER = InstallMarker(
     id="0123",
@@ -69,5 +72,28 @@ def test_a_marker_is_read_as_pydantic_reads_it(path: tuple[str, ...], new: objec
     assert read(text, pydantic=False) == read(text, pydantic=True)
 
 
+DOCTOR = make_doctor(("a", "b"))
+DOCTOR_PATHS = [(name,) for name in to_json(DOCTOR)] + [("speed", name) for name in to_json(DOCTOR.speed)]
+
+
+@given(st.sampled_from(DOCTOR_PATHS), st.just(...) | JSON)
+@example(("findings",), [{"code": "SSH001", "level": "error", "hosts": [], "title": "a", "action": False}])
+@example(("findings",), [{"code": "SSH001", "level": "worse", "hosts": [], "title": "a"}])
+@example(("speed",), None)
+@example(("speed", "missed"), {"a": "busy"})
+def test_what_doctor_reported_is_read_as_pydantic_reads_it(path: tuple[str, ...], new: object) -> None:
+    written = to_json(DOCTOR)
+    change(written, path, new)
+    text = json.dumps(written)
+    results = []
+    for parse in (read_record, lambda kind, text: parse_json(kind, text, strict=True)):
+        try:
+            results.append(parse(DoctorRecord, text))
+        except ValueError:
+            results.append(None)
+    assert results[0] == results[1]
+
+
 def test_what_is_written_is_read_back() -> None:
     assert read_record(InstallMarker, json.dumps(to_json(MARKER))) == MARKER
+    assert read_record(DoctorRecord, json.dumps(to_json(DOCTOR))) == DOCTOR

@@ -87,7 +87,7 @@ class Links:
     def close(self) -> None:
         """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one."""
         with self._lock:
-            links, self._links = list(self._links.values()), {}
+            links, self._links = [link for link in self._links.values() if not link.is_closed], {}
         threads = [threading.Thread(target=link.close, name="close link", daemon=True) for link in links]
         for thread in threads:
             thread.start()

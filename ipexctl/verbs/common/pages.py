@@ -10,7 +10,7 @@ from ipexctl.decide.page.cluster import choose_doctor_record, make_doctor_record
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Message
-from ipexctl.model.json_values import parse_json, to_json
+from ipexctl.model.json_values import read_record, to_json
 from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import printable
 from ipexctl.show.event_json import dump_ascii_json
@@ -67,6 +67,6 @@ def find_doctor_record(state: Path, hosts: Iterable[str]) -> DoctorRecord | None
 
 def _read_record(path: Path) -> DoctorRecord | None:
     try:
-        return parse_json(DoctorRecord, path.read_bytes())
+        return read_record(DoctorRecord, path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
