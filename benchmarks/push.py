@@ -53,9 +53,9 @@ def main() -> None:
             (source / f"pkg{i % 10}/module{i}.py").write_bytes(chance.randbytes(5000))
 
         def empty() -> None:
-            """Gives the hosts new directories. The old ones are removed at the end only: for some time ext4 does not use the
-            inodes of removed files again, and looks at each of them for every new file (`recently_deleted` in
-            fs/ext4/ialloc.c), which took longer than the push."""
+            """Gives the hosts new directories. The old ones are removed at the end only: for some time ext4 does not
+            use the inodes of removed files again, and looks at each of them for every new file (`recently_deleted`
+            in fs/ext4/ialloc.c), which took longer than the push."""
             if there.exists():
                 there.rename(ground.place / f"old-hosts-{next(numbers)}")
             there.mkdir(mode=0o700)

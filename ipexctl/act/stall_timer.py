@@ -9,10 +9,11 @@ PATIENCE = 60.0  # seconds a host may take to answer, or a transfer may rest
 
 
 class StallTimer(AbstractContextManager["StallTimer"]):
-    """Calls ``stop`` once when it was not ``reset`` for too long; ``stalled`` tells so afterwards."""
+    """Calls ``stop`` once when it was not ``reset`` for ``patience`` seconds; ``stalled`` tells so afterwards."""
 
     def __init__(self, stop: Callable[[], None], patience: float = PATIENCE) -> None:
         self._stop = stop
+        self.patience = patience
         self._until = time.monotonic() + patience
         self._over = threading.Event()
         self.stalled = False
@@ -23,6 +24,7 @@ class StallTimer(AbstractContextManager["StallTimer"]):
 
     def reset(self, patience: float = PATIENCE) -> None:
         """It goes on; the next sign of life is due in ``patience`` seconds."""
+        self.patience = patience
         self._until = time.monotonic() + patience
 
     def _run_timer_thread(self) -> None:

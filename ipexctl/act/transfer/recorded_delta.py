@@ -32,8 +32,12 @@ class RecordedDelta:
 
     def end_turn(self, *, complete: bool | None) -> None:
         """For `Recording` only."""
-        self._usable = complete and self.path.stat().st_size * _WORTH <= self._size
-        self._turn.release()
+        try:
+            self._usable = complete and self.path.stat().st_size * _WORTH <= self._size
+        except OSError:  # removed meanwhile
+            self._usable = False
+        finally:
+            self._turn.release()
 
 
 class Recording(AbstractContextManager["Recording"]):

@@ -34,6 +34,7 @@ _TRIES = 3
 UNFIT_RECORD = "unfit-record"  # the code of a host's failure: its old files are not those that were recorded
 _UNFIT_STATUS = 4  # of receive_tree.sh, for the same
 _SLOWEST = 2000.0  # bytes a second that the input of a script arrives with at least
+_SLOWEST_DISK = 20e6  # bytes a second that a host makes files of old ones with at least, and reads and stores them
 
 
 def send_file(
@@ -66,24 +67,28 @@ def send_file(
     raise _make_step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
 
 
-def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old: Sequence[str] = ()) -> str:
+def install_tree(
+    link: Link, directory: str, archive: Archive, *, own: str, old: Sequence[str] = (), rebuilt: int = 0
+) -> str:
     """Unpacks a tar stream (in pieces, with names ``tree/…``) into ``directory`` and returns its absolute path.
 
     ``own`` names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If
     ``archive`` raises, the host's files are unchanged. A function is called with a private directory on the host
     (absolute), two levels below ``directory``. Files that rsync has written there are installed with those of the
     stream, if the stream contains their names (``merged``) and checksum (``sum``). So are those that the host's rsync
-    makes of the old ones and of a ``record`` in the stream; a record that does not fit raises `UNFIT_RECORD`."""
+    makes of the old ones and of a ``record`` in the stream; a record that does not fit raises `LinkError` with
+    the code `UNFIT_RECORD`. ``rebuilt`` is how many bytes of files come in either way: the host gets time for them."""
+    patience = PATIENCE + rebuilt / _SLOWEST_DISK
     if callable(archive):
-        return _stream_to_script(
-            link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [TREE_END])
-        )
+        words = ("merge", directory, PART + own, *old)
+        return _stream_to_script(link, words, lambda into: chain(archive(into), [TREE_END]), patience)
     words = ("place", directory, PART + own, *old)
     pieces = chain(archive, [TREE_END])
     beginning = _read_up_to(pieces, _BRIEF)
     if len(beginning) > _BRIEF:
-        return _stream_to_script(link, words, chain([beginning], pieces))
-    return os.fsdecode(_run_receive_script(link, *words, stdin=beginning).out).removesuffix("\n")
+        return _stream_to_script(link, words, chain([beginning], pieces), patience)
+    completed = _run_receive_script(link, *words, stdin=beginning, patience=patience)
+    return os.fsdecode(completed.out).removesuffix("\n")
 
 
 def list_tree(link: Link, directory: str) -> bytes:
@@ -160,10 +165,11 @@ class ProgressReporter:
 TREE_END = build_tar_file("whole", b"", 0o600) + bytes(1024)
 
 
-def build_script_command(script: str, *words: str, stdin: bytes = b"") -> Command:
-    """A command that runs a shell script of `remote` with these words."""
+def build_script_command(script: str, *words: str, stdin: bytes = b"", patience: float = PATIENCE) -> Command:
+    """A command that runs a shell script of `remote` with these words; once it has its input it may take so many
+    seconds."""
     argv = ("/bin/sh", "-c", read_remote_script(script), f"ipexctl-{script}", *words)
-    return Command(argv, stdin=stdin, timeout=PATIENCE + len(stdin) / _SLOWEST, cap=256 << 20, brief=True)
+    return Command(argv, stdin=stdin, timeout=patience + len(stdin) / _SLOWEST, cap=256 << 20, brief=True)
 
 
 def read_remote_script(name: str) -> str:
@@ -171,16 +177,16 @@ def read_remote_script(name: str) -> str:
     return resources.files("ipexctl.remote").joinpath(name).read_text("utf-8")
 
 
-def _run_receive_script(link: Link, *words: str, stdin: bytes = b"") -> Completed:
-    completed = link.run(build_script_command("receive_tree.sh", *words, stdin=stdin))
+def _run_receive_script(link: Link, *words: str, stdin: bytes = b"", patience: float = PATIENCE) -> Completed:
+    completed = link.run(build_script_command("receive_tree.sh", *words, stdin=stdin, patience=patience))
     if not completed.ok:
         raise make_remote_error(link, completed.status, completed.err)
     return completed
 
 
-def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive) -> str:
+def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive, patience: float = PATIENCE) -> str:
     """Writes the pieces to the host's script and returns its output. A function that makes them is called with the line
-    that the script first prints, and may take any time."""
+    that the script first prints, and may take any time. The script may take ``patience`` seconds for its end."""
     output = {"out": bytearray(), "err": bytearray()}
     sent = 0
     with link.stream(build_script_command("receive_tree.sh", *words)) as channel, StallTimer(channel.close) as watch:
@@ -204,12 +210,12 @@ def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive) -> str:
                 pass
             raise
         finally:
-            watch.reset(PATIENCE + sent / 50e6)  # the script may have to hash or sync the files
+            watch.reset(patience + sent / 50e6)  # the script may have to hash or sync the files
         for stream, data in channel:
             output[stream] += data[: 4096 - len(output[stream])]
         status = channel.status() if not watch.stalled else 1
     if watch.stalled:
-        raise _make_step_error(link, f"no progress for {PATIENCE:g} s after {format_size(sent)}", "stalled")
+        raise _make_step_error(link, f"no progress for {watch.patience:g} s after {format_size(sent)}", "stalled")
     if status:
         raise make_remote_error(link, status, bytes(output["err"]))
     return os.fsdecode(bytes(output["out"])).removesuffix("\n")

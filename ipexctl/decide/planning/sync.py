@@ -72,6 +72,10 @@ class SyncPlan(Record):
         return sum(entry.size for entry in self.send if entry.kind == "f")
 
     @property
+    def rsync_size(self) -> int:
+        return sum(entry.size for entry in self.by_rsync)
+
+    @property
     def is_empty(self) -> bool:
         return not (self.send or self.to_delete or self.needs_manifest)
 

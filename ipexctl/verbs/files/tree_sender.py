@@ -28,6 +28,7 @@ from ipexctl.model.text import format_size, printable
 from ipexctl.model.trees import Entry, Tree
 
 STEP = "sync"
+_MOST_RECORDED = 4 << 30  # bytes of all records of one sync: temporary files may lie in memory
 _log = logging.getLogger(__name__)
 
 
@@ -58,15 +59,17 @@ class TreeSender(AbstractContextManager["TreeSender"]):
             return Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
 
     def _plan_records(self) -> dict[tuple[object, ...], RecordedDelta]:
-        """By old files: one for those that several hosts have, where there is space for a copy of the new ones."""
+        """By old files: one for those that several hosts have. A record may become as large as the new files: none is
+        made where it would take much of the space for temporary files."""
         hosts = Counter(plan.old_files for plan in self._plans.values() if plan.by_rsync)
-        sizes = {plan.old_files: plan.size for plan in self._plans.values() if hosts[plan.old_files] > 1}
+        sizes = {plan.old_files: plan.rsync_size for plan in self._plans.values() if hosts[plan.old_files] > 1}
         if not sizes:
             return {}
-        directory = Path(self._ending.enter_context(tempfile.TemporaryDirectory(prefix="ipexctl-")))
-        free = shutil.disk_usage(directory).free
-        if sum(sizes.values()) * 2 > free:
-            _log.info("nothing is recorded for other hosts: %d bytes free in %s", free, directory)
+        temporary = tempfile.TemporaryDirectory(prefix="ipexctl-", ignore_cleanup_errors=True)
+        directory = Path(self._ending.enter_context(temporary))
+        free, needed = shutil.disk_usage(directory).free, sum(sizes.values())
+        if needed > min(_MOST_RECORDED, free // 4):
+            _log.info("nothing is recorded for other hosts: up to %d bytes, %d free in %s", needed, free, directory)
             return {}
         return {old: RecordedDelta(directory / str(number), size) for number, (old, size) in enumerate(sizes.items())}
 
@@ -98,9 +101,8 @@ class TreeSender(AbstractContextManager["TreeSender"]):
                 yield from progress.count_chunks(self._pack_files(plan, ()))
                 return
             yield from progress.count_chunks(self._packer.pack_record(record))
-            whole = sum(entry.size for entry in plan.by_rsync)
-            saved = max(0, whole - progress.done)
-            progress.done = whole
+            saved = max(0, plan.rsync_size - progress.done)
+            progress.done = plan.rsync_size
             yield from progress.count_chunks(self._pack_files(plan, plan.by_rsync))
 
         self._install(link, plan, pack())
@@ -125,9 +127,8 @@ class TreeSender(AbstractContextManager["TreeSender"]):
                 emit(Message(f"{why}; sent without rsync", "warning", link.host.name, "no-rsync"))
                 rsynced = ()
             else:
-                whole = sum(entry.size for entry in rsynced)
-                saved = max(0, whole - progress.done)
-                progress.done = whole
+                saved = max(0, plan.rsync_size - progress.done)
+                progress.done = plan.rsync_size
             yield from progress.count_chunks(self._pack_files(plan, rsynced))
 
         self._install(link, plan, pack)
@@ -157,7 +158,8 @@ class TreeSender(AbstractContextManager["TreeSender"]):
         return self._packer.pack(entries, manifest=self._manifest, to_delete=plan.to_delete, by_rsync=rsynced)
 
     def _install(self, link: Link, plan: SyncPlan, archive: transfer.Archive) -> None:
-        transfer.install_tree(link, plan.path, archive, own=make_transfer_name(self._tree), old=plan.parts)
+        own = make_transfer_name(self._tree)
+        transfer.install_tree(link, plan.path, archive, own=own, old=plan.parts, rebuilt=plan.rsync_size)
 
 
 def make_transfer_name(tree: Tree) -> str:
