@@ -126,7 +126,7 @@ place | merge)
       group=${stat#* * }
       kill -TERM "-${group%% *}" 2>/dev/null || kill "$pid" 2>/dev/null # busybox knows no "--" here
     fi
-    [ -L "$old" ] || rm -rf -- "./$old"
+    [ -L "$old" ] || rm -rf -- "./$old" 2>/dev/null # its writer removes it as well
   done
   part=$part-$$
   mkdir -m 700 "$part" || fail "cannot create $dir/$part"
@@ -145,6 +145,7 @@ place | merge)
   if [ -f "$part/record" ]; then # what rsync has sent to another host; nobody's aliases in the home directory
     said=$(
       cd "$part" && mkdir -m 700 delta && cd delta || exit
+      unset RSYNC_ICONV
       HOME=/nonexistent
       exec rsync --read-batch=../record --checksum-choice=xxh128 --relative --no-implied-dirs --times --perms --ignore-times --copy-dest=../.. ./ \
         2>&1 </dev/null >/dev/null
@@ -160,7 +161,8 @@ place | merge)
     else
       said=$(cd ../delta && xargs -0 cat -- <../merged 2>/dev/null | cksum)
     fi
-    if [ "$said" != "$sum" ] || [ -n "$(find ../delta -type l)" ]; then
+    files=$(find ../delta ! -type d -exec printf '%.0sx' {} + | wc -c) # rsync may leave out an empty one, or part of one
+    if [ "$said" != "$sum" ] || [ "$files" -ne "$count" ] || [ -n "$(find ../delta -type l)" ]; then
       [ ! "$applied" ] || exit 4 # rsync leaves out files that it cannot make of these old ones, and ends with 0
       fail "what rsync brought is not what was sent"
     fi

@@ -331,7 +331,8 @@ def hosts(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Hosts]:
     before = getattr(request, "param", "")
     script = f'#!/bin/sh\necho "$@" >>{log}\n{before}\nexec {shutil.which("rsync")} "$@"\n'
     (tmp_path / "sshd").mkdir()
-    with sshd(tmp_path / "sshd", env={"PATH": str(toolbox(tmp_path / "bin", script))}) as server:
+    env = {"PATH": str(toolbox(tmp_path / "bin", script)), "RSYNC_ICONV": "latin1,utf-8"}
+    with sshd(tmp_path / "sshd", env=env) as server:
         yield Hosts(tmp_path, server, log)
 
 
@@ -387,6 +388,10 @@ def test_a_host_whose_old_file_only_looks_the_same_gets_the_new_one(hosts: Hosts
     assert hosts.count_rsyncs() == (3, 2)
     assert not warnings(events)
     assert set(said(events)) == {"there0", "there1", "there2"}
+    for name in said(events):
+        steps = [event.done for event in events if isinstance(event, Progress) and event.host == name]
+        assert steps == sorted(steps)
+        assert steps[-1] == (source / "data" / "big").stat().st_size
     assert [picture(place) for place in hosts.places] == [picture(source)] * 3
     assert not [debris(place) for place in hosts.places if debris(place)]
 
@@ -415,6 +420,15 @@ def test_an_old_rsync_on_the_hosts_works_without_a_record(hosts: Hosts, source: 
     events = hosts.push(source, transfer="rsync")
     assert not warnings(events)
     assert hosts.count_rsyncs() == (4, 0)
+    assert [picture(place) for place in hosts.places] == [picture(source)] * 3
+
+
+@pytest.mark.parametrize("hosts", ['case "$*" in *read-batch*) : >data/.big.AbCdEf ;; esac'], indirect=True)
+def test_what_applying_a_record_leaves_beside_the_files_is_not_installed(hosts: Hosts, source: Path) -> None:
+    hosts.push(source)
+    change(source / "data" / "big", 1000)
+    assert not warnings(hosts.push(source))
+    assert hosts.count_rsyncs() == (3, 2)
     assert [picture(place) for place in hosts.places] == [picture(source)] * 3
 
 
@@ -479,6 +493,19 @@ def test_where_rsync_fails_the_stream_carries_all_and_it_is_told(source: Path, t
     assert "libpopt.so.0: cannot open; sent without rsync" in told
     assert picture(there) == picture(source)
     assert soon(lambda: not debris(there))
+
+
+def test_what_rsync_leaves_beside_the_files_is_not_installed(source: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    (tmp_path / "sshd").mkdir()
+    untidy = f'#!/bin/sh\n{shutil.which("rsync")} "$@"\ns=$?\n: >data/.big.AbCdEf\nexit $s\n'
+    with sshd(tmp_path / "sshd", env={"PATH": str(toolbox(tmp_path / "bin", untidy))}) as server:
+        push(server, source, there, tmp_path)
+        before = picture(there)
+        change(source / "data" / "big", 1000)
+        events = push(server, source, there, tmp_path)
+    assert failed(events).what == "what rsync brought is not what was sent"
+    assert picture(there) == before
 
 
 @pytest.mark.parametrize("files", [1, 2])

@@ -1,6 +1,6 @@
 """The checksum of the program cksum (POSIX.1-2017, cksum): every host has it, and it costs a twentieth of SHA-256.
 
-It finds damage by accident, with a chance of 2^-32 to miss one. Whoever could forge it is the host itself.
+It finds damage by accident, with a chance of 2^-32 to miss one. It is no proof against forgery.
 
 Its CRC-32 has the polynomial of zlib's, but takes the highest bit of each byte first: so the bits of each byte are
 reversed here, and those of the result. It begins with 0, and covers the length after the data."""

@@ -135,7 +135,8 @@ def _encode_tar_header(name: str, **values: object) -> bytes:
 
 @dataclass
 class ProgressReporter:
-    """Counts transferred bytes and emits `Progress` events, at most one per `_PROGRESS_INTERVAL`."""
+    """Counts transferred bytes and emits `Progress` events, at most one per `_PROGRESS_INTERVAL`. Where a transfer
+    begins again (``done = 0``), the events stay at the most that was reached."""
 
     host: str
     step: str
@@ -144,6 +145,7 @@ class ProgressReporter:
     done: int = 0
     detail: str = ""
     _last: float = field(default_factory=time.monotonic)
+    _most: int = 0
 
     def count_chunks(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
@@ -158,7 +160,8 @@ class ProgressReporter:
         now = time.monotonic()
         if always or now - self._last >= _PROGRESS_INTERVAL:
             self._last = now
-            self.emit(Progress(self.host, self.step, min(self.done, self.total), self.total, "B", self.detail))
+            self._most = max(self._most, min(self.done, self.total))
+            self.emit(Progress(self.host, self.step, self._most, self.total, "B", self.detail))
 
 
 # The last members of a tar stream that is complete.

@@ -5,10 +5,10 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from pathlib import Path
 
 from ipexctl.act.background import begin_in_background
@@ -41,10 +41,12 @@ class TreeSender(AbstractContextManager["TreeSender"]):
         self._packer, self._manifest = Packer(tree), planning.format_manifest(tree)
         self._ending = ExitStack()
         self._deltas = self._plan_records()
-        for by_rsync in {plan.by_rsync for plan in plans.values() if plan.by_rsync}:
-            begin_in_background(partial(self._packer.sum_files, by_rsync))
+        self._closed = threading.Event()
+        if any(plan.by_rsync for plan in plans.values()):
+            begin_in_background(self._sum_ahead)
 
     def __exit__(self, *_: object) -> None:
+        self._closed.set()
         self._ending.close()
 
     def send(self, link: Link, emit: Emit) -> str | Failure:
@@ -57,6 +59,12 @@ class TreeSender(AbstractContextManager["TreeSender"]):
         except SourceChangedError as change:
             names = ", ".join(printable(path) for path in change.paths[:5])
             return Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
+
+    def _sum_ahead(self) -> None:
+        for by_rsync in dict.fromkeys(plan.by_rsync for plan in self._plans.values()):
+            if self._closed.is_set():
+                return
+            self._packer.sum_files(by_rsync)
 
     def _plan_records(self) -> dict[tuple[object, ...], RecordedDelta]:
         """By old files: one for those that several hosts have. A record may become as large as the new files: none is
@@ -74,25 +82,26 @@ class TreeSender(AbstractContextManager["TreeSender"]):
         return {old: RecordedDelta(directory / str(number), size) for number, (old, size) in enumerate(sizes.items())}
 
     def _send_planned(self, link: Link, plan: SyncPlan, emit: Emit) -> str:
+        progress = ProgressReporter(link.host.name, STEP, plan.size, emit)
         if not plan.by_rsync:
-            return self._send_stream(link, plan, emit)
+            return self._send_stream(link, plan, progress)
         delta = self._deltas.get(plan.old_files)
         turn = delta.take_turn() if delta else None
         if isinstance(turn, Recording):
             with turn:
-                return self._send_by_rsync(link, plan, emit, turn)
+                return self._send_by_rsync(link, plan, progress, turn)
         if turn is not None:
             try:
-                return self._send_stream(link, plan, emit, turn)
+                return self._send_stream(link, plan, progress, turn)
             except LinkError as error:
                 if error.failure.code != transfer.UNFIT_RECORD:
                     raise
                 _log.info("%s: rsync sends it the changes by itself: %s", link.host.name, error.failure.what)
-        return self._send_by_rsync(link, plan, emit, None)
+                progress.done = 0
+        return self._send_by_rsync(link, plan, progress, None)
 
-    def _send_stream(self, link: Link, plan: SyncPlan, emit: Emit, record: Path | None = None) -> str:
+    def _send_stream(self, link: Link, plan: SyncPlan, progress: ProgressReporter, record: Path | None = None) -> str:
         """Sends all files in the tar stream, or instead of large ones the record of their changes."""
-        progress = ProgressReporter(link.host.name, STEP, plan.size, emit)
         saved = 0
 
         def pack() -> Iterator[bytes]:
@@ -109,9 +118,10 @@ class TreeSender(AbstractContextManager["TreeSender"]):
         progress.report(always=True)
         return _format_outcome(plan, saved)
 
-    def _send_by_rsync(self, link: Link, plan: SyncPlan, emit: Emit, recording: Recording | None) -> str:
+    def _send_by_rsync(
+        self, link: Link, plan: SyncPlan, progress: ProgressReporter, recording: Recording | None
+    ) -> str:
         """Sends large files by rsync, and the others in the tar stream."""
-        progress = ProgressReporter(link.host.name, STEP, plan.size, emit)
         saved = 0
 
         def pack(into: str) -> Iterator[bytes]:
@@ -124,7 +134,8 @@ class TreeSender(AbstractContextManager["TreeSender"]):
                     raise SourceChangedError(changed) from None
                 if self._transfer == "rsync":
                     raise
-                emit(Message(f"{why}; sent without rsync", "warning", link.host.name, "no-rsync"))
+                progress.emit(Message(f"{why}; sent without rsync", "warning", link.host.name, "no-rsync"))
+                progress.done = 0
                 rsynced = ()
             else:
                 saved = max(0, plan.rsync_size - progress.done)
@@ -139,17 +150,24 @@ class TreeSender(AbstractContextManager["TreeSender"]):
         self, link: Link, rsynced: tuple[Entry, ...], into: str, progress: ProgressReporter, recording: Recording | None
     ) -> None:
         """Sends these files by rsync, once more without a record if that fails. Raises `RsyncError`."""
-        names = [entry.path for entry in rsynced]
-        if recording is not None:
-            try:
-                rsync.send_files(link, self._tree.root, names, into, progress.add_bytes, record=recording.path)
-            except rsync.RsyncError as why:  # an old rsync may know no XXH128
-                recording.end(complete=False)
-                _log.info("%s: rsync cannot record: %s", link.host.name, why)
-            else:
-                recording.end(complete=True)
-                return
-        rsync.send_files(link, self._tree.root, names, into, progress.add_bytes)
+        root, names = self._tree.root, [entry.path for entry in rsynced]
+        if recording is None:
+            rsync.send_files(link, root, names, into, progress.add_bytes)
+            return
+
+        def record(size: int) -> None:
+            progress.add_bytes(size)
+            recording.add_bytes(size)
+
+        try:
+            rsync.send_files(link, root, names, into, record, record=recording.path)
+        except rsync.RsyncError as why:  # an old rsync may know no XXH128
+            _log.info("%s: rsync cannot record: %s", link.host.name, why)
+            progress.done = 0
+            rsync.send_files(link, root, names, into, progress.add_bytes)
+            recording.end(complete=False)  # if that works, it was the recording that did not
+        else:
+            recording.end(complete=True)
 
     def _pack_files(self, plan: SyncPlan, rsynced: tuple[Entry, ...]) -> Iterator[bytes]:
         """The tar stream of all files but those."""
