@@ -1,14 +1,23 @@
 """Reading the user's own files: hostfiles, playbooks. Never blocks, never reads without a limit."""
 
+from __future__ import annotations
+
 import errno
 import os
 import shlex
 import stat
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import looks_secret, printable
+
+if TYPE_CHECKING:
+    from ipexctl.model.tasks import Task
+
+AnyTask = TypeVar("AnyTask", bound="Task")
 
 LIMIT = 1 << 20
 STDIN_LIMIT = 1 << 26  # bytes
@@ -66,6 +75,24 @@ def expand_home(path: str, place: str = "") -> Path:
         raise UsageError(
             f"{place}: {shown} cannot be found: {why}" if place else f"{shown} cannot be found: {why}"
         ) from None
+
+
+def expand_local_paths(task: AnyTask, place: str = "") -> AnyTask:
+    """The task with ``~`` and ``~user`` replaced in its paths on this machine: a shell does it for a word of its own
+    only, not in ``--requirements=~/list.txt`` and not in a playbook. Raises `UsageError` as `expand_home` does."""
+    from ipexctl.model.tasks import LOCAL_PATHS
+
+    def expand(path: str) -> str:
+        return str(expand_home(path, place)) if path.startswith("~") else path
+
+    changes: dict[str, str | tuple[str, ...]] = {}
+    for name in LOCAL_PATHS:
+        value = getattr(task, name, None)
+        if isinstance(value, str):
+            changes[name] = expand(value)
+        elif value:
+            changes[name] = tuple(map(expand, value))
+    return replace(task, **changes) if changes else task
 
 
 def read_env_file(path: str) -> str:

@@ -164,6 +164,14 @@ def make_model(model: Any, values: Mapping[str, Any]) -> Any:
     return _explain_bounds(model, fields)
 
 
+def _expand_paths(made: Any) -> Any:
+    """The same value; ``~`` is replaced in a task's paths on this machine. Raises `UsageError`."""
+    from ipexctl.act.inputs import expand_local_paths
+    from ipexctl.model.tasks import Task
+
+    return expand_local_paths(made) if isinstance(made, Task) else made
+
+
 def _explain_bounds(model: Any, fields: Mapping[str, Any]) -> Any:
     """Raises `UsageError`: which values are beyond their bounds."""
     from pydantic import ValidationError
@@ -326,7 +334,7 @@ def _perform_command(
         given = injected | more
         return function(
             **{
-                name: given[kind] if kind in _INJECTED else make_model(find_model(kind), values)
+                name: given[kind] if kind in _INJECTED else _expand_paths(make_model(find_model(kind), values))
                 for name, kind in function.__annotations__.items()
                 if name != "return"
             }

@@ -18,6 +18,12 @@ Isa = Literal[
     "native", "common", "AVX2", "AVX2_VNNI", "AVX512", "AVX512_VNNI", "AVX512_BF16", "AVX512_FP16", "AMX", "AMX_FP16"
 ]
 
+LOCAL_PATHS = frozenset(
+    {"script", "source", "requirements", "wheels", "find_links", "env_file", "recorded", "save_bundle", "into"}
+    | {"accelerate_config", "plot", "lock", "stdin", "directory"}
+)
+"""Fields of tasks whose values are paths on this machine."""
+
 
 class Flag(Record):
     """What a field's type and default do not tell: its help, its bounds, and its place on the command line."""

@@ -28,7 +28,7 @@ from ipexctl.show import event_json
 from ipexctl.show.sanitise import escape
 
 EVENTS, PLAN, REPORT, RANKS = "events.jsonl", "plan.txt", "report.json", "ranks"
-MARK = b"\n[ipexctl: "  # begins the line in a rank's file that says how many bytes are missing there
+MARK = b"\n[ipexctl: "  # begins a line in a rank's file: how many bytes are missing there, or that another run begins
 _OPEN_FILES = 128  # of the ranks at once; a big cluster has more streams than a process may open files
 _MERGE = 0.1  # seconds of one stream that become one reference in events.jsonl
 _MERGE_BYTES = 1 << 20
@@ -171,6 +171,8 @@ class Record:
             self._append_plan(event.verb, event.text)
         if isinstance(event, e.RankStack) and event.text:
             self._write_document(f"stacks-{event.rank}-{event.pid}.txt", event.text.encode("utf-8", "replace"))
+        if isinstance(event, e.RunStarted):
+            self._mark_next_run(event.run)
         self._append_event_line(event_json.encode_event(stamped))
         if not isinstance(event, e.Progress):
             self._flush_events()
@@ -301,6 +303,12 @@ class Record:
         if file.gap:
             mark = MARK + f"{pluralize(file.gap, 'byte')} missing here: not stored]\n".encode()
             file.gap = 0 if self._append_whole(file, mark) else file.gap
+
+    def _mark_next_run(self, run: str) -> None:
+        """A line in the ranks' files where those of another run of this command go on: it was started again, or a
+        playbook has two. The last line before may have no end."""
+        for file in self._files.values():
+            self._append_whole(file, MARK + f"{run} begins here]\n".encode())
 
     def _write_references(self) -> None:
         """References that waited for their continuation are written."""

@@ -37,11 +37,8 @@ PLAY_KEYS = (*PlayKeys.model_fields, "hosts", "vars", "steps")
 STEP_KEYS = tuple(StepKeys.model_fields)
 
 _NONE: Mapping[str, str] = {}
-_PATHS = frozenset(
-    {"script", "source", "requirements", "wheels", "find_links", "env_file", "recorded", "save_bundle", "into"}
-    | {"accelerate_config", "plot"}
-)
-"""Keys whose values are paths on this machine: relative ones start at the playbook."""
+_PATHS = tasks.LOCAL_PATHS - {"lock", "stdin", "directory"}
+"""Keys whose values are paths on this machine of which relative ones start at the playbook."""
 _LINKS = frozenset({"find_links", "index_url", "extra_index_url"})
 """Keys whose values are URLs, or paths on this machine."""
 _PAGE = re.compile(r"[A-Za-z][A-Za-z+.-]*:")
@@ -410,7 +407,7 @@ def _find_local_path(key: str, text: str) -> str | None:
         is_local = text.lower().startswith("file:") or not _PAGE.match(text)
         is_local = is_local and (key == "find_links" or text.lower().startswith(("file:", *_LOCAL)))
         return _remove_scheme(text) if is_local else None
-    return text if key in _PATHS | {"lock", "stdin"} and (key, text) != ("stdin", "-") else None
+    return text if key in tasks.LOCAL_PATHS and (key, text) != ("stdin", "-") else None
 
 
 def _remove_scheme(text: str) -> str:

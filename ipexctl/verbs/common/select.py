@@ -165,7 +165,7 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
                 reason = f"{use.key} takes the environment variable {printable(use.name)}"
                 found.append((f"{use.origin}: {reason}", ("--allow-env", use.name)))
             continue
-        path = _resolve_path(use.name, cwd)
+        path = _resolve_path(use.name, cwd, f"{use.origin}: {use.key}")
         as_written = (cwd.absolute() / use.name).resolve()  # who opens it may not know what ~ is
         given = [_resolve_path(word, start) for word in use.given for start in (base, cwd)]
         if not all(any(map(each.is_relative_to, (*folders, *given))) for each in (path, as_written)):
@@ -179,10 +179,11 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
         raise UsageError(*reasons, hint=hint) if len(found) == 1 else UsageError(what, reasons=reasons, hint=hint)
 
 
-def _resolve_path(path: str, start: Path) -> Path:
-    """The absolute path without symbolic links. Raises `UsageError` where it cannot be one."""
+def _resolve_path(path: str, start: Path, place: str = "") -> Path:
+    """The absolute path without symbolic links. ``place`` is where it was written. Raises `UsageError` where it cannot
+    be one."""
     try:
-        return (start.absolute() / expand_home(path)).resolve()
+        return (start.absolute() / expand_home(path, place)).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
         raise UsageError(f"{printable(path, 300)} is no path of this machine: {printable(str(error), 300)}") from None
 

@@ -11,7 +11,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.select import Permits, read_hostfile, read_playbook
-from ipexctl.verbs.play.play import find_unusable_files
+from ipexctl.verbs.play.play import expand_step_paths, find_unusable_files
 
 
 def lint(
@@ -33,7 +33,7 @@ def lint(
             strict = len(files) == 1
             book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=strict, permits=permits)
             unknown -= book.variables
-            unusable = [*find_unusable_files(book.steps)]
+            unusable = [*find_unusable_files([*map(expand_step_paths, book.steps)])]
             inventory = _read_hosts(book, cwd)
         except UsageError as refused:
             errors += [(reason, refused.hint) for reason in refused.reasons or (refused.sentence,)]

@@ -5,10 +5,11 @@ together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import expand_home
+from ipexctl.act.inputs import expand_local_paths
 from ipexctl.decide import parsing, play_schedule
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
@@ -82,7 +83,7 @@ def play(
     """Runs each step; returns the worst exit code of those that were not ignored. Raises `UsageError` before any host
     is contacted: for a tag, a name or a limit that selects nothing, and for missing scripts and directories."""
     options = options or PlayOptions()
-    steps = options.select_steps(book)
+    steps = tuple(map(expand_step_paths, options.select_steps(book)))
     chosen = [_limit_hosts(step, inventory) for step in steps]
     if unusable := [*find_unusable_files(steps)]:
         raise UsageError(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
@@ -134,6 +135,12 @@ def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Genera
     yield e.Ended("play", Exit.OK)
 
 
+def expand_step_paths(step: Step) -> Step:
+    """The step with ``~`` replaced in its paths on this machine. Raises `UsageError`."""
+    place = f"{printable(str(step.origin), 300)}: {step.action}"
+    return step.model_copy(update={"task": expand_local_paths(step.task, place)})
+
+
 def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
     """One sentence for each local script or source directory of the steps that does not exist, or is of the wrong kind.
     Steps after a fetch are not checked: it may bring their files."""
@@ -148,7 +155,7 @@ def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
             case _:
                 continue
         location = f"{printable(str(step.origin), 300)}: {step.action}.{key} {printable(path, 300)}"
-        file = expand_home(path, f"{printable(str(step.origin), 300)}: {step.action}.{key}")
+        file = Path(path)
         if not file.exists():
             yield f"{location} does not exist"
         elif key == "script" and file.is_dir():

@@ -198,14 +198,20 @@ class _RankFiles:
     def read_unreferenced(self, at: float) -> Iterator[Stamped]:
         """What the ranks' files hold beyond the last reference: the record ended before it was noted."""
         for (rank, stream), shown in sorted(self._shown.items()):
-            first = next(self._read_pieces((rank, stream), shown, shown + _PIECE), None)
-            if first is None or first[1].startswith(MARK):  # only the mark of a gap that was reported above
+            start = self._skip_marks((rank, stream), shown)
+            if next(self._read_pieces((rank, stream), start, start + 1), None) is None:
                 continue
             size = (self._directory / f"{rank}.{stream}").stat().st_size
-            left = f"{pluralize(size - shown, 'byte')} of rank {rank} ({stream})"
+            left = f"{pluralize(size - start, 'byte')} of rank {rank} ({stream})"
             yield _make_warning(at, f"shown here, since their time is not known: {left}")
-            for _, data in self._read_pieces((rank, stream), shown, size):
+            for _, data in self._read_pieces((rank, stream), start, size):
                 yield Stamped(at, e.Output(rank, self._hosts[rank], stream, data, partial=True))
+
+    def _skip_marks(self, key: tuple[int, str], offset: int) -> int:
+        """Where the rank's own bytes go on: behind the marks that begin there, which say what other events do."""
+        while (piece := next(self._read_pieces(key, offset, offset + _PIECE), None)) and piece[1].startswith(MARK):
+            offset += piece[1].find(b"\n", len(MARK)) + 1 or len(piece[1])
+        return offset
 
     def _read_pieces(self, key: tuple[int, str], offset: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Pieces of one file and where each begins; they end with a line where they can."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from ipexctl.act.bundled_files import list_bundled_files
-from ipexctl.act.inputs import read_input
+from ipexctl.act.inputs import expand_local_paths, read_input
+from ipexctl.cli import app
+from ipexctl.model import tasks
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.plays import Play
-from ipexctl.model.tasks import Run
+from ipexctl.model.tasks import Install, Run
 from ipexctl.verbs.common.select import Permits, read_playbook, select_hosts, select_play_hosts
 from ipexctl.verbs.run.replay import find_saved_run
 
@@ -176,6 +181,57 @@ def test_a_path_in_the_home_of_nobody_is_refused_with_its_place(tmp_path: Path, 
 def test_no_command_takes_a_path_in_the_home_of_nobody_for_a_fault_of_ours(tmp_path: Path, path: str) -> None:
     with pytest.raises(UsageError, match=r"cannot be found: there is no user"):
         find_saved_run(tmp_path, path)
+
+
+def test_a_tilde_means_the_home_directory_in_every_path_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    asked = Install(requirements=("~/a", "b/~"), find_links=("https://x/~", "~/w"), lock="~/l", venv="~/v", wheels="w")
+    assert expand_local_paths(asked) == Install(
+        requirements=("/home/me/a", "b/~"), find_links=("https://x/~", "/home/me/w"), lock="/home/me/l", venv="~/v",
+        wheels="w",
+    )  # fmt: skip
+    assert expand_local_paths(Run(script="~/t.py", stdin="-")) == Run(script="/home/me/t.py", stdin="-")
+    with pytest.raises(UsageError, match=r"^~nosuchuser/x cannot be found: there is no user nosuchuser$"):
+        expand_local_paths(Run(script="t.py", env_file=("~nosuchuser/x",)))
+
+
+def test_every_path_of_a_task_is_one_on_this_machine_or_on_the_hosts() -> None:
+    kinds = [kind for kind in vars(tasks).values() if isinstance(kind, type) and issubclass(kind, tasks.Task)]
+    every = {(each.name, each.metadata["flag"].metavar or "") for kind in kinds for each in dataclasses.fields(kind)}
+    paths = {name for name, metavar in every if re.search("PATH|FILE|DIRECTORY", metavar)}
+    assert {name for name, _ in every} >= tasks.LOCAL_PATHS
+    assert paths - tasks.LOCAL_PATHS == {"venv", "workdir", "python", "mpi"}, "these are on the hosts"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "install --requirements={}", "install --lock={}", "install --wheels={}", "run --env-file={} t.py",
+        "run --stdin={} t.py", "doctor --recorded={}", "sync {}", "wheels fetch {}",
+    ],
+)  # fmt: skip
+def test_an_option_takes_a_path_in_a_home_directory(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPEXCTL_HOSTS", "a")
+    result = CliRunner().invoke(app, line.format("~nosuchuser/x").split())
+    assert result.exit_code == Exit.INPUT
+    assert "~nosuchuser/x cannot be found: there is no user nosuchuser" in result.output
+
+
+def test_a_playbook_takes_a_path_in_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "play.yaml").write_text("hosts: [a]\nsteps: [{run: {script: ~/train.py}}, {sync: {source: ~/none}}]")
+    result = CliRunner().invoke(app, ["play", "--dry-run", "play.yaml"])
+    assert result.exit_code == Exit.INPUT
+    assert re.findall("(?m)^ +(.*does not exist)$", result.output) == [
+        f"play.yaml:2:38: sync.source {tmp_path}/none does not exist"
+    ]
+    (tmp_path / "play.yaml").write_text("hosts: [a]\nsteps: [{install: {requirements: [~nosuchuser/x]}}]")
+    for command in (["play", "--dry-run"], ["play", "--check"], ["play", "lint"]):
+        result = CliRunner().invoke(app, [*command, "play.yaml"])
+        assert result.exit_code == Exit.INPUT, result.output
+        assert "play.yaml:2:35: install.requirements: ~nosuchuser/x cannot be found: there is no user nosuchuser" in result.output
 
 
 def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:

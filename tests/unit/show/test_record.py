@@ -252,6 +252,27 @@ def test_a_directory_of_ranks_that_becomes_a_link_loses_its_bytes_and_nothing_is
     assert (made.directory / "old/0.out").read_bytes() == b"one\ntwo\n"
 
 
+def test_output_of_a_restarted_run_begins_on_a_line_of_its_own(runs: Path) -> None:
+    made = Record(runs, "run", AT)
+    for name, data in ("brave-elm", b"one\nunfinished"), ("calm-oak", b"two\n"):
+        made.handle_event(Stamped(AT, e.RunStarted(name, "h0", ("h0", "h1"), "mpirun")))
+        made.handle_event(out(0, data))
+    made.handle_event(out(1, b"only now\n"))
+    made.close()
+    files = [(made.directory / "ranks" / name).read_bytes() for name in ("0.out", "1.out")]
+    assert files == [b"one\nunfinished\n[ipexctl: calm-oak begins here]\ntwo\n", b"only now\n"]
+
+    def replayed(rank: int) -> list[bytes]:
+        events = [stamped.event for stamped in read_saved_run(made.directory)]
+        return [event.data for event in events if isinstance(event, e.Output) and event.rank == rank]
+
+    assert b"".join(replayed(0)) == b"one\nunfinishedtwo\n"
+    events = (made.directory / "events.jsonl").read_text().splitlines(keepends=True)
+    second = [at for at, line in enumerate(events) if json.loads(line)["event"] == "run-started"][1]
+    (made.directory / "events.jsonl").write_text("".join(events[: second + 1]))
+    assert replayed(0)[-1] == b"two\n", "the mark is no output, what stands behind it is"
+
+
 def test_a_ranks_file_whose_place_is_taken_by_a_directory_is_lost_and_counted(runs: Path) -> None:
     made = Record(runs, "run", AT)
     made.handle_event(out(0, b"one\n"))
