@@ -40,6 +40,17 @@ def test_the_startup_files_are_executed_once(tmp_path: Path) -> None:
         links.close()
 
 
+@pytest.mark.parametrize("size", [1, 900, 1024, 5000])
+@pytest.mark.parametrize("word", ["x", "ä ", "back\\slash ", "two\nlines ", "$HOME 'quoted' ", " \t\r\x1b*"])
+def test_a_command_of_any_length_and_any_characters_arrives_as_it_is(server: Server, word: str, size: int) -> None:
+    link = (links := open_links(server)).open(server.host())
+    words = (word * size)[:size], word, ""
+    for stdin in (b"", b"input"):
+        done = link.run(Command(("sh", "-c", 'printf "<%s>" "$@"; cat', "sh", *words), brief=True, stdin=stdin))
+        assert done.out.decode() == "".join(f"<{each}>" for each in words) + stdin.decode()
+    links.close()
+
+
 def test_a_server_with_room_for_one_session_gets_one_at_a_time(tmp_path: Path) -> None:
     with sshd(tmp_path / "sshd", "MaxSessions 1") as server:
         link = (links := open_links(server)).open(server.host())

@@ -16,6 +16,9 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 
 ENDING = 2.0  # seconds that a session may take to end
+_LONGEST_LINE = (
+    1024  # bytes: a shell reads a line byte by byte, and a longer one for longer than a program takes to start
+)
 
 
 def make_shell_command() -> Command:
@@ -62,8 +65,12 @@ class SharedShellChannel(CommandChannel):
         self._shell, self._log, self._release = shell, log, release
         self._ends: dict[Stream, EndFinder] = {"out": EndFinder(nonce), "err": EndFinder(nonce)}
         self._closed = False
-        text = b"{ " + format_shell_line(command) + b"\n}"
-        shell.write(b"%d %d %s\n" % (len(text), command.late_input or len(command.stdin), nonce) + text)
+        text, size = format_shell_line(command), command.late_input or len(command.stdin)
+        if len(text) > _LONGEST_LINE or b"\n" in text:
+            text = b"{ " + text + b"\n}"
+            shell.write(b"%d %d %s\n" % (len(text), size, nonce) + text)
+        else:
+            shell.write(b"0 %d %s %s\n" % (size, nonce, text))
 
     @property
     def pid(self) -> int:

@@ -1,6 +1,7 @@
 """``python agent.pyz ROLE RUNDIR …``: one file on a host, several roles."""
 
 import gc
+import os
 import sys
 from importlib import import_module
 from typing import List
@@ -28,4 +29,7 @@ def main(argv: "List[str]") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    ended = main(sys.argv)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(ended)  # nothing waits for the end of the interpreter, which takes as long as its start

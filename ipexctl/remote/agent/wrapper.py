@@ -18,7 +18,7 @@ import termios
 import threading
 import time
 from contextlib import suppress
-from subprocess import DEVNULL, PIPE, STDOUT
+from subprocess import DEVNULL, PIPE
 from typing import Any, Dict, Iterable, List, Optional
 
 from ipexctl.protocol import paths
@@ -270,12 +270,12 @@ class FramedOutput(Output):
 def _select_loadable_libraries(libraries: "List[Library]", python: str, notes: "Notes") -> "List[str]":
     """Those that the loader of this host really loads into the interpreter; it says of the others why not."""
     good: List[str] = []
-    line = [python, "-I", "-S", "-c", ""]
+    line = [python, "-V"]  # loads all that the interpreter is linked with, and ends before it has started
     for library in libraries:
         env = {"LD_PRELOAD": ":".join([*good, library.path])}
         try:
-            done = subprocess.run(line, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=20)
-            why = done.stdout.decode("utf-8", "replace").strip()
+            done = subprocess.run(line, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, timeout=20)
+            why = done.stderr.decode("utf-8", "replace").strip()
             why = why or ("" if done.returncode == 0 else "the interpreter ends with status %d" % done.returncode)
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)

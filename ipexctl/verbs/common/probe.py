@@ -44,7 +44,7 @@ def probe_hosts(
     text that the facts were parsed from is put into ``bundles``. ``close_links`` closes each link after its answer, for
     commands that ask nothing more: hundreds need not stay open. ``meanwhile`` is called in the background once a host
     is connected (logins come first: they need the interpreter). Yields `FactsRead` per host."""
-    first = threading.Lock()
+    first, reading = threading.Lock(), threading.Lock()
     text = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8")
 
     def probe_host(link: Link, emit: Emit) -> Facts | Failure:
@@ -64,7 +64,9 @@ def probe_hosts(
             output = completed.get_tail(1)
             what = "the login shell did not run the probe" + (f": {printable(output)}" if output else "")
             return Failure(link.host.name, Kind.STEP, what, f"ssh {link.host.name} true", "no-probe")
-        facts = parse_facts(bundle, load_uarchs())
+        with reading:  # else all hosts that answer at once read the table, each for itself
+            uarchs = load_uarchs()
+        facts = parse_facts(bundle, uarchs)
         if facts.clock is not None:  # the host read it somewhere between the two times of the controller's
             facts = replace(facts, clock_offset=facts.clock - (begun + ended) / 2, clock_error=(ended - begun) / 2)
         emit(FactsRead(link.host.name, facts))

@@ -231,7 +231,8 @@ def test_a_playbook_takes_a_path_in_a_home_directory(tmp_path: Path, monkeypatch
     for command in (["play", "--dry-run"], ["play", "--check"], ["play", "lint"]):
         result = CliRunner().invoke(app, [*command, "play.yaml"])
         assert result.exit_code == Exit.INPUT, result.output
-        assert "play.yaml:2:35: install.requirements: ~nosuchuser/x cannot be found: there is no user nosuchuser" in result.output
+        where = "play.yaml:2:35: install.requirements"
+        assert f"{where}: ~nosuchuser/x cannot be found: there is no user nosuchuser" in result.output
 
 
 def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
