@@ -37,6 +37,7 @@ CLUSTER_CHECKS: tuple[Callable[[Cluster], Iterator[CheckHit]], ...] = (  # hosts
     processor.check_mixed_isa,
     processor.check_host_sizes,
     software.check_system_libraries,
+    software.check_allocators,
     software.check_pythons,
     software.check_installed_stack,
 )

@@ -1,17 +1,37 @@
 """Checks of installed and installable software: Pythons, libraries, the stack, MPI."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.releases.table import get_minor_version, get_public_version, parse_version
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.findings import Level
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
+from ipexctl.model.names import fold_names
 from ipexctl.model.stack import StackRelease
 from ipexctl.model.text import join_names
 
 _IPEX, _ONECCL = "intel-extension-for-pytorch", "oneccl-bind-pt"
 _STACK = {"torch": "torch", "ipex": _IPEX, "oneccl": _ONECCL, "impi-rt": "impi-rt"}
+
+# The command that installs tcmalloc, by the name of the distribution; the first that fits. Since Debian 13 and Ubuntu
+# 24.04 the package of the library has another name (64-bit time_t). On Enterprise Linux it is in EPEL (8, 9 and 10);
+# RHEL itself has no package that enables EPEL. Sources: the package pages of Debian, Ubuntu, and Fedora with EPEL;
+# gperftools.spec of openSUSE.
+_TCMALLOC_COMMANDS = (
+    (r"Debian GNU/Linux ([0-9]|1[0-2])\b|Ubuntu (1[0-9]|2[0-3])\.", "sudo apt-get install libtcmalloc-minimal4"),
+    (r"Debian GNU/Linux|Ubuntu", "sudo apt-get install libtcmalloc-minimal4t64"),
+    (r"Fedora", "sudo dnf install gperftools-libs"),
+    (
+        r"(CentOS Stream|Rocky Linux|AlmaLinux) ([89]|10)\b",
+        "sudo dnf install epel-release && sudo dnf install gperftools-libs",
+    ),
+    (r"Red Hat Enterprise Linux ([89]|10)\b", "sudo dnf install gperftools-libs   (EPEL has it)"),
+    (r"openSUSE", "sudo zypper install libtcmalloc4"),
+)
+_ANY_DISTRIBUTION = "install tcmalloc (gperftools) or jemalloc from the packages of its distribution"
 
 
 def check_system_libraries(cluster: Cluster) -> Iterator[CheckHit]:
@@ -53,6 +73,31 @@ def _report_lost_releases(
     rows = f"IPEX {', '.join(versions)}" if len(versions) < 4 else f"IPEX {versions[0]} to {versions[-1]}"
     placeholders = {**values, "rows": rows if left else "IPEX at all", "remedy": remedy}
     return CheckHit(code, host, placeholders, evidence, level, action=level != "info")
+
+
+def check_allocators(cluster: Cluster) -> Iterator[CheckHit]:
+    """Hosts whose ranks use glibc's malloc, because nothing better was found there. Their fix is one text, so that they
+    are one finding."""
+    commands = {
+        host: _suggest_tcmalloc_command(fact.distribution or "")
+        for host, fact in cluster.facts.items()
+        if _knows_libraries(fact) and not fact.allocators.keys() & {"tcmalloc", "jemalloc"}
+    }
+    groups = group_pairs((command, host) for host, command in commands.items())
+    several = [f"on {fold_names(hosts, 3)}: {command}" for command, hosts in groups.items()]
+    remedy = "; ".join(groups if len(groups) == 1 else several)
+    for host in commands:
+        yield CheckHit("SYS010", host, {"remedy": remedy})
+
+
+def _knows_libraries(fact: Facts) -> bool:
+    """Whether the libraries of the system and of the environment were read; their list begins with glibc's version."""
+    return fact.glibc is not None and fact.unread.keys().isdisjoint({"libraries", "venv", "probe"})
+
+
+def _suggest_tcmalloc_command(distribution: str) -> str:
+    fitting = (command for pattern, command in _TCMALLOC_COMMANDS if re.match(pattern, distribution))
+    return next(fitting, _ANY_DISTRIBUTION)
 
 
 def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:

@@ -82,6 +82,7 @@ def healthy(n: int, **changes: Any) -> Facts:
         thp="madvise",
         pythons=(Python("/usr/bin/python3.11", "3.11.2"),),
         installed=Installed("/home/u/env", True, "3.11.2", {"torch": "2.8.0+cpu"}, MARKER),
+        allocators={"tcmalloc": "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"},
         disks=(Disk("/home/u/env", 100 * GIB, "/", "ext4", 200 * GIB, True),),
     )
     return replace(facts, **changes)
@@ -261,6 +262,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "the current directory in PATH": ("SYS008", "warning", {"path": "/usr/bin:.:/bin"}),
     "an empty entry in PATH": ("SYS008", "warning", {"path": "/usr/bin:"}),
     "a directory that everybody may change": ("SYS009", "warning", {"open_directories": ("/opt/tools",)}),
+    "glibc's malloc only": ("SYS010", "warning", {"allocators": {"iomp5": "/home/u/env/lib/libiomp5.so"}}),
     "a pip.conf": ("PY003", "warning", {"ignored_settings": ("/etc/pip.conf",)}),
     "an index of uv": ("PY003", "warning", {"ignored_settings": ("UV_CACHE_DIR", "UV_DEFAULT_INDEX")}),
     "a cache of pip": ("PY003", "info", {"ignored_settings": ("PIP_CACHE_DIR",)}),
@@ -334,6 +336,57 @@ def test_a_host_without_a_compiler_is_told_of_where_torch_compile_takes_the_plac
     assert (finding.level, finding.hosts) == ("info", ("a",))
     with_ipex = installed(torch="2.8.0", intel_extension_for_pytorch="2.8.0")
     assert "SYS007" not in {other.code for other in found(bare | with_ipex)}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "command"),
+    [
+        ("Debian GNU/Linux 9 (stretch)", "sudo apt-get install libtcmalloc-minimal4"),
+        ("Debian GNU/Linux 12 (bookworm)", "sudo apt-get install libtcmalloc-minimal4"),
+        ("Debian GNU/Linux 13 (trixie)", "sudo apt-get install libtcmalloc-minimal4t64"),
+        ("Debian GNU/Linux forky/sid", "sudo apt-get install libtcmalloc-minimal4t64"),
+        ("Ubuntu 18.04.6 LTS", "sudo apt-get install libtcmalloc-minimal4"),
+        ("Ubuntu 22.04.4 LTS", "sudo apt-get install libtcmalloc-minimal4"),
+        ("Ubuntu 24.04.1 LTS", "sudo apt-get install libtcmalloc-minimal4t64"),
+        ("Ubuntu 26.04 LTS", "sudo apt-get install libtcmalloc-minimal4t64"),
+        ("Fedora Linux 42 (Server Edition)", "sudo dnf install gperftools-libs"),
+        ("Rocky Linux 9.4 (Blue Onyx)", "sudo dnf install epel-release && sudo dnf install gperftools-libs"),
+        ("AlmaLinux 10.0 (Purple Lion)", "sudo dnf install epel-release && sudo dnf install gperftools-libs"),
+        ("CentOS Stream 9", "sudo dnf install epel-release && sudo dnf install gperftools-libs"),
+        ("Red Hat Enterprise Linux 9.4 (Plow)", "sudo dnf install gperftools-libs   (EPEL has it)"),
+        ("openSUSE Leap 15.6", "sudo zypper install libtcmalloc4"),
+    ],
+)
+def test_a_host_without_tcmalloc_gets_the_command_of_its_distribution(distribution: str, command: str) -> None:
+    assert one("SYS010", found({"allocators": {}, "distribution": distribution})).fix == command
+
+
+@pytest.mark.parametrize("distribution", ["Amazon Linux 2023", "CentOS Linux 7 (Core)", None])
+def test_no_package_is_guessed_for_other_distributions(distribution: str | None) -> None:
+    fix = one("SYS010", found({"allocators": {}, "distribution": distribution})).fix
+    assert fix.startswith("install tcmalloc (gperftools) or jemalloc")
+
+
+def test_hosts_of_different_distributions_without_tcmalloc_are_one_finding() -> None:
+    debian: dict[str, Any] = {"allocators": {}}
+    fedora = {**debian, "distribution": "Fedora Linux 42 (Server Edition)"}
+    finding = one("SYS010", found(debian, fedora, {}, debian))
+    assert finding.hosts == ("a", "b", "d")
+    assert finding.fix == "on a, d: sudo apt-get install libtcmalloc-minimal4; on b: sudo dnf install gperftools-libs"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"allocators": {"jemalloc": "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"}},
+        {"allocators": {}, "glibc": None},
+        {"allocators": {}, "unread": {"libraries": "timed out after 10 s"}},
+        {"allocators": {}, "unread": {"venv": "timed out after 10 s"}},
+        {"allocators": {}, "unread": {"probe": "the answer is cut"}},
+    ],
+)
+def test_a_host_with_jemalloc_or_with_unknown_libraries_does_not_lack_an_allocator(change: dict[str, Any]) -> None:
+    assert "SYS010" not in {finding.code for finding in found(change)}
 
 
 def test_hosts_without_a_common_python_are_found() -> None:
