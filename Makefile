@@ -110,6 +110,7 @@ test-impi: $(VENV)/.dev
 # temporary directory; ROUNDS=3; ONLY=launch,push measures these and leaves the others of the page as they are.
 PEERS := $(VENV)/peers
 bench: $(PEERS)/.made
+	@sh tools/system.sh bench
 	$(BIN)/python benchmarks/run_all.py --peers $(PEERS) $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 		$(if $(ONLY),--only $(ONLY))
 

@@ -3,9 +3,11 @@
 For Gloo and for impi (impi_torch over Intel MPI), with 1, 2 and 4 ranks on one host: mpirun by hand with the line of
 Hugging Face's guide for many CPUs and Intel's variables (perf_train_cpu_many; run_lora_finetune_ddp.sh of IPEX 2.8),
 torchrun, and ``accelerate launch`` with its mpirun. All get the same number of OpenMP threads, a core each. The pace is
-measured in the script, from the end of its tenth step on (paced.py). mpirun by hand takes part twice, to show how much
-two medians of one command differ. The speed of a shared machine changes within a minute: the launchers of one case come
-one behind the other, each time another one first, and a ratio is the median of those of the rounds.
+measured in the script, from the end of its tenth step on (paced.py). ``ipexctl run`` preloads tcmalloc where the host
+has it, and the others do not; `run` with the C library's malloc separates the allocator from the launch. mpirun by hand
+takes part twice, to show how much two medians of one command differ. The speed of a shared machine changes within a
+minute: the launchers of one case come one behind the other, each time another one first, and a ratio is the median of
+those of the rounds.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ RANKS = (1, 2, 4)
 OURS, GUIDE, AGAIN, TORCHRUN, ACCELERATE = (
     "ipexctl run", "mpirun by hand", "mpirun by hand, again", "torchrun", "accelerate launch",
 )  # fmt: skip
+OUR_OPTIONS: Mapping[str, Sequence[str]] = {OURS: (), f"{OURS}, malloc of the C library": ("--allocator", "default")}
 OTHERS = (GUIDE, TORCHRUN, ACCELERATE)
 ANSWER = re.compile(r"^(?:\d+│)?(\{.*\})$", re.MULTILINE)  # ipexctl prefixes a rank's lines
 GUIDE_ENV = {"CCL_WORKER_COUNT": "1", "KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
@@ -89,7 +92,9 @@ def build_cases(ground: Ground, stack: Path, backend: str, ranks: int, steps: in
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     python, script = str(stack / "bin/python"), write_project(ground, stack)
     words = [str(SAMPLES), str(EXAMPLE), "--steps", str(steps), "--backend", backend]
-    yield Case(backend, ranks, OURS, build_our_argv(ground, stack, script, backend, ranks, words), ground.env())
+    for launcher, options in OUR_OPTIONS.items():
+        argv = build_our_argv(ground, stack, [*options, "--ppn", str(ranks), "--backend", backend, script, *words])
+        yield Case(backend, ranks, launcher, argv, ground.env())
     env = {
         **ground.env(),
         "PATH": f"{stack}/bin:{os.environ.get('PATH', os.defpath)}",
@@ -126,11 +131,9 @@ def write_project(ground: Ground, stack: Path) -> str:
     return str(script)
 
 
-def build_our_argv(
-    ground: Ground, stack: Path, script: str, backend: str, ranks: int, words: Sequence[str]
-) -> list[str]:
-    options = ["-f", str(ground.hostfile), "--venv", str(stack), "--ppn", str(ranks), "--iface", "lo"]
-    return [*IPEXCTL, "run", *options, "--backend", backend, script, *words]
+def build_our_argv(ground: Ground, stack: Path, words: Sequence[str]) -> list[str]:
+    """``words``: further options, the script and its arguments."""
+    return [*IPEXCTL, "run", "-f", str(ground.hostfile), "--venv", str(stack), "--iface", "lo", *words]
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -141,7 +144,7 @@ def measure(case: Case) -> dict[str, Any]:
         case.argv, env=case.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT
     )
     found = ANSWER.findall(process.stdout)
-    if (process.returncode and case.launcher == OURS) or len(found) != 1:
+    if (process.returncode and case.launcher in OUR_OPTIONS) or len(found) != 1:
         output = (process.stdout + process.stderr)[-3000:]
         sys.exit(f"{' '.join(case.argv)} ended with {process.returncode}:\n{output}")
     answer: dict[str, Any] = json.loads(found[0])
@@ -177,16 +180,23 @@ def read_median(answers: Sequence[Mapping[str, Any]], key: str) -> float:
 
 
 def build_settings_table(answers: Mapping[tuple[str, int, str], Sequence[Mapping[str, Any]]]) -> Table:
-    """Threads, cores and variables of rank 0 in each case. Paths of libraries are left out."""
+    """Threads, cores and variables of rank 0 in each case."""
     rows: list[list[Cell]] = []
     for (backend, ranks, launcher), each in answers.items():
         if launcher != AGAIN:
-            settings = {name: value for name, value in each[0]["settings"].items() if not name.endswith("_PATH")}
-            text = " ".join(f"{name}={value}" for name, value in settings.items())
             cores = ",".join(map(str, each[0]["cores"]))
-            rows.append([backend, str(ranks), launcher, str(each[0]["threads"]), cores, f"`{text}`"])
+            variables = f"`{format_settings(each[0]['settings'])}`"
+            rows.append([backend, str(ranks), launcher, str(each[0]["threads"]), cores, variables])
     heads = ["backend", "ranks", "launcher", "threads", "cores", "variables"]
     return Table(heads, rows, "Settings of rank 0")
+
+
+def format_settings(settings: Mapping[str, str]) -> str:
+    """Variables as a shell writes them. Paths of libraries are left out; preloaded ones have the name of their file."""
+    shown = {name: value for name, value in settings.items() if not name.endswith("_PATH")}
+    if preloaded := shown.get("LD_PRELOAD"):
+        shown["LD_PRELOAD"] = ":".join(Path(path).name for path in re.split(r"[:\s]+", preloaded))
+    return " ".join(f"{name}={value}" for name, value in shown.items())
 
 
 if __name__ == "__main__":

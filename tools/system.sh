@@ -1,12 +1,18 @@
 #!/bin/sh
 # System packages, where they are missing and we may install them: `system.sh demo` what the embedded cluster needs,
-# `system.sh test` also what the tests' separate hosts and login shells need.
+# `system.sh test` also what the tests' separate hosts and login shells need, `system.sh bench` also the allocator that
+# runs preload.
 set -eu
+mode=${1:-demo}
 missing=
 need() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || missing="$missing $2"; }
+need_library() {
+    for file in /usr/lib/*/"$1" /usr/lib/"$1" /usr/lib64/"$1" /usr/local/lib/"$1"; do [ ! -e "$file" ] || return 0; done
+    missing="$missing $2"
+}
 need sshd openssh-server
 need ssh openssh-client
-if [ "${1:-demo}" = test ]; then
+if [ "$mode" != demo ]; then
     need git git
     need rsync rsync
     need ip iproute2
@@ -20,6 +26,8 @@ if [ "${1:-demo}" = test ]; then
     need chromium chromium
     need chromedriver chromium-driver
 fi
+# From Debian 13 on it is libtcmalloc-minimal4t64, which provides this name on 64-bit machines.
+[ "$mode" != bench ] || need_library libtcmalloc_minimal.so.4 libtcmalloc-minimal4
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "these packages are missing (their names on Debian):$missing" >&2

@@ -22,6 +22,7 @@ from plots import draw_verdicts  # noqa: E402
 from run_all import Script, build_page, read_scripts, write_pages  # noqa: E402
 from tables import Measurement, Table, read_measurement  # noqa: E402
 from targets import Target, judge, read_targets  # noqa: E402
+from training import GUIDE, OUR_OPTIONS, OURS, build_pace_table, build_settings_table  # noqa: E402
 
 PUSH = Measurement(
     "push",
@@ -138,3 +139,24 @@ def test_each_listed_script_prints_its_help_and_takes_its_arguments(script: str)
 
 def test_an_empty_page_is_a_page() -> None:
     assert build_page([], [], {"intro": "", "outro": "The end."}).endswith("The end.\n")
+
+
+def paced(pace: float, **settings: str) -> dict[str, Any]:
+    """An answer of paced.py."""
+    answer = {"samples_per_second": pace, "by_quick_steps": pace, "cpu_ms_per_step": 1.0, "threads": 2, "cores": [0, 1]}
+    return answer | {"settings": settings}
+
+
+def test_a_training_of_ours_with_another_malloc_has_a_row_and_is_no_other_launcher() -> None:
+    _, malloc = OUR_OPTIONS
+    paces = {OURS: 120.0, malloc: 110.0, GUIDE: 100.0}
+    table = build_pace_table({("gloo", 1, launcher): [paced(pace)] for launcher, pace in paces.items()})
+    ratios = [table.find_number(["gloo", "1", launcher], "× best other") for launcher in paces]
+    assert ratios == [1.2, 1.1, 1.0]
+
+
+def test_of_a_preloaded_library_the_settings_have_the_name_of_its_file() -> None:
+    paths = "/opt/lib/libtcmalloc_minimal.so.4:/home/me/env/lib/libiomp5.so"
+    answer = paced(1.0, FI_PROVIDER_PATH="/home/me/env/lib", LD_PRELOAD=paths, OMP_NUM_THREADS="2")
+    [row] = build_settings_table({("gloo", 1, OURS): [answer]}).rows
+    assert row[-1] == "`LD_PRELOAD=libtcmalloc_minimal.so.4:libiomp5.so OMP_NUM_THREADS=2`"
