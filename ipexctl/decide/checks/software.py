@@ -28,7 +28,7 @@ _TCMALLOC_COMMANDS = (
         r"(CentOS Stream|Rocky Linux|AlmaLinux) ([89]|10)\b",
         "sudo dnf install epel-release && sudo dnf install gperftools-libs",
     ),
-    (r"Red Hat Enterprise Linux ([89]|10)\b", "sudo dnf install gperftools-libs   (EPEL has it)"),
+    (r"Red Hat Enterprise Linux ([89]|10)\b", "sudo dnf install gperftools-libs  # in EPEL"),
     (r"openSUSE", "sudo zypper install libtcmalloc4"),
 )
 _ANY_DISTRIBUTION = "install tcmalloc (gperftools) or jemalloc from the packages of its distribution"

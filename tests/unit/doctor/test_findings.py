@@ -353,7 +353,7 @@ def test_a_host_without_a_compiler_is_told_of_where_torch_compile_takes_the_plac
         ("Rocky Linux 9.4 (Blue Onyx)", "sudo dnf install epel-release && sudo dnf install gperftools-libs"),
         ("AlmaLinux 10.0 (Purple Lion)", "sudo dnf install epel-release && sudo dnf install gperftools-libs"),
         ("CentOS Stream 9", "sudo dnf install epel-release && sudo dnf install gperftools-libs"),
-        ("Red Hat Enterprise Linux 9.4 (Plow)", "sudo dnf install gperftools-libs   (EPEL has it)"),
+        ("Red Hat Enterprise Linux 9.4 (Plow)", "sudo dnf install gperftools-libs  # in EPEL"),
         ("openSUSE Leap 15.6", "sudo zypper install libtcmalloc4"),
     ],
 )
