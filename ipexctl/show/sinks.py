@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ipexctl.model import events as e
@@ -67,7 +69,7 @@ class Plain:
         self._moved: dict[str, tuple[float, int]] = {}  # stamp and amount of a host's first progress in its step
         self._failures = PendingFailures()
         self._answer: AnyAnswer | None = None
-        self._closed = False
+        self._imports = self._closed = False
 
     def handle_event(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
@@ -98,6 +100,7 @@ class Plain:
                 self._shown_at[host] = at
                 self._moved.pop(host, None)
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
+                self._import_ahead()
                 words = "\n  ".join(escape_lines(detail))
                 self._print(f"{_format_host_mark(host)}{escape(step)}: {outcome}{f': {words}' if words else ''}")
             case e.Answer(value=value):
@@ -134,6 +137,12 @@ class Plain:
             self._print_items(screens.format_next_steps(report, self._answer))
         self._out.flush()
         self._err.flush()
+
+    def _import_ahead(self) -> None:
+        """While hosts still work, what will print the result is imported."""
+        if self._results and not self._imports:
+            self._imports = True
+            Thread(target=import_module, args=("ipexctl.show.tables",), name="import", daemon=True).start()
 
     def _print_answer(self, value: AnyAnswer) -> None:
         text = screens.get_whole_text(value)

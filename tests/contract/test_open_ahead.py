@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ipexctl.act.ssh import Links
-from ipexctl.act.ssh.tcp import EagerSocket
+from ipexctl.act.ssh.settings import SSHSettings
+from ipexctl.act.ssh.tcp import EagerSocket, EarlyConnection
+from ipexctl.act.ssh.transport import abort_connection
 from ipexctl.model.commands import Command
+from ipexctl.model.errors import ConnectError
+from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 from tests.contract.sshd import Server, sshd
 
@@ -65,6 +72,62 @@ def test_nothing_is_connected_ahead_where_a_passphrase_may_be_asked_for(counting
     with closing(Links(known_hosts=counting.known_hosts, config=None, ask=lambda question: None)) as links:
         links.open_ahead([counting.host()])
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("connect ")]
+
+
+def begin(port: int, limit: float = 30.0) -> EarlyConnection:
+    return EarlyConnection(SSHSettings(None).find_settings(Host("node1", "127.0.0.1", port=port)), limit)
+
+
+def test_a_connection_begins_before_paramiko_is_imported(counting: Server) -> None:
+    program = f"""
+import sys, time
+from ipexctl.act.ssh.settings import SSHSettings
+from ipexctl.act.ssh.tcp import EarlyConnection
+from ipexctl.model.hosts import Host
+begun = EarlyConnection(SSHSettings(None).find_settings(Host("node1", "127.0.0.1", port={counting.port})), 30.0)
+print(begun.take(time.monotonic() + 30, lambda sock: None).recv(8), "paramiko" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "b'SSH-2.0-' False\n", done.stderr
+
+
+def test_a_begun_connection_that_is_refused_says_so_when_it_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectError, match=f"connection refused .127.0.0.1:{port}") as refused:
+        begin(port).take(time.monotonic() + 30, lambda sock: None)
+    assert refused.value.code == "refused"
+
+
+def test_a_begun_connection_is_waited_for_until_the_deadline_and_can_be_ended() -> None:
+    def fill(port: int) -> socket.socket:
+        """One more connection than the listener takes, so that the next one waits."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex(("127.0.0.1", port))
+        return sock
+
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as filling:
+        port = listener.getsockname()[1]
+        for _ in range(3):
+            filling.enter_context(fill(port))
+        begun, sockets = begin(port), list[socket.socket]()
+        with pytest.raises(ConnectError, match=r"no answer within 30 s"):
+            begun.take(time.monotonic() + 0.2, sockets.append)
+        abort_connection(sockets[0])
+        with pytest.raises((ConnectError, OSError)) as ended:
+            begun.take(time.monotonic() + 30, sockets.append)
+        assert "no answer" not in str(ended.value)
+
+
+def test_a_host_behind_a_jump_host_or_a_command_is_not_begun_by_itself(counting: Server, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host behind\n  ProxyJump other\nHost by\n  ProxyCommand false\n")
+    config.chmod(0o600)
+    with closing(Links(known_hosts=counting.known_hosts, config=config)) as links:
+        assert links._begin_connection(Host("behind", "behind")) is None
+        assert links._begin_connection(Host("by", "by")) is None
+        assert links._begin_connection(counting.host()) is not None
 
 
 def test_an_eager_socket_acknowledges_at_once() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.errors import ConnectError
+from ipexctl.model.errors import ConnectError, UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.act.ssh.link import SSHLink
     from ipexctl.act.ssh.mux_link import MuxLink
     from ipexctl.act.ssh.settings import SSHSettings
+    from ipexctl.act.ssh.tcp import EarlyConnection
 
 _Key = tuple[str, str, str | None, int | None, str | None]
 
@@ -75,12 +76,15 @@ class Links:
         connections outlive the command: most are there already."""
         if self.ask is not None or self.persist is not None:
             return
+        with self._lock:
+            hosts = [host for host in hosts if not host.is_local and _make_key(host) not in self._links]
+        begun = {_make_key(host): self._begin_connection(host) for host in hosts}  # before Paramiko is imported
         for host in hosts:
             key = _make_key(host)
             with self._lock:
-                if host.is_local or key in self._links:
+                if key in self._links:
                     continue
-                link = self._links[key] = self._make_link(host)
+                link = self._links[key] = self._make_direct_link(host, begun=begun[key])
                 self._ahead.add(key)
             threading.Thread(target=_connect_quietly, args=(link,), name=f"connect {host.name}", daemon=True).start()
 
@@ -115,7 +119,20 @@ class Links:
 
         return MuxLink(host, self._holders, partial(self._make_direct_link, host), self._report_reason)
 
-    def _make_direct_link(self, host: Host, spent: float = 0.0) -> "SSHLink":
+    def _begin_connection(self, host: Host) -> "EarlyConnection | None":
+        """None for a host that is reached in another way than by TCP, or not at all: its login says why."""
+        from ipexctl.act.ssh.tcp import EarlyConnection
+
+        ssh_settings = self._read_settings()
+        try:
+            settings = ssh_settings.find_settings(host)
+        except (ConnectError, UsageError):
+            return None
+        reached_otherwise = settings.command or settings.jump
+        limit = min(self.connect_timeout, settings.timeout or self.connect_timeout)
+        return None if reached_otherwise else EarlyConnection(settings, limit)
+
+    def _make_direct_link(self, host: Host, spent: float = 0.0, *, begun: "EarlyConnection | None" = None) -> "SSHLink":
         from ipexctl.act.ssh.settings import IMPORTING
 
         with self._dialling, IMPORTING:
@@ -129,7 +146,7 @@ class Links:
             if self._dialler is None:
                 settings = self._read_settings()
                 self._dialler = Dialler(self.connect_timeout, self.accept_new, settings, self.ask)
-        return SSHLink(host, self._dialler, spent)
+        return SSHLink(host, self._dialler, spent, begun)
 
     def _read_settings(self) -> "SSHSettings":
         from ipexctl.act.ssh.settings import SSHSettings

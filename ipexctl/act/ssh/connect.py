@@ -29,7 +29,7 @@ from ipexctl.act.ssh.hostkeys import (
 )
 from ipexctl.act.ssh.keys import Keys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings, list_known_host_names
-from ipexctl.act.ssh.tcp import open_tcp
+from ipexctl.act.ssh.tcp import EarlyConnection, open_tcp
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.hosts import Host
@@ -49,6 +49,7 @@ class _Attempt(Record):
     limit: float  # seconds, for messages
     on_socket: Callable[[Any], None]
     notes: list[str]  # for the user
+    begun: EarlyConnection | None = None  # for the first try
 
     @property
     def time_left(self) -> float:
@@ -74,18 +75,25 @@ class Dialler:
         self._proxies: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
-    def dial(self, host: Host, on_socket: Callable[[Any], None], spent: float = 0.0) -> tuple[Transport, list[str]]:
+    def dial(
+        self,
+        host: Host,
+        on_socket: Callable[[Any], None],
+        spent: float = 0.0,
+        begun: EarlyConnection | None = None,
+    ) -> tuple[Transport, list[str]]:
         """An authenticated connection, and notes for the user. Raises `LinkError`.
 
         ``spent`` is how much of the connect timeout is over (seconds); a fifth is left at least. ``on_socket`` gets
-        each socket while it is being connected, so that it can be shut down from outside."""
+        each socket while it is being connected, so that it can be shut down from outside. ``begun`` is a connection to
+        the host that was begun by its settings."""
         notes: list[str] = []
         try:
             settings = self._settings.find_settings(host)
             self._check_recording(host, settings)
             limit = min(self._timeout, settings.timeout or self._timeout)
             deadline = time.monotonic() + max(limit - spent, limit / 5)
-            attempt = _Attempt(settings, deadline, limit, on_socket, notes)
+            attempt = _Attempt(settings, deadline, limit, on_socket, notes, begun)
             return self._connect(attempt), notes
         except ConnectError as error:
             failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint, error.code)
@@ -133,6 +141,8 @@ class Dialler:
             try:
                 if command:
                     sock: Any = self._start_proxy_command(command)
+                elif jump is None and attempt.begun is not None and not tries:
+                    sock = attempt.begun.take(attempt.deadline, attempt.on_socket)
                 elif jump is None:
                     sock = open_tcp(attempt.settings, attempt.deadline, attempt.limit, attempt.on_socket)
                 else:
@@ -170,7 +180,9 @@ class Dialler:
         if first:
             failure = ConnectError("jump", f"jump host {settings.name}: the connection was lost")
             try:
-                jump.set_result(self._connect(replace(behind, settings=settings, on_socket=jump.set_socket)))
+                jump.set_result(
+                    self._connect(replace(behind, settings=settings, on_socket=jump.set_socket, begun=None))
+                )
             except ConnectError as error:
                 named = error.code == "jump"  # a hop further on already says which one it is
                 what = error.what if named else f"jump host {settings.name}: {error.what}"

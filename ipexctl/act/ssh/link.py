@@ -12,6 +12,7 @@ from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
 from ipexctl.act.ssh.shared_shell import ENDING, SharedShellLink
+from ipexctl.act.ssh.tcp import EarlyConnection
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
@@ -127,10 +128,10 @@ class SSHChannel(CommandChannel):
 class SSHLink(SharedShellLink):
     """One host over SSH. `connect` must have been called."""
 
-    def __init__(self, host: Host, dialler: Dialler, spent: float = 0.0) -> None:
-        """``spent``: seconds of the connect timeout that are over."""
+    def __init__(self, host: Host, dialler: Dialler, spent: float = 0.0, begun: EarlyConnection | None = None) -> None:
+        """``spent``: seconds of the connect timeout that are over. ``begun``: a connection to log in with."""
         super().__init__(host)
-        self._dialler, self._spent = dialler, spent
+        self._dialler, self._spent, self._begun = dialler, spent, begun
         self._opening: Any = None  # the socket or transport being connected
         self._transport: Transport | None = None
 
@@ -141,7 +142,7 @@ class SSHLink(SharedShellLink):
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""
         try:
-            transport, notes = self._dialler.dial(self._host, self._remember_socket, self._spent)
+            transport, notes = self._dialler.dial(self._host, self._remember_socket, self._spent, self._begun)
         except (LinkError, *LOSSES):  # `close` closes the socket, at whatever moment of the login
             if self._closed:
                 raise self._make_lost_error() from None

@@ -5,6 +5,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any
 
@@ -35,8 +37,7 @@ def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Calla
     """A socket to the host; its addresses share the time. Raises `ConnectError`.
 
     ``deadline`` is on the monotonic clock, ``limit`` (seconds) is for messages, ``on_socket`` gets each new socket."""
-    timeout = ConnectError("timeout", f"no answer within {limit:g} s ({settings.endpoint})")
-    failure = timeout
+    timeout = failure = _make_timeout_error(settings, limit)
     addresses = _resolve_addresses(settings, deadline)
     for number, (family, address) in enumerate(addresses):
         left = deadline - time.monotonic()
@@ -56,6 +57,47 @@ def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Calla
             failure = _make_connect_error(error, settings)
         sock.close()
     raise failure
+
+
+class EarlyConnection:
+    """A connection that was begun before there was anybody to log in with it: sshd starts while this machine loads what
+    a login needs. Begins at once, in a thread of its own; see `open_tcp`."""
+
+    def __init__(self, settings: Settings, limit: float) -> None:
+        self._settings, self._limit = settings, limit
+        self._lock = threading.Lock()
+        self._socket: Any = None  # that is being connected
+        self._on_socket: Callable[[Any], None] | None = None  # of who has taken the connection
+        self._result: Future[socket.socket] = Future()
+        threading.Thread(target=self._connect, name=f"TCP {settings.address}", daemon=True).start()
+
+    def take(self, deadline: float, on_socket: Callable[[Any], None]) -> socket.socket:
+        """The socket, once it is connected. Raises `ConnectError` as `open_tcp` does."""
+        with self._lock:
+            self._on_socket = on_socket
+            if self._socket is not None:
+                on_socket(self._socket)
+        try:
+            return self._result.result(max(0.0, deadline - time.monotonic()))
+        except FutureTimeoutError:
+            raise _make_timeout_error(self._settings, self._limit) from None
+
+    def _connect(self) -> None:
+        try:
+            deadline = time.monotonic() + self._limit
+            self._result.set_result(open_tcp(self._settings, deadline, self._limit, self._note_socket))
+        except BaseException as error:  # raised by `take`
+            self._result.set_exception(error)
+
+    def _note_socket(self, sock: Any) -> None:
+        with self._lock:
+            self._socket = sock
+            if self._on_socket is not None:
+                self._on_socket(sock)
+
+
+def _make_timeout_error(settings: Settings, limit: float) -> ConnectError:
+    return ConnectError("timeout", f"no answer within {limit:g} s ({settings.endpoint})")
 
 
 def _make_connect_error(error: OSError, settings: Settings) -> ConnectError:
