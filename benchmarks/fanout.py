@@ -1,7 +1,8 @@
 """How long until every host has answered, connections and all: ``ipexctl doctor`` and other ways to ask many hosts.
 
 ``small`` is one command with an answer of 20 KB; ``probe`` is doctor's own question, so that the work on the hosts,
-which share our cores, is the same for all. Only ipexctl also reads and judges the answers.
+which share our cores, is the same for all. Only ipexctl carries the question to the hosts (20 KB; the others find it in a
+file there), and reads and judges the answers.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tables import Cell, Measurement, Table, publish
 
 import ipexctl
 from ipexctl.decide.facts.probe_output import build_probe_command
+from ipexctl.verbs.common.probe import VENV
 
 LIMIT = 600.0
 
@@ -47,9 +49,8 @@ def main() -> None:
     with hosts(given.hosts) as ground:
         end = f"end-{secrets.token_hex(8)}"
         (ground.place / "answer").write_text("x" * 79 * 1 + "\n" + ("y" * 79 + "\n") * 255 + end + "\n")
-        command = build_probe_command(
-            (Path(ipexctl.__file__).parent / "remote/probe.sh").read_text(), end, venv="", workdir=""
-        )
+        text = (Path(ipexctl.__file__).parent / "remote/probe.sh").read_text()
+        command = build_probe_command(text, end, venv=VENV, workdir=f"{ground.place}/hosts/h000")
         (ground.place / "probe").write_bytes(command.stdin)
         words = " ".join(word or "''" for word in command.argv).replace("sh -s --", f"sh {ground.place}/probe")
         doctor = Case(

@@ -13,7 +13,6 @@ from typing import Any
 
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import UsageError
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
@@ -221,6 +220,9 @@ def _find_body_fault(body: bytes, cap: int, *, cut: bool = False) -> str:
 
 def _read_grep_lines(directory: str, text: str) -> dict[str, str]:
     """Files from ``path:line`` lines; a path without any text is a path that exists."""
-    parts = (line.partition(":") for line in text.splitlines())
-    lines = group_pairs((path, content) for path, colon, content in parts if colon and path)
+    lines: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        path, colon, content = line.partition(":")
+        if colon and path:
+            lines.setdefault(path, []).append(content)
     return {posixpath.join(directory, path): "\n".join(content) + "\n" for path, content in lines.items()}
