@@ -1,8 +1,8 @@
 """How long until every host has answered, connections and all: ``ipexctl doctor`` and other ways to ask many hosts.
 
 ``small`` is one command with an answer of 20 KB; ``probe`` is doctor's own question, so that the work on the hosts,
-which share our cores, is the same for all. Only ipexctl carries the question to the hosts (20 KB; the others find it in a
-file there), and reads and judges the answers.
+which share our cores, is the same for all. Only ipexctl carries the question to the hosts (20 KB; the others find it in
+a file there), and reads and judges the answers.
 """
 
 from __future__ import annotations
