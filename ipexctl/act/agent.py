@@ -19,6 +19,7 @@ _NOT_IN_IT = {"__init__.py", "__main__.py", "sitecustomize.py", "profile_steps.p
 _COMPILED = MAGIC_NUMBER + (1).to_bytes(12, "little")  # header of code that is not compared with its text (PEP 552)
 
 
+@cache
 def read_source(module: str) -> str:
     """The text of a module of ours ("remote.agent.procs")."""
     package, _, name = f"ipexctl.{module}".rpartition(".")

@@ -130,6 +130,20 @@ def test_a_host_behind_a_jump_host_or_a_command_is_not_begun_by_itself(counting:
         assert links._begin_connection(counting.host()) is not None
 
 
+def test_nothing_is_begun_where_a_new_key_may_not_be_recorded(counting: Server, tmp_path: Path) -> None:
+    """It is refused with exit code 2: then no host may have been contacted."""
+    own = counting.host(vars={"known_hosts": str(tmp_path / "own")})
+    with closing(Links(known_hosts=counting.known_hosts, config=None, accept_new=True)) as links:
+        assert links._begin_connection(own) is None
+
+
+def test_a_host_that_is_listed_twice_is_connected_once(counting: Server) -> None:
+    with closing(Links(known_hosts=counting.known_hosts, config=None)) as links:
+        links.open_ahead([counting.host(), counting.host()])
+        wait_for_connections()
+        assert count(counting) == 1
+
+
 def test_an_eager_socket_acknowledges_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, EagerSocket() as client:
         client.connect(listener.getsockname())

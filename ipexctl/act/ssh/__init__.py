@@ -77,13 +77,11 @@ class Links:
         if self.ask is not None or self.persist is not None:
             return
         with self._lock:
-            hosts = [host for host in hosts if not host.is_local and _make_key(host) not in self._links]
-        begun = {_make_key(host): self._begin_connection(host) for host in hosts}  # before Paramiko is imported
-        for host in hosts:
-            key = _make_key(host)
+            new = {_make_key(host): host for host in hosts if not host.is_local}
+            new = {key: host for key, host in new.items() if key not in self._links}
+        begun = {key: self._begin_connection(host) for key, host in new.items()}  # before Paramiko is imported
+        for key, host in new.items():
             with self._lock:
-                if key in self._links:
-                    continue
                 link = self._links[key] = self._make_direct_link(host, begun=begun[key])
                 self._ahead.add(key)
             threading.Thread(target=_connect_quietly, args=(link,), name=f"connect {host.name}", daemon=True).start()
@@ -120,7 +118,7 @@ class Links:
         return MuxLink(host, self._holders, partial(self._make_direct_link, host), self._report_reason)
 
     def _begin_connection(self, host: Host) -> "EarlyConnection | None":
-        """None for a host that is reached in another way than by TCP, or not at all: its login says why."""
+        """None for a host that is reached in another way than by TCP, or perhaps not at all: its login says why."""
         from ipexctl.act.ssh.tcp import EarlyConnection
 
         ssh_settings = self._read_settings()
@@ -128,9 +126,12 @@ class Links:
             settings = ssh_settings.find_settings(host)
         except (ConnectError, UsageError):
             return None
-        reached_otherwise = settings.command or settings.jump
-        limit = min(self.connect_timeout, settings.timeout or self.connect_timeout)
-        return None if reached_otherwise else EarlyConnection(settings, limit)
+        records_key = (
+            self.accept_new or settings.accept_new
+        ) and settings.user_known_hosts  # which may be refused first
+        if settings.command or settings.jump or records_key:
+            return None
+        return EarlyConnection(settings, min(self.connect_timeout, settings.timeout or self.connect_timeout))
 
     def _make_direct_link(self, host: Host, spent: float = 0.0, *, begun: "EarlyConnection | None" = None) -> "SSHLink":
         from ipexctl.act.ssh.settings import IMPORTING

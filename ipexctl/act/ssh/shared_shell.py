@@ -16,9 +16,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 
 ENDING = 2.0  # seconds that a session may take to end
-_LONGEST_LINE = (
-    1024  # bytes: a shell reads a line byte by byte, and a longer one for longer than a program takes to start
-)
+_LONGEST_LINE = 1024  # bytes: a shell reads lines byte by byte, longer ones for longer than a program takes to start
 
 
 def make_shell_command() -> Command:

@@ -11,6 +11,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from itertools import chain
 from pathlib import Path
@@ -175,6 +176,7 @@ def build_script_command(script: str, *words: str, stdin: bytes = b"", patience:
     return Command(argv, stdin=stdin, timeout=patience + len(stdin) / _SLOWEST, cap=256 << 20, brief=True)
 
 
+@cache
 def read_remote_script(name: str) -> str:
     """The text of a shell script of ``remote``."""
     return resources.files("ipexctl.remote").joinpath(name).read_text("utf-8")

@@ -1,6 +1,5 @@
 """Why a rank died, as far as its host can tell: its own last words, its fatal signal's stacks, the kernel's log."""
 
-import glob
 import os
 import re
 import signal
@@ -62,6 +61,8 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
 
 def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
     """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
+    import glob  # each wrapper would pay for it
+
     exceptions = {}
     for path in sorted(glob.glob(glob.escape(base) + ".*" + ERROR), key=_get_mtime, reverse=True):
         try:

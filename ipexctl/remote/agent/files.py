@@ -125,6 +125,13 @@ def write_record(directory: str, kind: str, record: "rank_records.RankRecord") -
     return ""
 
 
+def remove_directory(path: str) -> None:
+    """Removes a directory with all that is in it, as far as that is possible."""
+    import shutil  # each start of the agent would pay for it
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def run_then_record_crash(directory: str, role: str, work: "Callable[[], None]") -> None:
     """Does a background process's work, then ends the process; an exception is left in ``<role>.crash``."""
     try:

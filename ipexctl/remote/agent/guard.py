@@ -8,7 +8,6 @@ import os
 import resource
 import select
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -40,7 +39,7 @@ def main(argv: "List[str]") -> int:
     base = os.path.dirname(directory)
     for name in os.listdir(base):
         if files.is_half_made(os.path.join(base, name)):
-            shutil.rmtree(os.path.join(base, name), ignore_errors=True)
+            files.remove_directory(os.path.join(base, name))
     if spec.head is None:  # there the keeper has done so
         files.reserve_space(directory)
     files.write_json(directory, paths.OWNER, {"host": files.get_host_tag()})
@@ -321,7 +320,7 @@ class Guard:
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
             self.report_unseen_end(rank)
         if self.spec.head is None and not left and not self.has_profile():
-            shutil.rmtree(self.directory, ignore_errors=True)  # before the run may end: then nothing is left here
+            files.remove_directory(self.directory)  # before the run may end: then nothing is left here
         self.keeper.send(messages.Cleaned([(p.pid, p.state) for p in left], strays))
         until = time.monotonic() + self.spec.timings.flush
         while self.keeper.open and self.keeper.outbox and time.monotonic() < until:
@@ -362,7 +361,7 @@ class Guard:
             pids = [process.pid for process in left]
             files.write_json(self.directory, paths.LEFTOVERS, {"why": why, "at": time.time(), "left": pids})
         else:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            files.remove_directory(self.directory)
         return False
 
 

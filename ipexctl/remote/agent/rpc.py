@@ -10,7 +10,8 @@ import select
 import socket
 import time
 from collections import deque
-from typing import Iterator, Optional, Sequence, Union
+from contextlib import suppress
+from typing import Any, Iterator, Optional, Sequence, Union
 
 from ipexctl.protocol import seal
 from ipexctl.protocol.codec import LONGEST, DamagedError, Unreadable, load_object
@@ -141,7 +142,10 @@ class Wire:
 
 def connect(address: str, port: int, token: str, role: str, name: str, timeout: float) -> "Wire":
     """A connection to the keeper on which both sides are proved. Raises OSError within about `timeout` seconds."""
-    sock = socket.create_connection((address, port), timeout)
+    host: Any = address
+    with suppress(UnicodeEncodeError):
+        host = address.encode("ascii")  # for a text Python would first load all rules of international names
+    sock = socket.create_connection((host, port), timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     wire = Wire(sock)

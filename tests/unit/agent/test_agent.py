@@ -51,3 +51,17 @@ def test_a_host_takes_the_compiled_modules_of_its_own_python_and_the_texts_other
                 target.writestr(name, data)
     assert "unknown role" not in asked(path, "show")
     assert asked(path, "prove") == "unknown role 'prove'\n"
+
+
+def test_programs_that_start_for_each_rank_and_host_load_nothing_that_they_may_not_need() -> None:
+    """Each module is a part of the time to the first line. A name that is looked up as a text loads three."""
+    program = """
+import contextlib, sys
+from ipexctl.remote.agent import guard, rpc, wrapper
+with contextlib.suppress(OSError):
+    rpc.connect("localhost", 1, "", "guard", "", 5.0)
+print(*sorted({"encodings.idna", "glob", "shutil", "stringprep", "unicodedata"} & set(sys.modules)))
+"""
+    line, place = [sys.executable, "-E", "-s", "-S", "-c", program], Path(remote.__file__).parents[2]
+    done = subprocess.run(line, cwd=place, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("\n", "")
