@@ -43,9 +43,12 @@ class Target:
         return f"{'≥' if self.most is None else '≤'} {self.limit:g} {self.unit}".rstrip()
 
     def format_value(self, value: float) -> str:
-        """With at least as many digits after the point as the limit has."""
+        """With at least as many digits after the point as the limit has, and one more where the value would look like
+        the limit."""
         digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-        return f"{format_number(value, max(digits, len(f'{self.limit:g}'.partition('.')[2])))} {self.unit}".rstrip()
+        digits = max(digits, len(f"{self.limit:g}".partition(".")[2]))
+        alike = round(value, digits) == self.limit != value
+        return f"{format_number(value, digits + alike)} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
