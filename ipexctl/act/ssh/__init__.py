@@ -119,6 +119,7 @@ class Links:
 
     def _begin_connection(self, host: Host) -> "EarlyConnection | None":
         """None for a host that is reached in another way than by TCP, or perhaps not at all: its login says why."""
+        from ipexctl.act.ssh.settings import choose_connect_timeout
         from ipexctl.act.ssh.tcp import EarlyConnection
 
         ssh_settings = self._read_settings()
@@ -131,7 +132,7 @@ class Links:
         ) and settings.user_known_hosts  # which may be refused first
         if settings.command or settings.jump or records_key:
             return None
-        return EarlyConnection(settings, min(self.connect_timeout, settings.timeout or self.connect_timeout))
+        return EarlyConnection(settings, choose_connect_timeout(settings, self.connect_timeout))
 
     def _make_direct_link(self, host: Host, spent: float = 0.0, *, begun: "EarlyConnection | None" = None) -> "SSHLink":
         from ipexctl.act.ssh.settings import IMPORTING

@@ -28,7 +28,7 @@ from ipexctl.act.ssh.hostkeys import (
     list_key_types,
 )
 from ipexctl.act.ssh.keys import Keys, UnusableKey
-from ipexctl.act.ssh.settings import Settings, SSHSettings, list_known_host_names
+from ipexctl.act.ssh.settings import Settings, SSHSettings, choose_connect_timeout, list_known_host_names
 from ipexctl.act.ssh.tcp import EarlyConnection, open_tcp
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.errors import Failure, Kind, UsageError
@@ -91,7 +91,7 @@ class Dialler:
         try:
             settings = self._settings.find_settings(host)
             self._check_recording(host, settings)
-            limit = min(self._timeout, settings.timeout or self._timeout)
+            limit = choose_connect_timeout(settings, self._timeout)
             deadline = time.monotonic() + max(limit - spent, limit / 5)
             attempt = _Attempt(settings, deadline, limit, on_socket, notes, begun)
             return self._connect(attempt), notes
