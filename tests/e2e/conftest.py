@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,7 @@ import pytest
 
 from tests.cluster import Cluster, Spec, missing
 from tests.e2e.desk import Desk, Told, clean, lend, light
-from tests.e2e.environments import KeptEnvironment
-
-ROOM = 40 << 30  # bytes: 11 GB a host while wheels are unpacked (7 GB then), 4 GB of wheels here
+from tests.e2e.environments import SHARED_CACHE, KeptEnvironment, room_is_short, unpacking
 
 
 @pytest.fixture(scope="package")
@@ -57,6 +54,13 @@ def start(desk: Desk) -> Iterator[Callable[..., object]]:
         command.close()
 
 
+@pytest.fixture
+def unpacks() -> Iterator[None]:
+    """For a test with hosts of its own, on which it unpacks a stack: none other does so until they are gone."""
+    with unpacking():
+        yield
+
+
 VENV = "/root/.local/share/ipexctl/env"
 RECIPES = KeptEnvironment("recipes", VENV)
 # The last accelerate and transformers that use IPEX with torch 2.8.0.
@@ -76,18 +80,19 @@ class Installed:
 @pytest.fixture(scope="package")
 def installed(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The real stack on each of the three hosts, by ``ipexctl install`` on the controller, once; where the files of an
-    earlier session are kept, it finds that they are right."""
+    earlier session are kept, it finds that they are right. Where room is short, one host unpacks them for all."""
     desk = Desk(hosts, tmp_path_factory.mktemp("install"))
     settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
-    narrow = shutil.disk_usage("/var/tmp").free < ROOM
-    # Wheels that this machine has fetched once stay. Where room is short, hosts see them as on a shared file system.
-    settings["XDG_CACHE_HOME"] = "/var/cache/ipexctl-tests" if narrow else str(Path.home() / ".cache")
-    with hosts.uplink() as uplink:
-        if not RECIPES.put_on_hosts(hosts, hosts.names) and narrow:
-            desk(*INSTALL, "--json", "--limit", "node0", timeout=900, **settings, **uplink.env)
+    settings["XDG_CACHE_HOME"] = SHARED_CACHE  # wheels that this machine has fetched once stay
+    with unpacking(), hosts.uplink() as uplink:
+        if not RECIPES.put_on_hosts(hosts, hosts.names) and room_is_short():
+            first = desk(*INSTALL, "--json", "--limit", "node0", timeout=900, **settings, **uplink.env)
+            assert first.code == 0, first
+            RECIPES.keep(hosts, "node0")
+            RECIPES.put_on_hosts(hosts, hosts.names[1:])
         told = desk(*INSTALL, "--json", timeout=900, **settings, **uplink.env)
-    if told.code == 0:
-        RECIPES.keep(hosts, "node0")
+        if told.code == 0:
+            RECIPES.keep(hosts, "node0")
     return Installed(hosts, told, settings)
 
 

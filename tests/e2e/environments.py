@@ -21,6 +21,10 @@ from pathlib import Path
 from tests.cluster import Cluster
 
 PLACE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ipexctl-tests/environments"
+# As XDG_CACHE_HOME of an install: hosts see its wheels as on a shared file system, so that none copies 4 GB of them.
+SHARED_CACHE = "/var/cache/ipexctl-tests"
+# bytes: the stack on three hosts (21 GB), a row on two more (14), all rows' wheels (12), and what other tests write
+ROOM = 60 << 30
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,21 @@ class KeptEnvironment:
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+@contextmanager
+def unpacking() -> Iterator[None]:
+    """Held by whoever unpacks a stack of 7 GB on each of several hosts: at once, on workers of their own, such tests
+    need more disk than there may be."""
+    PLACE.mkdir(parents=True, exist_ok=True)
+    with (PLACE / ".unpacking").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def room_is_short() -> bool:
+    """Whether the disk of hosts has less free than `ROOM`."""
+    return shutil.disk_usage(os.environ.get("IPEXCTL_TEST_DISK", "/var/tmp")).free < ROOM
 
 
 def _find_active(venv: Path) -> str:

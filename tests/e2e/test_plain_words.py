@@ -16,10 +16,10 @@ import pytest
 from ipexctl.verbs.common.probe import load_releases
 from tests.cluster import Cluster
 from tests.e2e.desk import ROOT, Desk, residue
-from tests.e2e.test_stacks import CACHE
+from tests.e2e.environments import SHARED_CACHE
 from tests.e2e.trained import loss_fell
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600), pytest.mark.usefixtures("unpacks")]
 
 OF_USER = ("UV_", "PIP_", "SSL_")
 NEVER = ("INDEX", "FIND_LINKS")  # of this machine: the user has named no source of wheels
@@ -31,7 +31,7 @@ def prepare(cluster: Cluster, path: Path) -> Desk:
     shutil.copytree(ROOT / "examples", desk.path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     settings = {name: value for name, value in os.environ.items() if name.startswith(OF_USER)}
     desk.env |= {name: value for name, value in settings.items() if not name.endswith(NEVER)}
-    desk.env["XDG_CACHE_HOME"] = CACHE  # wheels that were fetched once
+    desk.env["XDG_CACHE_HOME"] = SHARED_CACHE  # wheels that were fetched once
     return desk
 
 

@@ -1,8 +1,8 @@
 """The real rows, one after the other: installed on two separate hosts, checked, and trained a few steps with Intel MPI,
 in bf16 wherever the row can on this machine's CPU.
 
-About 7 GB a row and host, and the network. Wheels stay in ``/var/cache/ipexctl-tests``; all else goes with the hosts:
-an environment that was kept would prove nothing of the install.
+About 7 GB a row and host, and the network. Wheels stay in `SHARED_CACHE`, but where room is short only those that other
+tests need too; all else goes with the hosts: an environment that was kept would prove nothing of the install.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.desk import ROOT, Desk
+from tests.e2e.environments import SHARED_CACHE, room_is_short
 from tests.e2e.trained import IPEX_IN_BF16
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600), pytest.mark.usefixtures("unpacks")]
 
-CACHE = "/var/cache/ipexctl-tests"
 EXAMPLE = ROOT / "examples/train_ddp.py"
 ROWS = {  # what is asked for, and whose Intel MPI then starts the ranks
     "2.8.0": (("--torch", "2.8.0", "--backend", "gloo"), "ipex 2.8.0", "impi-rt"),
@@ -37,9 +37,22 @@ ROWS = {  # what is asked for, and whose Intel MPI then starts the ranks
 }
 
 
+@pytest.fixture
+def cache(row: str) -> Iterator[str]:
+    """XDG_CACHE_HOME of the row's install."""
+    torch = ROWS[row][0][1]
+    if torch == "2.8.0":
+        yield SHARED_CACHE
+        return
+    path = f"{SHARED_CACHE}/{torch}"
+    yield path
+    if room_is_short():
+        shutil.rmtree(path)
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_is_installed_for_real_and_trains_on_two_hosts(
-    row: str, make_cluster: Callable[..., Cluster], tmp_path: Path
+    row: str, cache: str, make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     words, ipex, mpi = ROWS[row]
     torch = words[1]
@@ -48,7 +61,7 @@ def test_a_row_is_installed_for_real_and_trains_on_two_hosts(
     cluster = make_cluster("node0", "node1")
     desk = Desk(cluster, tmp_path / "desk")
     settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
-    desk.env |= {**settings, "XDG_CACHE_HOME": CACHE}
+    desk.env |= {**settings, "XDG_CACHE_HOME": cache}
     with cluster.uplink() as uplink:
         # Wheels are fetched once, here; in the cache they stay for the next time.
         told = desk("install", *words, "--wheels-from", "controller", "--json", timeout=3000, **uplink.env)
