@@ -4,13 +4,13 @@ import shlex
 from dataclasses import replace
 
 from ipexctl.act import agent
+from ipexctl.act.scripts import read_script
 from ipexctl.act.transfer.send import (
     TREE_END,
     build_script_command,
     build_tar_directory,
     build_tar_file,
     make_remote_error,
-    read_remote_script,
 )
 from ipexctl.model.commands import Command
 from ipexctl.model.hosts import Host
@@ -45,7 +45,7 @@ class RemoteRunDir(Record):
     def build_shim(self) -> bytes:
         """The program that the launcher calls in place of ssh."""
         pipes = shlex.quote(f"{self.directory}/{PIPES}")
-        return f"#!/bin/sh\npipes={pipes}\n{read_remote_script('shim.sh')}".encode()
+        return f"#!/bin/sh\npipes={pipes}\n{read_script('shim.sh')}".encode()
 
 
 def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"") -> None:

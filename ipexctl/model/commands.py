@@ -1,21 +1,28 @@
 """Commands are words until the last moment: argv, never a string."""
 
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from ipexctl.model.json_values import Record
+
+_PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?^-]*")
 
 
 class Command(Record):
     """What is to be executed on one host, in a POSIX shell without startup files.
 
+    ``script`` is POSIX sh with ``argv`` as its name and parameters: a program of its own, or, ``inline``, executed by
+    the shell that reads it or a fork of that one, which saves a program, but has not its own ``$$`` and ``$0``.
     ``late_input`` bytes of input are not known yet: `Link.run` gets them while the command runs, in place of ``stdin``.
     ``env`` ends up in the argument list of the remote shell: never a secret (those travel through ``stdin``).
     ``timeout`` in seconds bounds the whole command; ``cap`` in bytes bounds each of its two outputs. ``brief``: short,
     and nothing that it leaves behind writes to its outputs; such commands share a shell and save a login each."""
 
     argv: tuple[str, ...]
+    script: str = ""
+    inline: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     stdin: bytes = b""
@@ -25,14 +32,26 @@ class Command(Record):
     brief: bool = False
 
     def format_line(self) -> str:
-        """The one line that a POSIX shell turns back into exactly these words."""
-        words = shlex.join(self.argv)
+        """What a POSIX shell turns back into exactly these words: a line, or an inline script."""
+        if self.inline and not (self.env or self.cwd):
+            return f"set -- {_join(self.argv[1:])}\n{self.script}\n"
+        words = _join(("/bin/sh", "-c", self.script, *self.argv) if self.script else self.argv)
         if self.env:
-            words = f"env {shlex.join(f'{key}={value}' for key, value in self.env.items())} {words}"
-        return f"cd {shlex.quote(self.cwd)} && exec {words}" if self.cwd else f"exec {words}"
+            words = f"env {_join([f'{key}={value}' for key, value in self.env.items()])} {words}"
+        return f"cd {_quote(self.cwd)} && exec {words}" if self.cwd else f"exec {words}"
 
     def __str__(self) -> str:
-        return self.format_line().removeprefix("exec ")
+        """For people, who need not read a script: it has a name."""
+        return shlex.join(self.argv) if self.script else self.format_line().removeprefix("exec ")
+
+
+def _join(words: Sequence[str]) -> str:
+    return " ".join(map(_quote, words))
+
+
+def _quote(word: str) -> str:
+    """In double quotes where nothing in the word is special there: the line may then stand in single ones as it is."""
+    return f'"{word}"' if _PLAIN.fullmatch(word) and shlex.quote(word) != word else shlex.quote(word)
 
 
 class Completed(Record):

@@ -1,27 +1,14 @@
-# What a host does to receive files. POSIX sh with find, tar, mv; run as: sh -c TEXT NAME VERB DIRECTORY ...
-#   look  DIR              state of DIR: absolute path, node name, "mark" or "", the mark, then one record per entry
-#   place DIR PART [OLD..] unpacks a tar stream from stdin into DIR/PART, then moves its files into DIR, each by rename;
-#                          a "record" in it (rsync(1), BATCH MODE) is applied to the old files first
-#   merge DIR PART [OLD..] the same, but first makes DIR/PART/delta and says its name: files put there go along, if the
-#                          stream has their names in "merged" and their checksum in "sum"
-#   have  DIR NAME SHA     sizes of NAME ("-" if its hash differs or it is absent) and of its unfinished part
-#   append DIR NAME SHA N  appends stdin to the part, from byte N on; moves it to NAME if its hash is SHA
+# What a host does to receive files. POSIX sh with find, tar, mv; target_directory.sh stands before it; run as:
+#   sh -c TEXT NAME DIRECTORY VERB ...
+#   place PART [OLD..] unpacks a tar stream from stdin into DIRECTORY/PART, then moves its files into DIRECTORY, each by
+#                      rename; a "record" in it (rsync(1), BATCH MODE) is applied to the old files first
+#   merge PART [OLD..] the same, but first makes DIRECTORY/PART/delta and says its name: files put there go along, if the
+#                      stream has their names in "merged" and their checksum in "sum"
+#   have  NAME SHA     sizes of NAME ("-" if its hash differs or it is absent) and of its unfinished part
+#   append NAME SHA N  appends stdin to the part, from byte N on; moves it to NAME if its hash is SHA
 # Ends 0, or 3 with one line on stderr: what is wrong and where; 4 if a record does not fit the old files.
-umask 077
-LC_ALL=C TZ=UTC0 # without TZ find asks for /etc/localtime three times for each file
-export LC_ALL TZ
-CDPATH=
-verb=$1 dir=$2
-shift 2
-fail() { printf '%s\n' "$1" >&2; exit 3; }
-
-# The directory by its absolute name; a link is never followed where ipexctl creates something.
-case $dir in '~/'*) dir=$HOME/${dir#'~/'} ;; /*) ;; *) dir=$HOME/$dir ;; esac
-while [ "${dir%/}" != "$dir" ]; do dir=${dir%/}; done
-if [ -L "$HOME/ipexctl" ]; then case $dir in "$HOME/ipexctl"/*) fail "$HOME/ipexctl is a symbolic link" ;; esac; fi
-[ -L "$dir" ] && fail "$dir is a symbolic link"
-[ "$dir" -ef "$HOME" ] && fail "the destination is the home directory"
-[ "${dir:-/}" -ef / ] && fail "the destination is the root directory"
+verb=$1
+shift
 enter() {
   created=
   if [ ! -e "$dir" ] && mkdir -m 700 "$dir" 2>/dev/null; then
@@ -37,9 +24,6 @@ enter() {
   [ -w . ] || fail "cannot write to $dir: read-only"
 }
 
-tools() {
-  if command -v rsync >/dev/null 2>&1 && command -v cksum >/dev/null 2>&1; then printf 't 0 0 0\0rsync\0\0'; fi
-}
 # Refuses $dir before anything in it has changed. $1: "." or a directory of the tree here, which $dir has as well.
 check_directory() {
   [ -w "$dir/$1" ] || fail "cannot write to $dir/${1#./}: permission denied or read-only"
@@ -86,32 +70,6 @@ settle() {
 }
 
 case $verb in
-look)
-  if [ ! -e "$dir" ]; then
-    printf '%s\0\0\0' "$dir"
-    tools
-    exit 0
-  fi
-  [ -d "$dir" ] || fail "$dir is not a directory"
-  cd "$dir" 2>/dev/null || fail "cannot enter $dir: permission denied"
-  printf '%s\0' "$dir"
-  if [ -f .ipexctl-sync.json ] && [ ! -L .ipexctl-sync.json ] && [ -O .ipexctl-sync.json ]; then
-    printf 'mark\0'
-    cat .ipexctl-sync.json
-  else
-    printf '\0'
-  fi
-  printf '\0'
-  tools
-  # type, mode, size, whole seconds of change, name, link target. A find that knows -printf may still miss something.
-  find . -mindepth 1 -name '.ipexctl-part-*' -prune -printf 'p 0 0 0\0%P\0\0' -o -printf '%y %m %s %Ts\0%P\0%l\0' 2>/dev/null ||
-    find . -prune -printf '' 2>/dev/null && exit 0
-  find . -name '.ipexctl-part-*' -prune -o ! -name . -exec sh -c '  # busybox
-    for f do
-      t=f; [ -d "$f" ] && t=d; l=; if [ -L "$f" ]; then t=l; l=$(readlink "$f"; echo .); l=${l%??}; fi
-      printf "%s %s\0%s\0%s\0" $t "$(stat -c "%a %s %Y" "$f")" "${f#./}" "$l"
-    done' sh {} +
-  ;;
 place | merge)
   enter
   part=$1

@@ -7,14 +7,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 
 import pytest
 
+from ipexctl.act.scripts import read_script
 from ipexctl.act.transfer.send import build_tar_directory, build_tar_file, build_tar_header
 
-SCRIPT = resources.files("ipexctl.remote").joinpath("receive_tree.sh").read_text()
+SCRIPT = read_script("target_directory.sh") + read_script("receive_tree.sh")
 SHELLS = [name for name in ("dash", "bash", "busybox") if shutil.which(name)]
 PROGRAMS = (
     "awk",
@@ -89,7 +89,7 @@ class Shell:
 
     def start(self, *words: str, under: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """The script in a session of its own, as a child of the program ``under``."""
-        argv = [*under, *self.argv, "-c", self.script, "receive", "place", str(self.there), *words]
+        argv = [*under, *self.argv, "-c", self.script, "receive", str(self.there), "place", *words]
         env = {"PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": str(self.there.parent)}
         pipe = subprocess.PIPE
         return subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)

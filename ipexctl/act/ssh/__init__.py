@@ -86,10 +86,14 @@ class Links:
                 self._ahead.add(key)
             threading.Thread(target=_connect_quietly, args=(link,), name=f"connect {host.name}", daemon=True).start()
 
-    def close(self) -> None:
-        """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one."""
+    def close(self, *, at_exit: bool = False) -> None:
+        """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one.
+
+        ``at_exit``: connections that nothing runs on are left to the end of this process, which costs no time."""
         with self._lock:
             links, self._links = [link for link in self._links.values() if not link.is_closed], {}
+        if at_exit:
+            links = [link for link in links if not link.is_idle]
         threads = [threading.Thread(target=link.close, name="close link", daemon=True) for link in links]
         for thread in threads:
             thread.start()

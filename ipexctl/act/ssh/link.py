@@ -139,6 +139,11 @@ class SSHLink(SharedShellLink):
     def alive(self) -> bool:
         return not self._closed and self._transport is not None and self._transport.is_active()
 
+    @property
+    def is_idle(self) -> bool:
+        with self._lock:
+            return self._transport is not None and self._transport.reads_socket and not (self._running or self._starting)
+
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""
         try:

@@ -94,6 +94,11 @@ class QuietTransport(paramiko.Transport):
             self._handler_table[reply] = lambda message: self.handle_keepalive_reply()  # type: ignore[attr-defined]
         self.packetizer.start_handshake = lambda timeout: None  # type: ignore[method-assign]
 
+    @property
+    def reads_socket(self) -> bool:
+        """Whether there is a socket below it, and no channel through a jump host."""
+        return isinstance(self.sock, BufferedSocket)
+
     def prepare_banner_read(self, sock: socket.socket) -> None:
         """Called with the plain socket before the host's banner is read; may raise."""
 

@@ -8,8 +8,8 @@ import os
 import re
 import secrets
 from dataclasses import dataclass, field
-from importlib import resources
 
+from ipexctl.act.scripts import read_script
 from ipexctl.model.commands import Command
 from ipexctl.model.json_values import Record
 
@@ -17,8 +17,8 @@ from ipexctl.model.json_values import Record
 _LONGEST = 100_000
 _NOISE = 1 << 20  # bytes of startup noise that are searched for the nonce
 
-# Read the same inside single quotes by sh, csh and fish: no quotes, backslash, "!" or line ends among them.
-_UNSAFE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?$^-]")
+# Read the same inside single quotes by sh, csh and fish: no such quotes, backslash, "!" or line ends among them.
+_UNSAFE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?$^\"-]")
 _UNSAFE_IN_DOUBLE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?^-]")
 
 
@@ -64,8 +64,8 @@ def report_signals(text: bytes) -> bytes:
 
 def wrap_command(text: bytes, nonce: bytes) -> ShellCommand:
     """A line of sh through any login shell: prints nonce and process id, then runs ``text`` in the home directory."""
-    greeting = b"printf '\\n%s %s\\n' " + nonce + b" $$"
-    command = fit_argument_limit(b'cd "${HOME:-/}" 2>/dev/null; ' + greeting + b"; " + greeting + b" >&2; " + text)
+    greeting = b"echo " + nonce + b" $$"
+    command = fit_argument_limit(b'cd "${HOME:-/}" 2>/dev/null; %s; %s >&2; %s' % (greeting, greeting, text))
     if len(_quote_for_any_shell(command.line)) >= _LONGEST:
         command = _pass_through_stdin(command.line)
     return ShellCommand(b"exec /bin/sh -c " + _quote_for_any_shell(command.line), command.stdin)
@@ -97,19 +97,21 @@ class OutputSplitter:
         if self.started:
             return data
         self.noise += data
-        start = self.noise.find(b"\n" + self.nonce + b" ")
-        end = self.noise.find(b"\n", start + 1) if start >= 0 else -1
-        if end < 0:
-            if len(self.noise) > _NOISE:  # keep the end, which may hold half a nonce, and a sample of the beginning
-                del self.noise[4096 : len(self.noise) - 4096]
-            return b""
-        output = bytes(self.noise[end + 1 :])
-        self.pid = int(self.noise[start + len(self.nonce) + 2 : end])
-        self.started = True
-        del self.noise[start:]
-        return output
+        mark = self.nonce + b" "
+        start = self.noise.find(mark)
+        while start >= 0 and (end := self.noise.find(b"\n", start)) >= 0:
+            number = self.noise[start + len(mark) : end]
+            if number.isdigit():  # else a login shell shows what it executes (`set -x`)
+                output = bytes(self.noise[end + 1 :])
+                self.pid, self.started = int(number), True
+                del self.noise[start:]
+                return output
+            start = self.noise.find(mark, end)
+        if len(self.noise) > _NOISE:  # keep the end, which may hold half a nonce, and a sample of the beginning
+            del self.noise[4096 : len(self.noise) - 4096]
+        return b""
 
 
 def make_stop_script(pid: int) -> str:
     """A script that stops the process group of ``pid``: SIGTERM, then SIGKILL. Prints "alive" if it still runs."""
-    return f"p={pid}\n" + resources.files("ipexctl.remote").joinpath("stop.sh").read_text("utf-8")
+    return f"p={pid}\n{read_script('stop.sh')}"

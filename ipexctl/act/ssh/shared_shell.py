@@ -3,25 +3,52 @@
 sshd starts the user's login shell for each command, and its startup files may cost more than the command (150 ms with
 pyenv or conda): a shared shell pays for them once, and saves each further command a round trip to the host."""
 
+import os
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import resources
 
+from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog
 from ipexctl.act.ssh.quoting import format_shell_line, make_nonce
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import Record
 from ipexctl.model.links import LinkError
 
 ENDING = 2.0  # seconds that a session may take to end
 _LONGEST_LINE = 1024  # bytes: a shell reads lines byte by byte, longer ones for longer than a program takes to start
 
 
-def make_shell_command() -> Command:
+class ShellRequest(Record):
+    """A command as a shared shell takes it; ``input`` is the number of bytes that the command reads."""
+
+    nonce: bytes
+    command: bytes  # sh
+    input: int
+
+    def format_line(self) -> bytes:
+        """On the input of a shell that runs."""
+        if len(self.command) <= _LONGEST_LINE and b"\n" not in self.command:
+            return b"0 %d %s %s\n" % (self.input, self.nonce, self.command)
+        text = b"{ " + self.command + b"\n}"
+        return b"%d %d %s\n%s" % (len(text), self.input, self.nonce, text)
+
+    def format_beginning(self) -> str:
+        """Before the script of a shell that is started for it: for a text from there no program has to start."""
+        return f"nonce={self.nonce.decode()} input={self.input} text={shlex.quote(os.fsdecode(self.command))}\n"
+
+
+def make_request(command: Command) -> ShellRequest:
+    return ShellRequest(make_nonce(), format_shell_line(command), command.late_input or len(command.stdin))
+
+
+def make_shell_command(first: ShellRequest | None = None) -> Command:
     """What starts a shared shell."""
-    return Command(("/bin/sh", "-c", resources.files("ipexctl.remote").joinpath("shared_shell.sh").read_text("utf-8")))
+    begins = first.format_beginning() if first else "text=\n"
+    return Command(("ipexctl-shared_shell.sh",), script=begins + read_script("shared_shell.sh"), inline=True)
 
 
 @dataclass(slots=True)
@@ -56,19 +83,10 @@ class SharedShellChannel(CommandChannel):
     ``release`` is called once, when the channel is closed: with True where the shell can take the next command, with
     False where this one did not end."""
 
-    def __init__(
-        self, shell: CommandChannel, command: Command, log: CommandLog, release: Callable[[bool], None]
-    ) -> None:
-        nonce = make_nonce()
+    def __init__(self, shell: CommandChannel, nonce: bytes, log: CommandLog, release: Callable[[bool], None]) -> None:
         self._shell, self._log, self._release = shell, log, release
         self._ends: dict[Stream, EndFinder] = {"out": EndFinder(nonce), "err": EndFinder(nonce)}
         self._closed = False
-        text, size = format_shell_line(command), command.late_input or len(command.stdin)
-        if len(text) > _LONGEST_LINE or b"\n" in text:
-            text = b"{ " + text + b"\n}"
-            shell.write(b"%d %d %s\n" % (len(text), size, nonce) + text)
-        else:
-            shell.write(b"0 %d %s %s\n" % (size, nonce, text))
 
     @property
     def pid(self) -> int:
@@ -121,24 +139,28 @@ class SharedShellLink(CommandLink[CommandChannel]):
         self._shell: CommandChannel | None = None  # while no command uses it
 
     def _start_brief_command(self, command: Command, patience: float) -> CommandChannel:
-        shell = self._take_shell() or self._start_command(make_shell_command(), patience)
+        request = make_request(command)
+        shell = self._take_shell()
+        if shell is not None:
+            try:
+                shell.write(request.format_line())
+            except BrokenPipeError:  # it was ended on the host since its last command
+                shell.close()
+                shell = None
+            except BaseException:
+                shell.close()
+                raise
+        running = shell or self._start_command(make_shell_command(request), patience)
 
         def release(usable: bool) -> None:
             with self._lock:
                 keep = usable and self._shell is None and not self._closed
                 if keep:
-                    self._shell = shell
+                    self._shell = running
             if not keep:
-                shell.close()
+                running.close()
 
-        try:
-            return SharedShellChannel(shell, command, CommandLog(self._host.name, command), release)
-        except BrokenPipeError:  # it was ended on the host since its last command
-            shell.close()
-            return self._start_command(command, patience)
-        except BaseException:
-            shell.close()
-            raise
+        return SharedShellChannel(running, request.nonce, CommandLog(self._host.name, command), release)
 
     def _take_shell(self) -> CommandChannel | None:
         with self._lock:

@@ -11,12 +11,11 @@ import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from itertools import chain
 from pathlib import Path
 from typing import IO
 
+from ipexctl.act.scripts import read_script
 from ipexctl.act.stall_timer import PATIENCE, StallTimer
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
@@ -49,7 +48,7 @@ def send_file(
     digest = sha256 or hash_file(source)
     size = source.stat().st_size
     for attempt in range(_TRIES):
-        whole, partial, free = _run_receive_script(link, "have", directory or "/", name, digest).text.split()
+        whole, partial, free = _run_receive_script(link, directory or "/", "have", name, digest).text.split()
         if whole != "-":
             return False
         done = int(partial) if int(partial) <= size and not attempt else 0
@@ -57,7 +56,7 @@ def send_file(
             need = f"need {format_size(size - done)}, {format_size(int(free) * 1024)} free in {directory}"
             raise _make_step_error(link, f"no space left: {need}", "no-space")
         progress = ProgressReporter(link.host.name, step, size, emit, done, detail=name)
-        words = ("append", directory or "/", name, digest, str(done), f"{mode:o}")
+        words = (directory or "/", "append", name, digest, str(done), f"{mode:o}")
         with source.open("rb") as file:
             file.seek(done)
             chunks = iter(lambda: file.read(_CHUNK), b"")
@@ -81,9 +80,9 @@ def install_tree(
     the code `UNFIT_RECORD`. ``rebuilt`` is how many bytes of files come in either way: the host gets time for them."""
     patience = PATIENCE + rebuilt / _SLOWEST_DISK
     if callable(archive):
-        words = ("merge", directory, PART + own, *old)
+        words = (directory, "merge", PART + own, *old)
         return _stream_to_script(link, words, lambda into: chain(archive(into), [TREE_END]), patience)
-    words = ("place", directory, PART + own, *old)
+    words = (directory, "place", PART + own, *old)
     pieces = chain(archive, [TREE_END])
     beginning = _read_up_to(pieces, _BRIEF)
     if len(beginning) > _BRIEF:
@@ -94,7 +93,7 @@ def install_tree(
 
 def list_tree(link: Link, directory: str) -> bytes:
     """Lists ``directory`` on the host, for `decide.planning.sync.parse_remote_tree`."""
-    return _run_receive_script(link, "look", directory).out
+    return _run_script(link, build_script_command("look_tree.sh", directory, begins=_BEGINS)).out
 
 
 def hash_file(path: Path) -> str:
@@ -169,21 +168,36 @@ class ProgressReporter:
 TREE_END = build_tar_file("whole", b"", 0o600) + bytes(1024)
 
 
-def build_script_command(script: str, *words: str, stdin: bytes = b"", patience: float = PATIENCE) -> Command:
-    """A command that runs a shell script of `remote` with these words; once it has its input it may take so many
-    seconds."""
-    argv = ("/bin/sh", "-c", read_remote_script(script), f"ipexctl-{script}", *words)
-    return Command(argv, stdin=stdin, timeout=patience + len(stdin) / _SLOWEST, cap=256 << 20, brief=True)
+_BEGINS = "target_directory.sh"
 
 
-@cache
-def read_remote_script(name: str) -> str:
-    """The text of a shell script of ``remote``."""
-    return resources.files("ipexctl.remote").joinpath(name).read_text("utf-8")
+def build_script_command(
+    script: str, *words: str, begins: str = "", stdin: bytes = b"", patience: float = PATIENCE
+) -> Command:
+    """A command that runs a shell script of `remote` with these words, behind that which ``begins`` it; once it has its
+    input it may take so many seconds."""
+    text = (read_script(begins) if begins else "") + read_script(script)
+    return Command(
+        (f"ipexctl-{script}", *words),
+        script=text,
+        inline="$$" not in text,  # which is the id of a process of its own
+        stdin=stdin,
+        timeout=patience + len(stdin) / _SLOWEST,
+        cap=256 << 20,
+        brief=True,
+    )
+
+
+def _build_receive_command(*words: str, stdin: bytes = b"", patience: float = PATIENCE) -> Command:
+    return build_script_command("receive_tree.sh", *words, begins=_BEGINS, stdin=stdin, patience=patience)
 
 
 def _run_receive_script(link: Link, *words: str, stdin: bytes = b"", patience: float = PATIENCE) -> Completed:
-    completed = link.run(build_script_command("receive_tree.sh", *words, stdin=stdin, patience=patience))
+    return _run_script(link, _build_receive_command(*words, stdin=stdin, patience=patience))
+
+
+def _run_script(link: Link, command: Command) -> Completed:
+    completed = link.run(command)
     if not completed.ok:
         raise make_remote_error(link, completed.status, completed.err)
     return completed
@@ -194,7 +208,7 @@ def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive, patienc
     that the script first prints, and may take any time. The script may take ``patience`` seconds for its end."""
     output = {"out": bytearray(), "err": bytearray()}
     sent = 0
-    with link.stream(build_script_command("receive_tree.sh", *words)) as channel, StallTimer(channel.close) as watch:
+    with link.stream(_build_receive_command(*words)) as channel, StallTimer(channel.close) as watch:
         greeting = _read_greeting(channel, output) if callable(pieces) else ""
         try:
             if greeting is not None:

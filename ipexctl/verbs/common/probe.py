@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 
 from ipexctl.act.background import begin_in_background
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.scripts import read_script
 from ipexctl.data import read_data
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, parse_probe_answer
@@ -45,7 +45,7 @@ def probe_hosts(
     commands that ask nothing more: hundreds need not stay open. ``meanwhile`` is called in the background once a host
     is connected (logins come first: they need the interpreter). Yields `FactsRead` per host."""
     first, reading = threading.Lock(), threading.Lock()
-    text = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8")
+    text = read_script("probe.sh")
 
     def probe_host(link: Link, emit: Emit) -> Facts | Failure:
         if meanwhile and first.acquire(blocking=False):

@@ -10,8 +10,8 @@ import pytest
 
 from ipexctl.act import run_control
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
+from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.act.transfer.send import read_remote_script
 from ipexctl.model.hosts import Host
 from ipexctl.protocol import messages
 from ipexctl.protocol.messages import KINDS, OrphanDirectory, RunListing
@@ -60,7 +60,7 @@ def test_while_its_guard_lives_no_agent_is_asked(part: Path, tmp_path: Path, she
     (part.parent / "lock-here").write_text("{}")
     words = [RUNS, ROLE, AGENT, Role.LIST, NOTHING, GUARD]
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    script = [*shell, "-c", read_remote_script("list_runs.sh"), "list_runs.sh", *words]
+    script = [*shell, "-c", read_script("list_runs.sh"), "list_runs.sh", *words]
     done = subprocess.run(script, env=env, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == (f"{NOTHING}\n", "", 0)
 

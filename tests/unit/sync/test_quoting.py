@@ -106,7 +106,7 @@ def test_any_words_come_through_sh(words: list[str]) -> None:
 
 def test_a_mark_that_arrives_in_pieces_is_found() -> None:
     nonce = make_nonce()
-    data = b"noise\n" + b"\n" + nonce + b" 4711\n" + b"out"
+    data = b"noise" + nonce + b" $$\n" + nonce + b" 4711\nout"
     for cut in range(1, len(data)):
         marked = OutputSplitter(nonce)
         assert marked.extract_output(data[:cut]) + marked.extract_output(data[cut:]) == b"out"
