@@ -296,9 +296,11 @@ class Folding:
         if self._run and self._run.title:
             # Messages that waited for us tell nothing of clocks, but that none is from the future.
             return dict.fromkeys([*self._delays, self._run.head], min([0.0, *self._delays.values()]))
+        if not self._delays:
+            return {}
         from statistics import median  # with all that it imports, not before the end of a command
 
-        middle = median(self._delays.values()) if self._delays else 0.0
+        middle = median(self._delays.values())
         return {host: middle if abs(delay - middle) < _SAME_CLOCK else delay for host, delay in self._delays.items()}
 
 

@@ -11,10 +11,12 @@ verb=$1
 shift
 enter() {
   created=
-  if [ ! -e "$dir" ] && mkdir -m 700 "$dir" 2>/dev/null; then
-    created=yes
-  elif [ ! -e "$dir" ]; then
-    said=$(mkdir -p "${dir%/*}/" 2>&1 && mkdir -m 700 "$dir" 2>&1) || [ -d "$dir" ] || fail "cannot create $dir: ${said##*: }"
+  if [ ! -e "$dir" ]; then
+    if { [ -d "${dir%/*}/" ] || mkdir -p "${dir%/*}/" 2>/dev/null; } && mkdir -m 700 "$dir" 2>/dev/null; then
+      created=yes
+    else # or another host with the same home directory was first
+      said=$(mkdir -p "$dir" 2>&1) || fail "cannot create $dir: ${said##*: }"
+    fi
   fi
   [ -d "$dir" ] || fail "$dir is not a directory"
   cd "$dir" 2>/dev/null || fail "cannot enter $dir: permission denied"

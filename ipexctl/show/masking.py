@@ -23,6 +23,7 @@ _NAMED = re.compile(
 )
 _HINTS = ("token", "secret", "passw", "passphrase", "credential", "key", "bearer ", "basic ", "sshpass")
 _AUTHORIZATION = re.compile(r"(?i)\b(bearer|basic) [\w.~+/=-]{8,}")
+_TOKENS = ("hf_", "gh", "glpat-", "xox")
 _TOKEN = re.compile(r"\b(?:hf_|gh[pousr]_|glpat-|xox[abp]-)[\w-]{16,}")
 # What no script prints for anything else; words like tokens=2048 are the business of training scripts.
 _PRINTED = re.compile(rb"\b(?:hf_|gh[pousr]_|glpat-|xox[abp]-)[\w-]{16,}|(?<=://)[^/\s@:]*:[^/\s@]+(?=@)")
@@ -41,7 +42,7 @@ def mask_secrets(text: str, values: Iterable[str] = ()) -> str:
         text = strip_credentials(text)
     if any(hint in lower for hint in _HINTS):  # most texts have none, and the patterns are slow
         text = _AUTHORIZATION.sub(r"\1 ***", _NAMED.sub(r"\1***", text))
-    return _TOKEN.sub(MASK, text) if "_" in text or "-" in text else text
+    return _TOKEN.sub(MASK, text) if any(start in text for start in _TOKENS) else text
 
 
 def _may_hold_secret(data: bytes) -> bool:

@@ -4,16 +4,18 @@ Rich is imported here: import this module only to show something. 80 columns do;
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ipexctl.model.errors import Failure
 from ipexctl.show import phrases
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import escape, escape_lines
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Part = str | tuple[str, str]  # words, perhaps with a Rich style
 
@@ -152,8 +154,10 @@ def print_items(screen: Console, pipe: Pipe, items: Iterable[RenderableType]) ->
     pipe.flush()
 
 
-def grid(columns: int, last: Literal["ellipsis", "fold"] | None = None) -> Table:
+def grid(columns: int, last: Literal["ellipsis", "fold"] | None = None) -> "Table":
     """A table of columns that are as wide as they need to be; a ``last`` one has the rest of the line and no more."""
+    from rich.table import Table  # as slow to import as half of Rich, and many screens have none
+
     table = Table.grid(padding=(0, 2, 0, 0), expand=last is not None)
     for _ in range(columns):
         table.add_column(no_wrap=True)

@@ -7,15 +7,17 @@ import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.act.ssh import Links
+from ipexctl.act.ssh import Links, LocalLink
 from ipexctl.act.ssh.shared_shell import EndFinder
 from ipexctl.model.commands import Command
+from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 from tests.contract.sshd import Server, sshd
 
@@ -49,6 +51,56 @@ def test_a_command_of_any_length_and_any_characters_arrives_as_it_is(server: Ser
         done = link.run(Command(("sh", "-c", 'printf "<%s>" "$@"; cat', "sh", *words), brief=True, stdin=stdin))
         assert done.out.decode() == "".join(f"<{each}>" for each in words) + stdin.decode()
     links.close()
+
+
+@pytest.mark.parametrize("size", [10, 50_000, 150_000])  # in an argument, in one as octal numbers too long, too long
+def test_the_first_command_of_a_shell_may_have_any_length(server: Server, size: int) -> None:
+    for word in ("x" * size, "'\n" * (size // 2)):
+        link = (links := open_links(server)).open(server.host())
+        for stdin in (b"input", b""):
+            command = Command(("", word), script='printf %s "$1"; cat', inline=True, brief=True, stdin=stdin)
+            done = link.run(command)
+            assert done.out.decode() == word + stdin.decode()
+        links.close()
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_script_has_its_words_and_its_own_end_in_each_way_that_it_is_executed(server: Server, inline: bool) -> None:
+    text = "cat\nprintf '<%s>' \"$@\"\nX=1 size=7 text=none\necho lost >&2\nexit 7\n"
+    words = ("a script", "a b", "", "it's", "~", "two\nlines")
+    command = Command(words, script=text, inline=inline, stdin=b"input ")
+    expected = b"input <a b><><it's><~><two\nlines>"
+    assert str(command).startswith("'a script' 'a b'")  # its name, not its text
+    links = open_links(server)
+    for link in (links.open(server.host()), LocalLink(Host("here", "localhost"))):
+        for _ in range(3):
+            for brief in (True, False):
+                done = link.run(replace(command, brief=brief))
+                assert (done.status, done.out, done.err) == (7, expected, b"lost\n")
+    links.close()
+
+
+def test_at_exit_what_runs_is_stopped_and_what_is_idle_is_left_to_the_end_of_the_process(server: Server) -> None:
+    links = open_links(server)
+    idle, busy = (links.open(replace(server.host(), name=name)) for name in ("idle", "busy"))
+    assert idle.run(sh("echo first")).out == b"first\n"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(busy.run, sh("echo $$ >~/pid; sleep 300", timeout=200))
+        while not (pid := busy_pid(server)):
+            time.sleep(0.01)
+        links.close(at_exit=True)
+        with pytest.raises(LinkError, match="the link was closed"):
+            waiting.result(30)
+    assert not Path(f"/proc/{pid}").exists()
+    assert not busy.alive
+    assert idle.run(sh("echo second")).out == b"second\n"
+    idle.close()
+    assert not idle.alive
+
+
+def busy_pid(server: Server) -> str:
+    path = server.place / "home/pid"
+    return path.read_text().strip() if path.exists() else ""
 
 
 def test_a_server_with_room_for_one_session_gets_one_at_a_time(tmp_path: Path) -> None:

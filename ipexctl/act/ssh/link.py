@@ -142,7 +142,9 @@ class SSHLink(SharedShellLink):
     @property
     def is_idle(self) -> bool:
         with self._lock:
-            return self._transport is not None and self._transport.reads_socket and not (self._running or self._starting)
+            return (
+                self._transport is not None and self._transport.reads_socket and not (self._running or self._starting)
+            )
 
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""

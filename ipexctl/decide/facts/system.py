@@ -17,12 +17,15 @@ _BEHIND_BRIDGES = re.compile(
 )
 
 
+_NAME = re.compile(r"[A-Za-z_]+")
+
+
 def read_environment_variables(bundle: ProbeOutput) -> dict[str, str]:
     """`NAME=value` lines; further lines of one value are dropped. Repeated names keep their first value."""
     environ: dict[str, str] = {}
     for line in bundle.command("env").splitlines():
         name, equals, value = line.partition("=")
-        if equals and re.fullmatch(r"[A-Za-z_]+", name):
+        if equals and _NAME.fullmatch(name):
             environ.setdefault(name, value)
     return environ
 
@@ -66,18 +69,20 @@ def read_interfaces(bundle: ProbeOutput) -> tuple[Interface, ...]:
 
 
 _Links = dict[str, tuple[int | None, bool | None, list[str]]]
+_LINK = re.compile(r"[0-9]+:\s+([^\s:@]{1,32})(?:@\S+)?:\s+<([^>]*)>.*?\bmtu ([0-9]{1,7})")
+_ADDRESS = re.compile(r"\s+inet6?\s+(\S+)")
 
 
 def _parse_ip_addr(text: str) -> _Links:
     links: _Links = {}
     addresses: list[str] = []
     for line in text.splitlines()[:4096]:
-        if head := re.match(r"[0-9]+:\s+([^\s:@]{1,32})(?:@\S+)?:\s+<([^>]*)>.*?\bmtu ([0-9]{1,7})", line):
+        if head := _LINK.match(line):
             flags = set(head[2].split(","))
             addresses = []
             up = "UP" in flags and ("LOWER_UP" in flags or "NO-CARRIER" not in flags)
             links[head[1]] = (int(head[3]), up, addresses)
-        elif (body := re.match(r"\s+inet6?\s+(\S+)", line)) and parse_ip_interface(body[1]):
+        elif (body := _ADDRESS.match(line)) and parse_ip_interface(body[1]):
             addresses.append(body[1])
     return links
 
@@ -146,12 +151,15 @@ def uses_musl(bundle: ProbeOutput) -> bool:
     return read_glibc(bundle) is None and "ld-musl-" in bundle.command("libraries")
 
 
+_CACHED = re.compile(r"\s*(\S+) \(([^)]*)\) => (\S+)")
+
+
 def read_library_paths(bundle: ProbeOutput) -> dict[str, str]:
     """soname → path, of what the loader would find; the first one counts."""
     paths: dict[str, str] = {}
     of_venv = [line.removeprefix("library\t") for line in bundle.lines("venv") if line.startswith("library\t")]
     for line in [*bundle.lines("libraries"), *of_venv]:
-        cached = re.match(r"\s*(\S+) \(([^)]*)\) => (\S+)", line)
+        cached = _CACHED.match(line)
         if cached and "x86-64" in cached[2]:
             paths.setdefault(cached[1], cached[3])
         elif line.startswith("/"):
@@ -165,22 +173,24 @@ def find_glibcxx(paths: Mapping[str, str]) -> str | None:
     return f"GLIBCXX_3.4.{max(numbers)}" if numbers else None
 
 
+_NEEDED = re.compile(r"(libstdc\+\+\.so\.6)(?:\..*)?|lib(?:stdc\+\+|zstd|z|gomp|numa)\.so\.[0-9]+")
+
+
 def find_libraries(paths: Mapping[str, str]) -> tuple[str, ...]:
     """The sonames of those that some rows of the version table need."""
-    sonames = {re.sub(r"^(libstdc\+\+\.so\.6)\..*", r"\1", name) for name in paths}
-    return tuple(sorted(name for name in sonames if re.fullmatch(r"lib(stdc\+\+|zstd|z|gomp|numa)\.so\.[0-9]+", name)))
+    return tuple(sorted({match[1] or match[0] for name in paths if (match := _NEEDED.fullmatch(name))}))
 
 
 _ALLOCATORS = {
-    "tcmalloc": r"libtcmalloc(_minimal)?\.so(\.[0-9]+)*",
-    "jemalloc": r"libjemalloc\.so(\.[0-9]+)*",
-    "iomp5": r"libiomp5\.so",
+    "tcmalloc": re.compile(r"libtcmalloc(_minimal)?\.so(\.[0-9]+)*"),
+    "jemalloc": re.compile(r"libjemalloc\.so(\.[0-9]+)*"),
+    "iomp5": re.compile(r"libiomp5\.so"),
 }
 
 
 def find_allocators(paths: Mapping[str, str]) -> dict[str, str]:
     """Libraries that ranks may preload, and where they are."""
-    names = {word: [name for name in paths if re.fullmatch(pattern, name)] for word, pattern in _ALLOCATORS.items()}
+    names = {word: [name for name in paths if pattern.fullmatch(name)] for word, pattern in _ALLOCATORS.items()}
     return {word: paths[min(fitting)] for word, fitting in names.items() if fitting}
 
 
@@ -253,12 +263,15 @@ def find_scheduler(environ: Mapping[str, str], path_marks: frozenset[str], tools
     return None
 
 
+_ROOM = re.compile(r".*?\s([0-9]+)\s+-?[0-9]+\s+(-?[0-9]+)\s+(?:[0-9]+%|-)\s+(/.*)")
+
+
 def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
     """Of each path that was asked for: the file system it would be created on."""
     disks: dict[str, Disk] = {}
     mounts = (line.partition(" - ") for line in bundle.files.get("/proc/self/mountinfo", "").splitlines())
-    fields = ((before.split(), after.split()) for before, dash, after in mounts if dash)
-    types = {before[4]: after[0] if after else "" for before, after in fields if len(before) > 4}
+    fields = ((before.split(maxsplit=5), after) for before, dash, after in mounts if dash)
+    types = {words[4]: after.partition(" ")[0].strip() for words, after in fields if len(words) > 4}
     for command in ("df -Pk", "df -Pk /dev/shm /tmp"):
         requested_paths: dict[str, tuple[str, bool]] = {}
         sizes: dict[str, tuple[int, int]] = {}
@@ -266,7 +279,7 @@ def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
             words = line.split("\t")
             if words[0] == "path" and len(words) == 4:
                 requested_paths[words[1]] = (words[2], words[3] == "rw")
-            elif room := re.fullmatch(r".*?\s([0-9]+)\s+-?[0-9]+\s+(-?[0-9]+)\s+(?:[0-9]+%|-)\s+(/.*)", line):
+            elif room := _ROOM.fullmatch(line):
                 sizes[room[3]] = (int(room[1][:18]) << 10, max(int(room[2][:18]), 0) << 10)
         for path, (existing_path, writable) in requested_paths.items():
             above = [at for at in sizes if existing_path == at or existing_path.startswith(at.rstrip("/") + "/")]

@@ -48,7 +48,7 @@ def fetched(
     packs, lists = [sent], [listed]
 
     def answer(_: Host, command: Command) -> Completed:
-        if command.argv[4] == "list":
+        if command.argv[1] == "list":
             return Completed(0, lists.pop() if lists else listed if listed_after is None else listed_after)
         return Completed(0, packs.pop() if packs else again)
 
