@@ -22,6 +22,7 @@ WrongWords: Any = typer.BadParameter.__base__  # what the parser raises; has ``m
 _WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
 _WIDEST = 80  # columns of a help
 _ALIKE = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
+_SECOND_WORDS = {"lint": "play", "why": "stacks", "up": "lab", "down": "lab", "demo": "lab"}  # and what is before them
 _SAME_NAME = 0.75  # the same of options and commands: those that are less alike mean other things
 
 
@@ -98,6 +99,9 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     if isinstance(error, NoSuchCommand):
         sentence = f"{verb} has no command {error.word!r}"
         better = _replace_word(words, error.word, _find_nearest(error.word, error.names, _SAME_NAME))
+        if (command := _SECOND_WORDS.get(error.word)) in error.names:
+            at = words.index(error.word)
+            better = [*words[:at], command, *words[at:]]
         if error.word == "help":
             better = [*(word for word in words if word != "help"), "--help"]
         reasons = [] if better else [f"commands: {', '.join(error.names)}"]

@@ -92,10 +92,12 @@ def test_at_exit_what_runs_is_stopped_and_what_is_idle_is_left_to_the_end_of_the
         with pytest.raises(LinkError, match="the link was closed"):
             waiting.result(30)
     assert not Path(f"/proc/{pid}").exists()
-    assert not busy.alive
+    with pytest.raises(LinkError, match="the link was closed"):
+        busy.run(sh("echo third"))
     assert idle.run(sh("echo second")).out == b"second\n"
     idle.close()
-    assert not idle.alive
+    with pytest.raises(LinkError, match="the link was closed"):
+        idle.run(sh("echo third"))
 
 
 def busy_pid(server: Server) -> str:
