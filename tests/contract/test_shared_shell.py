@@ -64,6 +64,16 @@ def test_the_first_command_of_a_shell_may_have_any_length(server: Server, size: 
         links.close()
 
 
+def test_what_ends_an_output_is_in_no_argument_that_other_users_of_a_host_could_read(server: Server) -> None:
+    link = (links := open_links(server)).open(server.host())
+    command = Command(("",), script='tr "\\0" "\\n" </proc/$$/cmdline', inline=True, brief=True)
+    first, second = (link.run(command).text for _ in range(2))
+    assert "cmdline" in first, "the shell that got it as its first command"
+    assert len(set(re.findall("ipexctl-[0-9a-f]{16}", first))) == 1, "that which says when the shell begins"
+    assert second == first
+    links.close()
+
+
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_script_has_its_words_and_its_own_end_in_each_way_that_it_is_executed(server: Server, inline: bool) -> None:
     text = "cat\nprintf '<%s>' \"$@\"\nX=1 size=7 text=none\necho lost >&2\nexit 7\n"

@@ -23,22 +23,23 @@ _LONGEST_LINE = 1024  # bytes: a shell reads lines byte by byte, longer ones for
 
 
 class ShellRequest(Record):
-    """A command as a shared shell takes it; ``input`` is the number of bytes that the command reads."""
+    """A command as a shared shell takes it; ``input`` is the number of bytes that the command reads. The nonce comes on
+    the shell's input only: other users of the host can read arguments."""
 
     nonce: bytes
     command: bytes  # sh
     input: int
 
     def format_line(self) -> bytes:
-        """On the input of a shell that runs."""
+        """For a shell that runs."""
         if len(self.command) <= _LONGEST_LINE and b"\n" not in self.command:
             return b"0 %d %s %s\n" % (self.input, self.nonce, self.command)
         text = b"{ " + self.command + b"\n}"
         return b"%d %d %s\n%s" % (len(text), self.input, self.nonce, text)
 
-    def format_beginning(self) -> str:
-        """Before the script of a shell that is started for it: for a text from there no program has to start."""
-        return f"nonce={self.nonce.decode()} input={self.input} text={shlex.quote(os.fsdecode(self.command))}\n"
+    def format_first_line(self) -> bytes:
+        """For a shell that was started with the command."""
+        return b"first %d %s\n" % (self.input, self.nonce)
 
 
 def make_request(command: Command) -> ShellRequest:
@@ -46,8 +47,8 @@ def make_request(command: Command) -> ShellRequest:
 
 
 def make_shell_command(first: ShellRequest | None = None) -> Command:
-    """What starts a shared shell."""
-    begins = first.format_beginning() if first else "text=\n"
+    """What starts a shared shell. It has the ``first`` command, so that no program has to read it there."""
+    begins = f"first={shlex.quote(os.fsdecode(first.command))}\n" if first else ""
     return Command(("ipexctl-shared_shell.sh",), script=begins + read_script("shared_shell.sh"), inline=True)
 
 
@@ -140,27 +141,28 @@ class SharedShellLink(CommandLink[CommandChannel]):
 
     def _start_brief_command(self, command: Command, patience: float) -> CommandChannel:
         request = make_request(command)
-        shell = self._take_shell()
-        if shell is not None:
-            try:
-                shell.write(request.format_line())
-            except BrokenPipeError:  # it was ended on the host since its last command
-                shell.close()
-                shell = None
-            except BaseException:
-                shell.close()
-                raise
-        running = shell or self._start_command(make_shell_command(request), patience)
+        shell = self._hand_over(request, patience)
 
         def release(usable: bool) -> None:
             with self._lock:
                 keep = usable and self._shell is None and not self._closed
                 if keep:
-                    self._shell = running
+                    self._shell = shell
             if not keep:
-                running.close()
+                shell.close()
 
-        return SharedShellChannel(running, request.nonce, CommandLog(self._host.name, command), release)
+        return SharedShellChannel(shell, request.nonce, CommandLog(self._host.name, command), release)
+
+    def _hand_over(self, request: ShellRequest, patience: float) -> CommandChannel:
+        """The shell that executes the request: the one that waits, or a new one."""
+        shell = self._take_shell()
+        if shell is not None:
+            if _write_line(shell, request.format_line()):
+                return shell
+            shell.close()  # it was ended on the host since its last command
+        shell = self._start_command(make_shell_command(request), patience)
+        _write_line(shell, request.format_first_line())  # whoever reads is told why a login shell did not start it
+        return shell
 
     def _take_shell(self) -> CommandChannel | None:
         with self._lock:
@@ -180,3 +182,15 @@ class SharedShellLink(CommandLink[CommandChannel]):
             while shell.read(ENDING):
                 pass
         return True
+
+
+def _write_line(shell: CommandChannel, line: bytes) -> bool:
+    """Whether the shell still took it."""
+    try:
+        shell.write(line)
+    except BrokenPipeError:
+        return False
+    except BaseException:
+        shell.close()
+        raise
+    return True
