@@ -84,13 +84,11 @@ class Transport(QuietTransport):
         self.sock.settimeout(_TICK)
 
     def end(self) -> None:
-        """Ends the connection and wakes whoever waits on it. Its thread reads the end of a socket, and closes the rest:
-        a command with many hosts need not wait for that."""
+        """Ends the connection and wakes whoever waits on it."""
         with suppress(OSError, AttributeError, TypeError):  # never connected, or a channel through a jump host
             self.sock.shutdown(socket.SHUT_RDWR)
-        if not (self.is_alive() and self.reads_socket):
-            self.close()
-            self.sock.close()
+        self.close()
+        self.sock.close()
         self.wake_waiters()
 
     def get_exception(self) -> Exception | None:
