@@ -57,7 +57,7 @@ fast-lowest: $(BIN)/uv
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --group test
 	$(LOWEST)/bin/python -m pytest -n $(IPEXCTL_FAST_WORKERS) $(DIST) -m "not hosts" --ignore tests/unit/show/test_pictures.py tests/unit tests/contract
 
-# All recipes and real rows, which compute: a worker for each core and one more, up to 4. Root, the network and 40 GB of
+# All recipes and real rows, which compute: a worker for each core and one more, up to 4. Root, the network and 50 GB of
 # disk.
 IPEXCTL_STACK_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
 test-stack: $(VENV)/.dev

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ def command(folder: Path) -> Iterator[Command]:
 
     yield run
     run("lab", "down")
+    shutil.rmtree(home)  # of the demo there are 7 GB, which others need as well
 
 
 def test_the_wheel_brings_the_program_and_its_man_page(folder: Path, command: Command) -> None:
@@ -67,6 +69,7 @@ def test_hosts_and_doctor_work_on_a_lab(command: Command) -> None:
 
 
 @pytest.mark.stack
+@pytest.mark.usefixtures("unpacks")
 def test_the_demo_passes(command: Command) -> None:
     demo = command("lab", "demo", "--output", "plain", timeout=1000)
     assert demo.returncode == 0, demo.stdout[-4000:] + demo.stderr[-4000:]
