@@ -161,7 +161,7 @@ class SharedShellLink(CommandLink[CommandChannel]):
                 return shell
             shell.close()  # it was ended on the host since its last command
         shell = self._start_command(make_shell_command(request), patience)
-        _write_line(shell, request.format_first_line())  # whoever reads is told why a login shell did not start it
+        _write_line(shell, request.format_first_line())  # why it did not start is read from its outputs
         return shell
 
     def _take_shell(self) -> CommandChannel | None:
