@@ -408,7 +408,7 @@ def test_what_an_uninstall_cannot_remove_is_told(tmp_path: Path) -> None:
         with start(PROGRAM) as session, pytest.raises(RemoteError, match=r"env\.d could not be removed") as caught:
             session.call("remove", Removed, venv=str(tmp_path / "env"))
     finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path / "env.d/one")], check=True)  # a program may still look into it
+        subprocess.run(["umount", "--lazy", str(tmp_path / "env.d/one")], check=True)  # somebody may look into it
     assert caught.value.code == "residue"
 
 
