@@ -88,11 +88,18 @@ class Run:
         self.several = several
 
     def __call__(
-        self, script: str, *args: str, ranks: int = 2, per_host: int = 1, limit: float = LIMIT, **more: Any
+        self,
+        script: str,
+        *args: str,
+        ranks: int = 2,
+        per_host: int = 1,
+        limit: float = LIMIT,
+        mpi: tuple[str, ...] = (),
+        **more: Any,
     ) -> Ended:
         program = [sys.executable, "-X", "faulthandler", str(HERE / "ranks" / f"{script}.py"), *args]
         if self.several is None:
-            return job([mpirun(), "-n", str(ranks), *program], environment(**more), limit)
+            return job([mpirun(), *mpi, "-n", str(ranks), *program], environment(**more), limit)
         more.setdefault("MASTER_ADDR", self.several.addresses[0])
         more.setdefault("GLOO_SOCKET_IFNAME", "eth0")
         return job([*self.several.mpirun(ranks, per_host), *program], environment(**more), limit)

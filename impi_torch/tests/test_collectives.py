@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from conftest import Run
 
-SHORT_CUTS = {
+SHORT_CUTS: dict[str, Any] = {
     "IMPI_TORCH_PIECE": 4096,
     "IMPI_TORCH_MESSAGE": 5000,
     "IMPI_TORCH_LISTS": 64,
@@ -43,3 +45,12 @@ def test_groups_and_point_to_point_are_right_across_hosts(across: Run) -> None:
 
 def test_operations_are_recorded_while_a_profiler_wants_it(run: Run) -> None:
     run("recording", ranks=2).ok()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_calls_are_understood_and_seen_as_gloos_are(run: Run, ranks: int) -> None:
+    run("calls", ranks=ranks).ok()
+
+
+def test_compiled_code_calls_collectives(run: Run) -> None:
+    run("compiled", ranks=2).ok()

@@ -21,7 +21,7 @@ def test_a_timeout_across_hosts_names_the_rank_that_did_not_come(across: Run) ->
 
 def test_a_caught_timeout_leaves_a_group_that_refuses_and_a_job_that_fails(run: Run) -> None:
     ended = run("faults", "late_caught", ranks=3)
-    assert ended.code not in (0, 124)
+    assert ended.code == 7
     assert "impi: allreduce #1 was not done within 3 s: rank 2 did not come" in ended.out  # whoever was first
     assert "this group failed before" in ended.out
 
@@ -38,17 +38,55 @@ def test_a_killed_rank_ends_the_others(run: Run) -> None:
     assert "RANK 2" in ended.err + ended.out or "rank 2" in ended.err + ended.out
 
 
-def test_a_failed_rank_is_named_and_ends_the_others(run: Run) -> None:
-    ended = run("faults", "raised", ranks=3, IMPI_TEST_TIMEOUT=100)
-    assert ended.code not in (0, 124)
-    assert "ValueError: a mistake of the script" in ended.err
-    assert "impi: rank 2 ended with ValueError" in ended.err
-
-
 def test_a_rank_that_left_is_named_within_seconds(run: Run) -> None:
     ended = run("faults", "left", ranks=3, IMPI_TEST_TIMEOUT=100)
     assert ended.code not in (0, 124)
     assert "rank 2 ended its script without it" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "words"),
+    [
+        ("raised", 1, "ValueError: a mistake of the script"),
+        ("hook", 1, "ValueError: a mistake of the script"),
+        ("hook_exits", 5, "ValueError: a mistake of the script"),
+        ("exits", 3, "exit status 3"),
+        ("interrupted", 130, "KeyboardInterrupt"),
+    ],
+)
+def test_a_rank_that_fails_ends_with_its_own_status_after_all_its_output(
+    run: Run, case: str, status: int, words: str
+) -> None:
+    """mpirun ends with the status of the rank that failed, not of those that it killed."""
+    ended = run("faults", case, ranks=2, IMPI_TEST_TIMEOUT=100)
+    assert ended.code == status, ended
+    assert f"impi: rank 1 ended with {words}" in ended.err
+    assert ended.out.count("a line of rank 1\n") == 2000
+    assert "the last word of rank 1" in ended.out, "what is registered for the end was not called"
+
+
+@pytest.mark.parametrize("case", ["raised", "exits"])
+def test_peers_learn_who_failed_and_why_where_ipexctl_watches(run: Run, case: str) -> None:
+    """There nobody calls MPI_Abort, and here, without auto-cleanup, nobody kills: each rank ends by itself."""
+    ended = run("faults", case, ranks=2, mpi=("-disable-auto-cleanup",), IMPI_TEST_TIMEOUT=100, IPEXCTL_RUN="x")
+    assert ended.code not in (0, 124), ended
+    assert "Abort(" not in ended.err
+    why = {"raised": "ValueError: a mistake of the script", "exits": "exit status 3"}[case]
+    assert f"allreduce #1: rank 1 ended with {why}" in ended.err
+    assert "the last word of rank 0" in ended.out
+
+
+@pytest.mark.parametrize(
+    "case", ["caught_exit", "thread_fails", "exit_in_atexit", "exit_0", "caught_timeout", "worker"]
+)
+def test_what_does_not_end_the_script_does_not_end_the_job(run: Run, case: str) -> None:
+    ended = run("faults", case, ranks=2, IMPI_TEST_TIMEOUT=100).ok()
+    assert ended.out.count("done on") == 2
+
+
+def test_a_rank_whose_mpi4py_finalises_by_itself_does_not_wait_in_it(run: Run) -> None:
+    ended = run("faults", "raised", ranks=2, IMPI_TEST_TIMEOUT=100, IMPI_TEST_MPI4PY=1, IPEXCTL_RUN="x")
+    assert ended.code == 1, ended
 
 
 def test_ranks_that_are_done_wait_for_the_last(run: Run) -> None:
@@ -69,6 +107,11 @@ def test_a_receiver_without_a_sender_is_told_so(run: Run) -> None:
 def test_a_group_that_does_not_come_together_names_who_is_missing(run: Run) -> None:
     ended = run("faults", "missing_member", ranks=3)
     assert "rank 2 did not come to make the group of ranks 0, 1, 2 within 2 s" in ended.err
+
+
+def test_a_monitored_barrier_without_time_fails_at_once(run: Run) -> None:
+    ended = run("faults", "monitored_at_once", ranks=2, IMPI_TEST_TIMEOUT=100)
+    assert "monitored_barrier: rank 1 did not come within 0.001 s" in ended.err
 
 
 @pytest.mark.parametrize(("words", "named"), [((), "rank 1 did"), (("all",), "ranks 1, 2 did")])

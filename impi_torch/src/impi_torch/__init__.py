@@ -7,6 +7,7 @@ torch finds this package by itself (entry point group `torch.backends`); `import
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -31,14 +32,31 @@ def register() -> None:
     from torch.distributed.rendezvous import register_rendezvous_handler
 
     register_rendezvous_handler("mpi", _rendezvous)
+    _extend_monitored_barrier(dist.distributed_c10d)
     if os.environ.get("IMPI_TORCH_OVERRIDE", "") not in ("", "0"):
         from ._override import install
 
         install()
 
 
+def _extend_monitored_barrier(c10d: Any) -> None:
+    """Let `torch.distributed.monitored_barrier`, which takes only groups that say "gloo", take ours as well."""
+    import torch.distributed as dist
+
+    of_torch = c10d.monitored_barrier
+
+    @functools.wraps(of_torch)
+    def barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        if type(group or dist.group.WORLD).__name__ == "ImpiProcessGroup":
+            monitored_barrier(group, timeout, wait_all_ranks)
+        else:
+            of_torch(group, timeout, wait_all_ranks)
+
+    c10d.monitored_barrier = dist.monitored_barrier = barrier
+
+
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-    """`torch.distributed.monitored_barrier` for an impi group (torch's own takes only Gloo's).
+    """`torch.distributed.monitored_barrier` for an impi group.
 
     Raises:
         impi_torch._engine.ImpiTimeout: on rank 0, naming the ranks that did not come; on the others, saying so.

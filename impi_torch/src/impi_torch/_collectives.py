@@ -198,6 +198,19 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous() if tensor.layout == torch.strided else tensor
 
 
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where the memory of a contiguous tensor begins and ends."""
+    begin = tensor.data_ptr()
+    return begin, begin + tensor.numel() * tensor.element_size()
+
+
+def apart(source: torch.Tensor, targets: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A contiguous tensor, or a copy of it where one of `targets`, which are written meanwhile, shares its memory."""
+    begin, end = extent(source)
+    shared = any(begin < stop and start < end for start, stop in map(extent, targets))
+    return source.clone() if shared else source
+
+
 def allreduce(channel: Channel, tensor: torch.Tensor, how: Reduction) -> Operation:
     """Every rank gets the reduction of all ranks' tensors, in place; the same bits on every rank."""
     if tensor.layout != torch.strided:
@@ -345,6 +358,8 @@ def reduce_scatter(channel: Channel, output: torch.Tensor, source: torch.Tensor,
     step = max(1, channel.sizes.piece // size // ranks)
     MPI, comm = channel.MPI, channel.comm
     copies = share * 2 > step * 3 or how.op == PREMUL
+    if not copies or target.data_ptr() != rows[channel.rank].data_ptr():  # piece by piece it may lie in its own place
+        rows = apart(rows, [target])
     at = 0
     while at < share:
         length = min(step, share - at) if copies else share
@@ -371,6 +386,20 @@ def reduce_scatter(channel: Channel, output: torch.Tensor, source: torch.Tensor,
         output.copy_(result)
 
 
+def reduce_scatter_list(
+    channel: Channel, output: torch.Tensor, parts: Sequence[torch.Tensor], how: Reduction
+) -> Operation:
+    """`output` becomes the reduction of all ranks' `parts[rank]`; the parts may differ in length."""
+    if all(part.numel() == output.numel() for part in parts):
+        yield from reduce_scatter(channel, output, torch.cat([part.reshape(-1) for part in parts]), how)
+        return
+    for root, part in enumerate(parts):  # one reduction each
+        data = part.clone(memory_format=torch.contiguous_format)
+        yield from reduce(channel, data, root, how)
+        if root == channel.rank:
+            output.copy_(data.view(output.shape))
+
+
 # --- moving data -----------------------------------------------------------------------------------------------------
 
 
@@ -392,8 +421,10 @@ def exchange(
     """Send `sources[r]` to rank r and receive `targets[r]` from it, for every r that is not None. Any lengths."""
     comm, tag, own = channel.comm, channel.tag, channel.rank
     requests: list[Any] = []
-    keep: list[torch.Tensor] = []
     copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+    own_stays = targets[own] is not None and is_same(targets[own], sources[own])
+    written = [t for r, t in enumerate(targets) if t is not None and t.is_contiguous() and not (own_stays and r == own)]
+    sent = {id(source): apart(dense(source), written) for source in sources if source is not None}
     for step in range(1, channel.size):  # everybody begins with another peer
         peer = (own - step) % channel.size
         target = targets[peer]
@@ -405,18 +436,22 @@ def exchange(
         peer = (own + step) % channel.size
         source = sources[peer]
         if source is not None and source.numel():
-            keep.append(dense(source))
-            requests += messages(channel, keep[-1], comm.Isend, dest=peer, tag=tag)
+            requests += messages(channel, sent[id(source)], comm.Isend, dest=peer, tag=tag)
     if targets[own] is not None and sources[own] is not None:
-        _copy(targets[own], sources[own])
+        _copy(targets[own], sent[id(sources[own])])
     if requests:
         yield partial(channel.MPI.Request.Testall, requests)
     for target, into in copies:
         target.copy_(into)
 
 
+def is_same(target: torch.Tensor, source: torch.Tensor | None) -> bool:
+    """Whether both are the same memory, laid out alike."""
+    return source is not None and target.data_ptr() == source.data_ptr() and target.stride() == source.stride()
+
+
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    if target.data_ptr() != source.data_ptr() or target.stride() != source.stride():
+    if not is_same(target, source):
         target.copy_(source.reshape(target.shape))
 
 
@@ -452,8 +487,8 @@ def allgather_into(channel: Channel, output: torch.Tensor, source: torch.Tensor)
     nbytes = count * data.element_size()
     begin = result.data_ptr()
     in_place = data.data_ptr() == begin + channel.rank * nbytes
-    if not in_place and begin < data.data_ptr() + nbytes and data.data_ptr() < begin + nbytes * ranks:
-        data = data.clone()  # it lies in the output, but not in its own place
+    if not in_place:
+        data = apart(data, [result])
     if nbytes * ranks > channel.sizes.message:
         yield from exchange(channel, [data] * ranks, list(result.view(ranks, count).unbind()))
     else:
@@ -541,7 +576,7 @@ def alltoall_into(
     """Rows of `source` go to the ranks in order, rows of `output` come from them; empty splits are equal ones."""
     ranks = channel.size
     result = output if output.is_contiguous() else output.new_empty(output.shape)
-    data = dense(source)
+    data = apart(dense(source), [result])
     nbytes = data.numel() * data.element_size()
     if not output_splits and not input_splits:
         for what, tensor in (("input", data), ("output", result)):

@@ -4,8 +4,13 @@ An operation is a generator that starts MPI requests and yields a test ("is it t
 generator goes on, and when it ends the operation is done. Nothing here blocks inside MPI, so a timeout can always be
 told to the caller, and all MPI calls happen under one lock, so MPI_THREAD_SERIALIZED is enough.
 
-A caller that waits polls by itself: a synchronous collective costs no change of thread. While nobody waits, the thread
-`impi-progress` polls, so that communication goes on under the backward pass.
+A caller that waits polls by itself: a synchronous collective costs no change of thread. While nobody waits, a thread
+`impi-progress` polls, so that communication goes on under the backward pass. Whoever finds an operation done calls what
+hangs on its future; since that may wait for other operations, it gives the polling to another thread before.
+
+The collectives of a group run in the order in which they were started, which must be that of all ranks. When a callback
+on a future runs is nowhere fixed, but when it was attached is: the collectives that it starts (hooks of DDP) have their
+place there, and what was started later waits until it has returned.
 """
 
 from __future__ import annotations
@@ -17,21 +22,22 @@ import os
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from datetime import timedelta
 from typing import Any, Callable, Protocol
 
 import torch
 from torch.distributed import Work as TorchWork
 
+from ._exits import Exits, leave
 from ._launch import ImpiError, mpi
 
 Test = Callable[[], bool]
 Operation = Generator[Test, None, None]
 NO_TIMEOUT = timedelta(0)
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 # Before 2.8 torch's C++ side keeps only the C++ half of a Work, which without its Python half waits for ever.
-KEEPS_HALF = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 8)
+KEEPS_HALF = VERSION < (2, 8)
 SLOW = 1.0  # seconds after which a waiting rank tells the others where it waits, and looks who has left
 SHARED = 300e-6  # seconds; a yield that takes longer means that something else runs on this core
 SHARED_FOR = 0.01  # seconds for which that is remembered
@@ -45,6 +51,7 @@ COURTESY, SHARE, MOST = 50e-6, 30, 400e-6
 MOVED = 50e-6  # seconds; a poll that takes longer has moved data, which is no loss
 SPIN = 64  # looks at a short operation that the caller waits for, before it is treated like others
 SLACK = 1000  # nanoseconds by which the kernel may make our naps longer (50000 by default)
+FAREWELL = 0.2  # seconds between two looks of a rank that is done, whether another has failed
 LINGER = 1.0  # seconds that a rank with a timeout stays, so that the others can read where it stood
 
 
@@ -63,7 +70,7 @@ class Group(Protocol):
     engine: Engine
     error: BaseException | None  # why it failed; nothing can be started any more
     seq: int  # number of the last collective
-    queue: deque[Work]  # collectives that were started, in order; the first is in flight
+    queue: list[Work | Place]  # collectives that were started, in order, and places of others; the first is in flight
     done: Work  # what a collective returns that ended at once
 
     def complaint(self, work: Work, timeout: float) -> str:
@@ -72,8 +79,11 @@ class Group(Protocol):
     def gone(self, work: Work) -> str:
         """Which rank that `work` waits for has left, and why; "" while all are there."""
 
-    def say_left(self) -> None:
-        """Tell the other ranks that this process leaves."""
+    def say_left(self, why: str = "") -> None:
+        """Tell the other ranks that this process leaves; `why` where it failed."""
+
+    def failed(self) -> bool:
+        """Whether some rank said that it failed."""
 
 
 class Work(TorchWork):
@@ -94,9 +104,9 @@ class Work(TorchWork):
         self.seq = 0
         self.begun = time.monotonic()
         self.test: Test | None = None
-        self.done = False
+        self.started = self.done = False
         self.error: BaseException | None = None
-        self.future: Any = None  # torch's Future, once somebody asks for it
+        self.future: Result | None = None  # once somebody asks for it
         self.source = -1 if peer is None else peer
 
     def __str__(self) -> str:
@@ -106,8 +116,7 @@ class Work(TorchWork):
         """Wait until it is done (moving it on meanwhile); raises what went wrong. `timeout` 0 is the group's."""
         if not self.done:
             self.group.engine.drive(self, timeout.total_seconds() if timeout else 0.0)
-        if KEEPS_HALF:
-            self.group.engine.unwaited.discard(self)
+        self.group.engine.kept.discard(self)
         if self.error is not None:
             raise self.error
         return True
@@ -140,10 +149,53 @@ class Work(TorchWork):
 
     def settle(self) -> None:
         """Give the future its value; never under the engine's lock, since callbacks may start operations."""
+        assert self.future is not None
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.results)
+
+
+class Place:
+    """Where in a group's queue the collectives stand that a callback starts."""
+
+
+class Result(torch.futures.Future):
+    """The future of a work, and what follows from it."""
+
+    def __init__(self, group: Group, collective: bool) -> None:
+        super().__init__()
+        self._group, self._collective = group, collective
+
+    def then(self, callback: Callable[[Any], Any]) -> Result:
+        after = Result(self._group, self._collective)
+        place = self._reserve()
+
+        def follow(_: Any) -> None:
+            try:
+                value = self._group.engine.call_at(self._group, place, callback, self)
+            except Exception as error:
+                after.set_exception(error)
+            else:
+                after.set_result(value)
+
+        super().add_done_callback(follow)
+        return after
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        place = self._reserve()
+        super().add_done_callback(lambda _: self._group.engine.call_at(self._group, place, callback, self))
+
+    def _reserve(self) -> Place | None:
+        return self._group.engine.reserve(self._group) if self._collective else None
+
+
+class Role(threading.local):
+    """What the calling thread is, besides a caller."""
+
+    waits = 0  # it counts as so many waiters
+    leads = False  # it polls while nobody waits
+    places: tuple[tuple[Group, Place], ...] = ()  # it calls what has these, the innermost last
 
 
 class Engine:
@@ -153,23 +205,24 @@ class Engine:
         self.lock = threading.Lock()
         self.active: list[Work] = []
         self.abandoned: list[Work] = []  # MPI may still write into their tensors: kept for ever
-        self.unwaited: set[Work] = set()
+        self.kept: set[Work] = set()
         self.groups: list[Group] = []
-        self.failed: BaseException | None = None
         self.pid = os.getpid()
+        self._role = Role()
         self._waiters = 0
         self._bell = threading.Semaphore(0)
-        self._idle = True
+        self._idle = True  # no thread leads, and none was called to
+        self._threads: list[threading.Thread] = []
+        self._busy = 0  # those that call what hangs on a future
+        self._poll = 0.0  # seconds that a look takes which finds nothing, on average
         self._closing = False
         self._watched = 0.0
         self._shared_until = 0.0
         self._moved = 0.0
         self._watching = threading.Lock()
         short_naps()
-        self._thread = threading.Thread(target=self._background, name="impi-progress", daemon=True)
-        self._thread.start()
-        self._hook = sys.excepthook
-        sys.excepthook = self._uncaught
+        self._hire()
+        self._exits = Exits()
         atexit.register(self.goodbye)
 
     # --- starting and moving on ------------------------------------------------------------------------------------
@@ -185,18 +238,30 @@ class Engine:
             if work.peer is None:
                 group.seq += 1
                 work.seq = group.seq
-                group.queue.append(work)
-                settled = self._begin(work) if len(group.queue) == 1 else ()
+                self._line_up(group, work)
+                settled = self._begin_first(group)
             else:
                 settled = self._begin(work)
         self._settle(settled)
         if KEEPS_HALF:
-            self.unwaited.add(work)
+            self.kept.add(work)
         if background and not work.done:
             self._ring()
         return work
 
+    def _line_up(self, group: Group, entry: Work | Place) -> None:
+        """Put `entry` where a callback that this thread calls has its place, else at the end."""
+        places = [place for _, place in self._role.places if place in group.queue]
+        group.queue.insert(group.queue.index(places[-1]) if places else len(group.queue), entry)
+
+    def _begin_first(self, group: Group) -> list[Work]:
+        first = group.queue[0] if group.queue else None
+        if not isinstance(first, Work) or first.started:
+            return []
+        return self._begin(first)
+
     def _begin(self, work: Work) -> list[Work]:
+        work.started = True
         self.active.append(work)
         return self._advance(work)
 
@@ -220,11 +285,46 @@ class Engine:
         self.active.remove(work)
         settled = [work] if work.future is not None else []
         if work.peer is None:
-            queue = work.group.queue
-            queue.popleft()
-            if queue:
-                settled += self._begin(queue[0])
+            work.group.queue.remove(work)
+            settled += self._begin_first(work.group)
         return settled
+
+    def reserve(self, group: Group) -> Place:
+        """The place of the collectives that a callback will start which is attached now."""
+        place = Place()
+        with self.lock:
+            if group.queue:  # else nothing is behind which it had to stand
+                self._line_up(group, place)
+        return place
+
+    def call_at(self, group: Group, place: Place | None, callback: Callable[[Any], Any], future: Any) -> Any:
+        """Call `callback` with `future`; its collectives stand at `place`, which is then given up."""
+        role = self._role
+        outer = role.places
+        if place is not None:
+            role.places = (*outer, (group, place))
+        try:
+            return callback(future)
+        finally:
+            role.places = outer
+            self._give_up(group, place)
+
+    def _give_up(self, group: Group, place: Place | None) -> None:
+        settled: list[Work] = []
+        with self.lock:
+            if place in group.queue:
+                group.queue.remove(place)
+                settled = self._begin_first(group)
+        self._settle(settled)
+        if self.active:
+            self._ring()
+
+    def _go_past_places(self, work: Work) -> None:
+        """Give up the places of this thread behind which `work` stands, for which one of its callbacks waits."""
+        for group, place in self._role.places:
+            queue = group.queue
+            if group is work.group and place in queue and work in queue and queue.index(place) < queue.index(work):
+                self._give_up(group, place)
 
     def turn(self) -> None:
         """Move everything on once."""
@@ -235,18 +335,36 @@ class Engine:
                     settled += self._advance(work)
         self._settle(settled)
 
-    @staticmethod
-    def _settle(works: Iterable[Work]) -> None:
-        for work in works:
-            work.settle()
+    def _settle(self, works: Sequence[Work]) -> None:
+        """Give futures their values. What hangs on them may wait for other operations, so this thread neither leads
+        nor counts as one that waits meanwhile."""
+        if not works:
+            return
+        role = self._role
+        waits, leads = role.waits, role.leads
+        role.waits, role.leads = 0, False
+        with self.lock:
+            self._waiters -= waits
+            self._busy += leads
+            self._idle = self._idle or leads
+        try:
+            if self.active:
+                self._ring()
+            for work in works:
+                work.settle()
+        finally:
+            role.waits = waits
+            with self.lock:
+                self._waiters += waits
+                self._busy -= leads
 
     def future_of(self, work: Work) -> torch.futures.Future:
         """The future of `work`; nobody need wait for the work itself then, so the thread moves it on."""
-        self.unwaited.discard(work)
+        self.kept.discard(work)
         with self.lock:
             fresh = work.future is None
             if fresh:
-                work.future = torch.futures.Future()
+                work.future = Result(work.group, work.peer is None)
             late = fresh and work.done
         if late:
             work.settle()
@@ -264,7 +382,7 @@ class Engine:
         starts the request; `later` makes an operation of a request that takes longer.
         """
         with self.lock:
-            if self.active or group.error is not None or self.pid != os.getpid():
+            if self.active or group.queue or group.error is not None or self.pid != os.getpid():
                 return None
             group.seq += 1
             try:
@@ -279,7 +397,7 @@ class Engine:
             group.queue.append(work)
             self._begin(work)  # it has no future yet, so there is nothing to settle
         if KEEPS_HALF:
-            self.unwaited.add(work)
+            self.kept.add(work)
         return work
 
     # --- waiting ---------------------------------------------------------------------------------------------------
@@ -287,6 +405,8 @@ class Engine:
     def drive(self, work: Work, timeout: float) -> None:
         """Poll until `work` is done, or raise ImpiTimeout after `timeout` seconds (0: only the operation's own)."""
         end = time.monotonic() + timeout if timeout > 0 else float("inf")
+        self._go_past_places(work)
+        self._role.waits += 1
         with self.lock:
             self._waiters += 1
         try:
@@ -304,6 +424,7 @@ class Engine:
                         if now > end and not work.done:
                             raise ImpiTimeout(work.group.complaint(work, timeout))
         finally:
+            self._role.waits -= 1
             with self.lock:
                 self._waiters -= 1
         if self.active:
@@ -328,41 +449,55 @@ class Engine:
                 self._shared_until = before + SHARED_FOR
 
     def _ring(self) -> None:
+        """Call a thread to lead, if none does."""
         if self._idle:
             self._idle = False
+            if self._busy == len(self._threads):
+                self._hire()
             self._bell.release()
+
+    def _hire(self) -> None:
+        self._threads.append(threading.Thread(target=self._background, name="impi-progress", daemon=True))
+        self._threads[-1].start()
 
     def _background(self) -> None:
         cores = cores_of(os.environ.get("IMPI_TORCH_WORKER_CORES", ""))
         if cores:
             os.sched_setaffinity(threading.get_native_id(), cores)
         crowded = not cores and len(os.sched_getaffinity(0)) <= torch.get_num_threads()
-        poll = 0.0  # seconds that a look takes which finds nothing, on average
+        role = self._role
         while not self._closing:
-            self._idle = True
-            if not self.active or self._waiters:
-                self._bell.acquire()
-            self._idle = False
-            turns, nap, seen, own = 0, COURTESY, time.perf_counter(), time.thread_time()
-            others = time.process_time() - own
-            while self.active and not self._waiters and not self._closing:
-                self.turn()
-                turns += 1
-                computing = False
-                if crowded:  # the core is shared with the thread that computes: does it, just now?
-                    now, mine, all_of_us = time.perf_counter(), time.thread_time(), time.process_time()
-                    computing = all_of_us - mine - others > (now - seen) / 4
-                    if mine - own < MOVED:
-                        poll += (mine - own - poll) / 8
-                    seen, own, others = now, mine, all_of_us - mine
-                if computing:
-                    time.sleep(nap)
-                    nap = min(nap * 2, max(COURTESY, SHARE * poll), MOST)
-                else:
-                    nap = COURTESY
-                    self._breathe()
-                if turns & 63 == 63:
-                    self._watch(time.monotonic())
+            self._bell.acquire()
+            role.leads = True
+            self._lead(role, crowded)
+            if role.leads:
+                role.leads = False
+                self._idle = True
+                if self.active and not self._waiters:
+                    self._ring()
+
+    def _lead(self, role: Role, crowded: bool) -> None:
+        """Poll until nothing is left, somebody waits by himself, or another thread leads."""
+        turns, nap, seen, own = 0, COURTESY, time.perf_counter(), time.thread_time()
+        others = time.process_time() - own
+        while role.leads and self.active and not self._waiters and not self._closing:
+            self.turn()
+            turns += 1
+            computing = False
+            if crowded:  # the core is shared with the thread that computes: does it, just now?
+                now, mine, all_of_us = time.perf_counter(), time.thread_time(), time.process_time()
+                computing = all_of_us - mine - others > (now - seen) / 4
+                if mine - own < MOVED:
+                    self._poll += (mine - own - self._poll) / 8
+                seen, own, others = now, mine, all_of_us - mine
+            if computing:
+                time.sleep(nap)
+                nap = min(nap * 2, max(COURTESY, SHARE * self._poll), MOST)
+            else:
+                nap = COURTESY
+                self._breathe()
+            if turns & 63 == 63:
+                self._watch(time.monotonic())
 
     # --- watching over slow operations -----------------------------------------------------------------------------
 
@@ -391,11 +526,9 @@ class Engine:
         settled = []
         with self.lock:
             group.error = group.error or error
-            if not isinstance(error, Aborted):
-                self.failed = self.failed or error
             works = [work for work in self.active if work.group is group]
             self.active = [work for work in self.active if work.group is not group]
-            works += [work for work in group.queue if work not in works]
+            works += [work for work in group.queue if isinstance(work, Work) and work not in works]
             group.queue.clear()
             for work in works:
                 if not work.done:
@@ -407,50 +540,57 @@ class Engine:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def _uncaught(self, kind: type, error: BaseException, trace: Any) -> None:
-        self.failed = self.failed or error
-        self._hook(kind, error, trace)
-
     def goodbye(self) -> None:
-        """At the end of the script: MPI_Finalize when all is well, MPI_Abort when this rank failed.
+        """At the end of the script: MPI_Finalize when all ranks have come to theirs.
 
-        A rank that failed must not wait for the others, and they cannot go on without it. A rank that is done says so
-        (whoever still waits for it learns it within seconds) and waits quietly for the others.
+        A rank that is done says so (whoever still waits for it learns it within seconds) and waits quietly for the
+        others. A rank that failed must not wait, and the others cannot go on without it: it tells them why and leaves
+        without MPI_Finalize, with the exit status that Python gives it. The launcher ends the others.
         """
         if self.pid != os.getpid():
             return
         MPI = mpi()
         if MPI.Is_finalized():
             return
-        world = MPI.COMM_WORLD
-        if self.failed is None:
-            for group in self.groups:
-                group.say_left()
-            farewell = world.Ibarrier()
-            patience = 0.0001
-            while self.failed is None:
-                with self.lock:
-                    if farewell.Test():
-                        break
-                self.turn()
-                self._watch(time.monotonic())
-                time.sleep(patience)
-                patience = min(patience * 1.5, 0.01)
-        self._closing = True
-        self._bell.release()
-        self._thread.join(1.0)
-        if self.failed is None:
+        ended = self._exits.ending()
+        if ended is None and self._wait_for_others(MPI.COMM_WORLD):
+            self._stop_threads()
             MPI.Finalize()
             return
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            kind = type(self.failed).__name__
-            print(
-                f"impi: rank {world.Get_rank()} ended with {kind}; the other ranks are ended too",
-                file=sys.stderr,
-                flush=True,
-            )
-        world.Abort(1)
+        self._stop_threads()
+        if ended is not None:
+            for group in self.groups:
+                group.say_left(ended.words)
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                print(f"impi: rank {MPI.COMM_WORLD.Get_rank()} ended with {ended.words}", file=sys.stderr, flush=True)
+        leave(ended)
+
+    def _wait_for_others(self, world: Any) -> bool:
+        """Whether all ranks have come to the end of their scripts; not, as soon as one says that it failed."""
+        for group in self.groups:
+            group.say_left()
+        farewell = world.Ibarrier()
+        patience, asked = 0.0001, time.monotonic()
+        while True:
+            with self.lock:
+                if farewell.Test():
+                    return True
+            self.turn()
+            now = time.monotonic()
+            self._watch(now)
+            if now - asked > FAREWELL:
+                asked = now
+                if any(group.failed() for group in self.groups):
+                    return False
+            time.sleep(patience)
+            patience = min(patience * 1.5, 0.01)
+
+    def _stop_threads(self) -> None:
+        self._closing = True
+        self._bell.release(len(self._threads))
+        for thread in self._threads:
+            thread.join(1.0 / len(self._threads))
 
 
 class Aborted(ImpiError):

@@ -1,32 +1,38 @@
 """The process group: what torch calls, turned into operations of the engine.
 
-Method names are torch's. Newer torch calls some of them by newer names (`all_gather_single` for `_allgather_base` and
-so on); both are there. Arguments come in torch's two styles: an options object, or the bare values of the short forms.
+A collective takes torch's lists of tensors and an options object, whichever way it was called (`_dispatch`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 import zlib
-from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Union
+from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp
+from torch._C._distributed_c10d import Backend
+from torch.distributed import DistNetworkError, ProcessGroup, ReduceOp
 
+from . import _collectives, _dispatch, _engine, _launch
 from . import _collectives as c
-from ._engine import LINGER, Aborted, ImpiTimeout, Work, engine, nothing
+from ._dispatch import OwnClass, hide_modules, take_calls
+from ._engine import LINGER, Aborted, ImpiTimeout, Place, Work, engine, nothing
 from ._launch import ImpiError, check_launch, check_world, mpi
 
 TO_SUM = ReduceOp.RedOpType.SUM
 NUMBERS = {kind: int(kind) for kind in ReduceOp.RedOpType.__members__.values()}
-Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
+Tensors = Sequence[torch.Tensor]
+Lists = Sequence[Tensors]
 
 
+@take_calls
 class ImpiProcessGroup(ProcessGroup):
     """A torch.distributed process group over an MPI communicator of its own."""
 
@@ -52,16 +58,18 @@ class ImpiProcessGroup(ProcessGroup):
             ImpiTimeout: members that did not come, named.
         """
         super().__init__(rank, size)
+        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
         if not ranks:
             check_launch(size, os.environ)
         self.store, self._rank, self._size = clone_of(store), rank, size
         self.ranks = list(ranks) or list(range(size))
         self._world = not ranks
         self._name, self._desc = name or "world", ""
+        self.backend_name = "impi"  # another where the group stands in its place
         self.timeout = timeout
         self.error: BaseException | None = None
         self.seq = 0
-        self.queue: deque[Work] = deque()
+        self.queue: list[Work | Place] = []
         self._together: list[c.Operation] | None = None
         if not ranks:
             check_world(size, os.environ)
@@ -115,25 +123,41 @@ class ImpiProcessGroup(ProcessGroup):
 
     def gone(self, work: Work) -> str:
         """Publish that this rank waits at `work`; say who has left the script and so will never come, if anybody."""
-        with contextlib.suppress(RuntimeError):  # the store may be gone: then nothing is known
+        members = range(self._size) if work.peer is None else self._peers(work)
+        try:
             self.store.set(f"waits/{self._rank}", f"{work.seq} {work}")
-            for member in range(self._size) if work.peer is None else self._peers(work):
+            for member in members:
                 if member != self._rank and self.store.check([f"left/{member}"]):
-                    seq = int(self.store.get(f"left/{member}"))
-                    if work.peer is None and seq < work.seq:
+                    seq, _, why = self.store.get(f"left/{member}").decode().partition(" ")
+                    if why:
+                        return f"{self.called([member])} ended with {why}"
+                    if work.peer is None and int(seq) < work.seq:
                         return f"{self.called([member])} ended its script without it"
                     if work.peer is not None and time.monotonic() - work.begun > 5 * LINGER:
                         return f"{self.called([member])} ended its script"
+        except DistNetworkError:
+            if any(self.ranks[member] == 0 for member in members):
+                return "rank 0, which keeps the store, has ended or destroyed its groups"
+        except RuntimeError:
+            pass  # then nothing is known
         return ""
 
     def _peers(self, work: Work) -> Sequence[int]:
         return [work.peer] if work.peer is not None and work.peer >= 0 else []
 
-    def say_left(self) -> None:
+    def say_left(self, why: str = "") -> None:
         """Tell the others that this rank's script is at its end, after so many collectives."""
-        if self.error is None:
+        if self.error is None or why:
             with contextlib.suppress(RuntimeError):
-                self.store.set(f"left/{self._rank}", str(self.seq))
+                self.store.set(f"left/{self._rank}", f"{self.seq} {why}")
+
+    def failed(self) -> bool:
+        """Whether a member said that it failed."""
+        with contextlib.suppress(RuntimeError):
+            for member in range(self._size):
+                if self.store.check([f"left/{member}"]) and self.store.get(f"left/{member}").partition(b" ")[2]:
+                    return True
+        return False
 
     def complaint(self, work: Work, timeout: float) -> str:
         """Why `work` is too late: which members did not come."""
@@ -162,21 +186,17 @@ class ImpiProcessGroup(ProcessGroup):
     # --- what torch asks -------------------------------------------------------------------------------------------
 
     def getBackendName(self) -> str:
-        return "impi"
+        return "impi"  # torch's C++ asks here, and takes a group that says "gloo" for an object of its own
 
     def name(self) -> str:
-        return "impi"
+        return self.backend_name
+
+    _get_backend_name = name
 
     def getRank(self) -> int:
         return self._rank
 
     def getSize(self) -> int:
-        return self._size
-
-    def rank(self) -> int:
-        return self._rank
-
-    def size(self) -> int:
         return self._size
 
     def getGroupName(self) -> str:
@@ -191,11 +211,7 @@ class ImpiProcessGroup(ProcessGroup):
     def setGroupDesc(self, desc: str) -> None:
         self._desc = desc
 
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def _set_group_desc(self, desc: str) -> None:
-        self._desc = desc
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
 
     @property
     def group_name(self) -> str:
@@ -209,6 +225,13 @@ class ImpiProcessGroup(ProcessGroup):
         return self.store
 
     @property
+    def options(self) -> Any:
+        """What torch's groups tell of themselves; here to be read only."""
+        told = Backend.Options("impi", self.timeout)
+        told.global_ranks_in_group, told.group_name = self.ranks, self._name
+        return told
+
+    @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
 
@@ -216,9 +239,6 @@ class ImpiProcessGroup(ProcessGroup):
         if torch.device(device).type != "cpu":
             raise ImpiError(f"impi: there is no {torch.device(device).type} here, only cpu")
         return self
-
-    def _get_backend_name(self) -> str:
-        return "impi"
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return False
@@ -248,7 +268,10 @@ class ImpiProcessGroup(ProcessGroup):
         if self in self.engine.groups:
             self.engine.groups.remove(self)
         if self.error is None:
-            for work in [*self.queue, *(w for w in self.engine.active if w.group is self)]:
+            for work in [
+                *(w for w in self.queue if isinstance(w, Work)),
+                *(w for w in self.engine.active if w.group is self),
+            ]:
                 work.wait()
             self.error = ImpiError("impi: the script destroyed this group")
             with self.engine.lock:
@@ -288,22 +311,22 @@ class ImpiProcessGroup(ProcessGroup):
 
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
 
-    # --- collectives -----------------------------------------------------------------------------------------------
+    # --- collectives: `_dispatch` makes torch's methods of them ------------------------------------------------------
 
-    def allreduce(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> Work:
+    def allreduce(self, tensors: Tensors, opts: Any) -> Work:
         op, factor = reduction(opts)
-        if len(tensors) == 1 and factor is None and type(tensors) is list and getattr(opts, "asyncOp", True) is False:
+        if len(tensors) == 1 and factor is None and getattr(opts, "asyncOp", True) is False:
             short = self._short_allreduce(tensors[0], op, opts)
             if short is not None:
                 return short
-        many = listed(tensors)
-        steps = [c.allreduce(self.channel, t, self.channel.reduction(op, on_cpu(t).dtype, factor)) for t in many]
-        return self._start("allreduce", steps[0] if len(steps) == 1 else c.in_turn(steps), many, opts, timeout)
+        many = [on_cpu(t) for t in tensors]
+        steps = [c.allreduce(self.channel, t, self.channel.reduction(op, t.dtype, factor)) for t in many]
+        return self._start("allreduce", steps[0] if len(steps) == 1 else c.in_turn(steps), many, opts)
 
     def _short_allreduce(self, tensor: torch.Tensor, op: int, opts: Any) -> Work | None:
         """One that the caller waits for, of a tensor that MPI can take as it is; None where that is not so. Every
         tenth of a microsecond counts here."""
-        if tensor.layout is not torch.strided:
+        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
             return None
         nbytes, dtype = tensor.nbytes, tensor.dtype
         channel = self.channel
@@ -311,6 +334,7 @@ class ImpiProcessGroup(ProcessGroup):
             not 0 < nbytes <= channel.sizes.piece
             or not tensor.is_cpu
             or not tensor.is_contiguous()
+            or tensor.requires_grad
             or tensor.is_neg()
             or (dtype.is_complex and tensor.is_conj())
             or self._together is not None
@@ -330,186 +354,123 @@ class ImpiProcessGroup(ProcessGroup):
             how.after(tensor, self._size)
         return work
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
-        many = listed(tensors)
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Work:
+        many = [on_cpu(t) for t in tensors]
         op, factor = reduction(opts)
         for tensor in many:
-            self.channel.reduction(op, on_cpu(tensor).dtype, factor)
+            self.channel.reduction(op, tensor.dtype, factor)
         return self._start("allreduce_coalesced", c.allreduce_coalesced(self.channel, many, op, factor), many, opts)
 
-    def reduce(self, tensors: Tensors, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
-        many = listed(tensors)
-        kind, factor = reduction(op if op is not None else opts)
-        root = root_of(opts)
-        steps = [c.reduce(self.channel, t, root, self.channel.reduction(kind, on_cpu(t).dtype, factor)) for t in many]
-        return self._start("reduce", c.in_turn(steps), many, opts, timeout)
+    def reduce(self, tensors: Tensors, opts: Any) -> Work:
+        many = [on_cpu(t) for t in tensors]
+        op, factor = reduction(opts)
+        root = opts.rootRank
+        steps = [c.reduce(self.channel, t, root, self.channel.reduction(op, t.dtype, factor)) for t in many]
+        return self._start("reduce", c.in_turn(steps), many, opts)
 
-    def broadcast(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> Work:
-        many = listed(tensors)
-        root = root_of(opts)
-        steps = [c.broadcast(self.channel, on_cpu(t), root) for t in many]
-        return self._start("broadcast", c.in_turn(steps), many, opts, timeout)
+    def broadcast(self, tensors: Tensors, opts: Any) -> Work:
+        many = [on_cpu(t) for t in tensors]
+        steps = [c.broadcast(self.channel, t, opts.rootRank) for t in many]
+        return self._start("broadcast", c.in_turn(steps), many, opts)
 
-    def allgather(
-        self, output_tensors: Sequence[Any], input_tensors: Tensors, opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
-        outputs, inputs = lists(output_tensors), listed(input_tensors)
-        for tensors in outputs:
-            self._as_many_as_ranks("allgather", tensors)
+    def allgather(self, output_lists: Lists, inputs: Tensors, opts: Any) -> Work:
+        outputs = [self._as_many_as_ranks("allgather", tensors) for tensors in output_lists]
         steps = [c.allgather(self.channel, out, on_cpu(t)) for out, t in zip(outputs, inputs)]
-        return self._start("allgather", c.in_turn(steps), [t for out in outputs for t in out], opts, timeout)
+        return self._start("allgather", c.in_turn(steps), [t for out in outputs for t in out], opts)
 
-    def allgather_coalesced(
-        self, output_lists: Sequence[Sequence[torch.Tensor]], input_list: Sequence[torch.Tensor], opts: Any = None
-    ) -> Work:
-        """`output_lists[r][i]` becomes rank r's `input_list[i]`."""
+    def allgather_coalesced(self, output_lists: Lists, inputs: Tensors, opts: Any) -> Work:
+        """`output_lists[r][i]` becomes rank r's `inputs[i]`."""
+        outputs = [[on_cpu(t) for t in tensors] for tensors in output_lists]
         steps = [
-            c.allgather(self.channel, [of_rank[i] for of_rank in output_lists], on_cpu(tensor))
-            for i, tensor in enumerate(input_list)
+            c.allgather(self.channel, [of_rank[i] for of_rank in outputs], on_cpu(tensor))
+            for i, tensor in enumerate(inputs)
         ]
-        return self._start("allgather_coalesced", c.in_turn(steps), [t for out in output_lists for t in out], opts)
+        return self._start("allgather_coalesced", c.in_turn(steps), [t for out in outputs for t in out], opts)
 
-    def _allgather_base(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
-        return self._start(
-            "allgather", c.allgather_into(self.channel, on_cpu(output), on_cpu(input)), [output], opts, timeout
-        )
+    def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> Work:
+        output = on_cpu(output)
+        return self._start("allgather", c.allgather_into(self.channel, output, on_cpu(source)), [output], opts)
 
-    def allgather_into_tensor_coalesced(
-        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
-    ) -> Work:
-        steps = [c.allgather_into(self.channel, on_cpu(out), on_cpu(t)) for out, t in zip(outputs, inputs)]
-        return self._start("allgather_coalesced", c.in_turn(steps), list(outputs), opts)
+    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
+        many = [on_cpu(t) for t in outputs]
+        steps = [c.allgather_into(self.channel, out, on_cpu(t)) for out, t in zip(many, inputs)]
+        return self._start("allgather_coalesced", c.in_turn(steps), many, opts)
 
-    def gather(
-        self, output_tensors: Sequence[Any], input_tensors: Tensors, opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
-        root, tensor = root_of(opts), on_cpu(listed(input_tensors)[0])
-        outputs = lists(output_tensors)[0] if self._rank == root else []
+    def gather(self, output_lists: Lists, inputs: Tensors, opts: Any) -> Work:
+        root, tensor, outputs = opts.rootRank, on_cpu(inputs[0]), []
         if self._rank == root:
-            self._as_many_as_ranks("gather", outputs)
+            outputs = self._as_many_as_ranks("gather", output_lists[0])
             self._as_long_as("gather", outputs, tensor)
-        return self._start("gather", c.gather(self.channel, outputs, tensor, root), list(outputs), opts, timeout)
+        return self._start("gather", c.gather(self.channel, outputs, tensor, root), outputs, opts)
 
-    def gather_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
-        """`gather` into one tensor, the ranks' parts one after the other (torch ≥ 2.15)."""
-        parts = list(output.view(self._size, -1).unbind()) if self._rank == root_of(opts) else []
-        return self.gather([parts], [input], opts, timeout)
-
-    def scatter(
-        self, output_tensors: Tensors, input_tensors: Sequence[Any], opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
-        root, tensor = root_of(opts), on_cpu(listed(output_tensors)[0])
-        inputs = lists(input_tensors)[0] if self._rank == root else []
+    def scatter(self, outputs: Tensors, input_lists: Lists, opts: Any) -> Work:
+        root, tensor, inputs = opts.rootRank, on_cpu(outputs[0]), []
         if self._rank == root:
-            self._as_many_as_ranks("scatter", inputs)
+            inputs = self._as_many_as_ranks("scatter", input_lists[0])
             self._as_long_as("scatter", inputs, tensor)
-        return self._start("scatter", c.scatter(self.channel, tensor, inputs, root), [tensor], opts, timeout)
+        return self._start("scatter", c.scatter(self.channel, tensor, inputs, root), [tensor], opts)
 
-    def reduce_scatter(
-        self, output_tensors: Tensors, input_tensors: Sequence[Any], opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
-        outputs, inputs = listed(output_tensors), lists(input_tensors)
+    def reduce_scatter(self, outputs: Tensors, input_lists: Lists, opts: Any) -> Work:
+        many = [on_cpu(t) for t in outputs]
         op, factor = reduction(opts)
-        for tensors in inputs:
-            self._as_many_as_ranks("reduce_scatter", tensors)
+        inputs = [self._as_many_as_ranks("reduce_scatter", tensors) for tensors in input_lists]
         steps = [
-            self._reduce_scatter_list(out, parts, self.channel.reduction(op, on_cpu(out).dtype, factor))
-            for out, parts in zip(outputs, inputs)
+            c.reduce_scatter_list(self.channel, out, parts, self.channel.reduction(op, out.dtype, factor))
+            for out, parts in zip(many, inputs)
         ]
-        return self._start("reduce_scatter", c.in_turn(steps), outputs, opts, timeout)
+        return self._start("reduce_scatter", c.in_turn(steps), many, opts)
 
-    def _reduce_scatter_list(
-        self, output: torch.Tensor, parts: Sequence[torch.Tensor], how: c.Reduction
-    ) -> c.Operation:
-        if all(part.numel() == output.numel() for part in parts):
-            flat = torch.cat([part.reshape(-1) for part in parts])
-            yield from c.reduce_scatter(self.channel, output, flat, how)
-            return
-        for root, part in enumerate(parts):  # shares of unequal length: one reduction each
-            data = part.clone(memory_format=torch.contiguous_format)
-            yield from c.reduce(self.channel, data, root, how)
-            if root == self._rank:
-                output.copy_(data.view(output.shape))
-
-    def _reduce_scatter_base(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
+    def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> Work:
+        output = on_cpu(output)
         op, factor = reduction(opts)
-        how = self.channel.reduction(op, on_cpu(output).dtype, factor)
-        return self._start(
-            "reduce_scatter", c.reduce_scatter(self.channel, output, on_cpu(input), how), [output], opts, timeout
-        )
+        how = self.channel.reduction(op, output.dtype, factor)
+        operation = c.reduce_scatter(self.channel, output, on_cpu(source), how)
+        return self._start("reduce_scatter", operation, [output], opts)
 
-    def reduce_scatter_tensor_coalesced(
-        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
-    ) -> Work:
+    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
+        many = [on_cpu(t) for t in outputs]
         op, factor = reduction(opts)
         steps = [
-            c.reduce_scatter(self.channel, out, on_cpu(t), self.channel.reduction(op, on_cpu(out).dtype, factor))
-            for out, t in zip(outputs, inputs)
+            c.reduce_scatter(self.channel, out, on_cpu(t), self.channel.reduction(op, out.dtype, factor))
+            for out, t in zip(many, inputs)
         ]
-        return self._start("reduce_scatter_coalesced", c.in_turn(steps), list(outputs), opts)
+        return self._start("reduce_scatter_coalesced", c.in_turn(steps), many, opts)
 
     def alltoall_base(
         self,
         output: torch.Tensor,
-        input: torch.Tensor,
-        output_split_sizes: Sequence[int] = (),
-        input_split_sizes: Sequence[int] = (),
-        opts: Any = None,
-        timeout: timedelta | None = None,
+        source: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any,
     ) -> Work:
-        return self._start(
-            "alltoall",
-            c.alltoall_into(self.channel, on_cpu(output), on_cpu(input), output_split_sizes, input_split_sizes),
-            [output],
-            opts,
-            timeout,
-        )
+        output = on_cpu(output)
+        operation = c.alltoall_into(self.channel, output, on_cpu(source), output_splits, input_splits)
+        return self._start("alltoall", operation, [output], opts)
 
-    def alltoall(
-        self,
-        output_tensors: Sequence[torch.Tensor],
-        input_tensors: Sequence[torch.Tensor],
-        opts: Any = None,
-        timeout: timedelta | None = None,
-    ) -> Work:
-        outputs, inputs = listed(output_tensors), listed(input_tensors)
-        self._as_many_as_ranks("alltoall", outputs)
-        self._as_many_as_ranks("alltoall", inputs)
-        return self._start("alltoall", c.exchange(self.channel, inputs, outputs), outputs, opts, timeout)
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
+        targets = self._as_many_as_ranks("alltoall", outputs)
+        sources = self._as_many_as_ranks("alltoall", inputs)
+        return self._start("alltoall", c.exchange(self.channel, sources, targets), targets, opts)
 
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
-        given = opts if isinstance(opts, timedelta) else timeout
-        return self._start("barrier", c.barrier(self.channel), [], opts, given)
-
-    # newer torch's names
-    gather_into_tensor = gather_single
-    all_gather_single = _allgather_base
-    all_gather_single_coalesced = allgather_into_tensor_coalesced
-    reduce_scatter_single = _reduce_scatter_base
-    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
-    all_to_all_single = alltoall_base
+    def barrier(self, opts: Any) -> Work:
+        return self._start("barrier", c.barrier(self.channel), [], opts)
 
     # --- point to point --------------------------------------------------------------------------------------------
 
-    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Work:
-        tensor = on_cpu(listed(tensors)[0])
+    def send(self, tensors: Tensors, dst: int, tag: int) -> Work:
+        tensor = on_cpu(tensors[0])
         self._check_peer("send", dst, tag)
         return self._start("send to rank", c.send(self.channel, tensor, dst, tag), [tensor], peer=dst)
 
-    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
-        tensor = on_cpu(listed(tensors)[0])
+    def recv(self, tensors: Tensors, src: int, tag: int) -> Work:
+        tensor = on_cpu(tensors[0])
         self._check_peer("recv", src, tag)
         return self._receive("recv from rank", tensor, src, tag)
 
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+    def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
         self._check_peer("recv", -1, tag)
-        return self._receive("recv from any rank", on_cpu(listed(tensors)[0]), -1, tag)
+        return self._receive("recv from any rank", on_cpu(tensors[0]), -1, tag)
 
     def _receive(self, name: str, tensor: torch.Tensor, src: int, tag: int) -> Work:
         work: Work | None = None
@@ -527,43 +488,34 @@ class ImpiProcessGroup(ProcessGroup):
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that rank 0 checks: it names the ranks that do not come in time (all, or the first of them)."""
-        limit = timeout or self.timeout
+        limit = max(1e-3, (self.timeout if timeout is None else timeout).total_seconds())
         token = torch.zeros(1, dtype=torch.uint8)
         tag = self.channel.tag - 1
-        if self._rank:
-            work = self._start("monitored_barrier with rank", c.send(self.channel, token, 0, tag), [], None, limit, 0)
-            work.wait()
-            answer = self._start(
-                "monitored_barrier with rank", c.receive(self.channel, token, 0, tag, int), [], None, limit, 0
+
+        def begin(operation: c.Operation, peer: int, seconds: float = limit) -> Work:
+            return self.engine.start(
+                Work(self, "monitored_barrier with rank", operation, [], seconds, peer), background=True
             )
-            answer.wait()
+
+        if self._rank:
+            begin(c.send(self.channel, token, 0, tag), 0).wait()
+            begin(c.receive(self.channel, token, 0, tag, int), 0).wait()
             if token.item():
                 raise ImpiTimeout("impi: monitored_barrier: rank 0 says that some rank did not come")
             return
-        calls = {
-            r: self._start(
-                "monitored_barrier with rank",
-                c.receive(self.channel, token, r, tag, int),
-                [],
-                None,
-                limit + timedelta(days=1),
-                r,
-            )
-            for r in range(1, self._size)
-        }
-        end = time.monotonic() + limit.total_seconds()
+        end = time.monotonic() + limit
+        calls = {r: begin(c.receive(self.channel, token, r, tag, int), r, limit + 86400) for r in range(1, self._size)}
         while time.monotonic() < end and not all(work.is_completed() for work in calls.values()):
             time.sleep(0.0005)
         late = [r for r, work in calls.items() if not work.is_completed()]
         token.fill_(bool(late))
         for r, work in calls.items():
             if work.done:
-                reply = c.send(self.channel, token, r, tag)
-                self._start("monitored_barrier with rank", reply, [], None, limit, r).wait()
+                begin(c.send(self.channel, token, r, tag), r).wait()
         if late:
             error = ImpiTimeout(
                 f"impi: monitored_barrier: {self.called(late if wait_all_ranks else late[:1])} did not "
-                f"come within {limit.total_seconds():g} s"
+                f"come within {limit:g} s"
             )
             self.engine.fail(self, error)
             raise error
@@ -578,11 +530,10 @@ class ImpiProcessGroup(ProcessGroup):
         if not 0 <= tag < self.channel.tag - 1:
             raise ImpiError(f"impi: {what}: the tag {tag} is not between 0 and {self.channel.tag - 2}")
 
-    def _as_many_as_ranks(self, what: str, tensors: Sequence[torch.Tensor]) -> None:
+    def _as_many_as_ranks(self, what: str, tensors: Tensors) -> list[torch.Tensor]:
         if len(tensors) != self._size:
             raise ImpiError(f"impi: {what}: {len(tensors)} tensors for a group of {self._size}")
-        for tensor in tensors:
-            on_cpu(tensor)
+        return [on_cpu(tensor) for tensor in tensors]
 
     def _as_long_as(self, what: str, tensors: Sequence[torch.Tensor], other: torch.Tensor) -> None:
         if any(t.numel() != other.numel() or t.dtype != other.dtype for t in tensors):
@@ -595,39 +546,29 @@ class ImpiProcessGroup(ProcessGroup):
 # --- reading torch's arguments ---------------------------------------------------------------------------------------
 
 
-def listed(tensors: Tensors) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def lists(tensors: Sequence[Any]) -> list[list[torch.Tensor]]:
-    """Torch's list of lists; the short forms give one list."""
-    many = list(tensors)
-    return [many] if not many or isinstance(many[0], torch.Tensor) else [list(some) for some in many]
-
-
-def root_of(options: Any) -> int:
-    return options if isinstance(options, int) else int(getattr(options, "rootRank", 0))
-
-
 def reduction(options: Any) -> tuple[int, Any]:
-    """The number of the reduce operation in an options object or a bare ReduceOp, and PREMUL_SUM's factor."""
-    op = getattr(options, "reduceOp", options)
+    """The number of the reduce operation in an options object, and PREMUL_SUM's factor."""
+    op = options.reduceOp
     if op == TO_SUM:  # nearly all; to ask for the number of the others costs as much as a short message
         return c.SUM, None
-    if op is None or isinstance(op, int):
-        return c.SUM, None
-    if isinstance(op, ReduceOp.RedOpType):
-        return int(op), None
     number = NUMBERS[op.op]
     return number, op.__getstate__()[1] if number == c.PREMUL else None
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's memory as a plain tensor, to read and write behind autograd's back as torch's own backends do.
+
+    Raises:
+        OwnClass: torch must ask the tensor's class first.
+        ImpiError: it is not in host memory, or not written out.
+    """
+    if type(tensor) not in PLAIN and type(tensor).__torch_dispatch__ is not NO_DISPATCH:
+        raise OwnClass
     if tensor.device.type != "cpu":
         raise ImpiError(f"impi: the tensor is on {tensor.device}; this backend talks about tensors in host memory")
     if tensor.is_conj() or tensor.is_neg():
         raise ImpiError("impi: the tensor is a lazy conjugate or negative; call resolve_conj() or resolve_neg() first")
-    return tensor
+    return tensor.data if tensor.requires_grad else tensor
 
 
 def clone_of(store: Any) -> Any:
@@ -636,3 +577,6 @@ def clone_of(store: Any) -> Any:
         return store.clone()
     except (AttributeError, RuntimeError, NotImplementedError):
         return store
+
+
+hide_modules(_collectives, _dispatch, _engine, _launch, sys.modules[__name__])

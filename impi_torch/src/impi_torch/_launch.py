@@ -53,6 +53,13 @@ def check_launch(world_size: int, env: Mapping[str, str]) -> None:
         )
 
 
+def finalises_itself() -> bool:
+    """Whether mpi4py calls MPI_Finalize at the end of Python: the script imported it before us, and left that on."""
+    import mpi4py
+
+    return mpi4py.rc.finalize is not False
+
+
 def mpi() -> ModuleType:
     """mpi4py's MPI, initialised so that the main thread and one more may call it.
 

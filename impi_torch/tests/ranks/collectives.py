@@ -220,6 +220,31 @@ def in_place_gather(rank: int, size: int) -> None:
         same(whole, torch.arange(size, dtype=torch.float32).repeat_interleave(1000), "overlapping gather")
 
 
+def shared_memory(rank: int, size: int) -> None:
+    """What is sent may lie where something is received."""
+    for count in (3, 50_000):
+        rows = torch.arange(size, dtype=torch.float32).add(10.0 * rank).repeat_interleave(count)
+        want = torch.arange(size, dtype=torch.float32).mul(10).add(rank).repeat_interleave(count)
+        whole = rows.clone()
+        dist.all_to_all_single(whole, whole)
+        same(whole, want, "all_to_all_single in place")
+        lists = list(rows.clone().split(count))
+        dist.all_to_all(lists, lists)
+        same(torch.cat(lists), want, "all_to_all in place")
+        for place in range(size):
+            whole = rows.clone()
+            dist.reduce_scatter_tensor(whole[place * count : (place + 1) * count], whole)
+            total = float(10 * sum(range(size)) + rank * size)
+            same(whole[place * count : (place + 1) * count], torch.full((count,), total), "reduce_scatter in place")
+            outs = list(rows.clone().split(count))
+            dist.all_gather(outs, outs[place])
+            every = torch.arange(size, dtype=torch.float32).mul(10).add(place).repeat_interleave(count)
+            same(torch.cat(outs), every, "all_gather in place")
+            outs = list(rows.clone().split(count))
+            dist.scatter(outs[place], outs if rank == 0 else None)
+            same(outs[place], torch.full((count,), float(rank)), "scatter in place")
+
+
 def coalesced(rank: int, size: int) -> None:
     from torch.distributed.distributed_c10d import _coalescing_manager
 
@@ -277,6 +302,16 @@ def futures(rank: int, size: int) -> None:
     assert (then.wait() == 2 * sum(range(size))).all()
     late = works[0].get_future()
     assert late.done()
+
+    def chained(future: Any) -> torch.Tensor:
+        """What hangs on a future may itself wait for other operations, as PowerSGD's hook does."""
+        total = future.value()[0]
+        later = dist.all_reduce(total, async_op=True).get_future()
+        return later.then(lambda f: dist.all_reduce(f.value()[0], async_op=True).get_future().wait()[0]).wait()
+
+    chains = [dist.all_reduce(torch.ones(5), async_op=True).get_future().then(chained) for _ in range(4)]
+    dist.barrier()
+    assert all((chain.wait() == size**3).all() for chain in chains), [chain.wait() for chain in chains]
     nobody_waits = dist.all_reduce(torch.ones(5), async_op=True).get_future()  # the thread must do it
     assert (nobody_waits.wait()[0] == size).all()
 
@@ -354,6 +389,7 @@ if __name__ == "__main__":
         moved,
         uneven,
         in_place_gather,
+        shared_memory,
         coalesced,
         objects,
         futures,

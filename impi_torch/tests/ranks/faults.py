@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -71,19 +75,103 @@ def killed(rank: int, size: int) -> None:
     time.sleep(60)
 
 
-def raised(rank: int, size: int) -> None:
-    dist.barrier()
+def fails(rank: int, size: int, how: Callable[[], object]) -> None:
+    """The last rank fails in the way of `how`, after much output; the others wait for it."""
+    atexit.register(lambda: print(f"the last word of rank {rank}", flush=True))
     if rank == size - 1:
-        raise ValueError("a mistake of the script")
+        for _ in range(2000):
+            print(f"a line of rank {rank}")
+        how()
     dist.all_reduce(torch.ones(10))
+
+
+def mistake() -> None:
+    raise ValueError("a mistake of the script")
+
+
+def raised(rank: int, size: int) -> None:
+    fails(rank, size, mistake)
+
+
+def hook(rank: int, size: int) -> None:
+    sys.excepthook = lambda *_: None
+    fails(rank, size, mistake)
+
+
+def hook_exits(rank: int, size: int) -> None:
+    sys.excepthook = lambda *_: sys.exit(5)
+    fails(rank, size, mistake)
+
+
+def exits(rank: int, size: int) -> None:
+    with open(os.devnull):  # code on the way that Python runs before it leaves
+        fails(rank, size, lambda: sys.exit(3))
+
+
+def interrupted(rank: int, size: int) -> None:
+    fails(rank, size, lambda: signal.raise_signal(signal.SIGINT))
 
 
 def left(rank: int, size: int) -> None:
     """One rank ends its script early, well behaved but wrong."""
     dist.barrier()
     if rank == size - 1:
-        sys.exit(3)
+        raise SystemExit(3)
     dist.all_reduce(torch.ones(10))
+
+
+def goes_on(rank: int) -> None:
+    dist.all_reduce(torch.ones(10))
+    sys.stdout.write(f"done on {rank}\n")
+
+
+def caught_exit(rank: int, size: int) -> None:
+    with contextlib.suppress(SystemExit):
+        sys.exit(3)
+    goes_on(rank)
+
+
+def thread_fails(rank: int, size: int) -> None:
+    thread = threading.Thread(target=mistake)
+    thread.start()
+    thread.join()
+    goes_on(rank)
+
+
+def exit_in_atexit(rank: int, size: int) -> None:
+    atexit.register(lambda: sys.exit(9))
+    goes_on(rank)
+
+
+def exit_0(rank: int, size: int) -> None:
+    goes_on(rank)
+    sys.exit(0)
+
+
+def caught_timeout(rank: int, size: int) -> None:
+    """An operation that only one rank began, and then the end of the script."""
+    group = dist.new_group(list(range(size)), timeout=timedelta(seconds=1))
+    if rank == 0:
+        with contextlib.suppress(RuntimeError):
+            dist.all_reduce(torch.ones(3), group=group)
+    goes_on(rank)
+
+
+class Fails(torch.utils.data.Dataset[int]):  # type: ignore[misc]
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        if index == 2:
+            mistake()
+        return index
+
+
+def worker(rank: int, size: int) -> None:
+    """A forked worker of a DataLoader ends by an exception, and never calls MPI."""
+    with contextlib.suppress(ValueError):
+        list(torch.utils.data.DataLoader(Fails(), num_workers=1, multiprocessing_context="fork"))
+    goes_on(rank)
 
 
 def unequal_ends(rank: int, size: int) -> None:
@@ -114,6 +202,13 @@ def monitored(rank: int, size: int) -> None:
     impi_torch.monitored_barrier(timeout=timedelta(seconds=2), wait_all_ranks="all" in sys.argv)
 
 
+def monitored_at_once(rank: int, size: int) -> None:
+    dist.barrier()
+    if rank == 1:
+        time.sleep(60)
+    dist.monitored_barrier(timeout=timedelta(0))
+
+
 def quiet_end(rank: int, size: int) -> None:
     """No destroy_process_group, as in many scripts."""
     dist.all_reduce(torch.ones(10))
@@ -126,4 +221,8 @@ def work_left_behind(rank: int, size: int) -> None:
 
 
 if __name__ == "__main__":
+    if "IMPI_TEST_MPI4PY" in os.environ:
+        from mpi4py import MPI
+
+        assert MPI
     globals()[sys.argv[1]](*init(seconds=float(os.environ.get("IMPI_TEST_TIMEOUT", "3"))))

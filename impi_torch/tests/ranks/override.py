@@ -16,6 +16,8 @@ assert (one == size).all()
 part = dist.new_group(list(range(size)), backend="gloo")
 dist.all_reduce(one, group=part)
 dist.monitored_barrier(part)  # torch checks that the group says "gloo"
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))  # its C++ looks into a group that says "gloo"
+model(one).sum().backward()
 kinds = [type(group).__name__ for group in (dist.group.WORLD, part)]
 line = " ".join([str(rank), dist.get_backend(), dist.get_backend(part), *kinds])
 sys.stdout.write(f"{line}\n")  # in one piece, whatever the other ranks write

@@ -125,6 +125,30 @@ def narrow_hooks(rank: int, size: int) -> None:
         assert (ours[name] - theirs[name]).abs().max() < 2e-2, name
 
 
+def waiting_hooks(rank: int, size: int) -> None:
+    """Hooks that wait for other operations in what hangs on a future (torch 2.13's batched PowerSGD refuses its own
+    matrices, over Gloo too)."""
+    impi, gloo = both(size)
+    from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook, powerSGD_hook
+    from torch.nn.parallel import DistributedDataParallel as Parallel
+
+    ended = []
+    for group in (impi, gloo):
+        for hook, state in (
+            (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(group, 1, start_powerSGD_iter=2)),
+            (post_localSGD_hook.post_localSGD_hook, post_localSGD_hook.PostLocalSGDState(group, group, 2)),
+        ):
+            model = Parallel(seeded(), process_group=group)
+            model.register_comm_hook(state, hook)
+            for step in range(5):
+                x, y = batch(rank, step)
+                nn.functional.cross_entropy(model(x, True), y).backward()
+            ended.append({name: value.grad for name, value in model.named_parameters()})
+    for ours, theirs in zip(ended[:2], ended[2:]):
+        for name, grad in ours.items():
+            assert torch.allclose(grad, theirs[name], atol=1e-4), (name, (grad - theirs[name]).abs().max())
+
+
 def uneven_inputs(rank: int, size: int) -> None:
     """Ranks with more batches than others, with the Join context."""
     from torch.distributed.algorithms.join import Join
@@ -317,4 +341,15 @@ def checkpoints(rank: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(ddp, narrow_hooks, uneven_inputs, batch_norm, post_local, fsdp, fsdp2, tensor_parallel, checkpoints)
+    main(
+        ddp,
+        narrow_hooks,
+        waiting_hooks,
+        uneven_inputs,
+        batch_norm,
+        post_local,
+        fsdp,
+        fsdp2,
+        tensor_parallel,
+        checkpoints,
+    )
