@@ -68,7 +68,8 @@ test-stack: $(VENV)/.dev
 TIMES ?= 1
 faults: $(VENV)/.dev
 	@sh tools/system.sh test
-	IPEXCTL_FAULTS_TIMES=$(TIMES) $(PYTEST) -n $$(nproc) --dist loadfile tests/faults
+	IPEXCTL_FAULTS_TIMES=$(TIMES) $(PYTEST) -n $$(nproc) --dist loadfile -m fault \
+		tests/faults $$(grep -rl pytest.mark.fault tests/unit tests/contract tests/integration tests/e2e --include 'test_*.py')
 
 # Runs and installs in random order for so many minutes, and nothing may be left or grow; SEED brings an order again.
 soak: MINUTES ?= 60
@@ -76,10 +77,12 @@ soak: $(VENV)/.dev
 	@sh tools/system.sh test
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-# Every part of a run killed at each of ten points of it, ten times over: root and most of an hour.
+# Every part of a run killed at each of ten points of it, ten times over, and each way in which a rank can end over each MPI
+# and backend (docs/failures.md): root and most of two hours.
 drills: $(VENV)/.dev
 	@sh tools/system.sh test
 	IPEXCTL_DRILLS=10 $(PYTEST) -v tests/e2e/test_drills.py tests/integration/test_install_killed.py
+	$(PYTEST) -v -n 2 --dist loadfile -m "not stack" -k rank_that_failed tests/e2e/test_ends.py tests/e2e/test_engines.py
 
 # Texts of strangers against each parser (tests/fuzz), with other examples each time: for so many seconds each those of its
 # grammar, and as long such as reach new code, where atheris has a wheel; then the property tests in the same way, once.

@@ -62,11 +62,11 @@ def measure_hour(ranks: int, processes: int) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as place:
             (Path(place) / "ranks").mkdir()
             for rank, wrapper in enumerate(wrappers):
-                files.write_record(place, files.BEGIN, rank_records.RankBegun(rank, wrapper.pid))
+                files.write_record(place, files.BEGIN, rank_records.RankBegun(rank, wrapper.pid, 0))
             each = {rank: RankSpec(rank) for rank in range(ranks)}
             spec = RunSpec(
-                "r", "t", "o", 0.0, "n", "t", "a", "l", ranks, [], place, {}, each, {},
-                timings=Timings(sample=PAUSE, figures=HOUR * PAUSE / 30),
+                "r", "t", "o", 0.0, "n", "t", "a", "l", ranks, [], place, {}, each, {}, [], "PMI_RANK", [],
+                timings=Timings(sample=PAUSE),
             )  # fmt: skip
             lines, seconds = take_samples(place, spec)
             return {"sampler": seconds, "guard and keeper": pass_on(lines, place)}
@@ -104,7 +104,7 @@ def pass_on(lines: list[bytes], place: str) -> float:
     """CPU seconds for reading, sealing, opening and storing them."""
     greeting = seal.Greeting("c", "n", "guard", "a", 0.0)
     sending, opening = (seal.Seals("token", seal.CALLER, greeting) for _ in range(2))
-    stored = spool.Spool(f"{place}/samples", samples.CAP, b"{")
+    stored = spool.Spool(f"{place}/samples", samples.CAP)
     begun = time.process_time()
     for line in lines:
         sample = samples.KINDS.read(line)

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.decide.runlog import RunLog
+from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.loop import OutputOptions, run_command
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit
@@ -27,7 +27,7 @@ def read_stored_run(context: Context) -> Generator[Event, None, None]:
     running = Running("bench", hosts[0], hosts, {}, f"cat {file}")
     yield Started("run", "a stored run", hosts)
     yield RunStarted(running.run, running.head, running.hosts, running.command)
-    log = RunLog(nonce, running)
+    log = JournalReader(nonce, running)
     with context.links.open(next(iter(inventory))).stream(Command(("cat", file))) as channel:
         channel.end_input()
         for _, data in channel:

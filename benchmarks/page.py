@@ -17,13 +17,12 @@ from statistics import median
 from ground import arguments, conditions, read_load
 from tables import Cell, Measurement, Table, publish
 
-from ipexctl.decide.page.fold import PageBuilder
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.page.build import build_page
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import make_report
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.events import Stamped
-from ipexctl.model.figures import read_figures
-from ipexctl.model.harmless import find_harmless
 from ipexctl.show.page.render import render_run
 from tests.browser.driver import start_browser
 from tests.unit.page.runs import make_doctor, make_run
@@ -46,15 +45,15 @@ def make_events(arguments: argparse.Namespace) -> Iterator[Stamped]:
 def main() -> None:
     given = arguments(__doc__ or "", ranks=64, hosts=8, hours=24, every=10, times=5).parse_args()
     said, load = conditions(), read_load()
-    pages, reports, count, spent = PageBuilder(read_figures, find_harmless), Folding(read_known_errors), 0, 0.0
+    fold, count, spent = RunFold(), 0, 0.0
     for stamped in make_events(given):
-        reports.handle_event(stamped)
         begun = time.process_time()
-        pages.handle_event(stamped)
+        fold.handle_event(stamped)
         spent += time.process_time() - begun
         count += 1
     begun = time.process_time()
-    text = render_run(pages.build_page(reports.report(), make_doctor(names(given.hosts))))
+    report = make_report(fold.state, read_known_errors)
+    text = render_run(build_page(fold.state, report, make_doctor(names(given.hosts))))
     drawn = time.process_time() - begun
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rows: list[list[Cell]] = [

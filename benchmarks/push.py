@@ -1,7 +1,7 @@
 """How long until a directory is on every host: ``ipexctl sync`` and other ways to push files, connections and all.
 
-Three pushes: 200 small files to empty hosts; the same again, where nothing has changed; and one big file of which a
-small part has changed. Each push of every tool begins from the same state, with nothing left to write to disk.
+Two pushes: 200 small files to empty hosts; and the same again, where nothing has changed. Each push of every tool
+begins from the same state, with nothing left to write to disk.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,11 +30,10 @@ from ground import (
 from tables import Cell, Measurement, Table, publish
 
 LIMIT = 300.0
-MB = 1_000_000
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", hosts=16, files=200, big=64).parse_args()
+    given = arguments(__doc__ or "", hosts=16, files=200).parse_args()
     said = conditions()
     tables: list[Table] = []
     loads: list[float] = []
@@ -70,31 +68,6 @@ def main() -> None:
             interleaved([case], 1, LIMIT)  # so that there is something that has not changed
         measure("the same again, nothing has changed", settled)
 
-        big = ground.place / "big"
-        big.mkdir()
-        (big / "data").write_bytes(chance.randbytes(given.big * MB))
-        old = ground.place / "old"
-        shutil.copytree(big, old)
-
-        def changed() -> None:
-            """Every host has the old file; the new one differs in a part."""
-            shutil.copy(old / "data", big / "data")
-            shutil.rmtree(there)
-            there.mkdir(mode=0o700)
-            sync: Words = [*IPEXCTL, "sync", big, "-f", ground.hostfile, "--transfer", "tar"]
-            interleaved([Case("(old version)", sync, ground.env(), lambda out: "")], 1, LIMIT)
-            with (big / "data").open("r+b") as file:
-                file.seek(given.big * MB // 2)
-                file.write(chance.randbytes(MB))
-            os.sync()
-
-        parts = [case for case in cases(ground, given.peers, big, same(big, ground), changed) if again(case.name)]
-        ways = [
-            Case(f"ipexctl sync --transfer {way}", [*parts[0].argv, "--transfer", way], ground.env(), parts[0].fits,
-                 before=changed)
-            for way in ("auto", "tar")
-        ]  # fmt: skip
-        measure(f"one file of {given.big} MB, 1 MB of it changed", [*ways, *parts[1:]])
     subject = f"{given.hosts} hosts, all at once, medians of {given.rounds} interleaved rounds"
     publish(Measurement("push", subject, said, tables, loads), given)
 

@@ -17,12 +17,13 @@ from ground import arguments, conditions, read_load
 from rich.console import Console
 from tables import Cell, Measurement, Table, publish
 
+from ipexctl.decide.run.fold import RunFold
 from ipexctl.model import events as e
 from ipexctl.model.events import Stamped
-from ipexctl.show.board import Board
 from ipexctl.show.live import Live
 from ipexctl.show.painter import Painter
 from ipexctl.show.pipe import Pipe
+from ipexctl.show.rank_log import RankLogs
 from ipexctl.show.run_frame import draw_run
 from ipexctl.show.view import View
 
@@ -56,15 +57,20 @@ def measure(ranks: int, hosts: int, *, steps: float, width: int = 120, height: i
         emoji=False,
         highlight=False,
     )
-    board, painter = Board(), Painter(console, pipe)
-    view = View(board, keys=True, can_detach=True)
+    fold, painter = RunFold(), Painter(console, pipe)
+    view = View(fold.state, RankLogs(), keys=True, can_detach=True)
+
+    def send(at: float, event: e.Event) -> None:
+        fold.handle_event(Stamped(at, event))
+        view.logs.add_lines(fold.state)
+
     names = tuple(f"xeon{1 + rank * hosts // ranks:02d}" for rank in range(ranks))
     start = 1e9
-    board.handle_event(Stamped(start, e.Started("run", "train_ddp.py", tuple(dict.fromkeys(names)))))
-    board.handle_event(Stamped(start, e.RunStarted("1120-103105-7c1f", names[0], names, "python -u train_ddp.py")))
+    send(start, e.Started("run", "train_ddp.py", tuple(dict.fromkeys(names))))
+    send(start, e.RunStarted("1120-103105-7c1f", names[0], names, "python -u train_ddp.py"))
     for rank, name in enumerate(names):
-        board.handle_event(Stamped(start, e.RankStage(rank, name, "running", start)))
-        board.handle_event(Stamped(start + 1, e.Output(rank, name, "out", b"step 0 loss 2.3012 2.31 it/s\n")))
+        send(start, e.RankStage(rank, name, "running", start))
+        send(start + 1, e.Output(rank, name, "out", b"step 0 loss 2.3012 2.31 it/s\n"))
     sent = spent = step = 0.0
     rate = Live.FRAME if steps else Live.IDLE
     for frame in range(int((seconds + 10) / rate)):
@@ -73,7 +79,7 @@ def measure(ranks: int, hosts: int, *, steps: float, width: int = 120, height: i
             step = int((now - start) * steps)
             for rank, name in enumerate(names):
                 line = f"step {step:.0f} loss {2.3 / (1 + step / 100) + rank / 1000:.4f} {steps:.2f} it/s\n"
-                board.handle_event(Stamped(now, e.Output(rank, name, "out", line.encode())))
+                send(now, e.Output(rank, name, "out", line.encode()))
         begun = time.process_time()
         painter.paint(draw_run(view, width, height - 1, now))
         if frame * rate >= 10:

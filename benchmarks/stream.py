@@ -34,7 +34,7 @@ def main() -> None:
             for start in range(0, given.lines, 20):
                 for rank in range(given.hosts):
                     block = b"".join(line(i) for i in range(start, min(start + 20, given.lines)))
-                    out.write(frames.build_tag(nonce, rank) + frames.escape_output(block))
+                    out.writelines(frames.split_into_frames(frames.build_head(nonce, rank), frames.OUT, block))
         env = ground.env()
         recorded = ground.place / "client/.local/state/ipexctl/runs"
 

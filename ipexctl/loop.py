@@ -5,35 +5,36 @@ import os
 import select
 import sys
 import termios
+import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from platformdirs import user_cache_path, user_state_path
 
-from ipexctl.act.context import Context, SavedRun
+from ipexctl.act.context import Context, RecordLocation
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.act.ssh import Links, find_holder_directory
+from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
-from ipexctl.decide.parsing.amounts import parse_clock, parse_span
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.parsing.amounts import parse_clock
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import complete_failure, make_report
 from ipexctl.model import events
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
 from ipexctl.model.events import Event, Message, Stamped
 from ipexctl.model.hints import complete_hint
 from ipexctl.model.reports import CommandReport
+from ipexctl.model.toml import parse_toml
 from ipexctl.show import sinks
 from ipexctl.show.bell import Bell
-from ipexctl.show.debug_log import NAME, DebugLog
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
-from ipexctl.show.record import Record, make_private_directory, prune_records
-
-if TYPE_CHECKING:
-    from ipexctl.act.notify import Target
+from ipexctl.store.debug_log import NAME, DebugLog
+from ipexctl.store.private_files import claim_private_directory
+from ipexctl.store.record import RunRecord, prune_records
 
 _log = logging.getLogger(__name__)
 
@@ -56,10 +57,9 @@ class OutputOptions:
     connect_timeout: float = 10.0
     forks: int = 32
     ask_pass: bool = False
-    persist: str | None = None  # as in "10m"; None: what IPEXCTL_PERSIST says
     only: str = ""  # the one key of the answer that --json prints
     bare: bool = False  # the bytes of the ranks and nothing else on standard output
-    notify: Sequence[str] | None = None  # commands and URLs that get notifications
+    notify: Sequence[str] | None = None  # commands that get notifications
     bell: bool = False
     detachable: bool = False  # a key of the live view may detach from the run
     report: bool = True  # a run leaves its page in its record
@@ -84,21 +84,18 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     def run(console: Console, log: DebugLog) -> Exit:
         ask = partial(ask_passphrase, interrupts=console.interrupts) if options.ask_pass else None
         links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new_host_keys, ask=ask)
-        links.persist = _parse_persist(options.persist, os.environ)
-        if links.persist is not None:
-            links.holders = find_holder_directory(os.environ, get_cache_directory())
         context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
         context = replace(context, interrupts=console.interrupts, declare_secrets=log.masker.add_secrets)
         try:
-            targets = _parse_notification_targets(options.notify or (), log)
+            notified = _parse_notify_commands(options.notify or ())
             with console.interrupts.raise_on_signal():
                 if acting:
-                    make_private_directory(context.cache)
+                    claim_private_directory(context.cache)
                 workflow = make_workflow(context)
                 first = next(workflow)
             # A live screen leaves no lines to the log.
             shown = replace(options, output="plain") if log.shown and options.output == "auto" else options
-            state, known = context.state if acting else None, targets if acting else ()
+            state, known = context.state if acting else None, notified if acting else ()
             return Delivery(shown, console, log, state, context.saved, known).deliver_events(first, workflow)
         except Interrupted:
             console.err.write("interrupted: nothing was done\n")
@@ -109,24 +106,13 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     return _run_with_debug_log(run)
 
 
-def _parse_persist(word: str | None, environ: Mapping[str, str]) -> float | None:
-    """Seconds for which connections outlive the command; 0 ends those that there are. Raises `UsageError`."""
-    flag = "IPEXCTL_PERSIST" if word is None else "--persist"
-    word = environ.get("IPEXCTL_PERSIST") or None if word is None else word
-    if word is None:
-        return None
-    return 0.0 if word == "off" else parse_span(flag, word)
-
-
-def _parse_notification_targets(words: Sequence[str], log: DebugLog) -> tuple["Target", ...]:
-    """The targets of ``--notify``, whose secrets are masked from here on. Raises `UsageError`."""
+def _parse_notify_commands(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The commands of ``--notify``. Raises `UsageError`."""
     if not words:
         return ()
-    from ipexctl.act.notify import parse_target
+    from ipexctl.act.notify import parse_notify_command
 
-    targets = tuple(parse_target(word, os.environ) for word in words)
-    log.masker.add_secrets(target.secret for target in targets)
-    return targets
+    return tuple(map(parse_notify_command, words))
 
 
 def replay_run(word: str, options: OutputOptions, speed: float | None = None, start: str | None = None) -> Exit:
@@ -138,21 +124,22 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
 
         skip = parse_clock("--at", start) if start is not None else 0.0
         directory = find_saved_run(get_state_directory() / "runs", word)
-        folding = Folding(read_known_errors)
+        fold, lock = RunFold(), threading.Lock()
         timed = bool(speed or start is not None)
-        screen = make_screen_sink(options, console, speed=speed or 1.0, keys=timed)
+        screen = make_screen_sink(options, console, lock, speed=speed or 1.0, keys=timed)
         saved = read_saved_run(directory)
         try:
             with console.interrupts.raise_on_signal():
                 if timed:
                     saved = pace_events(saved, speed or 1.0, skip, is_paused=lambda: getattr(screen, "paused", False))
                 for stamped in saved:
-                    folding.handle_event(stamped)
-                    screen.handle_event(stamped)
+                    with lock:
+                        fold.handle_event(stamped)
+                    screen.handle_event(stamped, fold.state)
         except Interrupted:
             screen.close()
             raise
-        report = folding.report()
+        report = make_report(fold.state, read_known_errors)
         screen.close(replace(report, saved=str(directory)))
         return report.exit
 
@@ -231,21 +218,22 @@ class Delivery:
         console: Console,
         log: DebugLog,
         state: Path | None,
-        saved: SavedRun,
-        targets: Sequence["Target"] = (),
+        saved: RecordLocation,
+        notified: Sequence[Sequence[str]] = (),
     ) -> None:
         self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
         self._saved = saved
         self._verb, self._options, self._closed = "ipexctl", options, False
-        self._folding = Folding(read_known_errors)
-        self._screen = make_screen_sink(options, console)
-        self._record: Record | None = None
+        self._fold, self._lock = RunFold(), threading.Lock()
+        self._screen = make_screen_sink(options, console, self._lock)
+        self._record: RunRecord | None = None
+        self._unsavable = False  # the record raised
         self._unsaved: list[Stamped] = []  # of a look-up, until its run is known
-        self._sinks: list[sinks.Sink] = [self._folding, self._screen]
+        self._sinks: list[sinks.Sink] = [self._screen]
         if options.bell and state is not None:
             self._sinks.append(Bell(console.out, console.err))
-        if targets:
-            self._sinks.append(self._make_notification_sink(targets))
+        if notified:
+            self._sinks.append(self._make_notification_sink(notified))
         self._broken: list[sinks.Sink] = []  # sinks that raised: they get no more events
 
     def deliver_events(self, first: Event, workflow: Workflow) -> Exit:
@@ -275,27 +263,26 @@ class Delivery:
         if self._closed:
             self._err.write(f"warning: {text}\n")
         else:
-            self._screen.handle_event(Stamped(time.time(), Message(text, "warning")))
+            state = replace(self._fold.state, lines=(), values=())  # those of the last event were shown with it
+            self._screen.handle_event(Stamped(time.time(), Message(text, "warning")), state)
 
-    def _make_notification_sink(self, targets: Sequence["Target"]) -> sinks.Sink:
+    def _make_notification_sink(self, commands: Sequence[Sequence[str]]) -> sinks.Sink:
         from ipexctl.act.notify import Notifier
         from ipexctl.verbs.common.notifications import NotificationSink
 
-        notifier = Notifier(targets, os.environ)
+        notifier = Notifier(commands, os.environ)
         return NotificationSink(notifier, self._warn, lambda: self._interrupts.has_pending_signal)
 
-    def _open_record(self, runs: Path, *, report: bool) -> Record:
-        self._record = record = Record(runs, self._verb, time.time(), trouble=self._warn)
+    def _open_record(self, runs: Path, *, report: bool) -> None:
+        self._record = record = RunRecord(runs, self._verb, time.time(), trouble=self._warn)
         self._log.set_directory(record.directory)
         self._saved.directory = record.directory
         prune_records(runs, KEPT, spare=[record.directory])
-        self._sinks.insert(1, record)  # before the screen, which may be slow
         if report and self._verb in _RUNNING:
             from ipexctl.verbs.run.page_sink import PageSink
 
             # After the screen: nobody waits for a page.
             self._sinks.append(PageSink(record.directory, runs.parent, self._warn, read_known_errors))
-        return record
 
     def _save_look_up(self, event: Event, masked: list[Stamped]) -> Exception | None:
         """Saves the events of a look-up once its run is known; a look-up without a run saves nothing."""
@@ -303,44 +290,61 @@ class Delivery:
         if self._state is None or not isinstance(event, events.RunStarted):
             return None
         try:
-            record = self._open_record(self._state / "runs", report=self._options.report)
-            for stamped in self._unsaved:
-                record.handle_event(stamped)
+            self._open_record(self._state / "runs", report=self._options.report)
         except Exception as error:
             return error
-        self._unsaved = []
-        return None
+        unsaved, self._unsaved = self._unsaved, []
+        return self._save_events(unsaved)
 
     def _send_to_sinks(self, event: Event) -> Exception | None:
-        """Gives the event to all sinks; what one of them raised."""
-        failure, now = None, time.time()
+        """Folds the event and gives it to all sinks; what one of them raised."""
+        failure, now, state = None, time.time(), self._fold.state
         if isinstance(event, events.HostFailed):  # what helps has the user's own options, wherever it is shown
-            event = replace(event, failure=self._folding.complete_failure(event.failure))
+            event = replace(event, failure=complete_failure(state, event.failure))
         elif isinstance(event, Message):
-            event = replace(event, text=complete_hint(event.text, self._folding.place))
+            event = replace(event, text=complete_hint(event.text, state.place))
         log_event(event)
         masked = [Stamped(now, each) for each in self._log.masker.mask_event(event)]
-        exact = [Stamped(now, event)] if isinstance(event, events.Output) else masked
+        saved = [Stamped(now, event)] if isinstance(event, events.Output) else masked  # its file has what a rank wrote
         if self._state is not None and self._verb in _LOOK_UPS and self._record is None:
             failure = self._save_look_up(event, masked)
-            exact = []  # saved with those before it
-        for sink in tuple(self._sinks):
+        else:
+            failure = self._save_events(saved)
+        for stamped in masked:
             try:
-                for stamped in exact if sink is self._record else masked:  # a rank's own file has what the rank wrote
-                    sink.handle_event(stamped)
+                with self._lock:
+                    self._fold.handle_event(stamped)
             except Exception as error:
-                self._sinks.remove(sink)
-                self._broken.append(sink)
                 failure = failure or error
+            for sink in tuple(self._sinks):
+                try:
+                    sink.handle_event(stamped, state)
+                except Exception as error:
+                    self._sinks.remove(sink)
+                    self._broken.append(sink)
+                    failure = failure or error
         return failure
+
+    def _save_events(self, saved: Sequence[Stamped]) -> Exception | None:
+        """Gives events to the record; one that raised gets no more."""
+        if self._record is None or self._unsavable:
+            return None
+        try:
+            for stamped in saved:
+                self._record.handle_event(stamped)
+        except Exception as error:
+            self._unsavable = True
+            return error
+        return None
 
     def _close_sinks(self, failure: Exception | Interrupted | None) -> Exit:
         report: CommandReport | None = None
         try:
-            report = self._folding.report(lost=self._record.count_lost_output() if self._record else None)
+            lost = self._record.count_lost_output() if self._record else None
+            report = make_report(self._fold.state, read_known_errors, lost=lost)
         except Exception as error:
             failure = failure or error
-        place, described = self._folding.place, None
+        place, described = self._fold.state.place, None
         if isinstance(failure, Exception):
             described = describe_exception(failure, self._log, self._verb, place=place)
         exit = _choose_exit_code(report, failure, described)
@@ -351,7 +355,8 @@ class Delivery:
             saved=str(self._record.directory) if self._record else None,
             refused=described.sentence if described else None,
         )
-        for sink in (*self._sinks, *self._broken):
+        record = (self._record,) if self._record else ()
+        for sink in (*record, *self._sinks, *self._broken):
             try:
                 sink.close(closing)
                 self._closed = self._closed or sink is self._screen
@@ -378,8 +383,8 @@ def _choose_exit_code(
     return report.exit if report else Exit.INTERNAL
 
 
-_NOT_LOGGED = (events.Answer, events.Output, events.Progress, events.RankStage, events.LauncherOutput,
-               events.HostSample, events.FiguresRead)  # fmt: skip
+_OF_RANKS = (events.Output, events.RankStage, events.LauncherOutput, events.HostSample)
+_NOT_LOGGED = (events.Answer, events.Progress, *_OF_RANKS)
 _FACTS = ("model_name", "isa_level", "physical_cores", "mem_total_kb", "distribution", "kernel", "glibc", "interfaces",
           "pythons", "installed", "mpi", "unread")  # fmt: skip
 
@@ -399,28 +404,32 @@ def _describe_interruption(report: CommandReport) -> str:
     return f"interrupted{progress}; type the same command again to go on\n"
 
 
-def make_screen_sink(options: OutputOptions, console: Console, speed: float = 1.0, *, keys: bool = True) -> sinks.Sink:
-    """The sink that prints: live on a terminal, plain elsewhere, JSON on request. ``keys``: the live one reads keys."""
+def make_screen_sink(
+    options: OutputOptions, console: Console, lock: threading.Lock, speed: float = 1.0, *, keys: bool = True
+) -> sinks.Sink:
+    """The sink that prints: live on a terminal, plain elsewhere, JSON on request. ``keys``: the live one reads keys;
+    ``lock`` is held while the state changes, and by the live one while it draws."""
     out, err = console.out, console.err
     if options.bare:
-        return sinks.Bare(out, err)
+        return sinks.RawOutput(out, err)
     if options.output == "json":
         return sinks.JsonLines(out)
     if options.json_:
-        return sinks.Answering(out, err, options.only)
+        return sinks.JsonAnswer(out, err, options.only)
     if options.output == "live" or (options.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
         from ipexctl.show.live import Live
 
         detach = console.interrupts.detach.set if options.detachable else None
         cache = get_cache_directory()
         spool = cache if cache.is_dir() else None
-        return Live(out, err, on_detach=detach, speed=speed, keys=keys, spool=spool)
+        return Live(out, err, on_detach=detach, speed=speed, keys=keys, spool=spool, lock=lock)
     return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
 
 
+@cache
 def read_known_errors() -> KnownErrors:
     """The catalogue of errors of training scripts that comes with ipexctl."""
-    return parse_known_errors(read_data("errors.toml"))
+    return parse_known_errors(read_data("errors.toml"), parse_toml(read_data("imports.toml"))["distributions"])
 
 
 def ask_passphrase(question: str, interrupts: Interrupts) -> str | None:

@@ -99,6 +99,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    times = int(os.environ.get("IPEXCTL_FAULTS_TIMES", "1"))
+    if times > 1 and list(metafunc.definition.iter_markers("fault")):
+        metafunc.fixturenames.append("_turn")
+        metafunc.parametrize("_turn", range(times), ids=lambda turn: f"turn{turn}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"cluster", "make_cluster", "checks"} & set(getattr(item, "fixturenames", ())):

@@ -15,7 +15,7 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import NO_TALK, LinkError, Talk
+from ipexctl.model.links import NO_COMMAND_IO, CommandIO, LinkError
 
 Answer = Callable[[Host, Command], Completed]
 Script = Answer | Mapping[str, Completed | bytes]
@@ -34,8 +34,8 @@ def answering(script: Script) -> Answer:
         keys = sorted((key for key in script if key in words), key=len, reverse=True)
         if not keys:
             return Completed(127, b"", f"fake: no answer for: {words}\n".encode())
-        found = script[keys[0]]
-        return found if isinstance(found, Completed) else Completed(0, found)
+        result = script[keys[0]]
+        return result if isinstance(result, Completed) else Completed(0, result)
 
     return answer
 
@@ -106,12 +106,12 @@ class FakeLink:
             self.commands.append(command)
         return self._answer(self._host, command)
 
-    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
-        said = self._completed(replace(command, stdin=talk.get_input()) if talk.get_input else command)
-        if talk.on_output is not None:
-            talk.on_output(said.out)
-        cut = len(said.out) > command.cap or len(said.err) > command.cap
-        return Completed(said.status, said.out[: command.cap], said.err[: command.cap], said.truncated or cut)
+    def run(self, command: Command, command_io: CommandIO = NO_COMMAND_IO) -> Completed:
+        output = self._completed(replace(command, stdin=command_io.get_input()) if command_io.get_input else command)
+        if command_io.on_output is not None:
+            command_io.on_output(output.out)
+        cut = len(output.out) > command.cap or len(output.err) > command.cap
+        return Completed(output.status, output.out[: command.cap], output.err[: command.cap], output.truncated or cut)
 
     def stream(self, command: Command) -> FakeChannel:
         channel = FakeChannel(self._completed(command))

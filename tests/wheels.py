@@ -183,6 +183,15 @@ def impi(version: str = "2021.18.1") -> Built:
     return wheel("impi-rt", version, {}, data=data | (fabric if old else {"lib/libfabric.so.1": library}))
 
 
+def mpich(version: str = "5.0.2") -> Built:
+    """The wheel of MPICH, as far as install and its check of one rank look."""
+    text = (
+        f"#!/bin/sh\n[ \"$1\" = -launcher ] && printf 'ipexctl-rank '\necho 'HYDRA build details: Version: {version}'\n"
+    )
+    programs = {f"bin/{name}": text for name in ("mpiexec", "mpiexec.hydra", "mpirun", "hydra_pmi_proxy")}
+    return wheel("mpich", version, {}, data={**programs, "lib/libmpi.so.12": LIBRARY.read_bytes()})
+
+
 def openmp(version: str = "2026.2.0", *, broken: bool = False) -> Built:
     """intel-openmp; ``broken``: with a library that no loader takes."""
     return wheel(
@@ -232,11 +241,11 @@ class Index:
         self.asked.append((client, f"{handler.command} {path}"))
         if self.misbehave and self.misbehave(path, client, handler):
             return
-        if found := re.fullmatch(r"/simple/([^/]+)/", path):
+        if result := re.fullmatch(r"/simple/([^/]+)/", path):
             links = "".join(
                 f'<a href="/files/{name}#sha256={built.sha256}" data-core-metadata="true">{name}</a>\n'
                 for name, built in self.files.items()
-                if built.project == found[1]
+                if built.project == result[1]
             )
             reply(handler, 200 if links else 404, f"<html><body>{links}</body></html>".encode())
         elif path.startswith("/files/") and path.endswith(".metadata"):

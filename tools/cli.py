@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer.main
 
 from ipexctl.cli import app
-from ipexctl.cli.command import Option, read_options
+from ipexctl.cli.command_options import Option, read_options
 from ipexctl.cli.help_page import list_every_option
 from ipexctl.model import tasks
 

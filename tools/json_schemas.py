@@ -5,23 +5,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
-import sys
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import TypeAdapter
+from msgspec.json import schema_components
 
 from ipexctl.model.answers import list_answer_types
-from ipexctl.model.json_values import UNWRITTEN
+from ipexctl.model.json_values import JsonForm
 from ipexctl.model.reports import CommandReport
 
 DIRECTORY = Path(__file__).parents[1] / "docs/json"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_PLACE = "#/$defs/{name}"
 _TYPES = {bool: "boolean", str: "string", int: "integer"}
 
 
@@ -32,49 +30,46 @@ def schemas() -> dict[str, str]:
 
 
 def _text(name: str, cls: type) -> str:
-    schema = TypeAdapter(cls).json_schema(mode="validation")
-    _tidy(schema, cls)
-    named = _find_records()
-    for definition, inner in schema.get("$defs", {}).items():
-        _tidy(inner, named.get(definition))
-    schema.get("$defs", {}).pop("Core", None)
+    forms: set[JsonForm] = set()
+
+    def describe(kind: type) -> dict[str, Any]:
+        """The schema of a form; the records that it may be are described after it."""
+        if not isinstance(kind, JsonForm):
+            raise NotImplementedError
+        if kind.write is not None:
+            return {"type": "string"}
+        forms.add(kind)
+        return {"anyOf": [{"$ref": _PLACE.format(name=each.__name__)} for each in kind.kinds]}
+
+    (_, *_), definitions = schema_components([cls], schema_hook=describe, ref_template=_PLACE)
+    for form in forms:
+        definitions |= schema_components(form.kinds, schema_hook=describe, ref_template=_PLACE)[1]
+    for definition in definitions.values():
+        _tidy(definition)
+    definitions.pop("Core", None)  # of facts, which JSON does not have
+    schema = definitions.pop(cls.__name__)
+    schema |= {"$defs": definitions} if definitions else {}
     return json.dumps({"$schema": _DIALECT, "title": f"ipexctl {name}", **schema}, indent=1, sort_keys=True) + "\n"
 
 
-def _find_records() -> dict[str, type]:
-    """All dataclasses and enumerations of the model, by name."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("ipexctl.model.")]
-    classes = [value for module in modules for value in vars(module).values() if inspect.isclass(value)]
-    return {cls.__name__: cls for cls in classes if dataclasses.is_dataclass(cls) or issubclass(cls, Enum)}
-
-
-def _tidy(schema: dict[str, Any], cls: type | None) -> None:
-    """The same text from every release of pydantic: no titles (they repeat the names), the docstring as description on
-    one line, a type beside each constant, nothing that is the default."""
+def _tidy(schema: dict[str, Any]) -> None:
+    """No titles (they repeat the names), the docstring on one line, a type beside choices, nothing that JSON does not
+    have."""
     schema.pop("title", None)
-    schema.pop("description", None)
-    doc = inspect.getdoc(cls) if cls else None
-    if cls and doc and not doc.startswith(f"{cls.__name__}("):  # what dataclass itself writes
-        schema["description"] = " ".join(doc.replace("``", "`").split())
-    for name in _list_unwritten(cls) if cls else ():
-        schema.get("properties", {}).pop(name, None)
-    for inner in schema.get("properties", {}).values():
-        inner.pop("title", None)
+    if text := schema.get("description"):
+        schema["description"] = " ".join(inspect.cleandoc(text).replace("``", "`").split())
+    for name, inner in [*schema.get("properties", {}).items()]:
+        if inner.get("unwritten"):
+            del schema["properties"][name]
     for part in _walk(schema):
-        if type(constant := part.get("const")) in _TYPES:
-            part.setdefault("type", _TYPES[type(constant)])
-        if part.get("type") == "string" and part.get("default") == []:  # a list whose JSON is a text
+        if isinstance(values := part.get("enum"), list) and len(kinds := {*map(type, values)}) == 1:
+            part["type"] = _TYPES[kinds.pop()]
+        if part.get("type") == "string" and part.get("default") in ([], ()):  # a list whose JSON is a text
             part["default"] = ""
-        if part.get("additionalProperties") is True:  # as if it were not there
-            del part["additionalProperties"]
-
-
-def _list_unwritten(cls: type) -> list[str]:
-    """The fields of a record that its JSON does not have."""
-    if not dataclasses.is_dataclass(cls):
-        return []
-    hints = get_type_hints(cls, include_extras=True)
-    return [each.name for each in dataclasses.fields(cls) if UNWRITTEN in getattr(hints[each.name], "__metadata__", ())]
+        if "anyOf" in part:  # in the order of every release
+            part["anyOf"].sort(key=lambda choice: choice.get("type") == "null")
+        if part.get("required") == []:
+            del part["required"]
 
 
 def _walk(schema: Any) -> Iterator[dict[str, Any]]:

@@ -13,15 +13,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import make_report
 from ipexctl.loop import get_state_directory
 from ipexctl.model import events as e
 from ipexctl.model.answers import is_dry
 from ipexctl.model.events import Stamped
 from ipexctl.model.reports import CommandReport
 from ipexctl.show import screens, typeset
-from ipexctl.show.board import Board
 from ipexctl.show.pending_failures import PendingFailures
+from ipexctl.show.rank_log import RankLogs
 from ipexctl.show.run_frame import draw_run
 from ipexctl.show.steps_frame import draw_steps
 from ipexctl.show.view import View
@@ -53,24 +54,26 @@ def picture(
         highlight=False,
         legacy_windows=False,
     )
-    board, dry = Board(), False
-    view = View(board, keys=True, can_detach=True)
+    fold, dry = RunFold(), False
+    state = fold.state
+    view = View(state, RankLogs(), keys=True, can_detach=True)
     failures = PendingFailures()
     first: float | None = None
     for stamped in events:
         first = stamped.at if first is None else first
         if at is not None and stamped.at - first > at:
             break
-        board.handle_event(stamped)
-        failures.add_event(stamped.event, stamped.at)
+        fold.handle_event(stamped)
+        view.logs.add_lines(state)
+        failures.update(state, stamped.at)
         if isinstance(stamped.event, e.Answer):
             dry = is_dry(stamped.event.value)
             for item in screens.format_answer(stamped.event.value) if at is None else ():
                 console.print(item)
     if at is not None:
-        now = max(board.at, (first or 0.0) + at)
-        steps = board.run is None
-        console.print(draw_steps(board, width, height, now) if steps else draw_run(view, width, height, now))
+        now = max(state.at, (first or 0.0) + at)
+        steps = state.attempt is None
+        console.print(draw_steps(state, width, height, now) if steps else draw_run(view, width, height, now))
     for line in typeset.format_failures(failures.pop_failures()) if at is None else ():
         console.print(line)
     for item in screens.format_ending(report, dry=dry) if at is None and report else ():
@@ -84,11 +87,11 @@ def picture(
 def draw_saved_run(directory: Path, *, width: int = 100, height: int = 24, at: float | None = None) -> str:
     """The screen of a saved run ``at`` so many seconds after its beginning (without: at its end), as SVG text."""
     events = list(read_saved_run(directory))
-    folding = Folding()
+    fold = RunFold()
     for stamped in events:
-        folding.handle_event(stamped)
+        fold.handle_event(stamped)
     title = f"ipexctl replay {directory.name}"
-    return picture(events, width=width, height=height, at=at, title=title, report=folding.report())
+    return picture(events, width=width, height=height, at=at, title=title, report=make_report(fold.state))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/bin/sh
 # System packages, where they are missing and we may install them: `system.sh demo` what the embedded cluster needs,
-# `system.sh test` also what the tests' separate hosts and login shells need, `system.sh bench` also the allocator that
-# runs preload.
+# `system.sh test` also what the tests' separate hosts and login shells need, `system.sh bench` also the
+# allocator that runs preload, and rsync.
 set -eu
 mode=${1:-demo}
 missing=
@@ -14,7 +14,6 @@ need sshd openssh-server
 need ssh openssh-client
 if [ "$mode" != demo ]; then
     need git git
-    need rsync rsync
     need ip iproute2
     need nsenter util-linux
     need ps procps
@@ -27,7 +26,10 @@ if [ "$mode" != demo ]; then
     need chromedriver chromium-driver
 fi
 # From Debian 13 on it is libtcmalloc-minimal4t64, which provides this name on 64-bit machines.
-[ "$mode" != bench ] || need_library libtcmalloc_minimal.so.4 libtcmalloc-minimal4
+if [ "$mode" = bench ]; then
+    need rsync rsync
+    need_library libtcmalloc_minimal.so.4 libtcmalloc-minimal4
+fi
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "these packages are missing (their names on Debian):$missing" >&2

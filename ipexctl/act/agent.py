@@ -15,27 +15,33 @@ from typing import Any
 from ipexctl.protocol import paths
 
 _PACKAGES = ("ipexctl", "ipexctl.remote", "ipexctl.remote.agent", "ipexctl.protocol")
-_NOT_IN_IT = {"__init__.py", "__main__.py", "sitecustomize.py", "profile_steps.py"}  # the last two are of ranks
+_NOT_IN_IT = {
+    "__init__.py",
+    "__main__.py",
+    "sitecustomize.py",
+    "worlds.py",
+    "profile_steps.py",
+}  # the last are of ranks
 _COMPILED = MAGIC_NUMBER + (1).to_bytes(12, "little")  # header of code that is not compared with its text (PEP 552)
 
 
 @cache
 def read_source(module: str) -> str:
-    """The text of a module of ours ("remote.agent.procs")."""
+    """Returns the text of a module of ours ("remote.agent.procs")."""
     package, _, name = f"ipexctl.{module}".rpartition(".")
     return files(package).joinpath(f"{name}.py").read_text("utf-8")
 
 
 def list_modules(package: str) -> tuple[str, ...]:
-    """The modules of a package ("protocol"), as `source` takes them."""
+    """Returns the modules of a package ("protocol"), as `source` takes them."""
     names = sorted(entry.name for entry in files(f"ipexctl.{package}").iterdir() if entry.name.endswith(".py"))
     return tuple(f"{package}.{name[:-3]}" for name in names if name not in _NOT_IN_IT)
 
 
 @cache
 def build_archive() -> bytes:
-    """The archive. Each module is in it compiled, which halves the start where a host's Python is the controller's, and
-    as text, which zipimport takes where it is not."""
+    """Returns the archive. Each module is in it compiled, which halves the start where a host's Python is the
+    controller's, and as text, which zipimport takes where it is not."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as packed:
 
@@ -54,8 +60,8 @@ def build_archive() -> bytes:
 
 @cache
 def compute_agent_id() -> str:
-    """Names the archive of this version of ipexctl and of Python, 16 hex digits. (Of its texts, because compiled
-    code is not the same bytes each time.)"""
+    """Names the archive of this version of ipexctl and of Python, 16 hex digits. (Of its texts, because
+    compiled code is not the same bytes each time.)"""
     texts = (f"{name}\0{read_source(name)}" for name in _list_agent_modules())
     return hashlib.sha256(_COMPILED + "\0".join(texts).encode()).hexdigest()[:16]
 
@@ -65,7 +71,7 @@ def _list_agent_modules() -> tuple[str, ...]:
 
 
 def read_hooks(*, profile: bool = False) -> dict[str, bytes]:
-    """The files that every rank's Python finds on its path, by name."""
+    """Returns the files that every rank's Python finds on its path, by name."""
     hooks = paths.HOOK_FILES | (paths.PROFILE_HOOK_FILES if profile else {})
     return {name: read_source(module).encode() for name, module in hooks.items()}
 
@@ -78,14 +84,14 @@ def build_program(module: str, *others: str) -> str:
 
 @cache
 def build_compiled_program(module: str, *others: str) -> bytes:
-    """The same, compiled, for an interpreter of the controller's version (`MAGIC_NUMBER`): a marshalled pair, code that
-    is to be executed where the other is the global ``parts``. It starts in half the time."""
+    """Returns the same, compiled, for an interpreter of the controller's version (`MAGIC_NUMBER`): a marshalled pair,
+    code that is to be executed where the other is the global ``parts``. It starts in half the time."""
     loader = compile(_read_loader(), "<ipexctl>", "exec")
     return marshal.dumps((loader, _collect_parts(_read_code, module, others)))
 
 
 def _collect_parts(read: Callable[[str], Any], module: str, others: Sequence[str]) -> tuple[Any, ...]:
-    """What ``remote/program.txt`` takes: packages, modules by name, the main module and its name."""
+    """Returns what ``remote/program.txt`` takes: packages, modules by name, the main module and its name."""
     modules = {f"ipexctl.{name}": read(name) for name in (*list_modules("protocol"), *others)}
     return (*_PACKAGES, "ipexctl.remote.session"), modules, read(module), module
 
@@ -95,7 +101,7 @@ def _read_loader() -> str:
 
 
 def _read_code(module: str) -> CodeType:
-    """The code of a module of ours, out of Python's own cache where it is there."""
+    """Returns the code of a module of ours, out of Python's own cache where it is there."""
     loader: Any = find_spec(f"ipexctl.{module}").loader  # type: ignore[union-attr]
     code: CodeType = loader.get_code(f"ipexctl.{module}")
     return code

@@ -10,14 +10,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from ipexctl.act.private_files import write_private_file
+from ipexctl.store.private_files import write_private_file
 
 _TAG = "py3-none-any"
 Kind = Literal["playbooks", "examples"]
 
 
 def find_bundled_file(kind: Kind, name: str) -> Path:
-    """A ready-made playbook or example. Raises FileNotFoundError if this ipexctl came without it."""
+    """Returns a ready-made playbook or example. Raises FileNotFoundError if this ipexctl came without it."""
     folder = _find_folder(kind)
     if folder is None or not (folder / name).is_file():
         raise FileNotFoundError(name)
@@ -30,20 +30,20 @@ def _find_folder(kind: Kind) -> Path | None:
 
 
 def list_bundled_files(*kinds: Kind) -> tuple[Path, ...]:
-    """The playbooks and examples that come with ipexctl, those that explain themselves in their first line."""
+    """Returns the playbooks and examples that come with ipexctl, those that explain themselves in their first line."""
     folders = [folder for kind in kinds if (folder := _find_folder(kind))]
     files = [path for folder in folders for path in sorted(folder.iterdir())]
     return tuple(path for path in files if path.is_file() and path.suffix != ".md")
 
 
 def find_by_name(name: str, *kinds: Kind) -> Path | None:
-    """The playbook or example of this name, with or without its ending."""
+    """Returns the playbook or example of this name, with or without its ending."""
     return next((path for path in list_bundled_files(*kinds) if name in (path.name, path.stem)), None)
 
 
 def pack_impi_torch(cache: Path) -> Path:
-    """The wheel of impi_torch below ``cache``, packed from its sources: the same bytes for the same sources, so that
-    a lock made by one controller holds on another. Raises FileNotFoundError if this ipexctl came without them."""
+    """Returns the wheel of impi_torch below ``cache``, packed from its sources: the same bytes for the same sources, so
+    that a lock made by one controller holds on another. Raises FileNotFoundError if this ipexctl came without them."""
     package = Path(__file__).resolve().parent.parent
     folders = (package / "share" / "impi_torch", package.parent / "impi_torch" / "src" / "impi_torch")
     source = next((folder for folder in folders if (folder / "__init__.py").is_file()), None)
@@ -82,5 +82,4 @@ def _pack_wheel(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
 
 
 def _format_record_hash(data: bytes) -> str:
-    """As a wheel's RECORD wants it."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -2,24 +2,22 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import field
 from pathlib import Path
 
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 from ipexctl.model.links import Opener
 
 
-class SavedRun:
+class RecordLocation:
     """Where what happens is saved: known once the command has begun, None for commands that are not saved."""
 
     directory: Path | None = None
 
 
 class Context(Record):
-    """``links`` opens hosts; ``state`` holds the user's runs, ``cache`` what can be fetched again.
-
-    ``bound`` is how many hosts are worked on at once."""
+    """``links`` opens hosts; ``state`` holds the user's runs, ``cache`` what can be fetched again. ``bound`` is how
+    many hosts are worked on at once."""
 
     links: Opener
     state: Path
@@ -27,5 +25,5 @@ class Context(Record):
     bound: int = 32
     clock: Callable[[], float] = field(default=time.time)
     interrupts: Interrupts = field(default_factory=Interrupts)
-    saved: SavedRun = field(default_factory=SavedRun)
+    saved: RecordLocation = field(default_factory=RecordLocation)
     declare_secrets: Callable[[Iterable[str]], object] = tuple  # values that are to be shown nowhere

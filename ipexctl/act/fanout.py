@@ -25,9 +25,9 @@ T = TypeVar("T")
 Emit = Callable[[Event], None]
 Work = Callable[[Link, Emit], "T | Failure"]
 
-_PATIENCE = 1.0  # seconds after which a host that is still connecting no longer counts as being worked on
-_ENDING = 5.0  # seconds in which all threads must end once the work is interrupted
-_QUEUED = 4096  # events; a full queue slows the workers down instead of filling memory
+_CONNECTING_LIMIT = 1.0  # seconds after which a host that is still connecting no longer counts as being worked on
+_THREAD_END_TIMEOUT = 5.0  # seconds in which all threads must end once the work is interrupted
+_QUEUE_LIMIT = 4096  # events; a full queue slows the workers down instead of filling memory
 
 
 def run_on_hosts(
@@ -38,17 +38,16 @@ def run_on_hosts(
     *,
     outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
 ) -> Generator[Event, None, dict[str, T | Failure]]:
-    """Calls ``work`` for every host and returns its results by host name, in the order of ``hosts``.
-
-    Yields `StepStarted`, the events that ``work`` emits, and `StepEnded` (with ``outcome`` of the result, else "ok")
-    per host. A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's result. Any other
-    exception is an internal error: it ends the work on all hosts and is raised here. When the generator is closed or
-    interrupted, all links are closed and no thread is left."""
+    """Calls ``work`` for every host and returns its results by host name, in the order of ``hosts``. Yields
+    `StepStarted`, the events that ``work`` emits, and `StepEnded` (with ``outcome`` of the result, else "ok") per host.
+    A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's result. Any other exception
+    is an internal error: it ends the work on all hosts and is raised here. When the generator is closed or interrupted,
+    all links are closed and no thread is left."""
     hosts = tuple(hosts)
     waiting = list(reversed(hosts))
     results: dict[str, T | Failure] = {}
     # Of each host its events, and at last its name with the result.
-    events: queue.Queue[Event | tuple[str, T | Failure | BaseException]] = queue.Queue(_QUEUED)
+    events: queue.Queue[Event | tuple[str, T | Failure | BaseException]] = queue.Queue(_QUEUE_LIMIT)
     connecting: dict[str, float] = {}  # host → when it began, monotonic
     threads: dict[str, threading.Thread] = {}
 
@@ -71,7 +70,7 @@ def run_on_hosts(
 
     def count_active() -> int:
         now = time.monotonic()
-        slow = sum(1 for since in list(connecting.values()) if now - since > _PATIENCE)
+        slow = sum(1 for since in list(connecting.values()) if now - since > _CONNECTING_LIMIT)
         return len(threads) - slow
 
     try:
@@ -112,7 +111,7 @@ def connect_ahead(context: Context, hosts: Iterable[Host]) -> None:
 
 def _stop_threads(context: Context, events: queue.Queue[Any], threads: list[threading.Thread]) -> None:
     """Closes the links again and again (a worker may just be opening one) until every thread has ended."""
-    deadline = time.monotonic() + _ENDING
+    deadline = time.monotonic() + _THREAD_END_TIMEOUT
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
         context.links.close()
         with suppress(queue.Empty):

@@ -41,9 +41,8 @@ class Input(Record):
 
 
 def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = None, limit: int = LIMIT) -> Input:
-    """The text of a regular UTF-8 file of at most ``limit`` bytes. Raises `UsageError`, naming the path as given.
-
-    A relative path is one below ``cwd`` (default: the process's). ``hint`` is added if the file does not exist."""
+    """The text of a regular UTF-8 file of at most ``limit`` bytes. Raises `UsageError`, naming the path as given. A
+    relative path is one below ``cwd`` (default: the process's). ``hint`` is added if the file does not exist."""
     shown = printable(os.fspath(path), 300)
     if not os.fspath(path):
         raise UsageError("the path of a file is empty", hint=hint)
@@ -63,9 +62,8 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
 
 
 def expand_home(path: str, place: str = "") -> Path:
-    """A path that the user or a file wrote, with ``~`` and ``~user`` replaced. ``place`` is where it was written.
-
-    Raises `UsageError` if there is no such user: no directory of that name is meant."""
+    """Returns a path that the user or a file wrote, with ``~`` and ``~user`` replaced. ``place`` is where it was
+    written. Raises `UsageError` if there is no such user: no directory of that name is meant."""
     try:
         return Path(path).expanduser()
     except (RuntimeError, ValueError):  # a name that cannot be a user's is refused as another exception
@@ -96,7 +94,7 @@ def expand_local_paths(task: AnyTask, place: str = "") -> AnyTask:
 
 
 def read_env_file(path: str) -> str:
-    """The text of a file of variables. Raises `UsageError` also where others may read a secret in it."""
+    """Returns the text of a file of variables. Raises `UsageError` also where others may read a secret in it."""
     file = read_input(path)
     names = [line.partition("=")[0] for line in file.text.splitlines() if not line.lstrip().startswith("#")]
     if file.mode & (stat.S_IRWXG | stat.S_IRWXO) and any(map(looks_secret, names)):
@@ -106,8 +104,8 @@ def read_env_file(path: str) -> str:
 
 
 def read_stdin(path: str | None) -> bytes:
-    """What a rank is to read: the bytes of a file, a pipe, or for ``-`` of our own standard input, to their end; none
-    for None. Raises `UsageError` where they cannot be read or are more than `STDIN_LIMIT`."""
+    """Returns what a rank is to read: the bytes of a file, a pipe, or for ``-`` of our own standard input, to their
+    end; none for None. Raises `UsageError` where they cannot be read or are more than `STDIN_LIMIT`."""
     try:
         with open(0 if path == "-" else path or os.devnull, "rb", closefd=path != "-") as file:
             data = file.read(STDIN_LIMIT + 1)
@@ -121,7 +119,7 @@ def read_stdin(path: str | None) -> bytes:
 
 
 def is_writable_by_all(directory: Path) -> bool:
-    """Whether anybody may put files there: what is found in such a directory is nobody's configuration."""
+    """Returns whether anybody may put files there: what is found in such a directory is nobody's configuration."""
     try:
         return bool(directory.stat().st_mode & stat.S_IWOTH)
     except OSError:
@@ -129,10 +127,9 @@ def is_writable_by_all(directory: Path) -> bool:
 
 
 def _read_limited(path: Path, limit: int) -> tuple[bytes | str, int]:
-    """The bytes (up to one more than the limit) or the reason, and the mode.
-
-    Looks before it opens, since opening a device can have effects; then looks again at what was really opened, which
-    O_NONBLOCK keeps from waiting for a writer."""
+    """Returns the bytes (up to one more than the limit) or the reason, and the mode. Looks before it opens, since
+    opening a device can have effects; then looks again at what was really opened, which O_NONBLOCK keeps from waiting
+    for a writer."""
     status = path.stat()
     if why := _explain_irregular_file(status.st_mode):
         return why, status.st_mode

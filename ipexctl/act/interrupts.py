@@ -11,10 +11,8 @@ from ipexctl.model.errors import Interrupted
 
 
 class Interrupts:
-    """SIGINT, SIGTERM and SIGHUP arrive here and nowhere else.
-
-    While a verb works, a signal raises `Interrupted` in it. While a sink takes an event, or a verb is in
-    `defer_signals`, signals wait to be taken."""
+    """SIGINT, SIGTERM and SIGHUP arrive here and nowhere else. While a verb works, a signal raises `Interrupted` in it.
+    While a sink takes an event, or a verb is in `defer_signals`, signals wait to be taken."""
 
     def __init__(self) -> None:
         self.detach = threading.Event()  # somebody asked to let go of the run that is watched
@@ -41,7 +39,7 @@ class Interrupts:
         self._waiting.append(number)
 
     def pop_pending(self) -> Interrupted | None:
-        """The oldest signal that is waiting."""
+        """Returns the oldest signal that is waiting."""
         return Interrupted(self._waiting.pop(0)) if self._waiting else None
 
     @property

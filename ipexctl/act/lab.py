@@ -24,11 +24,11 @@ from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
-from ipexctl.act.private_files import make_private_directories, write_private_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
+from ipexctl.store.private_files import make_private_directories, write_private_file
 
 ENV_TAG = "IPEXCTL_LAB"
 ADDRESS = "127.0.0.1"
@@ -124,7 +124,7 @@ def _check_owner(directory: Path) -> None:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Whether a group has no member but this user, or is root's."""
+    """Returns whether a group has no member but this user, or is root's."""
     try:
         group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -133,7 +133,7 @@ def _is_private_group(gid: int) -> bool:
 
 
 def load_lab(directory: Path) -> Lab | None:
-    """The lab last started here, running or not; None without one. Raises `UsageError` for a damaged record."""
+    """Returns the lab last started here, running or not; None without one. Raises `UsageError` for a damaged record."""
     record = directory / "lab.json"
     try:
         value = json.loads(record.read_text("utf-8"))
@@ -214,7 +214,7 @@ def try_login(lab: Lab, name: str, tools: Tools) -> None:
 
 
 def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
-    """The text of one server's configuration."""
+    """Returns the text of one server's configuration."""
     session = shlex.quote(str(lab.path("session")))
     is_shared = any(parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) for parent in lab.directory.parents)
     words = {"address": ADDRESS, "port": port, "strict": "no" if is_shared else "yes", "tag": ENV_TAG}
@@ -227,32 +227,31 @@ def _read_file(package: str, name: str) -> str:
 
 
 def format_hostfile(lab: Lab) -> str:
-    """The text of a hostfile with everything ipexctl needs to reach the lab."""
+    """Returns the text of a hostfile with everything ipexctl needs to reach the lab."""
     heading, line = _read_file("data", "lab_hostfile").splitlines(keepends=True)
     return heading + "".join(line.format(server=server, address=ADDRESS, lab=lab) for server in lab.servers)
 
 
 def format_ssh_config(lab: Lab) -> str:
-    """The text of a configuration for ``ssh -F``: the lab's hosts by name."""
+    """Returns the text of a configuration for ``ssh -F``: the lab's hosts by name."""
     hosts = (f"Host {server.name}\n  HostName {ADDRESS}\n  Port {server.port}\n" for server in lab.servers)
     return "\n".join([*hosts, _read_file("data", "lab_ssh_config").format(lab=lab)])
 
 
 def is_server_alive(lab: Lab, server: Server) -> bool:
-    """Whether the server's sshd runs (not another process with the same id)."""
+    """Returns whether the server's sshd runs (not another process with the same id)."""
     return lab.boot == _read_boot_id() and _read_start_time(server.pid) == server.started
 
 
 def find_dead_hosts(lab: Lab) -> list[str]:
-    """The names of the hosts whose server does not run."""
+    """Returns the names of the hosts whose server does not run."""
     running = {server.name for server in lab.servers if is_server_alive(lab, server)}
     return [name for name in lab.names if name not in running]
 
 
 def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
-    """Process ids of the lab, or of one host: servers, their descendants, and processes with the lab's tag.
-
-    Processes of other users are never part of a lab."""
+    """Process ids of the lab, or of one host: servers, their descendants, and processes with the lab's tag. Processes
+    of other users are never part of a lab."""
     home = {f"HOME={lab.path(server.name, 'home')}".encode()} if server else set()
     marks = home | {f"{ENV_TAG}={lab.tag}".encode()}
     pids = {each.pid for each in ((server,) if server else lab.servers) if is_server_alive(lab, each)}
@@ -358,12 +357,12 @@ def _signal_processes(pids: set[int], number: signal.Signals) -> None:
 
 
 def _read_stat(pid: int) -> Sequence[str]:
-    """The fields of /proc/PID/stat from the third on: state, parent, … Raises `OSError` if it has ended."""
+    """Returns the fields of /proc/PID/stat from the third on: state, parent, … Raises `OSError` if it has ended."""
     return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
 
 
 def _read_start_time(pid: int) -> int | None:
-    """The start time of a running process, in clock ticks since boot."""
+    """Returns the start time of a running process, in clock ticks since boot."""
     try:
         fields = _read_stat(pid)
     except OSError:
@@ -389,6 +388,5 @@ def _run_program(argv: list[str], timeout: float | None = None) -> subprocess.Co
 
 
 def _format_last_line(text: str) -> str:
-    """The last line of output, printable."""
     lines = [line for line in text.splitlines() if line.strip()]
     return printable(lines[-1].strip(), 200) if lines else "no output"

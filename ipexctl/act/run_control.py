@@ -15,14 +15,16 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
-from ipexctl.model.links import Channel, Link, LinkError, Talk
+from ipexctl.model.links import Channel, CommandIO, Link, LinkError
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, BOTH, GUARD, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
-_STARTING = 60.0  # seconds in which the keeper must listen: its command has 30, and as many to be started in
+_KEEPER_START_TIMEOUT = (
+    60.0  # seconds in which the keeper must listen: its command has 30, and as many to be started in
+)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -43,8 +45,8 @@ class KeeperPort:
             self._known.set()
 
     def wait_for_port(self) -> int:
-        """Its port, 0 where it will never listen, or has not in a minute."""
-        self._known.wait(_STARTING)
+        """Returns its port, 0 where it will never listen, or has not in a minute."""
+        self._known.wait(_KEEPER_START_TIMEOUT)
         return self.port
 
 
@@ -61,7 +63,7 @@ def start_head(link: Link, site: RemoteRunDir, run: str, keeper: KeeperPort, on_
             on_listening()
 
     try:
-        done = link.run(site.build_command(Role.KEEPER, site.directory, BOTH, run=run), Talk(on_output=read_port))
+        done = link.run(site.build_command(Role.KEEPER, site.directory, BOTH, run=run), CommandIO(on_output=read_port))
     finally:
         keeper.set_port(0)
     if not keeper.port:
@@ -75,13 +77,15 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, keeper: KeeperPort) ->
     """Starts the guard on another host than the head, and tells it of the keeper as soon as that listens; False where
     it will never listen. Raises `LinkError`: BUSY when another run holds the host, UNREACHABLE when no packet from
     there gets to the head, STEP when its keeper does not take part."""
-    command = site.build_command(Role.GUARD, site.directory, keeper.address, run=run, timeout=_STARTING + 30.0)
+    command = site.build_command(
+        Role.GUARD, site.directory, keeper.address, run=run, timeout=_KEEPER_START_TIMEOUT + 30.0
+    )
 
     def write_port() -> bytes:
         port = keeper.wait_for_port()
         return (KINDS.write(messages.KeeperListening(port)) if port else b"").ljust(messages.PORT_SIZE)
 
-    done = link.run(replace(command, late_input=messages.PORT_SIZE), Talk(get_input=write_port))
+    done = link.run(replace(command, late_input=messages.PORT_SIZE), CommandIO(get_input=write_port))
     if not keeper.port:
         return False
     _check_guard_answer(link, site, done, keeper)
@@ -131,8 +135,8 @@ def collect_stacks(
 def find_leftover_processes(
     link: Link, site: RemoteRunDir, run: str, *, reap: bool = False, patience: float = 30.0
 ) -> tuple[int, ...]:
-    """The ids of processes of the run that live on a host; ``reap`` ends them first. Raises `LinkError` when the host
-    has not answered within ``patience`` seconds."""
+    """Returns the ids of processes of the run that live on a host; ``reap`` ends them first. Raises `LinkError` when
+    the host has not answered within ``patience`` seconds."""
     if not reap:
         mark, none = f"{paths.RUN_ENV}={run}", KINDS.write(messages.ProcessesLeft([])).decode()
         look = build_script_command("find_processes.sh", mark, f"{paths.GROUP}{run}-", none)
@@ -149,10 +153,9 @@ def find_leftover_processes(
 
 
 def list_runs_on_head(link: Link) -> messages.RunListing:
-    """The runs whose head the host is, and orphaned directories on it. Raises `LinkError`.
-
-    Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that works is
-    believed, and when none does, that is not taken for "no runs"."""
+    """Returns the runs whose head the host is, and orphaned directories on it. Raises `LinkError`. Any run's agent can
+    tell of all, but that of an old one may have lost its interpreter: the first that works is believed, and when none
+    does, that is not taken for "no runs"."""
     none = KINDS.write(messages.RunListing()).decode()
     words = (RUNS, ROLE, AGENT, Role.LIST, none, GUARD)
     done = link.run(replace(build_script_command("list_runs.sh", *words), timeout=20.0))
@@ -160,7 +163,7 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
 
 
 def read_run_description(link: Link, directory: str) -> messages.RunDescription:
-    """What a watcher must know of the run in this directory of its head. Raises `LinkError`."""
+    """Returns what a watcher must know of the run in this directory of its head. Raises `LinkError`."""
     done = link.run(Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0, brief=True))
     return _parse_answer(link, done, "the run cannot be read", messages.RunDescription)
 
@@ -177,12 +180,12 @@ def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *oth
     raise LinkError(Failure(link.host.name, Kind.STEP, f"{problem}: {why}", code="agent"))
 
 
-_WAITING = 16  # frames that wait for who reads them, of up to a megabyte each
+_FRAME_QUEUE_LIMIT = 16  # frames that wait for who reads them, of up to a megabyte each
 
 LOST, BACK, GAVE_UP = "lost", "back", "gave-up"
 
 
-class Frame(Record):
+class OutputFrame(Record):
     """A piece of the run's files, of one of the kinds of `protocol.frames`; or one of the follower's own about its link
     (LOST and BACK; GAVE_UP ends it) and about bytes that are gone (`frames.get_missing_kind`: how many)."""
 
@@ -209,14 +212,14 @@ class RunFollower:
         self._samples = () if samples or not timings.sample else (frames.NO_SAMPLES,)
         self._timings = timings
         self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR, frames.SAMPLES), 0)
-        self._frames: queue.Queue[Frame] = queue.Queue(_WAITING)
+        self._frames: queue.Queue[OutputFrame] = queue.Queue(_FRAME_QUEUE_LIMIT)
         self._over = threading.Event()
         self._error: Exception | None = None  # a fault of ours in the thread
         self._thread = threading.Thread(target=self._run_reader_thread, name="watch", daemon=True)
         self._thread.start()
 
-    def read_frame(self, timeout: float) -> Frame | None:
-        """The next frame, or None after ``timeout`` seconds without one."""
+    def read_frame(self, timeout: float) -> OutputFrame | None:
+        """Returns the next frame, or None after ``timeout`` seconds without one."""
         try:
             return self._frames.get(timeout=timeout)
         except queue.Empty:
@@ -246,7 +249,7 @@ class RunFollower:
             try:
                 for frame in self._stream_frames():
                     if lost:
-                        self._frames.put(Frame(BACK))
+                        self._frames.put(OutputFrame(BACK))
                     lost, pause = False, 0.5
                     if frame.kind != frames.ALIVE:
                         self._frames.put(frame)
@@ -256,15 +259,15 @@ class RunFollower:
             except LinkError as error:
                 why = error.failure.what
             if not lost:
-                self._frames.put(Frame(LOST, why.encode()))
+                self._frames.put(OutputFrame(LOST, why.encode()))
                 lost, since = True, time.monotonic()
             if time.monotonic() - since > self._timings.give_up:
-                self._frames.put(Frame(GAVE_UP, why.encode()))
+                self._frames.put(OutputFrame(GAVE_UP, why.encode()))
                 return
             self._over.wait(pause)
             pause = min(pause * 2, 10.0)
 
-    def _stream_frames(self) -> Iterator[Frame]:
+    def _stream_frames(self) -> Iterator[OutputFrame]:
         *words, samples = (str(offset) for offset in self.offsets)
         link = self._context.links.open(self._site.host)
         more = (samples,) if self._offsets[frames.SAMPLES] else self._samples
@@ -287,12 +290,12 @@ class RunFollower:
                     if frame.kind in self._offsets:
                         missing = frame.offset - self._offsets[frame.kind]
                         if missing > 0:  # the oldest was dropped, under the run's cap
-                            yield Frame(frames.get_missing_kind(frame.kind), b"%d" % missing)
+                            yield OutputFrame(frames.get_missing_kind(frame.kind), b"%d" % missing)
                         self._offsets[frame.kind] = frame.offset + len(frame.data)
-                    yield Frame(frame.kind, frame.data)
+                    yield OutputFrame(frame.kind, frame.data)
 
     def _read_channel(self, channel: Channel) -> Iterator[bytes]:
-        """What the watcher on the head says, until `close`. Raises `LinkError` when it says nothing for too
+        """Yields what the watcher on the head says, until `close`. Raises `LinkError` when it says nothing for too
         long: its host or its disk hangs, while sshd may still answer for them."""
         silent = 0.0  # not by the clock: a controller that slept has not waited
         while (pieces := channel.read(self._timings.poll)) is not None and not self._over.is_set():

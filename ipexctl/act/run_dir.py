@@ -38,19 +38,18 @@ class RemoteRunDir(Record):
         return Command((f"{self.directory}/{ROLE}", role, *words), env=env, timeout=timeout, cwd="/", brief=True)
 
     def wrap_agent(self) -> bytes:
-        """The agent as a program."""
+        """Returns the agent as a program."""
         agent = shlex.quote(f"{self.directory}/{AGENT}")
         return f'#!/bin/sh\np={shlex.quote(self.python)}; {START_PYTHON} {agent} "$@"\n'.encode()
 
     def build_shim(self) -> bytes:
-        """The program that the launcher calls in place of ssh."""
+        """Returns the program that the launcher calls in place of ssh."""
         pipes = shlex.quote(f"{self.directory}/{PIPES}")
         return f"#!/bin/sh\npipes={pipes}\n{read_script('shim.sh')}".encode()
 
 
 def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"") -> None:
     """Creates the run's directory: specification (0600: ranks' environment), agent, shim, hooks, rank 0's ``stdin``.
-
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely."""
     files = {SPEC: run_spec.encode_spec(spec), ROLE: site.wrap_agent(), SHIM: site.build_shim()}
     files |= {STDIN: stdin} if stdin and 0 in spec.ranks else {}

@@ -34,8 +34,8 @@ code, text = [sys.stdin.buffer.read(int(size)) for size in sizes]
 same = code and MAGIC_NUMBER.hex() == magic
 load, parts = marshal.loads(zlib.decompress(code)) if same else (compile(zlib.decompress(text), '<ipexctl>', 'exec'), 0)
 exec(load)"""
-_SILENCE = 30.0  # seconds without a sign of life after which the host counts as lost
-_ENDING = 5.0  # seconds that a program may take to end
+_SILENCE_TIMEOUT = 30.0  # seconds without a sign of life after which the host counts as lost
+_EXIT_TIMEOUT = 5.0  # seconds that a program may take to end
 
 
 class SessionProgramError(RuntimeError):
@@ -51,20 +51,20 @@ class SessionProgram(NamedTuple):
 
 
 def load_session_program(name: str) -> SessionProgram:
-    """A session program: "install", "netcheck", "bench"."""
+    """Returns a session program: "install", "netcheck", "bench"."""
     modules = (f"remote.session.{name}", "remote.session.loop", "remote.agent.procs")
     return SessionProgram(agent.build_program(*modules), agent.build_compiled_program(*modules))
 
 
 def load_session_file(name: str) -> str:
-    """A file of ``remote/session`` as text."""
+    """Returns a file of ``remote/session`` as text."""
     return files("ipexctl.remote.session").joinpath(name).read_text("utf-8")
 
 
 class Session(AbstractContextManager["Session"]):
     """Opens with `Session.start`; `call` waits for the answer. One request at a time. Close it."""
 
-    def __init__(self, host: str, channel: Channel, silence: float = _SILENCE) -> None:
+    def __init__(self, host: str, channel: Channel, silence: float = _SILENCE_TIMEOUT) -> None:
         self._host = host
         self._channel = channel
         self._silence = silence
@@ -74,7 +74,7 @@ class Session(AbstractContextManager["Session"]):
         self._messages = self._read_messages()
 
     @classmethod
-    def start(cls, link: Link, python: str, program: SessionProgram, *, silence: float = _SILENCE) -> "Session":
+    def start(cls, link: Link, python: str, program: SessionProgram, *, silence: float = _SILENCE_TIMEOUT) -> "Session":
         """Starts a program under an interpreter of the host. Raises `LinkError`."""
         parts = [zlib.compress(part, 1) if part else b"" for part in (program.compiled, program.text.encode())]
         argv = (python, "-I", "-u", "-c", BOOT, MAGIC_NUMBER.hex(), *(str(len(part)) for part in parts))
@@ -95,10 +95,9 @@ class Session(AbstractContextManager["Session"]):
     def call(
         self, do: str, kind: type[T], *, progress: Callable[[int, int], None] | None = None, **arguments: Any
     ) -> T:
-        """The answer to a request, of the type ``kind``; ``progress`` gets (done, total).
-
-        Raises `LinkError`; `RemoteError` for what the host cannot do and for a malformed answer (code "malformed");
-        `SessionProgramError` for a fault of our program there."""
+        """Returns the answer to a request, of the type ``kind``; ``progress`` gets (done, total). Raises `LinkError`;
+        `RemoteError` for what the host cannot do and for a malformed answer (code "malformed"); `SessionProgramError`
+        for a fault of our program there."""
         begun = time.monotonic()
         try:
             self._channel.write(messages.encode_request(do, arguments))
@@ -126,7 +125,7 @@ class Session(AbstractContextManager["Session"]):
         """Ends its input and waits until the program has ended, so that its lock is free when this returns."""
         with suppress(ValueError, OSError, LinkError):
             self._channel.end_input()
-            timer = threading.Timer(_ENDING, self.close)
+            timer = threading.Timer(_EXIT_TIMEOUT, self.close)
             timer.start()
             for _ in self._channel:
                 pass

@@ -7,19 +7,19 @@ commands does not load them. When it runs, each annotated parameter gets its val
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from inspect import Parameter, Signature, getdoc
 from pathlib import Path
-from types import MappingProxyType, NoneType, SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, get_origin
 
 import typer
 from typer.core import TyperCommand
 
+from ipexctl.cli.command_options import Option, find_model, read_options
 from ipexctl.cli.help_page import LONG_HELP, HelpPage
 from ipexctl.cli.plain_values import PlainValues, convert_plain_values
 from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, WrongWords
@@ -27,11 +27,9 @@ from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, WrongWords
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
     from ipexctl.loop import Workflow
-    from ipexctl.model.hosts import Inventory
-    from ipexctl.model.tasks import Flag
+    from ipexctl.model.hosts import Host, Inventory
 
-_METAVARS = {float: "SECONDS", int: "N"}
-_DRY = ("dry_run", "check", "emit", "list_steps")  # flags with which a command changes nothing
+_DRY_FLAGS = ("dry_run", "check", "emit", "list_steps")  # flags with which a command changes nothing
 
 
 class HostSelection:
@@ -42,7 +40,7 @@ class HostSelection:
         self.warnings: list[str] = []  # printed when the command begins
 
     def read_inventory(self) -> Inventory:
-        """The selected hosts. Raises `UsageError`."""
+        """Returns the selected hosts. Raises `UsageError`."""
         from ipexctl.loop import get_state_directory
         from ipexctl.verbs.common.select import select_hosts
 
@@ -51,6 +49,18 @@ class HostSelection:
         self.warnings = [*inventory.warnings]
         return inventory
 
+    def read_host(self, name: str) -> Host:
+        """The one host of this name; where no hosts are given, a host that ssh knows. Raises `UsageError`."""
+        from ipexctl.model.errors import UsageError
+        from ipexctl.model.text import printable
+
+        given = self.hosts or self.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or os.path.lexists("hostfile")
+        self.hosts, self.limit = (self.hosts, name) if given else (name, None)
+        inventory = self.read_inventory()
+        if len(inventory) != 1:
+            raise UsageError(f"{printable(name)} names {len(inventory)} hosts, where one is needed")
+        return inventory.head
+
 
 def confirm(question: str) -> bool:
     """Asks on the terminal; no answer is no."""
@@ -58,100 +68,8 @@ def confirm(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-class Option(NamedTuple):
-    """An option or an argument of a command, as its model describes it."""
-
-    name: str
-    type: Any
-    default: Any  # `Parameter.empty` if required
-    flag: Flag
-    key: str  # the word in playbooks; the option is the same word with hyphens
-
-    @property
-    def help_text(self) -> str:
-        """The help with the default, which every text names as ``(default: …)``."""
-        unset = self.default in (None, Parameter.empty, (), {}) or isinstance(self.default, bool)
-        help = self.flag.help
-        if unset or "default: " in help:
-            return help
-        value = f"{self.default:g}" if isinstance(self.default, float) else self.default
-        text, mark = (help[:-2], "; ") if help.endswith(").") else (help[:-1], " (")
-        return f"{text}{mark}default: {value})."
-
-    @property
-    def value_type(self) -> Any:
-        """The type of a value that is given. One of a mapping is a list of ``NAME=VALUE`` words."""
-        kind = next((each for each in get_args(self.type) if each is not NoneType), None)
-        kind = kind if NoneType in get_args(self.type) else self.type
-        return list[str] if get_origin(kind) in (tuple, dict) else kind
-
-    def build_parameter(self) -> Parameter:
-        """The parameter of which Typer makes this option."""
-        from ipexctl.cli import completion
-
-        optional = NoneType in get_args(self.type)
-        kind = next(kind for kind in get_args(self.type) if kind is not NoneType) if optional else self.type
-        default, metavar = self.default, self.flag.metavar or _METAVARS.get(kind)
-        if get_origin(kind) is Literal:
-            metavar = metavar or "|".join(get_args(kind))
-        if self.flag.argument:
-            metavar = metavar or self.key.upper()
-            metavar = metavar if default is Parameter.empty else f"[{metavar}]"
-            metavar += "..." if get_origin(kind) is tuple and "..." not in metavar else ""
-        if get_origin(kind) in (tuple, dict):
-            kind, default = list[str], default if default is Parameter.empty else None
-        shown: dict[str, Any] = {"help": self.help_text, "show_default": False, "metavar": metavar}
-        shown |= {"min": self.flag.ge, "max": self.flag.le, "rich_help_panel": self.flag.group}
-        if self.flag.completes:
-            shown["autocompletion"] = getattr(completion, f"complete_{self.flag.completes}")
-        shown |= _SPECIAL.get(self.name, {})
-        word = "--" + self.key.replace("_", "-")
-        if kind is bool and (default or optional):
-            word += f"/--no-{word[2:]}"
-        words = sorted([word, *self.flag.names], key=lambda name: name.startswith("--"))  # short ones first
-        info = typer.Argument(**shown) if self.flag.argument else typer.Option(*words, **shown)
-        annotation = Annotated[kind if default is not None else kind | None, info]  # type: ignore[valid-type]
-        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _set_verbosity(context: typer.Context, count: int) -> None:
-    """``-v`` before and after a command's name add up. The level of our logger is what `DebugLog` shows."""
-    logger = logging.getLogger("ipexctl")
-    levels = [logging.NOTSET, logging.INFO, logging.DEBUG]
-    before = levels.index(logger.level) if context.parent and logger.level in levels else 0
-    logger.setLevel(levels[min(before + count, 2)])
-
-
-VERBOSITY: dict[str, Any] = {"count": True, "expose_value": False, "callback": _set_verbosity, "metavar": None}
-
-
-def _print_playbook_schema(asked: bool) -> None:
-    if asked:
-        import json
-
-        from ipexctl.decide.parsing.playbook import make_playbook_schema
-
-        typer.echo(json.dumps(make_playbook_schema(), indent=2))
-        raise typer.Exit
-
-
-_SPECIAL = {"verbose": VERBOSITY, "schema_": {"callback": _print_playbook_schema, "is_eager": True, "metavar": None}}
-
-
-@cache
-def read_options(model: Any) -> tuple[Option, ...]:
-    """The options of a task or of flags, in the order of the fields."""
-    options, hints = [], get_type_hints(model)
-    for each in dataclasses.fields(model):
-        flag: Flag = each.metadata["flag"]
-        default = Parameter.empty if each.default is dataclasses.MISSING else each.default
-        default = default if each.default_factory is dataclasses.MISSING else each.default_factory()
-        options.append(Option(each.name, hints[each.name], default, flag, flag.alias or each.name))
-    return tuple(options)
-
-
 def make_model(model: Any, values: Mapping[str, Any]) -> Any:
-    """The task or the flags of these values, by field name; None is the default. Raises `UsageError`."""
+    """Returns the task or the flags of these values, by field name; None is the default. Raises `UsageError`."""
     options, fields = read_options(model), dict[str, Any]()
     for option in options:
         value = values.get(option.name)
@@ -165,7 +83,7 @@ def make_model(model: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _expand_paths(made: Any) -> Any:
-    """The same value; ``~`` is replaced in a task's paths on this machine. Raises `UsageError`."""
+    """Returns the same value; ``~`` is replaced in a task's paths on this machine. Raises `UsageError`."""
     from ipexctl.act.inputs import expand_local_paths
     from ipexctl.model.tasks import Task
 
@@ -173,7 +91,6 @@ def _expand_paths(made: Any) -> Any:
 
 
 def _explain_bounds(model: Any, fields: Mapping[str, Any]) -> Any:
-    """Raises `UsageError`: which values are beyond their bounds."""
     from pydantic import ValidationError
 
     from ipexctl.model.errors import UsageError
@@ -191,7 +108,7 @@ def _explain_bounds(model: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def parse_pairs(flag: str, words: list[str] | tuple[()]) -> dict[str, str]:
-    """The NAME=VALUE words of a flag as a mapping. Raises `UsageError`."""
+    """Returns the NAME=VALUE words of a flag as a mapping. Raises `UsageError`."""
     from ipexctl.model.errors import UsageError
     from ipexctl.model.text import printable
 
@@ -220,7 +137,7 @@ class _Generated(HelpPage):
         return frozenset(option.name for option in options if option.flag.advanced)
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
-        args = self.expand(args)
+        args = self.expand(args, ctx)
         following = [*args, "-"][1:]
         words = [self.alone.get(word, word) if next_.startswith("-") else word
                  for word, next_ in zip(args, following, strict=True)]  # fmt: skip
@@ -245,17 +162,15 @@ def command(
     output: Callable[[Any], dict[str, Any]] | None = None,
     contacts: bool = True,
     without: str = "",
-    preset: dict[str, Any] | None = None,
-    hidden: bool = False,
     script: bool = False,
     alone: Mapping[str, str] = MappingProxyType({}),
-    expand: Callable[[list[str]], list[str]] = list,
+    expand: Callable[[list[str], typer.Context], list[str]] = lambda words, ctx: words,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers a function as a command of ``app``, or as its callback if it has no ``name``.
 
     ``acting`` commands are recorded, unless a flag such as --dry-run keeps them from acting. ``output`` gives fields
     of `loop.OutputOptions` that follow from the flags. ``contacts``: the selected hosts are contacted. ``without``: a
-    shared option that the command does not have. ``preset``: flags that an alias sets. ``script``: the words behind
+    shared option that the command does not have. ``script``: the words behind
     the first argument are those of a script. ``alone``: options that mean another one where their value is missing.
     ``expand`` puts other words for the command's own. ``examples``: what may stand behind the command's name."""
 
@@ -268,9 +183,9 @@ def command(
         def invoke(ctx: typer.Context, **values: Any) -> None:
             if ctx.invoked_subcommand:
                 return
-            flags = SimpleNamespace(**values | (preset or {}))
+            flags = SimpleNamespace(**values)
             acts = acting(flags) if callable(acting) else acting
-            acts = acts and not any(getattr(flags, name, None) for name in _DRY)
+            acts = acts and not any(getattr(flags, name, None) for name in _DRY_FLAGS)
             _perform_command(function, ctx, vars(flags), output(flags) if output else {}, acting=acts)
 
         def build() -> Any:
@@ -278,7 +193,8 @@ def command(
             for option in (option for name in (*own, "OutputFlags") for option in read_options(find_model(name))):
                 options.setdefault(option.name, option)  # a command's own --output wins
             parameters = [option.build_parameter() for name, option in options.items() if name != without]
-            parameters += [LONG_HELP] if any(option.flag.advanced for option in options.values()) else []
+            if any(option.flag.advanced for option in options.values()):
+                parameters.append(LONG_HELP)
             context = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
             invoke.__signature__ = Signature([context, *parameters])  # type: ignore[attr-defined]
             invoke.__annotations__ = {each.name: each.annotation for each in (context, *parameters)}
@@ -295,7 +211,7 @@ def command(
         lines = tuple(f"{path} {example}".strip() for example in examples)
         generated = {"build": staticmethod(cache(build)), "examples": lines, "models": own, "alone": alone}
         generated |= {"expand": staticmethod(expand)}
-        settings: dict[str, Any] = {"help": getdoc(function), "hidden": hidden}
+        settings: dict[str, Any] = {"help": getdoc(function)}
         if name:
             settings["context_settings"] = {"allow_interspersed_args": False} if script else None
             app.command(name, cls=type("Command", (_Generated, PlainValues, TyperCommand), generated), **settings)(
@@ -309,14 +225,6 @@ def command(
 
 
 _INJECTED = {"Context", "HostSelection", "OutputOptions", "typer.Context"}
-
-
-def find_model(name: str) -> Any:
-    """The task or the flags of this name."""
-    from ipexctl.cli import options
-    from ipexctl.model import tasks
-
-    return getattr(tasks, name, None) or getattr(options, name)
 
 
 def _perform_command(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-_RECENT = 20  # saved runs that are looked into
+_SEARCHED_RUNS = 20  # saved runs that are looked into
 
 
 def complete_hosts(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -18,7 +18,7 @@ def complete_hosts(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_saved_runs(incomplete: str) -> list[str]:
-    """Names of saved runs, the newest first."""
+    """Returns names of saved runs, the newest first."""
     return _select_matching(("last", *(path.name for path in _list_saved_runs())), incomplete)
 
 
@@ -26,12 +26,12 @@ def complete_runs(incomplete: str) -> list[str]:
     """Ids of runs that were started from here lately."""
     from ipexctl.verbs.run.replay import read_run_id
 
-    ids = (read_run_id(path) for path in _list_saved_runs()[:_RECENT])
+    ids = (read_run_id(path) for path in _list_saved_runs()[:_SEARCHED_RUNS])
     return _select_matching((name for name in ids if name), incomplete)
 
 
 def complete_steps(incomplete: str) -> list[str]:
-    """Names of the playbook's steps."""
+    """Returns names of the playbook's steps."""
     return _select_matching((name for name, _ in _read_playbook_steps()), incomplete)
 
 
@@ -41,7 +41,7 @@ def complete_tags(incomplete: str) -> list[str]:
 
 
 def complete_examples(incomplete: str) -> list[str]:
-    """Names of the playbooks and examples that come with ipexctl."""
+    """Returns names of the playbooks and examples that come with ipexctl."""
     from ipexctl.act.bundled_files import list_bundled_files
 
     examples = (path.name for path in list_bundled_files("examples"))
@@ -95,6 +95,6 @@ def _read_playbook_steps() -> list[tuple[str, tuple[str, ...]]]:
 
 def _list_saved_runs() -> list[Path]:
     from ipexctl.loop import get_state_directory
-    from ipexctl.show.record import list_saved_runs
+    from ipexctl.store.record import list_saved_runs
 
     return list_saved_runs(get_state_directory() / "runs")[::-1]

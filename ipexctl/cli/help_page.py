@@ -13,14 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 _FIRST, _LAST = ("Options", "Hosts"), ("Output", "Connection")  # sections of the help; the others stand between
-_NARROW = 20  # columns that a text has at least
-_COLUMN = 32  # where the texts of a short help begin at the latest
-_EVERY = "ipexctl.help.every"  # in a context's ``meta``: advanced options are listed too
+_MIN_TEXT_COLUMNS = 20  # columns that a text has at least
+_TEXT_COLUMN = 32  # where the texts of a short help begin at the latest
+_ALL_OPTIONS = "ipexctl.help.every"  # in a context's ``meta``: advanced options are listed too
 
 
 def list_every_option(ctx: Any) -> None:
     """Makes the help of this context the long one."""
-    ctx.meta[_EVERY] = True
+    ctx.meta[_ALL_OPTIONS] = True
 
 
 def _print_long_help(ctx: typer.Context, wanted: bool) -> None:
@@ -45,7 +45,7 @@ LONG_HELP = Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotat
 
 # The commands as the help of the program lists them, by what one does with them.
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "Hosts": ("init", "hosts", "doctor", "install", "sync", "fetch", "uninstall"),
+    "Hosts": ("init", "hosts", "doctor", "install", "sync", "fetch", "exec", "shell", "forward", "uninstall"),
     "Runs": ("run", "play", "bench", "ps", "attach", "watch", "logs", "stop"),
     "Saved runs": ("runs", "report", "replay", "profile", "support"),
     "Other": ("examples", "stacks", "wheels", "migrate", "accelerate", "lab"),
@@ -62,7 +62,7 @@ def write_program_help(command: Any, ctx: Any, formatter: Any) -> None:
         name: f"{each.help.split('. ')[0].splitlines()[0].rstrip('.')}." for name, each in command.commands.items()
     }
     _write_groups({title: [(name, helps[name]) for name in names] for title, names in COMMANDS.items()}, formatter)
-    if every := ctx.meta.get(_EVERY, False):
+    if every := ctx.meta.get(_ALL_OPTIONS, False):
         with formatter.section("Options"):
             formatter.write_dl([param.get_help_record(ctx) for param in command.get_params(ctx)])
         formatter.write_paragraph()
@@ -76,7 +76,7 @@ class HelpPage:
 
     def help_sections(self: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         """Title → names and help of its arguments or options, in the order of the help."""
-        every = ctx.meta.get(_EVERY, False)
+        every = ctx.meta.get(_ALL_OPTIONS, False)
         sections: dict[str, list[Any]] = {"Arguments": [], **{heading: [] for heading in _FIRST}}
         for param in self.get_params(ctx):
             if not every and (param.name in self.advanced or param.name in ("help", "help_all")):
@@ -104,7 +104,7 @@ class HelpPage:
 
     def format_options(self: Any, ctx: Any, formatter: Any) -> None:
         sections = self.help_sections(ctx)
-        if ctx.meta.get(_EVERY, False):
+        if ctx.meta.get(_ALL_OPTIONS, False):
             for heading, records in sections.items():
                 with formatter.section(heading):
                     formatter.write_dl(records)
@@ -114,7 +114,7 @@ class HelpPage:
             self.format_commands(ctx, formatter)
 
     def format_epilog(self: Any, ctx: Any, formatter: Any) -> None:
-        if self.advanced and not ctx.meta.get(_EVERY, False):
+        if self.advanced and not ctx.meta.get(_ALL_OPTIONS, False):
             formatter.write(f"\nAll options: {ctx.command_path} --help-all\n")
 
 
@@ -131,16 +131,16 @@ def _write_short_sections(sections: dict[str, list[tuple[str, str]]], formatter:
 def _write_groups(groups: dict[str, list[tuple[str, str]]], formatter: Any) -> None:
     """A heading and its records for each group; the texts of all begin in one column."""
     longest = max(len(names) for records in groups.values() for names, _ in records)
-    column = min(2 + longest, _COLUMN, max(formatter.width - _NARROW - 2, 2))
+    column = min(2 + longest, _TEXT_COLUMN, max(formatter.width - _MIN_TEXT_COLUMNS - 2, 2))
     for heading, records in groups.items():
         formatter.write_heading(heading)
         formatter.indent()
         for names, text in records:
             indent = formatter.current_indent
             hang = indent + max(column, len(names) + 2)
-            below = formatter.width - hang < _NARROW  # behind many choices
+            below = formatter.width - hang < _MIN_TEXT_COLUMNS  # behind many choices
             hang = indent + column if below else hang
-            room, newline = max(formatter.width - hang, _NARROW), "\n" + " " * hang
+            room, newline = max(formatter.width - hang, _MIN_TEXT_COLUMNS), "\n" + " " * hang
             lines = [*([""] if below else []), *wrap(shorten_help(text, room), room)]
             line = f"{'':{indent}}{f'{names}  ':{column}}"
             formatter.write(f"{line.rstrip() if below else line}{newline.join(lines)}\n")
@@ -148,7 +148,7 @@ def _write_groups(groups: dict[str, list[tuple[str, str]]], formatter: Any) -> N
 
 
 def shorten_help(line: str, width: int) -> str:
-    """The help if it fits into the width, else as many of its first clauses as do, but at least one."""
+    """Returns the help if it fits into the width, else as many of its first clauses as do, but at least one."""
     cuts = [mark.start() for mark in re.finditer(r"[;:,] | \(default: ", line)]
     listing = re.search(r": |$", line).start()  # type: ignore[union-attr]  # the end matches; commas behind it part a list
     cuts = [cut for cut in cuts if line[cut] != "," or cut < listing]
@@ -159,6 +159,6 @@ def shorten_help(line: str, width: int) -> str:
 
 
 def _describe_range(text: str) -> str:
-    """The bounds of a number, behind its help, in words."""
+    """Returns the bounds of a number, behind its help, in words."""
     text = re.sub(r"  \[(\S+)<=x<=(\S+)\]$", r"  [\1 to \2]", text)
     return re.sub(r"  \[x>=(\S+)\]$", r"  [at least \1]", text)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from ipexctl.act.context import Context
     from ipexctl.cli.options import DoctorFlags, DryRunFlags, HostsFlags, RunFlags
     from ipexctl.loop import Workflow
-    from ipexctl.model.tasks import Doctor, Install, Run, Sync, Verify
+    from ipexctl.model.tasks import Doctor, Install, Run, Sync
 
 app = typer.Typer()
+_TRANSLATION = "ipexctl.translation"  # in a context's ``meta``: what to know about a launch line
 
 
 def _can_ask(flags: Any) -> bool:
@@ -28,14 +29,12 @@ def _can_ask(flags: Any) -> bool:
     app,
     "doctor",
     output=lambda flags: {"output": "plain"} if flags.output == "auto" and _can_ask(flags) else {},  # for questions
-    alone={"--report": "--report=doctor.html"},
     examples=("--hosts node0,node1", "--bench --limit node[1-3]", "--verify"),
 )
 def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFlags) -> Workflow:
     """Look at every host: what it is, what is wrong, how to fix it."""
     from ipexctl.model.errors import UsageError
     from ipexctl.model.hosts import Inventory
-    from ipexctl.model.tasks import Verify
     from ipexctl.verbs.doctor.doctor import doctor
     from ipexctl.verbs.doctor.verify import verify
 
@@ -43,33 +42,23 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
         raise UsageError(
             f"doctor takes no argument {flags.files[0]!r}", hint="hosts: -f HOSTFILE or --hosts; saved: --recorded"
         )
-    if flags.page is not None and (flags.verify or task.explain is not None):
-        raise UsageError("--report does not fit --verify and --explain, which probe no cluster")
     if flags.verify:
         other = sorted({each.name for each in fields(task) if getattr(task, each.name) != each.default} - {"venv"})
         if other:
             raise UsageError(f"--{other[0].replace('_', '-')} does not fit --verify")
-        return verify(Verify(venv=task.venv), hosts.read_inventory(), context)
+        return verify(task.venv, hosts.read_inventory(), context)
     task = replace(task, recorded=(*task.recorded, *flags.files))
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.read_inventory()
     ask = confirm if _can_ask(task) else None
-    return doctor(task, inventory, context, ask=ask, environ=os.environ, alone=True, page=flags.page)
-
-
-@command(app, "verify", hidden=True)
-def verify(context: Context, hosts: HostSelection, task: Verify) -> Workflow:
-    """Check on every host that its environment is as install made it."""
-    from ipexctl.verbs.doctor.verify import verify
-
-    return verify(task, hosts.read_inventory(), context)
+    return doctor(task, inventory, context, ask=ask, environ=os.environ, alone=True)
 
 
 @command(
     app,
     "install",
     acting=True,
-    examples=("--dry-run", "--torch 2.8.0 --backend ccl", "--wheels wheels.tar.gz --with 'transformers<4.53'"),
+    examples=("--dry-run", "--torch 2.8.0 --backend ccl", "--wheels wheels --with 'transformers<4.53'"),
 )
 def install(context: Context, hosts: HostSelection, task: Install, flags: DryRunFlags) -> Workflow:
     """Put matching wheels on all hosts: torch, IPEX, oneCCL, MPI."""
@@ -87,22 +76,28 @@ def sync(context: Context, hosts: HostSelection, task: Sync, flags: DryRunFlags)
     return sync(task, hosts.read_inventory(), context, dry=flags.dry_run)
 
 
-def _expand_mpirun_line(words: list[str]) -> list[str]:
-    """``--from-mpirun LINE`` as the options and the script that it means; options given beside it win."""
+def _expand_mpirun_line(words: list[str], ctx: typer.Context) -> list[str]:
+    """``--from-mpirun LINE`` as the options and the script that it means; options given beside it win. What it leaves
+    out is in ``ctx.meta``."""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--from-mpirun=") else [word])]
     if "--from-mpirun" not in words[:-1]:
         return words
     from ipexctl.model.errors import UsageError
-    from ipexctl.verbs.migrate import convert_launch_line
+    from ipexctl.verbs.migrate import LaunchLines
 
     at = words.index("--from-mpirun")
     try:
-        options, script = convert_launch_line(words[at + 1])
+        translation = LaunchLines().translate_line(words[at + 1])
     except ValueError as error:
         raise UsageError(f"--from-mpirun: {error}") from None
-    return [*options, *words[:at], *words[at + 2 :], *script]
+    beside, options = [*words[:at], *words[at + 2 :]], list(translation.options)
+    if any(word.partition("=")[0] in {"-f", "--hostfile", "--hosts"} for word in beside):
+        for place in [options.index(name) for name in ("-f", "--hosts") if name in options]:
+            del options[place : place + 2]
+    ctx.meta[_TRANSLATION] = [f"--from-mpirun: {note}" for note in translation.notes]
+    return [*options, *beside, *translation.script]
 
 
-@command(app, "plan", acting=True, hidden=True, script=True, preset={"dry_run": True}, expand=_expand_mpirun_line)
 @command(
     app,
     "run",
@@ -125,7 +120,7 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
         from ipexctl.decide.launch.emit import check_form
 
         check_form(task, flags.emit)
-    hosts.warnings += _find_misplaced_options(ctx, task.args)
+    hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *_find_misplaced_options(ctx, task.args)]
     return run(task, inventory, context, os.environ, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
 
 
@@ -134,16 +129,14 @@ def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[s
     own = {name for param in ctx.command.params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
     names = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
     goes = "goes" if len(names) == 1 else "go"
-    return [f"{', '.join(names)} {goes} to the script: options of ipexctl stand before it"] if names else []
+    if names:
+        return [f"{', '.join(names)} {goes} to the script: options of ipexctl stand before it"]
+    return []
 
 
 @command(app, "hosts", contacts=False, examples=("", "-f cluster.yaml --as mpi", "--hosts node[01-16] --json"))
 def hosts_(context: Context, hosts: HostSelection, flags: HostsFlags) -> Workflow:
     """Print the hosts as they were read: a linter and a converter. Contacts nobody."""
-    from ipexctl.act.ssh import find_holder_directory
     from ipexctl.verbs.hosts import hosts as show_hosts
 
-    holders = find_holder_directory(os.environ, context.cache)
-    return show_hosts(  # type: ignore[return-value]
-        hosts.read_inventory(), dialect=flags.as_ or "ipexctl", holders=holders, disconnect=flags.disconnect
-    )
+    return show_hosts(hosts.read_inventory(), dialect=flags.as_ or "ipexctl")  # type: ignore[return-value]

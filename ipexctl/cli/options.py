@@ -10,7 +10,7 @@ from ipexctl.model.tasks import Backend, Fields, VersionFields, flag, make_ppn_f
 
 Screen = Literal["auto", "live", "plain", "json"]
 Dialect = Literal["mpi", "openmpi", "deepspeed", "ansible", "accelerate"]
-Emit = Literal["sh", "sbatch", "torchrun", "accelerate", "ansible", "pytorchjob"]
+Emit = Literal["sh", "sbatch", "torchrun"]
 
 
 class HostFlags(Fields):
@@ -60,14 +60,6 @@ class ConnectionFlags(Fields):
     )
     connect_timeout: float = flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1, advanced=True)
     forks: int = flag(32, "Hosts to work on at once.", "Connection", ge=1, advanced=True)
-    persist: str | None = flag(
-        None,
-        "Keep connections for later commands, this long after their last use, such as 10m; off ends them"
-        " (default: $IPEXCTL_PERSIST, else off).",
-        "Connection",
-        "SPAN|off",
-        advanced=True,
-    )
     ask_pass: bool = flag(False, "Ask for the passphrase of an identity file.", "Connection", advanced=True)
 
 
@@ -79,13 +71,6 @@ class DryRunFlags(Fields):
 
 class DoctorFlags(Fields):
     files: tuple[str, ...] = flag((), "More saved probes, after --recorded.", argument=True)
-    page: str | None = flag(
-        None,
-        "Write a page of the cluster to this file (default name: doctor.html).",
-        "Output",
-        "FILE",
-        alias="report",
-    )
     verify: bool = flag(
         False, "Check only that environments are still what install made; takes under a second.", "Checks"
     )
@@ -110,10 +95,9 @@ class NotifyFlags(Fields):
 
     notify: tuple[str, ...] = flag(
         (),
-        "Command that gets JSON on standard input, or URL that gets it by POST, at start, stall, failure and end;"
-        " env:NAME takes it from a variable; repeatable.",
+        "Command that gets JSON on standard input at start, stall, failure and end; repeatable.",
         "Notifications",
-        "COMMAND|URL",
+        "COMMAND",
         advanced=True,
     )
     bell: bool = flag(False, "Ring the terminal's bell at a stall and at the end.", "Notifications", advanced=True)
@@ -122,12 +106,12 @@ class NotifyFlags(Fields):
 class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
     emit: Emit | None = flag(
         None,
-        "Print the launch for another program, start nothing: sh, sbatch, torchrun, accelerate, ansible, pytorchjob.",
+        "Print the launch for another program, start nothing: sh, sbatch, torchrun.",
         metavar="PROGRAM",
     )
     from_mpirun: str | None = flag(
         None,
-        "Launch line to take options and script from: mpirun, torchrun, ipexrun, sbatch, srun.",
+        "Launch line to take options and script from: mpirun, torchrun, accelerate, deepspeed, srun, sbatch and more.",
         metavar="LINE",
         advanced=True,
     )
@@ -136,7 +120,6 @@ class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
 
 class HostsFlags(Fields):
     as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
-    disconnect: bool = flag(False, "End the persistent connections to these hosts (--persist).", "Connection")
 
 
 class ExampleFlags(Fields):
@@ -232,14 +215,36 @@ class ReplayFlags(RawFlags):
     run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
     speed: float | None = flag(
         None,
-        "Show it so many times as fast as it went, such as 1 or 10 (default: all at once).",
+        "Playback speed, such as 1 or 10 times that of the run (default: all at once).",
         "Replay",
         "N",
         ge=0.01,
     )
     at: str | None = flag(
-        None, "Show all up to this time of the run at once, such as 00:12:30, then go on as it went.", "Replay", "TIME"
+        None,
+        "Time of the run to start playback at, such as 00:12:30; what came before is shown at once.",
+        "Replay",
+        "TIME",
     )
+
+
+class ShellFlags(Fields):
+    host: str = flag(
+        ..., "Host of the hostfile, or one that ssh knows.", argument=True,
+        completes="hosts", example="node0",
+    )  # fmt: skip
+    command: tuple[str, ...] = flag((), "Command to run in place of a login shell.", argument=True)
+
+
+class ForwardFlags(Fields):
+    host: str = flag(
+        ..., "Host of the hostfile, or one that ssh knows.", argument=True,
+        completes="hosts", example="node0",
+    )  # fmt: skip
+    ports: str = flag(
+        ..., "Port on this machine, and the host's where it is another one.", metavar="PORT[:REMOTE]", argument=True,
+        example="6006",
+    )  # fmt: skip
 
 
 class SavedRunFlags(Fields):
@@ -250,29 +255,16 @@ class SavedRunFlags(Fields):
     )
     verb: str | None = flag(None, "Runs of this command only, such as run or install.", "Selection", "NAME")
     result: RunResult | None = flag(None, "Runs that ended like this only.", "Selection")
-    script: str | None = flag(None, "Runs with this in their script or title only.", "Selection", "TEXT")
-    since: str | None = flag(
-        None, "Runs started since: 2h, 3d, 10:31, 2026-11-20 or 2026-11-20T10:31.", "Selection", "TIME"
-    )
 
 
 class RunsFlags(SavedRunFlags):
     prune: bool = flag(False, "Remove saved runs; only list them without --yes.", "Removal")
     older_than: str | None = flag(None, "Remove runs that ended longer ago than this, such as 30d.", "Removal", "TIME")
-    larger_than: str | None = flag(None, "Remove runs larger than this, such as 500M.", "Removal", "SIZE")
-    max_size: str | None = flag(
-        None, "Remove the oldest runs until all together are no larger than this, such as 2G.", "Removal", "SIZE"
-    )
     keep: int | None = flag(
         None, "Never remove the newest N runs; without another rule, remove all others.", "Removal", ge=0
     )
     yes: bool = flag(False, "Remove them.", "Removal", names=("-y",))
-    export: str | None = flag(
-        None,
-        "File for the runs' figures and samples: .csv, .parquet, .prom; TensorBoard: DIRECTORY/.",
-        "Export",
-        "PATH",
-    )
+    export: str | None = flag(None, "File for the runs' figures and samples: .csv or .json.", "Export", "PATH")
     format: ExportFormat | None = flag(None, "Format of that file (default: by its name).", "Export", advanced=True)
 
 

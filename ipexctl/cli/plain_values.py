@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 
 def read_plain_value(kind: Any, value: Any) -> Any:
-    """The value as a type of options: text, number, truth, choice, or a list of texts; None is not given.
+    """Returns the value as a type of options: text, number, truth, choice, or a list of texts; None is not given.
 
     Raises `ValueError` for any other value."""
     if value is None or (isinstance(kind, type) and type(value) is kind):

@@ -27,7 +27,7 @@ def _asks_for_lint(files: list[str] | tuple[str, ...] | None) -> bool:
 
 
 def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
-    """The command line of a play, without ``--limit``."""
+    """Returns the command line of a play, without ``--limit``."""
     pairs = [("-f", hosts.hostfile or ""), ("--hosts", hosts.hosts or ""), ("--start-at", flags.start_at or "")]
     pairs += [("--var", f"{name}={value}") for name, value in flags.var.items()]
     pairs += [("--allow-path", path) for path in flags.allow_path]

@@ -43,7 +43,6 @@ def attach(context: Context, hosts: HostSelection, flags: AttachFlags) -> Workfl
     return attach(flags.run, hosts.read_inventory(), context)
 
 
-@command(app, "reap", hidden=True, preset={"orphans": True})
 @command(app, "stop", examples=("", "1120-083015-k7 --kill", "--orphans"))
 def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
     """End a run on all its hosts and prove it."""
@@ -109,11 +108,14 @@ def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
 )
 def watch(context: Context, hosts: HostSelection, flags: WatchFlags) -> Workflow:
     """Serve the page of a run that goes on. Only browsers on this machine can read it."""
+    from ipexctl.decide.parsing.amounts import parse_loopback
     from ipexctl.loop import read_known_errors
-    from ipexctl.verbs.run.serve import watch
+    from ipexctl.verbs.run.report import MaskedFold
+    from ipexctl.verbs.run.serve import LivePage, watch
 
-    inventory = hosts.read_inventory()
-    return watch(flags.run, inventory, context, os.environ, read_known_errors, serve=flags.serve, show=flags.open_)
+    address = parse_loopback(flags.serve)
+    page = LivePage(MaskedFold(os.environ, read_known_errors), context)
+    return watch(flags.run, hosts.read_inventory(), context, page, address, show=flags.open_)
 
 
 @command(app, "report", without="output", examples=("", "last --open", "1120-083015-k7 1120-091500-k8"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.command import command, confirm, read_options
+from ipexctl.cli.command import command, confirm
+from ipexctl.cli.command_options import read_options
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -24,25 +24,22 @@ app = typer.Typer()
     "runs",
     output=lambda flags: {"output": "plain"} if flags.output == "auto" else {},
     examples=(
-        "--result failed --since 3d",
+        "--verb run --result failed",
         "--prune --older-than 30d --keep 20",
         "last --export figures.csv",
     ),
 )
 def runs(context: Context, flags: RunsFlags) -> Workflow:
     """List the runs that are saved on this machine. Remove old ones, or export their figures."""
-    from ipexctl.decide.parsing.amounts import parse_size, parse_span
+    from ipexctl.decide.parsing.amounts import parse_span
     from ipexctl.decide.saved_runs import PrunePolicy, RunFilter
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.run.export_runs import export_runs
-    from ipexctl.verbs.run.saved_runs import list_runs, parse_since, prune_runs
+    from ipexctl.verbs.run.saved_runs import list_runs, prune_runs
 
-    since = parse_since(flags.since, time.time()) if flags.since is not None else None
-    chosen = RunFilter(flags.verb, flags.result, flags.script, since)
+    chosen = RunFilter(flags.verb, flags.result)
     policy = PrunePolicy(
         parse_span("--older-than", flags.older_than) if flags.older_than is not None else None,
-        parse_size("--larger-than", flags.larger_than) if flags.larger_than is not None else None,
-        parse_size("--max-size", flags.max_size) if flags.max_size is not None else None,
         flags.keep,
     )
     saved = context.state / "runs"

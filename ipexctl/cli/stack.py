@@ -54,9 +54,7 @@ def uninstall(context: Context, hosts: HostSelection, task: Uninstall, flags: Dr
     return uninstall(task, hosts.read_inventory(), context, dry=flags.dry_run)
 
 
-@command(
-    wheels_app, "fetch", acting=True, examples=("wheelhouse --dry-run", "wheels.tar.gz --torch 2.8.0 --python 3.11")
-)
+@command(wheels_app, "fetch", acting=True, examples=("wheels --dry-run", "wheels --torch 2.8.0 --python 3.11"))
 def wheels_fetch(context: Context, task: Wheels, flags: DryRunFlags) -> Workflow:
     """Download the wheels of one release into a local directory. install --wheels then needs no index."""
     from ipexctl.verbs.install.wheels import wheels_fetch

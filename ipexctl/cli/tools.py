@@ -57,7 +57,6 @@ def lab_status(context: Context) -> Workflow:
     return status(context.state / "lab")
 
 
-@command(app, "demo", acting=True, hidden=True)
 @command(lab_app, "demo", acting=True, examples=("", "--hosts 3 --keep"))
 def lab_demo(context: Context, flags: DemoFlags) -> Workflow:
     """Train on an embedded cluster on this machine. Lab up, doctor, install, sync, run, lab down."""
@@ -105,7 +104,7 @@ def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Work
     """List what a script uses of IPEX, oneCCL and Accelerate. Beside each stands its replacement."""
     from ipexctl.model.errors import UsageError
     from ipexctl.model.hints import advise
-    from ipexctl.verbs.migrate import Comparison, migrate
+    from ipexctl.verbs.migrate import ComparedRuns, migrate
 
     if not flags.compare:
         needless = {
@@ -130,5 +129,5 @@ def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Work
             ),
         )
     inventory, script = hosts.read_inventory(), flags.migrated or flags.script
-    comparison = Comparison(inventory, script, flags.ipex_venv, flags.native_venv, flags.ppn, flags.args)
+    comparison = ComparedRuns(inventory, script, flags.ipex_venv, flags.native_venv, flags.ppn, flags.args)
     return migrate(flags.script, comparison, context, os.environ)

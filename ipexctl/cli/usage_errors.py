@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperGroup
 
+from ipexctl.cli.command_options import find_model, read_options
 from ipexctl.cli.help_page import write_program_help
 from ipexctl.cli.plain_values import PlainValues
 
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 WrongWords: Any = typer.BadParameter.__base__  # what the parser raises; has ``message`` and ``ctx``
 _WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
-_WIDEST = 80  # columns of a help
-_ALIKE = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
+_HELP_COLUMNS = 80  # columns of a help
+_VALUE_LIKENESS = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
 _SECOND_WORDS = {"lint": "play", "why": "stacks", "up": "lab", "down": "lab", "demo": "lab"}  # and what is before them
-_SAME_NAME = 0.75  # the same of options and commands: those that are less alike mean other things
+_NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
 
 
 class NoSuchCommand(WrongWords):  # type: ignore[misc]  # found at run time
@@ -47,7 +48,7 @@ class CommandGroup(PlainValues, TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            names = [name for name, command in self.commands.items() if not command.hidden]
+            names = [*self.commands]
             raise NoSuchCommand(args[0], names, ctx)
         return super().resolve_command(ctx, args)
 
@@ -59,7 +60,9 @@ class RootGroup(CommandGroup):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         words = list(args)
-        extra.setdefault("terminal_width", min(get_terminal_size().columns, _WIDEST) - 2)  # the library's least is 50
+        extra.setdefault(
+            "terminal_width", min(get_terminal_size().columns, _HELP_COLUMNS) - 2
+        )  # the library's least is 50
         try:
             context = super().make_context(info_name, args, parent, **extra)
         except WrongWords as error:
@@ -91,14 +94,14 @@ def _print_error(error: Any, words: list[str]) -> Exception:
 
 
 def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
-    """The error of the parser, for this command line without its ``ipexctl``, in our words."""
+    """Returns the error of the parser, for this command line without its ``ipexctl``, in our words."""
     from ipexctl.model.errors import UsageError
 
     path = error.ctx.command_path if error.ctx else "ipexctl"
     verb, reasons, better = path.partition(" ")[2] or "ipexctl", [], None
     if isinstance(error, NoSuchCommand):
         sentence = f"{verb} has no command {error.word!r}"
-        better = _replace_word(words, error.word, _find_nearest(error.word, error.names, _SAME_NAME))
+        better = _replace_word(words, error.word, _find_nearest(error.word, error.names, _NAME_LIKENESS))
         if (command := _SECOND_WORDS.get(error.word)) in error.names:
             at = words.index(error.word)
             better = [*words[:at], command, *words[at:]]
@@ -114,7 +117,7 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         options = [param for param in error.ctx.command.params if param.param_type_name == "option"]
         fitting = [param for param in options if param.is_flag or param.count or not bare]
         names = [name for param in fitting for name in (*param.opts, *param.secondary_opts)]
-        better = _replace_word(words, error.option_name, _find_nearest(error.option_name, names, _SAME_NAME))
+        better = _replace_word(words, error.option_name, _find_nearest(error.option_name, names, _NAME_LIKENESS))
     elif hasattr(error, "option_name"):
         param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
         if param is None or param.is_flag or param.count:
@@ -157,26 +160,25 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
 
 
 def _find_bound(value: str, low: float | None, high: float | None) -> str | None:
-    """The bound that a number is beyond."""
     try:
         number = float(value)
     except ValueError:
         return None
-    bound = low if low is not None and number < low else high if high is not None and number > high else None
-    return None if bound is None else f"{bound:g}"
+    if low is not None and number < low:
+        return f"{low:g}"
+    if high is not None and number > high:
+        return f"{high:g}"
+    return None
 
 
 def _find_option(error: Any) -> Any:
-    """The `Option` of which the parameter was made."""
-    from ipexctl.cli.command import find_model, read_options
-
     models = (*getattr(error.ctx.command, "models", ()), "OutputFlags")
     every = (option for name in models for option in read_options(find_model(name)))
     return next((option for option in every if option.name == error.param.name), None)
 
 
 def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
-    """What the command line has behind one of these names."""
+    """Returns what the command line has behind one of these names."""
     for word, following in zip(words, [*words[1:], None], strict=True):
         name, equal, value = word.partition("=")
         if name in names:
@@ -184,7 +186,7 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
     return None
 
 
-def _find_nearest(word: str, names: Sequence[str], least: float = _ALIKE) -> str | None:
+def _find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
     """The name that is most like the word: the same letters in another order, one other letter, else those that most of
     it shares, from ``least`` of them on; of several the one that begins as it does."""
     from difflib import SequenceMatcher
@@ -212,6 +214,8 @@ def _replace_word(words: Sequence[str], old: str, new: str | None) -> list[str] 
         if word == old:
             return [*words[:at], new, *words[at + 1 :]]
         if equal and old in (name, value):
-            replaced = new if old == new else f"{new}={value}" if name == old else f"{name}={new}"
+            replaced = f"{new}={value}" if name == old else f"{name}={new}"
+            if old == new:
+                replaced = new
             return [*words[:at], replaced, *words[at + 1 :]]
     return None

@@ -32,8 +32,8 @@ def build_rows(
     missing: Mapping[str, str],
     peaks: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> tuple[BenchResult, ...]:
-    """A row for each form of ``ways`` (engine, how), measured or not. ``alone`` and ``together`` are (host, line);
-    ``missing`` says of an engine why it was not measured. The inference of a cluster is the sum of its hosts'.
+    """Returns a row for each form of ``ways`` (engine, how), measured or not. ``alone`` and ``together`` are (host,
+    line); ``missing`` says of an engine why it was not measured. The inference of a cluster is the sum of its hosts'.
     ``peaks`` are those of `compute_peaks`: hosts that are further apart than these allow are no result."""
     made: list[BenchResult] = []
     for mode, (engine, how), dtype in product(modes, ways, ("fp32", "bf16")):
@@ -45,7 +45,9 @@ def build_rows(
         if mode == "infer" and len(hosts) > 1:
             whole = sum(hosts.values())
         reasons = [str(line["why"]) for line in [*(line for _, line in mine), *all_of] if line.get("why")]
-        why = missing.get(engine) or (f"not measured: {reasons[0]}" if reasons else "" if hosts else "not measured")
+        why = missing.get(engine, "" if hosts else "not measured")
+        if reasons and engine not in missing:
+            why = f"not measured: {reasons[0]}"
         spread = {host: wide for host, line in mine if host in hosts and (wide := _read_spread(line)) is not None}
         steps = min((_read_steps(line) for host, line in mine if host in hosts), default=0)
         refused = _find_refusal(hosts, whole, steps, peaks.get(dtype, {})) if hosts else None
@@ -56,7 +58,6 @@ def build_rows(
 def _find_refusal(
     hosts: Mapping[str, float], cluster: float | None, repetitions: int, peaks: Mapping[str, float]
 ) -> str | None:
-    """Why these rates are no result."""
     if repetitions < LEAST_STEPS:
         return f"{pluralize(repetitions, 'step')} measured, {LEAST_STEPS} are the least"
     slow, fast = min(hosts, key=hosts.__getitem__), max(hosts, key=hosts.__getitem__)
@@ -91,11 +92,13 @@ def _get_row_key(line: JsonObject) -> tuple[object, ...]:
 
 def _read_rate(line: JsonObject) -> float | None:
     rate = line.get("samples_per_s")
-    return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
+    if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0:
+        return float(rate)
+    return None
 
 
 def _read_spread(line: JsonObject) -> float | None:
-    """How far apart the middle half of the steps is, as a share of their median."""
+    """Returns how far apart the middle half of the steps is, as a share of their median."""
     median, quartiles = line.get("median_s"), line.get("quartiles_s")
     if not isinstance(median, int | float) or not isinstance(quartiles, list) or len(quartiles) != 2 or median <= 0:
         return None

@@ -22,12 +22,12 @@ def read_title(text: str) -> str:
 
 
 def list_needed_files(text: str, neighbours: Collection[str]) -> tuple[str, ...]:
-    """The files among ``neighbours`` that a playbook names or a script imports."""
+    """Returns the files among ``neighbours`` that a playbook names or a script imports."""
     imported = [f"{name}.py" for node in ast.walk(parse_script(text)) for name in list_module_names(node)]
     return tuple(name for name in dict.fromkeys([*_EXAMPLES.findall(text), *imported]) if name in neighbours)
 
 
 def localize_playbook(text: str) -> str:
-    """A bundled playbook for a directory that has its examples beside it."""
+    """Returns a bundled playbook for a directory that has its examples beside it."""
     text = _EXAMPLES.sub(r"\1", text).replace("../examples", ".")
     return text.replace("ipexctl play playbooks/", "ipexctl play ")

@@ -5,12 +5,12 @@ Text in, uses out: a Python script is parsed and never run. The facts are those 
 
 import ast
 import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Protocol
 
-from ipexctl.decide.launch.launch_line import find_launch_lines
+from ipexctl.decide.launch.launch_script import FoundLaunch
+from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import FrameworkOption
 from ipexctl.model.answers.tools import ComparedRun, Comparison, ScriptUse
 from ipexctl.model.errors import UsageError
@@ -20,9 +20,16 @@ from ipexctl.model.toml import parse_toml
 
 Kind = Literal["api", "backend", "keyword", "package", "variable", "word", "option"]
 _MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "torch", "accelerate")
-Converter = Callable[[str], tuple[list[str], list[str]]]
 _CCL = ("init_process_group", "new_group", "init_device_mesh")
-_WIDTH = 100  # characters of a source line that are shown
+_SHOWN_WIDTH = 100  # characters of a source line that are shown
+
+
+class LaunchTranslator(Protocol):
+    """What finds launch lines in a shell file and translates them."""
+
+    def find(self, text: str, file: str) -> Sequence[FoundLaunch]: ...
+
+    def translate(self, launch: FoundLaunch) -> Translation: ...
 
 
 class MigrationRule(Record):
@@ -37,11 +44,16 @@ class MigrationRule(Record):
     instead: str
     source: str
     idle: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def parse_rules(text: str) -> tuple[MigrationRule, ...]:
-    """The words of ``migrate.toml``."""
-    return tuple(MigrationRule(**item) for item in parse_toml(text)["word"])
+    """Returns the words of ``migrate.toml``."""
+    return tuple(
+        MigrationRule(of=item["of"], last=item["last"], gone=item["gone"], **word)
+        for item in parse_toml(text)["removal"]
+        for word in item["words"]
+    )
 
 
 def list_rules_of_retired_options(options: Iterable[FrameworkOption]) -> tuple[MigrationRule, ...]:
@@ -53,17 +65,19 @@ def list_rules_of_retired_options(options: Iterable[FrameworkOption]) -> tuple[M
     )
 
 
-def find_uses(text: str, file: str, known: Sequence[MigrationRule], convert: Converter) -> tuple[ScriptUse, ...]:
-    """All uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML are;
-    ``convert`` gives options and script of launch lines. Raises `UsageError` for Python that does not parse."""
-    hits = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known, convert)
+def find_uses(
+    text: str, file: str, known: Sequence[MigrationRule], launches: LaunchTranslator
+) -> tuple[ScriptUse, ...]:
+    """Returns all uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML
+    are, with its launch lines. Raises `UsageError` for Python that does not parse."""
+    hits = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, file, known, launches)
     rules = {(line, name): rule for line, name, rule in hits}  # each name once a line
-    shown = dict(enumerate((printable(line.strip(), _WIDTH) for line in text.splitlines()), 1))
+    shown = dict(enumerate((printable(line.strip(), _SHOWN_WIDTH) for line in text.splitlines()), 1))
     uses: list[ScriptUse] = []
     for line, name in sorted(rules):
         it = rules[line, name]
         place = (line, name, shown.get(line, ""))
-        uses.append(ScriptUse(*place, it.of, it.last, it.idle or None, it.gone, it.instead, it.source))
+        uses.append(ScriptUse(*place, it.of, it.last, it.idle or None, it.gone, it.instead, it.source, it.notes))
     return tuple(uses)
 
 
@@ -76,6 +90,7 @@ def format_report(uses: Sequence[ScriptUse], file: str) -> str:
     for hit in uses:
         lines += [f"{file}:{hit.line:<{width}}  {hit.text}", f"    {hit.name}: {describe_removal(hit)}"]
         lines.append(f"    instead: {hit.instead}")
+        lines += [f"    {note}" for note in hit.notes]
     names = dict.fromkeys(hit.of for hit in uses)
     return "\n".join([*lines, "", f"{pluralize(len(uses), 'place')}: {', '.join(names)}"])
 
@@ -93,7 +108,7 @@ def compare_runs(host: str, runs: Sequence[ComparedRun]) -> Comparison:
 
 
 def describe_speedup(comparison: Comparison) -> str:
-    """The comparison for people."""
+    """Returns the comparison for people."""
     lines = [f"on {comparison.host}:"]
     for run in comparison.runs:
         seconds = "-" if run.seconds is None else f"{run.seconds:.1f} s"
@@ -110,8 +125,10 @@ def describe_removal(use: ScriptUse) -> str:
     if use.of in {"intel_extension_for_pytorch", "oneccl_bind_pt"}:
         return f"last in {use.of} {use.last}, so nothing from torch {use.gone} on"
     parts = [f"does nothing from {use.of} {use.idle} on"] if use.idle else []
-    parts += [f"gone from {use.of} {use.gone} on"] if use.gone else []
-    parts += [f"deprecated from {use.of} {use.last} on"] if use.last and not parts else []
+    if use.gone:
+        parts.append(f"gone from {use.of} {use.gone} on")
+    if use.last and not parts:
+        parts.append(f"deprecated from {use.of} {use.last} on")
     return ", ".join(parts) or "works as before"
 
 
@@ -158,7 +175,6 @@ def _list_imports(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _match_api(line: int, name: str, apis: Mapping[str, MigrationRule]) -> Iterator[Hit]:
-    """The longest known beginning of a dotted name."""
     beginning = name
     while beginning and beginning not in apis:
         beginning = beginning.rpartition(".")[0]
@@ -185,13 +201,13 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]
 
 
 def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
-    """A string that is a variable's name, or an option's."""
+    """Yields a string that is a variable's name, or an option's."""
     for rule in known:
         if (rule.kind == "variable" and _is_variable(text, rule.name)) or (rule.kind == "option" and text == rule.name):
             yield line, text, rule
 
 
-def _scan_lines(text: str, known: Sequence[MigrationRule], convert: Converter) -> Iterator[Hit]:
+def _scan_lines(text: str, file: str, known: Sequence[MigrationRule], launches: LaunchTranslator) -> Iterator[Hit]:
     for number, whole in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", whole)
         tokens = re.findall(r"[\w./-]+", line)
@@ -206,22 +222,23 @@ def _scan_lines(text: str, known: Sequence[MigrationRule], convert: Converter) -
                     pattern = rf"\bpip3?[ ]install\b.*[ '\"]{rule.name.replace('_', '[-_]')}(?![\w-])"
                 if re.search(pattern, line):
                     yield number, rule.name, rule
-    yield from _translate_launch_lines(text, known, convert)
+    yield from _translate_launch_lines(text, file, known, launches)
 
 
-def _translate_launch_lines(text: str, known: Sequence[MigrationRule], convert: Converter) -> Iterator[Hit]:
+def _translate_launch_lines(
+    text: str, file: str, known: Sequence[MigrationRule], launches: LaunchTranslator
+) -> Iterator[Hit]:
     """Launch lines, and the ``ipexctl run`` that does the same."""
-    for number, line, whole in find_launch_lines(text):
+    for launch in launches.find(text, file):
+        notes: tuple[str, ...] = ()
         try:
-            options, script = convert(whole)
-            words = [f'"{word}"' if "$" in word else shlex.quote(word) for word in (*options, *script)]
-            instead = " ".join(["ipexctl run", *words])
+            translation = launches.translate(launch)
+            instead, notes = f"ipexctl run {translation.format_words()}", tuple(map(str, translation.notes))
         except (UsageError, ValueError) as error:
             instead = f"ipexctl run (not translated: {str(error).splitlines()[0]})"
-        name = re.sub(r"^(\w+=\S+ +)+", "", line).split()[0]
-        new = MigrationRule(name, "word", name, "", "", "", "ipexctl/data/launchers.toml")
-        rule = next((rule for rule in known if rule.kind == "word" and rule.name in line.split()), new)
-        yield number, rule.name, replace(rule, instead=instead)
+        new = MigrationRule(launch.name, "word", launch.name, "", "", "", "ipexctl/data/launchers.toml")
+        rule = next((rule for rule in known if rule.kind == "word" and rule.name == launch.name), new)
+        yield launch.line, rule.name, replace(rule, instead=instead, notes=notes)
 
 
 def _is_variable(text: str, name: str) -> bool:

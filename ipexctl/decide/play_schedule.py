@@ -12,9 +12,9 @@ from ipexctl.model.text import printable
 def select_steps(
     play: Play, *, tags: Collection[str] = (), skip_tags: Collection[str] = (), start_at: str | None = None
 ) -> tuple[Step, ...]:
-    """The steps that are to be done: from ``start_at`` (a name, or an action) on, with one of ``tags`` and none of
-    ``skip_tags``; several of them may stand in one word, with commas, as Ansible takes them. Raises `UsageError` for a
-    name or a tag that no step has, and when nothing is left."""
+    """Returns the steps that are to be done: from ``start_at`` (a name, or an action) on, with one of ``tags`` and none
+    of ``skip_tags``; several of them may stand in one word, with commas, as Ansible takes them. Raises `UsageError` for
+    a name or a tag that no step has, and when nothing is left."""
     tags, skip_tags = _split_words(tags), _split_words(skip_tags)
     source = printable(play.source, 300)
     known = {tag for step in play.steps for tag in step.tags}

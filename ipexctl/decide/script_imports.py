@@ -30,7 +30,7 @@ class ImportTable(Record):
 
 
 def parse_script(text: str) -> ast.Module:
-    """The script; an empty one where it is not Python of today."""
+    """Returns the script; an empty one where it is not Python of today."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -38,10 +38,12 @@ def parse_script(text: str) -> ast.Module:
 
 
 def list_module_names(node: ast.AST) -> list[str]:
-    """The first names of the modules that an import statement loads; none of another node."""
+    """Returns the first names of the modules that an import statement loads; none of another node."""
     if isinstance(node, ast.ImportFrom):
         return [node.module.partition(".")[0]] if node.module and not node.level else []
-    return [alias.name.partition(".")[0] for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    return []
 
 
 def find_doubtful_imports(
@@ -79,8 +81,8 @@ def _walk_unconditional(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 def describe_missing_modules(
     lines: Mapping[str, int], script: str, table: ImportTable, install: str, ipex: bool
 ) -> tuple[Note, ...]:
-    """A note about modules (name → line) that the environment's interpreter does not find, with the command that brings
-    them; ``install`` is its beginning, ``ipex``: the packages must know IPEX."""
+    """Returns a note about modules (name → line) that the environment's interpreter does not find, with the command
+    that brings them; ``install`` is its beginning, ``ipex``: the packages must know IPEX."""
     words, unknown = [install], [name for name in lines if name not in {*table.options, *table.distributions}]
     for name in lines:
         package = table.distributions.get(name, "PACKAGE")

@@ -3,22 +3,20 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?^-]*")
 
 
 class Command(Record):
-    """What is to be executed on one host, in a POSIX shell without startup files.
-
-    ``script`` is POSIX sh with ``argv`` as its name and parameters: a program of its own, or, ``inline``, executed by
-    the shell that reads it or a fork of that one, which saves a program, but has not its own ``$$`` and ``$0``.
-    ``late_input`` bytes of input are not known yet: `Link.run` gets them while the command runs, in place of ``stdin``.
-    ``env`` ends up in the argument list of the remote shell: never a secret (those travel through ``stdin``).
-    ``timeout`` in seconds bounds the whole command; ``cap`` in bytes bounds each of its two outputs. ``brief``: short,
-    and nothing that it leaves behind writes to its outputs; such commands share a shell and save a login each."""
+    """What is to be executed on one host, in a POSIX shell without startup files. ``script`` is POSIX sh with ``argv``
+    as its name and parameters: a program of its own, or, ``inline``, executed by the shell that reads it or a fork of
+    that one, which saves a program, but has not its own ``$$`` and ``$0``. ``late_input`` bytes of input are not known
+    yet: `Link.run` gets them while the command runs, in place of ``stdin``. ``env`` ends up in the argument list of the
+    remote shell: never a secret (those travel through ``stdin``). ``timeout`` in seconds bounds the whole command;
+    ``cap`` in bytes bounds each of its two outputs. ``brief``: short, and nothing that it leaves behind writes to its
+    outputs; such commands share a shell and save a login each."""
 
     argv: tuple[str, ...]
     script: str = ""
@@ -32,7 +30,7 @@ class Command(Record):
     brief: bool = False
 
     def format_line(self) -> str:
-        """What a POSIX shell turns back into exactly these words: a line, or an inline script."""
+        """Returns what a POSIX shell turns back into exactly these words: a line, or an inline script."""
         if self.inline and not (self.env or self.cwd):
             return f"set -- {_join(self.argv[1:])}\n{self.script}\n"
         words = _join(("/bin/sh", "-c", self.script, *self.argv) if self.script else self.argv)
@@ -71,6 +69,6 @@ class Completed(Record):
         return self.out.decode("utf-8", "replace")
 
     def get_tail(self, lines: int = 3) -> str:
-        """The last lines of its output (stderr, else stdout), for a message. Untrusted: show it escaped."""
+        """Returns the last lines of its output (stderr, else stdout), for a message. Untrusted: show it escaped."""
         output = (self.err if self.err.strip() else self.out).decode("utf-8", "replace").strip()
         return "\n".join(output.splitlines()[-lines:])

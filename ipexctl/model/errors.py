@@ -34,7 +34,7 @@ _ORDER = (Exit.RESIDUE, Exit.INTERNAL, Exit.HUP, Exit.INT, Exit.TERM, Exit.LOST,
 
 
 def choose_exit(codes: Sequence[Exit]) -> Exit:
-    """The one exit code that stands for several causes."""
+    """Returns the one exit code that stands for several causes."""
     return next((code for code in _ORDER if code in codes), Exit.OK)
 
 
@@ -56,9 +56,8 @@ class IpexctlError(Exception):
 
 
 class UsageError(IpexctlError):
-    """Input that is wrong or cannot be satisfied: one sentence, reasons one per line, at most one hint.
-
-    Raised before anything is contacted unless ``exit`` says otherwise. Callers that decide by it read ``code``."""
+    """Input that is wrong or cannot be satisfied: one sentence, reasons one per line, at most one hint. Raised before
+    anything is contacted unless ``exit`` says otherwise. Callers that decide by it read ``code``."""
 
     def __init__(
         self,

@@ -4,16 +4,15 @@ Events carry no time of their own: the loop stamps each as it passes it to the s
 is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Literal
 
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 from ipexctl.model.launch import PlannedLaunch
-from ipexctl.model.reports import LoadedLibrary, OutOfMemory
+from ipexctl.model.reports import LoadedLibrary, OutOfMemory, SeparateWorlds
 
 Stream = Literal["out", "err"]
 StepOutcome = Literal["ok", "changed", "skipped", "failed"]
@@ -104,7 +103,6 @@ class FindingReported(Event):
 
 class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
-
     ``title`` names the script; it is set for commands that read the run later, from its beginning (`attach`, `logs`).
     ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known;
     ``isas`` are the levels of the hosts' CPUs."""
@@ -129,9 +127,30 @@ class RankStage(Event):
     at: float = 0.0
 
 
+class RendezvousChanged(Event):
+    """A rank's script is about to look for the others, ``size`` in all (0: not known), elsewhere than was ``planned``,
+    an address. ``line`` ("/home/me/train.py:4") says so, "" where that was not found; ``at`` on the head's clock."""
+
+    rank: int
+    host: str
+    planned: str
+    address: str
+    port: str
+    size: int = 0
+    line: str = ""
+    at: float = 0.0
+
+
+class WorldsCompared(Event):
+    """Whether the ranks work together: ``separate`` says how they do not, and is None once they do after all. ``at`` is
+    on the head's clock."""
+
+    separate: SeparateWorlds | None
+    at: float = 0.0
+
+
 class Stalled(Event):
     """Ranks without progress for ``seconds``. ``states`` are the kernel's words for their processes (R, S, D, T).
-
     ``kind``: "all" no rank progresses, "some" these ranks do nothing while others progress, "stragglers" these run
     although others are done. ``ends``: the run is ended for it. ``at`` is on the head's clock, 0 where not known."""
 
@@ -206,11 +225,10 @@ class RankSample(Record):
 
 class HostSample(Event):
     """What a host of the run does, every few seconds. ``at`` is on the head's clock; ``seconds`` have passed since the
-    sample before, to which all counts refer. What a host does not let us read is None, 0 or left out.
-
-    ``cpu`` is in cores; ``memory``, of ``memory_total``, and ``swap`` are bytes in use, of the control group where that
-    limits the run; ``received`` and ``sent`` are bytes per interface that had traffic ("eth0"; "mlx5_0/1" is a port of
-    an RDMA device); ``read`` and ``written`` are bytes of the host's disks; ``mhz`` is the mean clock of its cores;
+    sample before, to which all counts refer. What a host does not let us read is None, 0 or left out. ``cpu`` is in
+    cores; ``memory``, of ``memory_total``, and ``swap`` are bytes in use, of the control group where that limits the
+    run; ``received`` and ``sent`` are bytes per interface that had traffic ("eth0"; "mlx5_0/1" is a port of an RDMA
+    device); ``read`` and ``written`` are bytes of the host's disks; ``mhz`` is the mean clock of its cores;
     ``throttled`` counts the times a core or package slowed down for its heat; ``celsius`` is the hottest sensor of a
     processor; ``joules`` the energy of all packages and their memory; ``pressure`` (PSI "cpu", "memory", "io") the
     share of the time, 0 to 1, in which some task waited for it."""
@@ -236,18 +254,6 @@ class HostSample(Event):
     ranks: tuple[RankSample, ...] = ()
 
 
-class FiguresRead(Event):
-    """New points of one figure that a script wrote into a file: ``source`` is the file below the working directory,
-    ``name`` the figure as it is called in it. ``rank`` is -1 where the file does not tell. A point is (step, value);
-    the value is None where it is not a finite number (a loss that became NaN)."""
-
-    host: str
-    rank: int
-    source: str
-    name: str
-    points: tuple[tuple[int, float | None], ...]
-
-
 class LauncherOutput(Event):
     """A line of mpirun itself, belonging to no rank."""
 
@@ -256,10 +262,10 @@ class LauncherOutput(Event):
 
 
 class RankEnded(Event):
-    """How a rank ended. ``status`` 0–255 or None when it died by ``signal`` (a number, 0 for none).
-
-    ``cause``: "" it ended by itself, "stopped" it was ended by us, "lost" nobody saw its end.
-    ``error`` is the exception's last line, ``traceback`` the whole text of it, both as the rank wrote them."""
+    """How a rank ended. ``status`` 0–255 or None when it died by ``signal`` (a number, 0 for none), or called MPI_Abort
+    with the code ``abort``. ``cause``: "" it ended by itself, "stopped" it was ended by us, "lost" its end was not
+    observed. ``error`` is the exception's last line, ``traceback`` the whole text of it, both as the rank wrote
+    them."""
 
     rank: int
     host: str
@@ -275,6 +281,7 @@ class RankEnded(Event):
     oom: OutOfMemory | None = None
     where: str = ""  # the line of its script shortly before it was killed for lack of memory
     line: str = ""  # of its script, in which it failed: "train.py:41"
+    abort: int | None = None
 
 
 class RunEnded(Event):
@@ -302,9 +309,8 @@ class CleanupChecked(Event):
 
 
 class FailuresIgnored(Event):
-    """What failed since the last `Started` is not held against the command: the playbook says ``ignore_errors``.
-
-    Hosts out of reach, and what could not be removed or stored, are not excused by it."""
+    """What failed since the last `Started` is not held against the command: the playbook says ``ignore_errors``. Hosts
+    out of reach, and what could not be removed or stored, are not excused by it."""
 
     step: str
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from ipexctl.model.json_values import UNWRITTEN, Record, TextForm
+from ipexctl.model.json_values import UNWRITTEN, JsonForm, Record, field
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import InstallMarker
 
@@ -29,9 +28,14 @@ def _parse_cpu_list(text: str) -> tuple[int, ...]:
     return tuple(cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1))
 
 
-Cpus = Annotated[tuple[int, ...], TextForm(format_cpus, _parse_cpu_list)]
-Words = Annotated[frozenset[str], TextForm(lambda words: " ".join(sorted(words)), lambda text: frozenset(text.split()))]
-Reason = Annotated[Note, TextForm(lambda note: note.text, lambda text: Note("", text))]
+if TYPE_CHECKING:
+    Cpus = tuple[int, ...]
+    Words = frozenset[str]
+    Reason = Note
+else:
+    Cpus = JsonForm("Cpus", (tuple,), _parse_cpu_list, format_cpus)
+    Words = JsonForm("Words", (frozenset,), lambda text: frozenset(text.split()), lambda words: " ".join(sorted(words)))
+    Reason = JsonForm("Reason", (Note,), lambda text: Note("", text), lambda note: note.text)
 
 
 class NumaNode(Record):
@@ -156,8 +160,9 @@ class Facts(Record):
     installed: Installed | None = None
     mpi: tuple[str, ...] = ()  # "path: first line of its version" of every mpirun on PATH
     allocators: Mapping[str, str] = field(default_factory=dict)  # tcmalloc jemalloc iomp5 → path
-    tools: Mapping[str, str] = field(default_factory=dict)  # rsync tar python3 … → path
+    tools: Mapping[str, str] = field(default_factory=dict)  # tar python3 … → path
     scheduler: str | None = None
+    accelerators: tuple[str, ...] = ()  # device files through which torch reaches one
     disks: tuple[Disk, ...] = ()
     silicon: str | None = None  # the ISA level of the microarchitecture, whatever hides it
     container: str | None = None  # "docker", "lxc" … where the traces say so

@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 def group_pairs(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The second items of pairs by their first ones, both in order of first appearance."""
+    """Returns the second items of pairs by their first ones, both in order of first appearance."""
     groups: dict[K, list[V]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)

@@ -18,32 +18,30 @@ class HarmlessMessage(Record):
     code: str
     pattern: re.Pattern[str]
     words: Sequence[str]
-    message: Sequence[str]
     why: str
-    source: Sequence[str]
 
 
 def parse_harmless(text: str) -> Mapping[str, HarmlessMessage]:
-    """The entries of a catalogue by code. Of the program's own table: a malformed one is a bug."""
+    """Returns the entries of a catalogue by code. Of the program's own table: a malformed one is a bug."""
     items = parse_toml(text).items()
     return {code: HarmlessMessage(code, **{**item, "pattern": re.compile(item["pattern"])}) for code, item in items}
 
 
 @cache
 def read_harmless() -> Mapping[str, HarmlessMessage]:
-    """The catalogue of this version."""
+    """Returns the catalogue of this version."""
     return parse_harmless(read_data("harmless.toml"))
 
 
 @cache
 def _compile_words() -> re.Pattern[str]:
-    """The words of all entries. A page has tens of thousands of lines, nearly all without any: this search takes a
-    fifth of the time of all patterns, or less."""
+    """Returns the words of all entries. A page has tens of thousands of lines, nearly all without any: this search
+    takes a fifth of the time of all patterns, or less."""
     return re.compile("|".join(re.escape(word) for entry in read_harmless().values() for word in entry.words))
 
 
 def find_harmless(line: str) -> str | None:
-    """The code of the known harmless message of which this line is a part; None of any other line."""
+    """Returns the code of the known harmless message of which this line is a part; None of any other line."""
     line = line[:LIMIT]
     if _compile_words().search(line) is None:
         return None

@@ -16,7 +16,6 @@ Text = TypeVar("Text", bound=str | None)
 
 class Hint(str):
     """A text whose last line is the command of ipexctl that is advised; ``words`` are its words, without ``ipexctl``.
-
     Wherever a text is shown or saved it is one; `complete_hint` is for the few places that know the user's options."""
 
     words: tuple[str, ...]
@@ -40,14 +39,13 @@ def _fill_word(word: str, values: dict[str, str]) -> str:
 
 
 def advise(*words: str, text: str = "") -> Hint:
-    """The hint to type ``ipexctl`` and these words, after a text that ends with a colon."""
+    """Returns the hint to type ``ipexctl`` and these words, after a text that ends with a colon."""
     return Hint(words, text)
 
 
 def complete_hint(text: Text, place: Sequence[str]) -> Text:
-    """A hint whose command has these options (names and values in turn), if it takes them and does not have them yet.
-
-    Of those that name hosts it gets all or none. Any other text stays as it is."""
+    """Returns a hint whose command has these options (names and values in turn), if it takes them and does not have
+    them yet. Of those that name hosts it gets all or none. Any other text stays as it is."""
     if not isinstance(text, Hint):
         return text
     verb, *arguments = text.words

@@ -1,17 +1,15 @@
 """Hosts as the user wrote them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 
 from ipexctl.model.errors import Origin
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 
 
 class Host(Record):
-    """A machine that can be reached over SSH.
-
-    ``name`` is what the user calls it and is unique in an inventory; ``address`` is what is connected to
-    (a name, an IPv4 or an IPv6 address without brackets). ``None``: not given, SSH configuration decides."""
+    """A machine that can be reached over SSH. ``name`` is what the user calls it and is unique in an inventory;
+    ``address`` is what is connected to (a name, an IPv4 or an IPv6 address without brackets). ``None``: not given, SSH
+    configuration decides."""
 
     name: str
     address: str
@@ -36,8 +34,8 @@ class Inventory(Record):
 
     hosts: tuple[Host, ...]
     source: str = ""  # the file, or "--hosts"
-    limit: str = field(default="", compare=False)  # --limit, as it chose these from the source
-    warnings: tuple[str, ...] = field(default=(), compare=False)  # of reading it; a verb says them first
+    limit: str = ""  # --limit, as it chose these from the source
+    warnings: tuple[str, ...] = ()  # of reading it; a verb says them first
 
     def __iter__(self) -> Iterator[Host]:
         return iter(self.hosts)

@@ -2,11 +2,10 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import TypeVar
 
 from ipexctl.model.facts import Cpus, format_cpus
-from ipexctl.model.json_values import JsonRecord, Record, select_attributes
+from ipexctl.model.json_values import JsonRecord, Record, field, select_attributes
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import Dialect
 from ipexctl.model.text import pluralize, printable
@@ -38,9 +37,8 @@ class PlannedVariable(JsonRecord):
 
 
 class RankPlacement(Record):
-    """One rank: its host, its number there, the logical CPUs it computes on and those of its collectives.
-
-    ``nodes`` are the NUMA nodes of those CPUs, ``env`` is what only this rank sees."""
+    """One rank: its host, its number there, the logical CPUs it computes on and those of its collectives. ``nodes`` are
+    the NUMA nodes of those CPUs, ``env`` is what only this rank sees."""
 
     rank: int
     host: str
@@ -136,10 +134,8 @@ class Running(Record):
 
 class Launch(Record):
     """Everything that starting a run needs. ``argv`` are the words of the script on every rank; ``mpiexec`` those of
-    the launcher on the head; ``port`` 0 means: a free one, found on the head just before the start.
-
-    ``framed``: the launcher cannot tag what ranks write, so their wrappers frame it. ``membind``: each rank's memory is
-    bound to its NUMA nodes."""
+    the launcher on the head; ``port`` 0 means: a free one, found on the head just before the start. ``membind``: each
+    rank's memory is bound to its NUMA nodes."""
 
     run: str
     title: str
@@ -151,8 +147,8 @@ class Launch(Record):
     port: int
     dialect: Dialect
     warnings: tuple[Note, ...] = ()
+    mpi_version: str = ""
     launcher: str = ""  # its name and version
-    framed: bool = False
     membind: bool = False
     files: Mapping[str, str] = field(default_factory=dict)  # what the launcher reads on the head: name → text
     backend_reason: str = ""
@@ -185,7 +181,7 @@ class Launch(Record):
         return sum(len(node.ranks) for node in self.nodes)
 
     def public(self) -> PlannedLaunch:
-        """What ``--json`` prints of it; secrets are left out."""
+        """Returns what ``--json`` prints of it; secrets are left out."""
         return PlannedLaunch(
             **select_attributes(self, "run", "size", "backend", "backend_reason", "launcher", "mpiexec", "mpiexec_env"),
             **select_attributes(self, "files", "argv"),
@@ -197,7 +193,7 @@ class Launch(Record):
         )
 
     def __str__(self) -> str:
-        """The dry run: rank map, launcher line, environment per host with the source of each value."""
+        """Returns the dry run: rank map, launcher line, environment per host with the source of each value."""
         return "\n".join(printable(line, len(line)) for line in _format_launch(self))
 
 
@@ -213,7 +209,8 @@ def _make_planned_host(node: NodePlan) -> PlannedHost:
 def _format_launch(launch: Launch) -> list[str]:
     hosts, ranks = pluralize(len(launch.nodes), "host"), pluralize(launch.size, "rank")
     lines = [f"{launch.title}: {ranks} on {hosts}, backend {launch.backend}, {launch.launcher or 'mpirun'}"]
-    lines += [f"backend {launch.backend}: {launch.backend_reason}"] if launch.backend_reason else []
+    if launch.backend_reason:
+        lines.append(f"backend {launch.backend}: {launch.backend_reason}")
     lines += [""]
     nodes = {node.host: node for node in launch.nodes}
     lines += _format_table(
@@ -245,18 +242,23 @@ def _format_launch(launch: Launch) -> list[str]:
         lines += ["", f"on {node.host}: in {node.workdir}, over {node.interface} ({node.reason.text})"]
         lines += [f"  {name}={setting}" for name, setting in sorted(node.env.items()) if (name, setting) not in common]
         lines += [f"  before all libraries: {library}" for library in node.preload if library not in preloads]
-    port = f"MASTER_PORT={launch.port}" if launch.port else "MASTER_PORT=(one that is free on the head at the start)"
+    port = "MASTER_PORT=(one that is free on the head at the start)"
+    if launch.port:
+        port = f"MASTER_PORT={launch.port}"
     if launch.independent:
         identity = f"IPEXCTL_INSTANCE, 0 to {launch.size - 1}; no RANK, WORLD_SIZE, MASTER_ADDR"
         lines += ["", f"each instance its own: {identity}"]
     else:
-        lines += ["", f"each rank its own: RANK, LOCAL_RANK; WORLD_SIZE={launch.size}, LOCAL_WORLD_SIZE; {port}"]
+        size = f"WORLD_SIZE={launch.size}, LOCAL_WORLD_SIZE"
+        lines += ["", f"each rank its own: RANK and ROLE_RANK, LOCAL_RANK; {size}; {port}"]
     of_ranks = [[f"{name}={value}" for name, value in sorted(place.env.items())] for place in launch.places]
     same = _find_common_items(of_ranks)
-    lines += [f"  {text}" for text in of_ranks[0] if text in same] if of_ranks else []
+    if of_ranks:
+        lines += [f"  {text}" for text in of_ranks[0] if text in same]
     for place, own in zip(launch.places, of_ranks, strict=True):
         differing = [text for text in own if text not in same]
-        lines += [f"  rank {place.rank}: {' '.join(differing)}"] if differing else []
+        if differing:
+            lines.append(f"  rank {place.rank}: {' '.join(differing)}")
     if launch.membind:
         lines.append("  its memory only on its NUMA nodes (--membind)")
     return lines + [f"warning: {warning}" for warning in launch.warnings]

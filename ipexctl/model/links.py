@@ -12,7 +12,6 @@ from ipexctl.model.json_values import Record
 
 class Channel(Protocol):
     """A running remote command. Iterating yields (stream, bytes) as they arrive, whatever the pieces, until the end.
-
     ``read`` gives what has come, [] when nothing came within ``timeout`` seconds, None when both outputs have ended.
     ``write`` blocks until the bytes are taken; ``close`` ends our side (it does not end the remote process)."""
 
@@ -26,7 +25,7 @@ class Channel(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-class Talk(Record):
+class CommandIO(Record):
     """``on_output`` gets each piece of a command's standard output as it comes; ``get_input`` is called once the
     command is being started, and returns its `Command.late_input` bytes when they are known."""
 
@@ -34,7 +33,7 @@ class Talk(Record):
     get_input: Callable[[], bytes] | None = None
 
 
-NO_TALK = Talk()
+NO_COMMAND_IO = CommandIO()
 
 
 class Link(Protocol):
@@ -46,11 +45,9 @@ class Link(Protocol):
     def notes(self) -> tuple[str, ...]:
         """Messages to the user on how the host was reached ("new host key recorded"), each shown once."""
 
-    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
+    def run(self, command: Command, command_io: CommandIO = NO_COMMAND_IO) -> Completed:
         """Executes and waits. A non-zero status is a value. Raises `LinkError` (lost link, timeout); after a timeout
-        the remote process is stopped, or the failure names it.
-
-        ``talk`` gives input to the command, and receives its output, before it ends."""
+        the remote process is stopped, or the failure names it. ``command_io`` is used while the command runs."""
 
     def stream(self, command: Command) -> "Channel":
         """Starts and returns at once; ``command.stdin`` is written first and the input stays open."""
@@ -62,7 +59,7 @@ class Opener(Protocol):
     """Opens links: one connection a host, kept for the whole command."""
 
     def open(self, host: Host) -> Link:
-        """The host's link, connecting on first use. Raises `LinkError` within the connect timeout."""
+        """Returns the host's link, connecting on first use. Raises `LinkError` within the connect timeout."""
 
     def open_ahead(self, hosts: Iterable[Host]) -> None:
         """Begins to connect hosts that will be opened soon, and returns at once. What fails of a host is raised when it

@@ -18,7 +18,8 @@ def fold_names(names: Iterable[str], most: int = 6) -> str:
         head, digits, tail = split.get(name, (name, "", ""))
         width = len(digits) if (head, tail) in padded else 0
         members = groups.setdefault((head, tail, width), [])
-        members += [int(digits)] if digits else []
+        if digits:
+            members.append(int(digits))
     shown = [_format_range(key, numbers) for key, numbers in list(groups.items())[:most]]
     left = sum(max(len(numbers), 1) for numbers in list(groups.values())[most:])
     return ", ".join(shown) + (f" and {left} more" if left else "")

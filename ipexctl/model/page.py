@@ -5,15 +5,15 @@ Times of a run are seconds since its first start, on the controller's clock."""
 from collections.abc import Mapping
 from typing import Literal
 
-from ipexctl.model.answers.doctor import DoctorAnswer, LinkSpeed, SpeedCheck
+from ipexctl.model.answers.doctor import LinkSpeed, SpeedCheck
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonRecord, Record
 from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.profile import Profile
-from ipexctl.model.reports import CommandReport, RankState
+from ipexctl.model.reports import CommandReport, RankResult
+from ipexctl.model.run_state import Points
 
-Points = tuple[tuple[float, float], ...]  # (seconds, value), in order of time
 SpanKind = Literal[
     "start", "python", "torch", "rendezvous", "running", "wait", "stall", "odd", "straggles", "collective"
 ]
@@ -43,7 +43,7 @@ class RankRow(Record):
 
     rank: int
     host: str
-    state: RankState
+    state: RankResult
     spans: tuple[Span, ...]
     marks: tuple[Mark, ...]
     pace: float | None = None  # the median, in steps a second
@@ -60,15 +60,14 @@ class Curve(Record):
 
 
 class Figure(Record):
-    """One chart. ``by`` says what its curves are; the horizontal axis is time, or steps where ``steps``. ``zero``: its
-    vertical axis begins at 0, as that of amounts."""
+    """One chart over time. ``by`` says what its curves are. ``zero``: its vertical axis begins at 0, as that of
+    amounts."""
 
     key: str
     title: str
     unit: str
     by: Literal["rank", "host", "run"]
     curves: tuple[Curve, ...]
-    steps: bool = False
     zero: bool = False
 
 
@@ -81,7 +80,7 @@ class LogLine(Record):
     harmless: str = ""
 
 
-class RankLog(Record):
+class LogExcerpt(Record):
     """The lines of a rank: its first and its last ones where they are too many. ``omitted`` counts the bytes left out
     between them, before the line with the index ``gap``."""
 
@@ -112,22 +111,6 @@ class DoctorRecord(JsonRecord):
     speed_at: float = 0.0
 
 
-class Difference(Record):
-    """What hosts, or runs, do not have in common: ``values`` maps each value to those that have it, the commonest
-    first."""
-
-    name: str
-    values: tuple[tuple[str, tuple[str, ...]], ...]
-
-
-class ClusterPage(Record):
-    """Everything that the page of doctor shows; ``at`` in Unix seconds."""
-
-    at: float
-    answer: DoctorAnswer
-    differences: tuple[Difference, ...]
-
-
 class RunPage(Record):
     """Everything that the page of a run shows. ``length`` is that of its time axis; ``live``: the run goes on;
     ``watched_from``: lines of before were read at that moment; ``former``: the runs before it in the same record, with
@@ -145,7 +128,7 @@ class RunPage(Record):
     rows: tuple[RankRow, ...]
     hosts: tuple[HostPart, ...]
     figures: tuple[Figure, ...]
-    logs: tuple[RankLog, ...]
+    logs: tuple[LogExcerpt, ...]
     launcher: tuple[LogLine, ...]
     plan: str
     launch: PlannedLaunch | None

@@ -1,6 +1,7 @@
 """What a playbook asks for: one schema of its own keys and of those of its steps; the tasks are in `tasks`."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -9,6 +10,7 @@ from ipexctl.model.errors import Origin
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.tasks import Task
+from ipexctl.model.text import printable
 
 TOGETHER = frozenset({"run", "bench"})
 """Actions whose hosts work together, so that none can be missing."""
@@ -46,7 +48,9 @@ def _require_percentage(value: Any) -> Any:
 
 
 def _wrap_in_tuple(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else () if value is None else (value,)
+    if isinstance(value, list | tuple):
+        return value
+    return () if value is None else (value,)
 
 
 Name = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -73,7 +77,6 @@ class PlayKeys(FailurePolicy):
 
 class StepKeys(FailurePolicy):
     """The keys beside a step's action. ``when`` "" is always; of ``serial`` the last size repeats, () is all at once.
-
     Without ``max_fail_percentage`` there is no limit, but for actions whose hosts work `TOGETHER`."""
 
     name: str = Field("", description="a title; --start-at begins there")
@@ -94,6 +97,11 @@ class Step(StepKeys):
     action: str
     task: Task
     origin: Origin | None = None
+    places: Mapping[str, Origin] = {}  # of the values of its task, by key
+
+    def locate(self, key: str) -> str:
+        """Where the value of a key of its task was written, for a message; the step itself where it has none."""
+        return printable(str(self.places.get(key, self.origin)), 300)
 
     @property
     def title(self) -> str:
@@ -120,6 +128,7 @@ class Play(BaseModel):
     steps: tuple[Step, ...]
     name: str = ""
     hostfile: str | None = None
+    hosts_origin: Origin | None = None
     inventory: Inventory | None = None
     variables: frozenset[str] = frozenset()  # that it sets or uses
     uses: tuple[LocalUse, ...] = ()

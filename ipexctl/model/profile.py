@@ -1,15 +1,13 @@
 """The profile of a run: where the profiled steps of all ranks spent their time. Times are in seconds."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Literal
 
-from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.json_values import JsonRecord, field
 
 
 class ProfiledRank(JsonRecord):
     """A rank's part. ``seconds`` is the time of its ``steps``, ``collectives`` that in collectives, waiting included.
-
     ``waiting`` sums, over the collectives that all ranks took part in, the time from this rank's start to that of the
     last rank; ``awaited`` the time by which this rank was later than the last but one."""
 
@@ -76,11 +74,10 @@ class KernelTime(JsonRecord):
 
 
 class Profile(JsonRecord):
-    """The profile of the steps ``first`` to ``last``; the merged trace lies beside it.
-
-    ``clock``: how the hosts' clocks became one: "run" by what the run measured, within ``clock_error`` seconds,
-    "collectives" by the ends of collectives, which are up to ``clock_error`` apart, "hosts" not at all, "same" there is
-    one host. ``waits`` are the longest of each rank, in order of time."""
+    """The profile of the steps ``first`` to ``last``; the merged trace lies beside it. ``clock``: how the hosts' clocks
+    became one: "run" by what the run measured, within ``clock_error`` seconds, "collectives" by the ends of
+    collectives, which are up to ``clock_error`` apart, "hosts" not at all, "same" there is one host. ``waits`` are the
+    longest of each rank, in order of time."""
 
     run: str
     first: int

@@ -10,7 +10,7 @@ from ipexctl.model.findings import Diagnosis, Finding
 from ipexctl.model.json_values import UNWRITTEN, JsonRecord, Record
 from ipexctl.model.text import format_size
 
-RankState = Literal["running", "ok", "failed", "stopped", "lost"]
+RankResult = Literal["running", "ok", "failed", "stopped", "lost"]
 
 
 class HostStep(JsonRecord):
@@ -63,7 +63,7 @@ class RankOutcome(Record):
 
     rank: int
     host: str
-    state: RankState
+    state: RankResult
     stage: str = ""
     status: int | None = None
     signal: int = 0
@@ -77,6 +77,17 @@ class RankOutcome(Record):
     oom: OutOfMemory | None = None
     libraries: tuple[LoadedLibrary, ...] = ()
     where: str = ""  # the line of its script shortly before it was killed for lack of memory
+    abort: int | None = None  # the error code with which it called MPI_Abort
+
+
+class SeparateWorlds(JsonRecord):
+    """Ranks that were started together and work apart: ``worlds`` maps a size to how many worlds of it there are.
+    ``code`` is "never-met"; ``causes`` are sentences: those that were found, else the usual ones."""
+
+    code: str
+    worlds: Mapping[str, int]
+    text: str
+    causes: tuple[str, ...]
 
 
 class Cleanup(JsonRecord):
@@ -90,8 +101,9 @@ class Cleanup(JsonRecord):
 
 class RunOutcome(Cleanup):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
-    ``followers`` failed after it, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had
-    stalled and made no progress again, ``suspects`` those of them that the others waited for."""
+    ``followers`` failed too, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had
+    stalled and made no progress again, ``suspects`` those of them that the others waited for; ``separate`` is set
+    where the ranks did not work together."""
 
     run: str
     head: str
@@ -106,6 +118,7 @@ class RunOutcome(Cleanup):
     stopped: tuple[int, ...]
     stall: tuple[str, ...] | None = None
     suspects: tuple[int, ...] = ()
+    separate: SeparateWorlds | None = None
 
 
 class LostOutput(JsonRecord):

@@ -4,12 +4,12 @@ from ipexctl.model.json_values import Record
 
 
 class FigureRow(Record):
-    """``time`` in Unix seconds: the controller's for what a rank printed, the host's own for a sample, None for a point
-    of a file. ``rank`` is None for a whole host. ``origin`` is "out", "err", "sample" or the file it was read from.
-    ``step`` is the last that the rank reported, None where there is none. ``value`` may be NaN or infinite."""
+    """``time`` in Unix seconds: the controller's for what a rank printed, the host's own for a sample. ``rank`` is
+    None for a whole host. ``origin`` is "out", "err" or "sample". ``step`` is the last that the rank reported, None
+    where there is none. ``value`` may be NaN or infinite."""
 
     run: str
-    time: float | None
+    time: float
     host: str
     rank: int | None
     origin: str

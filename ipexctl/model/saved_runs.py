@@ -5,4 +5,4 @@ from typing import Literal
 RunResult = Literal[
     "ok", "failed", "lost", "stopped", "limit", "interrupted", "detached", "running", "unfinished"
 ]  # "detached": it was left while it went on, "unfinished": its record has no end
-ExportFormat = Literal["csv", "parquet", "tensorboard", "prometheus"]
+ExportFormat = Literal["csv", "json"]

@@ -32,4 +32,6 @@ def describe_error(error: "ErrorDetails") -> str:
         return _TEXTS[kind]
     if text.startswith("Input should be"):
         return text.replace("Input should be", "must be", 1)
-    return text if text != message else f"is wrong: {message}" if kind else message
+    if text != message:
+        return text
+    return f"is wrong: {message}" if kind else message

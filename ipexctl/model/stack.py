@@ -1,16 +1,16 @@
 """What can be installed: releases of the version table, the user's constraints, and the stack that was chosen."""
 
 from collections.abc import Mapping
-from dataclasses import field
-from typing import Literal
+from typing import Literal, get_args
 
-from ipexctl.model.json_values import JsonRecord, Record, read_record
+from ipexctl.model.json_values import JsonRecord, Record, field, parse_json
 from ipexctl.model.notes import Note
 
 Track = Literal["ipex", "native"]
-MpiKind = Literal["binding", "ipex", "impi-rt", "system"]
-Dialect = Literal["impi", "mpich", "openmpi"]
-MPI_NAMES: Mapping[Dialect, str] = {"impi": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
+MpiWheel = Literal["impi-rt", "mpich", "openmpi"]  # a package of the index with an MPI
+MpiKind = Literal["binding", "ipex", MpiWheel, "system"]
+Dialect = Literal["impi", "mpich", "openmpi"]  # `decide.launch.dialects` has all else of each
+DIALECT_CHOICES = "|".join(get_args(Dialect))  # for help, and for patterns
 
 
 class Index(Record):
@@ -32,12 +32,11 @@ class BindingOffer(Record):
 
 
 class StackRelease(Record):
-    """One release of the table: versions that match, and what they require of a host.
-
-    ``pythons`` are the interpreters ("3.11") with wheels of all of it; ``torch_pythons`` those of torch alone.
-    ``isa`` is the lowest level IPEX starts on; ``glibc`` and ``glibcxx`` are minimum versions, empty for none.
-    ``ipex_mpi``/``binding_mpi`` are the versions of Intel MPI inside those wheels, empty for none.
-    ``unconfirmed`` names the members ("ipex", "oneccl") that no Intel source lists for this torch."""
+    """One release of the table: versions that match, and what they require of a host. ``pythons`` are the interpreters
+    ("3.11") with wheels of all of it; ``torch_pythons`` those of torch alone. ``isa`` is the lowest level IPEX starts
+    on; ``glibc`` and ``glibcxx`` are minimum versions, empty for none. ``ipex_mpi``/``binding_mpi`` are the versions of
+    Intel MPI inside those wheels, empty for none. ``unconfirmed`` names the members ("ipex", "oneccl") that no Intel
+    source lists for this torch."""
 
     torch: str
     ipex: str = ""
@@ -84,16 +83,17 @@ class StackRequest(Record):
 
 
 class MpiLauncher(Record):
-    """An mpirun on a host: its dialect, its absolute path, its version, and where its libfabric's providers lie (Intel
-    MPI only, else empty)."""
+    """An mpirun on a host: its dialect with its name for people, its absolute path, its version, and where its
+    libfabric's providers lie (Intel MPI only, else empty)."""
 
     dialect: Dialect
+    title: str
     program: str
     version: str
     providers: str = ""
 
     def __str__(self) -> str:
-        return f"{MPI_NAMES[self.dialect]} {self.version}".rstrip()
+        return f"{self.title} {self.version}".rstrip()
 
 
 class StackMpi(JsonRecord):
@@ -160,16 +160,15 @@ class InstallMarker(JsonRecord):
 
 
 def read_marker(text: str) -> InstallMarker | None:
-    """The marker of an environment from its file; None for anything else, also for that of another program."""
+    """Returns the marker of an environment from its file; None for anything else, also for that of another program."""
     try:
-        return read_record(InstallMarker, text)
+        return parse_json(InstallMarker, text)
     except ValueError:
         return None
 
 
 class Stack(Record):
     """One exact stack for these hosts. ``release`` has lost the members that are not installed (no binding with gloo).
-
     ``pins`` are requirements for an installer; ``interpreters`` maps each host to the Python there; ``notes`` explain
     the choice. ``launcher`` is the hosts' own MPI where one was named."""
 
@@ -188,7 +187,7 @@ class Stack(Record):
     @property
     def name(self) -> str:
         """``torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.11``."""
-        mpi = f" + impi-rt {self.mpi_version}" if self.mpi == "impi-rt" else ""
+        mpi = f" + {self.mpi} {self.mpi_version}" if self.mpi in get_args(MpiWheel) else ""
         mpi = f" + {self.launcher}" if self.launcher else mpi
         return f"{self.release.name}{mpi}, Python {self.python}"
 

@@ -15,7 +15,7 @@ _CONFIG = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 @cache
 def make_schema(model: type[Fields]) -> type[BaseModel]:
-    """The schema of a task or of flags; unknown keys are errors."""
+    """Returns the schema of a task or of flags; unknown keys are errors."""
     hints = get_type_hints(model)
     schemas: dict[str, Any] = {}
     for each in fields(model):

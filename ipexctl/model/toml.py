@@ -5,7 +5,7 @@ from typing import Any
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The top-level table of a document. Raises `ValueError`."""
+    """Returns the top-level table of a document. Raises `ValueError`."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -6,10 +6,9 @@ from typing import Literal
 from ipexctl.model.json_values import Record
 
 
-class Entry(Record):
-    """One thing in a tree. ``path`` is relative, with "/"; bytes that are not UTF-8 are surrogates.
-
-    ``stamp`` changes whenever the file does: (size, mtime in ns, ctime in ns, inode)."""
+class TreeEntry(Record):
+    """One thing in a tree. ``path`` is relative, with "/"; bytes that are not UTF-8 are surrogates. ``stamp`` changes
+    whenever the file does: (size, mtime in ns, ctime in ns, inode)."""
 
     path: str
     kind: Literal["f", "d", "l"]
@@ -24,12 +23,11 @@ class Entry(Record):
         return max(0, self.stamp[1] // 10**9)
 
 
-class Tree(Record):
-    """``origin`` names the source across machines and runs: ``laptop:/home/ada/project``.
-
-    ``skipped`` cannot be carried (sockets, pipes, devices). Entries are sorted by path, parents first."""
+class FileTree(Record):
+    """``origin`` names the source across machines and runs: ``laptop:/home/ada/project``. ``skipped`` cannot be carried
+    (sockets, pipes, devices). Entries are sorted by path, parents first."""
 
     root: Path
     origin: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TreeEntry, ...]
     skipped: tuple[str, ...] = ()

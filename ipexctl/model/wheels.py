@@ -4,25 +4,27 @@ import hashlib
 import posixpath
 import re
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from msgspec.structs import force_setattr
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from ipexctl.model.json_values import Record
+from ipexctl.model.stack import DIALECT_CHOICES
 from ipexctl.model.text import printable, strip_credentials
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{,250}\.whl")  # no separator, no character that needs an escape
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLATFORM = re.compile(r"any|(many)?linux\w*_x86_64")  # of the hosts
-_HOSTS_MPI = re.compile(r"(impi|mpich|openmpi) /[^\x00-\x1f\x7f]+")
+_HOSTS_MPI = re.compile(rf"({DIALECT_CHOICES}) /[^\x00-\x1f\x7f]+")
 
 
 def parse_wheel_name(text: str) -> tuple[NormalizedName, Version, frozenset[Tag]]:
-    """The package, the version and the tags in a wheel's file name. Raises `ValueError` for any other name, also for
-    one that would lead out of a directory."""
+    """Returns the package, the version and the tags in a wheel's file name. Raises `ValueError` for any other name,
+    also for one that would lead out of a directory."""
     if not _FILE_NAME.fullmatch(text):
         raise ValueError(f"{printable(text)!r} is not the file name of a wheel")
     name, version, _, tags = parse_wheel_filename(text)
@@ -31,9 +33,8 @@ def parse_wheel_name(text: str) -> tuple[NormalizedName, Version, frozenset[Tag]
 
 class Wheel(Record):
     """One file of a lock: which, from where (``https:``, ``http:`` or ``file:``), and what it must be. ``size`` 0: not
-    known.
-
-    Name and version are normalised, and those of the file name in the URL. Raises `ValueError` with what is wrong."""
+    known. Name and version are normalised, and those of the file name in the URL. Raises `ValueError` with what is
+    wrong."""
 
     name: str
     version: str
@@ -54,8 +55,9 @@ class Wheel(Record):
         except (ValueError, InvalidVersion) as error:
             what = printable(f"{self.name} {self.version}", 200) + " is not a wheel to trust"
             raise ValueError(f"{what}: {strip_credentials(printable(str(error), 300))}") from None
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "version", str(Version(self.version)))
+        record: Any = self
+        force_setattr(record, "name", name)
+        force_setattr(record, "version", str(Version(self.version)))
 
     @property
     def filename(self) -> str:
@@ -90,9 +92,8 @@ def _validate_url(url: str) -> None:
 class Lock(Record):
     """Exactly what is installed: one wheel a package. ``inputs`` is the hash of the question, ``id`` of the answer.
     ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that of the wheels.
-    ``requested``: the requirements beside the release.
-
-    Raises `ValueError` for values that are not of this form, and for wheels that do not fit ``python`` ("3.11")."""
+    ``requested``: the requirements beside the release. Raises `ValueError` for values that are not of this form, and
+    for wheels that do not fit ``python`` ("3.11")."""
 
     wheels: tuple[Wheel, ...]
     python: str
@@ -121,7 +122,8 @@ class Lock(Record):
     def id(self) -> str:
         """Names the environment: equal for equal files under an equal Python, on every host and at any time."""
         lines = [f"python {self.python}", *sorted(f"{w.name} {w.version} {w.sha256}" for w in self.wheels)]
-        lines += [f"mpi {self.mpi}"] if self.mpi else []
+        if self.mpi:
+            lines.append(f"mpi {self.mpi}")
         torch = self.packages.get("torch", "")
         digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:10]
         return f"torch{torch.replace('+', '-')}-{digest}" if torch else digest
@@ -137,7 +139,7 @@ class Lock(Record):
 
 
 def _list_supported_tags(python: str) -> set[tuple[str, str]]:
-    """The interpreters and ABIs that wheels for this CPython may name."""
+    """Returns the interpreters and ABIs that wheels for this CPython may name."""
     version, short = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
     tags = chain(cpython_tags(version, [short, f"{short}m"], ["any"]), compatible_tags(version, short, ["any"]))
     return {(tag.interpreter, tag.abi) for tag in tags}

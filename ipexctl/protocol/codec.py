@@ -7,7 +7,7 @@ from typing import Any, Dict, Generic, List, NamedTuple, Tuple, Type, TypeVar, U
 
 T = TypeVar("T")
 LONGEST = 4 << 20  # bytes of one message, record or frame, whoever sends it
-_EXACT = 1 << 53  # from here on a float is no longer the number it was, and no clock has it
+_EXACT_FLOAT_LIMIT = 1 << 53  # from here on a float is no longer the number it was, and no clock has it
 KIND = "kind"  # the key of each object that names its type: the class's name
 _resolve_hints = lru_cache(maxsize=None)(typing.get_type_hints)
 
@@ -17,7 +17,7 @@ class DamagedError(ValueError):
 
 
 def encode(value: "Any") -> "Any":
-    """The JSON form: named tuples become objects, keys become strings."""
+    """Returns the JSON form: named tuples become objects, keys become strings."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {name: encode(getattr(value, name)) for name in value._fields}
     if isinstance(value, dict):
@@ -26,14 +26,13 @@ def encode(value: "Any") -> "Any":
 
 
 def decode(kind: "Type[T]", value: "Any") -> "T":
-    """A value of ``kind`` from its JSON form. Unknown keys are ignored, missing ones take the type's defaults.
-
+    """Returns a value of ``kind`` from its JSON form. Unknown keys are ignored, missing ones take the type's defaults.
     Raises `DamagedError` where a value has another shape."""
     return typing.cast(T, _decode_value(kind, value))
 
 
 def load_object(data: bytes) -> "Dict[str, Any]":
-    """A JSON object. Raises `DamagedError` for anything else."""
+    """Returns a JSON object. Raises `DamagedError` for anything else."""
     try:
         value = json.loads(data.decode())
     except (ValueError, RecursionError):  # the latter for "[[[[…"
@@ -48,10 +47,10 @@ Unreadable = NamedTuple("Unreadable", [("kind", str), ("why", str)])
 
 
 class Kinds(Generic[T]):
-    """The named tuples of a ``Union``, each written with its class's name."""
+    """The named tuples of a ``Union``, or a single one, each written with its class's name."""
 
     def __init__(self, union: "Any") -> None:
-        self.types: "Dict[str, Any]" = {kind.__name__: kind for kind in union.__args__}
+        self.types: "Dict[str, Any]" = {kind.__name__: kind for kind in getattr(union, "__args__", (union,))}
 
     def write(self, value: "T") -> bytes:
         """JSON without a line's end."""
@@ -61,7 +60,7 @@ class Kinds(Generic[T]):
         return dict(encode(value), **{KIND: type(value).__name__})
 
     def read(self, data: bytes) -> "Union[T, Unreadable]":
-        """A value of one of the types, whatever the bytes are."""
+        """Returns a value of one of the types, whatever the bytes are."""
         try:
             return self.from_object(load_object(data))
         except DamagedError as error:
@@ -95,7 +94,7 @@ def _decode_value(kind: "Any", value: "Any") -> "Any":
     if hasattr(kind, "_fields") and isinstance(value, dict):
         return _decode_named_tuple(kind, value)
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if abs(value) < _EXACT:  # false for a value that is not a number
+        if abs(value) < _EXACT_FLOAT_LIMIT:  # false for a value that is not a number
             return float(value)
         raise DamagedError("%.80r is no such number" % value)
     if origin is None and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):

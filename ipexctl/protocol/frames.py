@@ -1,14 +1,11 @@
-"""Bytes on a stream: the frames in which a watcher passes a run's files on, and the tags of the ranks' output.
+"""Bytes on a stream: the frames in which a watcher passes a run's files on, and those of the ranks' output.
 
-Hydra writes a tag before every line of a rank and before every piece of one: ``\\x01NONCE:RANK\\x02``. Open MPI has no
-tag that a rank could not forge; under it the rank's wrapper writes frames: ``\\x01NONCE=RANK STREAM LENGTH\\x02``
-without the spaces, then LENGTH bytes. The nonce is the run's own. A script can learn it, so under Hydra the wrapper
-escapes what the script writes: then all ``\\x01`` are Hydra's. It also joins lines that it has at once: a tag, and two
-writes by mpirun, for each block instead of each line."""
+A rank's wrapper writes what its script writes in frames: ``\\x01NONCE=RANK STREAM LENGTH\\x02`` without the spaces,
+then LENGTH bytes. The nonce is the run's own. A script that knows it can forge nothing: a length tells what is its."""
 
 import re
 import struct
-from typing import NamedTuple, Optional, Pattern, Tuple
+from typing import Iterator, NamedTuple, Optional, Pattern, Tuple
 
 from ipexctl.protocol.codec import LONGEST, DamagedError
 
@@ -24,7 +21,7 @@ ONCE, NO_SAMPLES = "once", "no-samples"
 
 
 def get_missing_kind(kind: str) -> str:
-    """The kind of what stands for bytes that are gone: how many."""
+    """Returns the kind of what stands for bytes that are gone: how many."""
     return "missing-" + kind
 
 
@@ -37,7 +34,7 @@ class WatchFrame(NamedTuple):
 
 
 def pack_header(frame: "WatchFrame") -> bytes:
-    """What stands before the data of a frame."""
+    """Returns what stands before the data of a frame."""
     return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data))
 
 
@@ -46,8 +43,8 @@ def pack_frame(frame: "WatchFrame") -> bytes:
 
 
 def unpack_frame(data: bytes, at: int = 0) -> "Tuple[Optional[WatchFrame], int]":
-    """The frame that begins at a position and the position behind it; None and ``at`` of one that is not whole. Raises
-    `DamagedError` for one that is too long."""
+    """Returns the frame that begins at a position and the position behind it; None and ``at`` of one that is not whole.
+    Raises `DamagedError` for one that is too long."""
     begin = at + _HEADER.size
     if len(data) < begin:
         return None, at
@@ -60,86 +57,58 @@ def unpack_frame(data: bytes, at: int = 0) -> "Tuple[Optional[WatchFrame], int]"
     return WatchFrame(kind.decode("latin-1"), offset, data[begin:end]), end
 
 
-BLOCK = 1 << 14  # bytes of lines that are one line to Hydra, at most
-_ESCAPE = b"\x10"  # a data link escape, rare in text; then the digit of what it stands for
-_JOINT = b"\x11"  # stands for the end of a line inside a block
-
-
-def escape_output(data: bytes) -> bytes:
-    """What the wrapper passes on of what a script wrote: without ``\\x01``, in blocks of joined lines. Of each `BLOCK`
-    bytes the last end of a line stays one."""
-    data = data.replace(_ESCAPE, _ESCAPE + b"0").replace(b"\x01", _ESCAPE + b"1").replace(_JOINT, _ESCAPE + b"2")
-    blocks, at = [], 0
-    while at < len(data):
-        end = data.rfind(b"\n", at, at + BLOCK)
-        until = end if end >= 0 else at + BLOCK
-        blocks.append(data[at:until].replace(b"\n", _JOINT))
-        if end >= 0:
-            blocks.append(b"\n")
-        at = until + (end >= 0)
-    return b"".join(blocks)
-
-
-def unescape_output(data: bytes) -> "Tuple[bytes, bytes]":
-    """What was escaped, and the beginning of an escape whose end is still to come."""
-    data = data.replace(_JOINT, b"\n")
-    if _ESCAPE not in data:  # a search for two bytes costs a hundred times as much
-        return data, b""
-    end = len(data) - data.endswith(_ESCAPE)
-    whole = data[:end].replace(_ESCAPE + b"2", _JOINT).replace(_ESCAPE + b"1", b"\x01").replace(_ESCAPE + b"0", _ESCAPE)
-    return whole, data[end:]
+FRAME = 4096  # bytes of one, at most: PIPE_BUF, so that writers who share a pipe never cut each other's frames
 
 
 def build_opening(nonce: str) -> bytes:
-    """How each tag and each frame of the run begins."""
-    return b"\x01" + nonce.encode()
+    """Returns how each frame of the run begins."""
+    return b"\x01%s=" % nonce.encode()
 
 
-def build_hydra_pattern(nonce: str) -> str:
-    """Hydra's ``-prepend-pattern``; ``%r`` becomes the rank."""
-    return "\x01%s:%%r\x02" % nonce
+def build_head(nonce: str, rank: int) -> bytes:
+    """Returns a rank's frames up to their stream and length."""
+    return b"%s%d" % (build_opening(nonce), rank)
 
 
-def build_frame_opening(nonce: str) -> bytes:
-    return build_opening(nonce) + b"="
-
-
-def build_frame_head(nonce: str, rank: int) -> bytes:
-    """A rank's frames up to their stream and length."""
-    return b"%s%d" % (build_frame_opening(nonce), rank)
-
-
-def build_frame_tail(stream: str, length: int) -> bytes:
-    return b"%s%d\x02" % (stream.encode(), length)
-
-
-def build_tag(nonce: str, rank: int) -> bytes:
-    return b"%s:%d\x02" % (build_opening(nonce), rank)
-
-
-def compile_tag_pattern(nonce: str) -> "Pattern[bytes]":
-    """Group 1 is the rank."""
-    return re.compile(re.escape(build_opening(nonce)) + rb":(\d{1,12})\x02")
+def split_into_frames(head: bytes, stream: str, data: bytes) -> "Iterator[bytes]":
+    """Yields the frames of what a rank wrote; ``head`` is that of `build_head`."""
+    room = FRAME - len(head) - len("o4096\x02")
+    for at in range(0, len(data), room):
+        piece = data[at : at + room]
+        yield b"%s%s%d\x02%s" % (head, stream.encode(), len(piece), piece)
 
 
 def compile_frame_pattern(nonce: str) -> "Pattern[bytes]":
     """Groups: rank, stream, length."""
-    return re.compile(re.escape(build_opening(nonce)) + rb"=(\d{1,9})([oe])(\d{1,9})\x02")
+    return re.compile(re.escape(build_opening(nonce)) + rb"(\d{1,9})([oe])(\d{1,9})\x02")
 
 
-def compile_rank_pattern(nonce: str) -> "Pattern[bytes]":
-    """The rank of a tag or of a frame, which may still be cut off after its stream."""
-    return re.compile(re.escape(build_opening(nonce)) + rb"[:=](\d+)[\x02oe]")
+def find_frame_end(data: bytes, pattern: "Pattern[bytes]", least: int = 0) -> int:
+    """Where the first frame ends that reaches ``least``; without it, where the last whole frame ends. ``data`` begins
+    with a frame; what is none, which only a stranger can have written, counts with the frame before it."""
+    end = 0
+    header = pattern.search(data)
+    while header:
+        after = header.end() + int(header.group(3))
+        if after > len(data):
+            break
+        end = after
+        if 0 < least <= end:
+            break
+        header = pattern.match(data, end) or pattern.search(data, end)
+    return end
 
 
-def select_rank_output(data: bytes, nonce: str, rank: int) -> bytes:
-    """What of a piece of an output is of one rank; it may begin and end anywhere. Time is linear in the bytes."""
-    opening = re.escape(build_opening(nonce))
-    parts = re.split(opening + rb"(?::(\d{1,12})|=(\d{1,9})[oe]\d{1,9})\x02", data)
-    tags = zip(parts[1::3], parts[2::3], parts[3::3])
-    mine = [(tag, text) for tag, frame, text in tags if int(tag or frame) == rank]
-    text = b"".join(text for _, text in mine)
-    return unescape_output(text)[0] if any(tag for tag, _ in mine) else text  # frames have no escapes
+def select_rank_output(data: bytes, nonce: str, rank: int, stream: str) -> bytes:
+    """Returns what of a piece of the ranks' output one rank wrote to a stream; the piece may begin and end anywhere."""
+    pattern, parts = compile_frame_pattern(nonce), []
+    header = pattern.search(data)
+    while header:
+        end = header.end() + int(header.group(3))
+        if int(header.group(1)) == rank and header.group(2) == stream.encode():
+            parts.append(data[header.end() : end])
+        header = pattern.search(data, end)
+    return b"".join(parts)
 
 
-UNFINISHED = re.compile(rb":\d{0,12}|=\d{0,9}(?:[oe]\d{0,9})?")  # what may follow the opening before the rest arrives
+UNFINISHED = re.compile(rb"\d{0,9}(?:[oe]\d{0,9})?")  # what may follow the opening before the rest arrives

@@ -3,6 +3,7 @@ imports nothing else."""
 
 DIRECTORY_ENV = "IPEXCTL_DIR"  # the run's directory on the host
 RANK_ENV = "IPEXCTL_RANK"
+MEETING_ENV = "IPEXCTL_MEETING"  # where several ranks are to meet: "ADDRESS PORT"
 PROFILE_ENV = "IPEXCTL_PROFILE"  # with --profile: the first and the last step of the profile, "3:7"
 RANKS = "ranks"  # in the run's directory: a file per rank and kind of record
 RECORD = ".json"  # ranks/<rank>.<kind>.json: how far the rank is
@@ -28,30 +29,44 @@ FIRST_COLLECTIVE = "first collective"
 RUNNING = "running"
 STAGES = (PYTHON, TORCH, RENDEZVOUS, CONNECTED, FIRST_COLLECTIVE, RUNNING)
 
+# Records that a rank's own Python leaves as its wrapper does: kinds of `rank_records`.
+WORLD, ALONE, MEETING = "RankWorld", "RankAlone", "RankRendezvous"
+ACCELERATE = "accelerate"  # a cause: it takes ranks that have a process group for single processes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-def find_hooked_spec(name: str, path: "Any", finder: "Any", hook: "Any") -> "Any":
-    """The spec of a module that is about to be imported from ``path``; ``hook`` is called with it once its code ran.
+class ModuleHooks:
+    """A finder for the beginning of `sys.meta_path`: ``hooks`` maps names of modules to what is called with the module
+    once its code ran, the first time that it is imported."""
 
-    ``finder``, which the import system has just asked, is asked no more. None where anything goes wrong: the import
-    goes on without it."""
-    try:
-        import sys
-        from importlib.machinery import PathFinder
+    def __init__(self, hooks: "Any") -> None:
+        self.hooks = hooks
 
-        sys.meta_path.remove(finder)
-        spec = PathFinder.find_spec(name, path)
-        loader: Any = spec.loader if spec else None
-        execute = loader.exec_module
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        """None where anything goes wrong: the import goes on without the hook."""
+        hook = self.hooks.pop(name, None)
+        if hook is None:
+            return None
+        try:
+            import sys
 
-        def execute_and_hook(module: "Any") -> None:
-            execute(module)
-            hook(module)
+            others = [
+                finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")
+            ]
+            spec: Any = next(filter(None, (find(name, path, target) for find in others)))
+            execute = spec.loader.exec_module
 
-        loader.exec_module = execute_and_hook
-        return spec
-    except Exception:
-        return None
+            def execute_and_hook(module: "Any") -> None:
+                execute(module)
+                try:
+                    hook(module)
+                except Exception:
+                    pass  # as above
+
+            spec.loader.exec_module = execute_and_hook
+            return spec
+        except Exception:
+            return None

@@ -3,7 +3,7 @@
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds
-from ipexctl.protocol.rank_records import RankEnded, RankNote, RankStack, RankStage, RankStarted
+from ipexctl.protocol.rank_records import RankEnded, RankNote, RankRendezvous, RankStack, RankStage, RankStarted
 
 
 class KeeperStarted(NamedTuple):
@@ -21,6 +21,18 @@ class Launched(NamedTuple):
 
     pid: int
     port: int
+    at: float = 0.0
+
+
+class SeparateWorlds(NamedTuple):
+    """Ranks work in several worlds that do not know of each other: size → how many (those of one rank included); empty
+    where they have met after all. Found after so many optimizer ``steps``, or (0) at the end. ``joined`` is the size of
+    the largest process group that was made, used or not; ``causes`` as in `RankAlone`."""
+
+    worlds: Dict[int, int]
+    steps: int = 0
+    joined: int = 0
+    causes: List[Tuple[str, str, str]] = []
     at: float = 0.0
 
 
@@ -156,14 +168,14 @@ class Reason:
 
 
 Record = Union[
-    KeeperStarted, GuardJoined, Launched, RankStarted, RankStage, RankNote, RankEnded, RankStack, Stall, Straggling,
-    Resumed, StacksRequested, InquiryEnded, Stopping, Killing, Killed, HostLost, Unstored, Leftovers, Strays,
-    MessageIgnored, RunEnd,
+    KeeperStarted, GuardJoined, Launched, RankStarted, RankStage, RankRendezvous, RankNote, RankEnded, RankStack,
+    SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Stopping, Killing, Killed, HostLost,
+    Unstored, Leftovers, Strays, MessageIgnored, RunEnd,
 ]  # fmt: skip
 
 KINDS: "Kinds[Record]" = Kinds(Record)
 
 
 def encode_record(record: "Record") -> bytes:
-    """One line."""
+    """Returns one line."""
     return KINDS.write(record) + b"\n"

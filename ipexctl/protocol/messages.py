@@ -3,9 +3,20 @@
 from typing import Dict, List, NamedTuple, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds
-from ipexctl.protocol.rank_records import RankBegun, RankEnded, RankNote, RankStack, RankStage, RankStarted
+from ipexctl.protocol.rank_records import (
+    RankAlone,
+    RankBegun,
+    RankDropped,
+    RankEnded,
+    RankNote,
+    RankRendezvous,
+    RankStack,
+    RankStage,
+    RankStarted,
+    RankWorld,
+)
 from ipexctl.protocol.run_spec import NodeSpec
-from ipexctl.protocol.samples import FilePoints, HostSample
+from ipexctl.protocol.samples import HostSample
 from ipexctl.protocol.timings import Timings
 
 # The greeting of every connection to the keeper; `seal.Greeting` and `seal.compute_proof` say what is in it.
@@ -26,13 +37,14 @@ Kill = NamedTuple("Kill", [])  # SIGKILL to what is left of them
 ReportLoad = NamedTuple("ReportLoad", [])  # answered by `RankLoads`
 ReportStacks = NamedTuple("ReportStacks", [])  # answered by a `RankStack` each and `StacksReported`
 Finish = NamedTuple("Finish", [])  # end what is left, report it (`Cleaned`) and end
-# Guard to keeper; beside these `RankStarted`, `RankStage`, `RankNote`, `RankEnded`, `RankStack`, `HostSample` and
-# `FilePoints`.
+# Guard to keeper; beside these those of `rank_records`, and `HostSample`.
 Pong = NamedTuple("Pong", [("sent", float), ("clock", float)])
 RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  # CPU seconds so far, kernel state
 StacksReported = NamedTuple("StacksReported", [])
 ProxyEnded = NamedTuple("ProxyEnded", [("at", float), ("why", str)])
 ProcessesKilled = NamedTuple("ProcessesKilled", [("processes", int)])
+# Frames that ranks wrote, whole. No object: it travels as bytes (`rpc.Wire.send_output`).
+RanksOutput = NamedTuple("RanksOutput", [("data", bytes)])
 
 
 class Cleaned(NamedTuple):
@@ -115,10 +127,10 @@ ProcessRow = NamedTuple("ProcessRow", [("pid", int), ("state", str), ("command",
 ProcessesLeft = NamedTuple("ProcessesLeft", [("processes", List[ProcessRow])])
 Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,
-    RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankNote,
-    RankEnded, RankStack, StopRun, KillRun, Inspect, RequestStacks, KeeperStatus, KeeperListening, GuardReady,
-    HostBusy, AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered, HostSample,
-    FilePoints, FilesGrown,
+    RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankWorld,
+    RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
+    RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, RunListing,
+    RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

@@ -12,16 +12,20 @@ ROLE = "agent"  # the agent with its interpreter: `agent list DIRECTORY`
 SHIM = "shim"  # what the MPI launcher calls in place of ssh
 STDIN = "stdin"  # of rank 0, on its host; without it the rank reads nothing
 HOOKS = "hooks"  # on the ranks' PYTHONPATH
-HOOK_FILES = {"sitecustomize.py": "remote.agent.sitecustomize", "_ipexctl_hooks.py": "protocol.hooks"}  # → module
+HOOK_FILES = {
+    "sitecustomize.py": "remote.agent.sitecustomize",  # → module
+    "_ipexctl_hooks.py": "protocol.hooks",
+    "_ipexctl_worlds.py": "remote.agent.worlds",
+}
 PROFILE_HOOK_FILES = {"_ipexctl_profile.py": "remote.agent.profile_steps"}  # with --profile only
 
 # Written on the hosts. Those of the head only: KEEPER, END, JOURNAL, OUT, ERR, SAMPLES.
 KEEPER = "keeper.json"  # where the keeper listens
 END = "end.json"  # `journal.RunEnd`: the final record
 JOURNAL = "journal.jsonl"  # `journal.Record`, one a line
-OUT = "out.bin"  # the launcher's two outputs, tagged per rank, in segments
-ERR = "err.bin"
-SAMPLES = "samples.jsonl"  # `samples.Sample`, one a line, in segments
+OUT = "out.bin"  # what the ranks wrote, in frames and segments
+ERR = "err.bin"  # what the launcher wrote, in segments
+SAMPLES = "samples.jsonl"  # `samples.HostSample`, one a line, in segments
 RESERVE = "reserve"  # space for the last records of a run whose disk is full
 OWNER = "place.json"  # which host this directory is for: homes may be shared
 GUARD = "guard.pid"  # on other hosts than the head, as text: the guard's process and its kernel start time
@@ -44,6 +48,7 @@ PYTHON_ENV = "IPEXCTL_PYTHON"  # for the launcher's proxies: how a rank's wrappe
 GROUP = "ipexctl-"  # the names of control groups begin so, and go on with the run's id and "-"
 AGENT_ENV = "IPEXCTL_AGENT"
 GUARD_ENV = "IPEXCTL_GUARD"  # its process
+OUTPUT_ENV = "IPEXCTL_OUTPUT"  # for the wrappers: the pipe to the guard, as a path
 INSTANCE_ENV = "IPEXCTL_INSTANCE"
 INSTANCES_ENV = "IPEXCTL_INSTANCES"
 

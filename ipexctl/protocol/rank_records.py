@@ -6,8 +6,8 @@ from typing import List, NamedTuple, Optional, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds
 
-# The first record, so that a killed wrapper is missed.
-RankBegun = NamedTuple("RankBegun", [("rank", int), ("pid", int)])
+# The first record, so that a killed wrapper is missed. ``stub`` is what the launcher takes for the rank.
+RankBegun = NamedTuple("RankBegun", [("rank", int), ("pid", int), ("stub", int)])
 
 
 class RankStarted(NamedTuple):
@@ -30,12 +30,59 @@ class RankStage(NamedTuple):
     at: float = 0.0
 
 
+class RankWorld(NamedTuple):
+    """A process of the rank is the ``member`` of this number of a world of ``size`` processes, two or more. ``via`` is
+    "torch", "rpc", "mpi" or "horovod"; ``exchanged``: the world was used, by more than a barrier."""
+
+    rank: int
+    host: str
+    via: str
+    size: int
+    member: int
+    exchanged: bool
+    at: float = 0.0
+
+
+class RankAlone(NamedTuple):
+    """A process of the rank has made so many optimizer ``steps``, or (0) has ended with torch, and has exchanged
+    nothing with another. ``causes``: what may be why: kind, line of the script, value."""
+
+    rank: int
+    host: str
+    steps: int
+    causes: List[Tuple[str, str, str]] = []
+    at: float = 0.0
+
+
+class RankRendezvous(NamedTuple):
+    """The rank's script looks for the others, ``size`` processes in all (0: not known), elsewhere than was ``planned``:
+    at another address, or at another port of that; ``line`` ("path:number") says so, "" where that is not known."""
+
+    rank: int
+    host: str
+    planned: str
+    address: str
+    port: str
+    size: int = 0
+    line: str = ""
+    at: float = 0.0
+
+
 class RankNote(NamedTuple):
     """Something the user should know of a rank and no output of it tells."""
 
     rank: int
     host: str
     text: str
+    at: float = 0.0
+
+
+class RankDropped(NamedTuple):
+    """The launcher has ended its part of a rank (MPI_Abort makes it do so), or that part has died: its script goes on,
+    until it ends by itself or the run is stopped."""
+
+    rank: int
+    host: str
     at: float = 0.0
 
 
@@ -48,17 +95,19 @@ class Memory(NamedTuple):
 
 
 class RankEnded(NamedTuple):
-    """How a rank ended. ``status`` is None where it died by ``signal``, or nobody saw its end (``lost``)."""
+    """How a rank ended. ``status`` is None where it died by ``signal``, called MPI_Abort with the code ``abort``, or
+    its end was not observed (``lost``)."""
 
     rank: int
     host: str
     status: Optional[int] = None
     signal: int = 0
     stopped: bool = False  # its wrapper had been asked to end
-    lost: bool = False
-    unheard: bool = False  # the launcher's part on its host had ended before
+    lost: bool = False  # its wrapper was killed
     ending: bool = False  # its guard had begun to end the ranks of its host before, by that host's own clock
     by_us: bool = False  # the keeper's verdict: it ended because the run was being ended
+    abort: Optional[int] = None
+    exited: bool = False  # the script itself asked for `status`, whatever then ended its process
     oom: Optional[Memory] = None  # the kernel killed it for lack of memory
     error: str = ""
     traceback: str = ""
@@ -80,6 +129,7 @@ class RankStack(NamedTuple):
     at: float = 0.0
 
 
-RankRecord = Union[RankBegun, RankStarted, RankNote, RankEnded]  # what a wrapper leaves for its guard
+# What a rank's wrapper and its script's own Python leave for its guard.
+RankRecord = Union[RankBegun, RankStarted, RankWorld, RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded]
 
 KINDS: "Kinds[RankRecord]" = Kinds(RankRecord)

@@ -46,7 +46,7 @@ class HeadSpec(NamedTuple):
 
 
 class RunSpec(NamedTuple):
-    """One host's part of a run. ``nonce`` marks the ranks' output, ``token`` proves who belongs to the run."""
+    """One host's part of a run. ``nonce`` marks the frames of output, ``token`` proves who belongs to the run."""
 
     run: str
     title: str
@@ -62,9 +62,11 @@ class RunSpec(NamedTuple):
     env: Dict[str, str]
     ranks: Dict[int, RankSpec]
     proxy_env: Dict[str, str]
+    proxies: List[str]  # the launcher's programs here: the first is started for it, the others by that
+    rank_variable: str  # by which the launcher tells a process its rank
+    rank_prefixes: List[str]  # of all variables that it sets for a rank
     head: Optional[HeadSpec] = None
     preload: List[Library] = []
-    framed: bool = False  # the wrapper has to frame the output: the launcher has no tags
     alone: bool = False  # one rank under Accelerate
     independent: bool = False  # instances that do not know of each other
     fail_fast: bool = False

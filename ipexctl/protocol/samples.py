@@ -1,15 +1,14 @@
-"""What the guards of a run measure, and the figures that its scripts write into files. Times are of the head's clock
-once the keeper has stored them; on the way there, of the host's own.
+"""What the guards of a run measure. Times are of the head's clock once the keeper has stored them; on the way there, of
+the host's own.
 
 A record is one line without the fields that have their default: a day of a run has tens of thousands of them."""
 
 import json
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional
 
 from ipexctl.protocol.codec import Kinds, encode
 
 CAP = 1 << 28  # bytes of them that the head stores; what samples a host sends in a day is far below
-FIGURES = 4096  # figures of files, by source and name, that a run has at most
 
 
 class RankSample(NamedTuple):
@@ -45,29 +44,16 @@ class HostSample(NamedTuple):
     ranks: List[RankSample] = []
 
 
-class FilePoints(NamedTuple):
-    """Points of one figure in a file; ``rank`` is -1 where it is not known. A value is the text of a float, which may
-    be "nan" or "inf": such a number has no JSON."""
-
-    host: str
-    rank: int
-    source: str
-    name: str
-    points: List[Tuple[int, str]]
+KINDS: "Kinds[HostSample]" = Kinds(HostSample)
 
 
-Sample = Union[HostSample, FilePoints]
-
-KINDS: "Kinds[Sample]" = Kinds(Sample)
-
-
-def encode_sample(sample: "Sample") -> bytes:
-    """One line."""
+def encode_sample(sample: "HostSample") -> bytes:
+    """Returns one line."""
     fields, defaults = KINDS.to_object(sample), encode_defaults(sample)
     present = {name: value for name, value in fields.items() if name not in defaults or defaults[name] != value}
     return json.dumps(present, separators=(",", ":")).encode() + b"\n"
 
 
-def encode_defaults(sample: "Sample") -> "Dict[str, object]":
-    """The fields of its type that may be left out, as JSON."""
+def encode_defaults(sample: "HostSample") -> "Dict[str, object]":
+    """Returns the fields of its type that may be left out, as JSON."""
     return {name: encode(value) for name, value in type(sample)._field_defaults.items()}

@@ -26,12 +26,12 @@ class Greeting(NamedTuple):
 
 
 def compute_proof(token: str, side: str, greeting: "Greeting") -> str:
-    """What shows that this side of a connection knows the token."""
+    """Returns what shows that this side of a connection knows the token."""
     return _derive_key(token, "proof", side, greeting).hex()
 
 
 def verify_proof(token: str, side: str, greeting: "Greeting", proof: str) -> bool:
-    """Whether ``proof``, which may be any text, is that of this side."""
+    """Returns whether ``proof``, which may be any text, is that of this side."""
     return hmac.compare_digest(proof.encode("utf-8", "surrogatepass"), compute_proof(token, side, greeting).encode())
 
 
@@ -44,11 +44,11 @@ class Seals:
         self.count = 0
 
     def seal(self, line: bytes) -> bytes:
-        """The next line, sealed."""
+        """Returns the next line, sealed."""
         return self._compute_mac(line) + line
 
     def open(self, sealed: bytes) -> "Optional[bytes]":
-        """The next line; None where it is not what the other side sent next. Nothing after that one opens."""
+        """Returns the next line; None where it is not what the other side sent next. Nothing after that one opens."""
         line = sealed[SEAL:]
         return line if hmac.compare_digest(sealed[:SEAL], self._compute_mac(line)) else None
 

@@ -38,12 +38,12 @@ def decode_message(line: bytes) -> Union[Message, Unreadable, None]:
 
 
 def encode_request(do: str, arguments: Dict[str, Any]) -> bytes:
-    """One line of JSON."""
+    """Returns one line of JSON."""
     return (json.dumps(dict(arguments, do=do)) + "\n").encode()
 
 
 def decode_request(line: bytes) -> Tuple[str, Dict[str, Any]]:
-    """The command and its arguments. Raises `ValueError` for something else."""
+    """Returns the command and its arguments. Raises `ValueError` for something else."""
     fields = json.loads(line.decode())
     return str(fields.pop("do")), fields
 
@@ -73,7 +73,6 @@ class Inspection(NamedTuple):
 LockOwner = NamedTuple("LockOwner", [("user", str), ("host", str), ("pid", int), ("since", float)])
 # Bytes that a build needs, and those that are free, at a path.
 Shortage = NamedTuple("Shortage", [("need", int), ("free", int), ("at", str)])
-DownloadRate = NamedTuple("DownloadRate", [("rate", float)])  # bytes a second, 0: the host cannot download
 SeenTokens = NamedTuple("SeenTokens", [("seen", List[str])])
 Cleaned = NamedTuple("Cleaned", [("removed", int)])
 Offer = NamedTuple("Offer", [("port", int), ("token", str)])  # of the host's own HTTP server
@@ -102,7 +101,7 @@ class ImportReport(NamedTuple):
 Ports = NamedTuple("Ports", [("tcp", int), ("udp", int)])
 
 
-class Attempt(NamedTuple):
+class ConnectionAttempt(NamedTuple):
     """One connection tried: seconds, bytes a second, bytes of a packet; None where not measured."""
 
     host: str
@@ -114,7 +113,7 @@ class Attempt(NamedTuple):
     rate: Optional[float] = None
 
 
-Attempts = NamedTuple("Attempts", [("attempts", List[Attempt])])
+Attempts = NamedTuple("Attempts", [("attempts", List[ConnectionAttempt])])
 MarkedDirectories = NamedTuple("MarkedDirectories", [("directories", List[str])])
 SeenMarkerFiles = NamedTuple("SeenMarkerFiles", [("seen", Dict[str, List[str]])])  # their names, by directory
 

@@ -17,7 +17,7 @@ class Timings(NamedTuple):
     tick: float = 0.2  # between two looks of keeper and guard at what is due
     early: float = 2.0  # after mpirun's start; later, while all ranks run, the ranks have the cores (`steady`, `pace`)
     steady: float = 1.0  # the same as `tick`, then
-    pace: float = 0.1  # for a rank's output to gather before its wrapper reads it, then; for mpirun's twice as much
+    pace: float = 0.1  # for a rank's output to gather before its wrapper reads it, then, and before the guard does
     ping: float = 2.0  # between two messages of the keeper to each guard
     node_lease: float = 30.0  # of silence after which keeper and guard take each other for lost
     idle: float = 2.0  # without output after which a watcher shows that it lives
@@ -28,14 +28,12 @@ class Timings(NamedTuple):
     give_up: float = 60.0  # of failed reconnecting after which a controller stops watching
     reply: float = 5.0  # the keeper may take this long to answer an order
     # Doubt.
-    suspicion: float = 1.0  # for the first rank's end to be reported after the launcher's part has ended
+    suspicion: float = 5.0  # for the first rank's end to be reported after the launcher's part has ended
     launcher: float = 3.0  # between the ends of the launcher and of its last rank, either way
     inquiry: float = 20.0  # for the guards to report the stacks of their ranks
     stacks: float = 0.7  # for a process to write its stacks
     spy: float = 10.0  # for py-spy to do so
     settle: float = 10.0  # after its start a rank's threads run where they will run
-    # Figures.
-    figures: float = 120.0  # seconds between two searches of a host for figures in files of scripts
     # The end.
     grace: float = 10.0  # between the polite stop and the hard one
     orderly: float = 1.0  # for the launcher's own end after that of its ranks
@@ -45,7 +43,7 @@ class Timings(NamedTuple):
     last_wipe: float = 5.0  # for processes to be gone after the last SIGKILL
     flush: float = 2.0  # for a guard's last messages
     leave: float = 10.0  # the same where the keeper is lost
-    last_figures: float = 2.0  # seconds for the last search
+    last_sample: float = 2.0  # for the last sample of a host
     linger: float = 2.0  # for the output of processes that outlive their script
     # The user's policies.
     lease: float = 0.0  # without a watcher after which the run ends

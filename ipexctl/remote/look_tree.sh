@@ -1,12 +1,8 @@
-# The state of a directory before something is sent there: its absolute path, "mark" or "", the mark, whether rsync can make
-# files of old ones, then a record for each entry. POSIX sh with find; target_directory.sh stands before it; run as:
+# The state of a directory before something is sent there: its absolute path, "mark" or "", the mark, then a
+# record for each entry. POSIX sh with find; target_directory.sh stands before it; run as:
 #   sh -c TEXT NAME DIRECTORY
-tools() {
-  if command -v rsync >/dev/null 2>&1 && command -v cksum >/dev/null 2>&1; then printf 't 0 0 0\0rsync\0\0'; fi
-}
 if [ ! -e "$dir" ]; then
   printf '%s\0\0\0' "$dir"
-  tools
   exit 0
 fi
 [ -d "$dir" ] || fail "$dir is not a directory"
@@ -19,7 +15,6 @@ else
   printf '\0'
 fi
 printf '\0'
-tools
 # type, mode, size, whole seconds of change, name, link target. A find that knows -printf may still miss something.
 find . -mindepth 1 -name '.ipexctl-part-*' -prune -printf 'p 0 0 0\0%P\0\0' -o -printf '%y %m %s %Ts\0%P\0%l\0' 2>/dev/null ||
   find . -prune -printf '' 2>/dev/null && exit 0

@@ -235,7 +235,7 @@ environment_at() {
 }
 
 tools() {
-    for tool in bash python3 rsync tar zstd gzip numactl taskset lscpu setsid systemd-run gcc g++ cc uv git ssh curl \
+    for tool in bash python3 tar zstd gzip numactl taskset lscpu setsid systemd-run gcc g++ cc uv git ssh curl \
         srun sbatch sinfo qsub bsub module gdb py-spy perf ethtool; do
         command -v "$tool"
     done
@@ -443,7 +443,7 @@ environment() {
     done
     printf 'PATH=%s\nuser=%s\nvenv=%s\nworkdir=%s\n' "$path" "${LOGNAME:-$(id -un)}" "$venv" "$work"
     for mark in /.dockerenv /run/.containerenv /etc/slurm/slurm.conf /etc/slurm-llnl/slurm.conf /etc/pbs.conf \
-        /etc/lsf.conf /proc/vz; do
+        /etc/lsf.conf /proc/vz /dev/nvidia[0-9]* /dev/kfd /dev/accel/* /dev/davinci[0-9]* /dev/dri/renderD*; do
         [ -e "$mark" ] && printf 'there=%s\n' "$mark"
     done
 }

@@ -1,12 +1,10 @@
 # What a host does to receive files. POSIX sh with find, tar, mv; target_directory.sh stands before it; run as:
 #   sh -c TEXT NAME DIRECTORY VERB ...
 #   place PART [OLD..] unpacks a tar stream from stdin into DIRECTORY/PART, then moves its files into DIRECTORY, each by
-#                      rename; a "record" in it (rsync(1), BATCH MODE) is applied to the old files first
-#   merge PART [OLD..] the same, but first makes DIRECTORY/PART/delta and says its name: files put there go along, if the
-#                      stream has their names in "merged" and their checksum in "sum"
+#                      rename
 #   have  NAME SHA     sizes of NAME ("-" if its hash differs or it is absent) and of its unfinished part
 #   append NAME SHA N  appends stdin to the part, from byte N on; moves it to NAME if its hash is SHA
-# Ends 0, or 3 with one line on stderr: what is wrong and where; 4 if a record does not fit the old files.
+# Ends 0, or 3 with one line on stderr: what is wrong and where.
 verb=$1
 shift
 enter() {
@@ -67,12 +65,9 @@ move_contents() (
     if [ ! -L "$entry" ] && [ -d "$entry" ]; then move_contents "$entry" "$to/${entry#./}" || exit 1; fi
   done
 )
-settle() {
-  said=$(move_contents . "$dir" 2>&1) || fail "$(find . ! -type d | wc -l) files did not get into $dir: ${said##*: }"
-}
 
 case $verb in
-place | merge)
+place)
   enter
   part=$1
   shift
@@ -92,41 +87,13 @@ place | merge)
   mkdir -m 700 "$part" || fail "cannot create $dir/$part"
   trap 'rm -rf -- "$dir/$part"' 0
   trap 'exit 3' 1 2 13 15
-  if [ "$verb" = merge ]; then
-    mkdir -m 700 "$part/delta" && printf '%s\n' "$dir/$part/delta" || fail "cannot create $dir/$part/delta"
-  fi
   said=$(cd "$part" && tar -xpof - 2>&1) || {
     free=$(df -Pk . | awk 'END { print $4 }')
     [ "${free:-65}" -gt 64 ] || said='No space left on device'
     fail "cannot unpack in $dir: $(printf '%s\n' "$said" | head -n 1)"
   }
   [ -f "$part/whole" ] || fail "the transfer was cut"
-  applied=
-  if [ -f "$part/record" ]; then # what rsync has sent to another host; nobody's aliases in the home directory
-    said=$(
-      cd "$part" && mkdir -m 700 delta && cd delta || exit
-      unset RSYNC_ICONV
-      HOME=/nonexistent
-      exec rsync --read-batch=../record --checksum-choice=xxh128 --relative --no-implied-dirs --times --perms --ignore-times --copy-dest=../.. ./ \
-        2>&1 </dev/null >/dev/null
-    ) || { printf '%s\n' "$said" | head -n 1 >&2 && exit 4; }
-    rm -f "$part/record" # before all is written to disk
-    applied=yes
-  fi
   cd "$part/tree" || fail "the transfer was cut"
-  if [ -f ../merged ]; then
-    read -r count sum <../sum
-    if [ "$count" = 1 ]; then # a pipe costs more than the checksum
-      said=$(cd ../delta && xargs -0 sh -c 'exec cksum <"$1"' sh <../merged 2>/dev/null)
-    else
-      said=$(cd ../delta && xargs -0 cat -- <../merged 2>/dev/null | cksum)
-    fi
-    files=$(find ../delta ! -type d -exec printf '%.0sx' {} + | wc -c) # rsync may leave out an empty one, or part of one
-    if [ "$said" != "$sum" ] || [ "$files" -ne "$count" ] || [ -n "$(find ../delta -type l)" ]; then
-      [ ! "$applied" ] || exit 4 # rsync leaves out files that it cannot make of these old ones, and ends with 0
-      fail "what rsync brought is not what was sent"
-    fi
-  fi
   check_directory .
   if [ -f ../to_delete ]; then
     output=$(cd "$dir" && xargs -0 rm -rf -- <"$part/to_delete" 2>&1) || fail "cannot remove in $dir: ${output##*: }"
@@ -135,8 +102,7 @@ place | merge)
   dirty=0
   while read -r key value _ && [ "$key" != Writeback: ]; do [ "$key" = Dirty: ] && dirty=$value; done 2>/dev/null </proc/meminfo
   [ "$dirty" -gt 262144 ] || sync -f . 2>/dev/null
-  settle
-  if [ -f ../merged ]; then cd ../delta && settle; cd ../tree || exit 3; fi
+  said=$(move_contents . "$dir" 2>&1) || fail "$(find . ! -type d | wc -l) files did not get into $dir: ${said##*: }"
   if [ -f ../mark ]; then mv -f ../mark "$dir/.ipexctl-sync.json" || fail "cannot write $dir/.ipexctl-sync.json"; fi
   printf '%s\n' "$dir"
   ;;

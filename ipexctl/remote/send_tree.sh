@@ -1,6 +1,6 @@
 # What a host does to hand files over. POSIX sh with find, tar, xargs; run as: sh -c TEXT NAME VERB DIRECTORY [PATTERN ...]
-#   list DIR PATTERN..  absolute DIR, "rsync" or "", then a record per thing found: "number-of-pattern kind mode size mtime",
-#                       its name; patterns are absolute, below ~/, or begin with ./ and then mean things in DIR
+#   list DIR PATTERN..  absolute DIR, then a record per thing found: "number-of-pattern kind mode size mtime", its name;
+#                       patterns are absolute, below ~/, or begin with ./ and then mean things in DIR
 #   pack DIR            the files whose names (each ending with a NUL) come on stdin, as tar streams one after the other
 # What a pattern itself names is looked at through links; links below it are told (kind l) and not followed.
 umask 077
@@ -16,9 +16,7 @@ cd "$dir" 2>/dev/null || there=
 
 case $verb in
 list)
-  tool=
-  if command -v rsync >/dev/null 2>&1 && command -v sha256sum >/dev/null 2>&1; then tool=rsync; fi
-  printf '%s\0%s\0' "$dir" "$tool"
+  printf '%s\0' "$dir"
   printed=
   if find / -prune -printf '' 2>/dev/null; then printed=yes; fi
   number=0

@@ -3,6 +3,7 @@
 from ipexctl.model import events as e
 from ipexctl.model.events import Stamped
 from ipexctl.model.reports import CommandReport
+from ipexctl.model.run_state import RunState
 from ipexctl.show.pipe import Pipe
 
 _BELL = "\a"
@@ -15,7 +16,7 @@ class Bell:
         self._pipe = next((pipe for pipe in pipes if pipe.isatty()), None)
         self._closed = False
 
-    def handle_event(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped, state: RunState) -> None:
         if isinstance(stamped.event, e.Stalled):
             self._ring()
 

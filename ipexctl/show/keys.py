@@ -26,7 +26,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-class Keys:
+class PressedKeys:
     """The keys that were pressed, while it is open. ``number`` is the terminal's file descriptor."""
 
     def __init__(self, number: int = 0) -> None:
@@ -39,7 +39,7 @@ class Keys:
     def active(self) -> bool:
         return self._saved is not None
 
-    def open(self) -> "Keys":
+    def open(self) -> "PressedKeys":
         """Starts reading where there is a terminal and we are in its foreground; else does nothing."""
         if not self.active and not self.pasted and self._foreground():
             try:

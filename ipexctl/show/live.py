@@ -1,4 +1,4 @@
-"""The live screen on a terminal: the state of `Board`, drawn by a thread of its own.
+"""The live screen on a terminal: a `RunState`, drawn by a thread of its own.
 
 `handle_event` only notes what happened, so that a slow or stopped terminal never slows a run; what happened too fast
 to be seen is counted as skipped. Rich is given `Text` of harmless strings and nothing else that came from outside."""
@@ -18,14 +18,14 @@ from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer, is_dry
 from ipexctl.model.events import Stamped
 from ipexctl.model.reports import CommandReport
+from ipexctl.model.run_state import RunState
 from ipexctl.show import phrases, screens, typeset
-from ipexctl.show.board import Board
 from ipexctl.show.frame_lines import justify_ends
-from ipexctl.show.keys import Keys
+from ipexctl.show.keys import PressedKeys
 from ipexctl.show.painter import Painter
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.rank_log import Spool
+from ipexctl.show.rank_log import LineSpool, RankLogs
 from ipexctl.show.run_frame import draw_run
 from ipexctl.show.sanitise import one_line
 from ipexctl.show.steps_frame import draw_steps
@@ -39,7 +39,8 @@ class Live:
     """The sink for a terminal, with keys where standard input is one. ``on_detach`` is called once, from the drawing
     thread, when the user detaches from a run; without it that key does nothing. Without ``keys`` no key is read,
     as for a saved run. Our own talk also goes to ``err`` where that is not a terminal. What ranks wrote before their
-    newest lines is in a file below ``spool`` while this lives, so that all of it can be searched.
+    newest lines is in a file below ``spool`` while this lives, so that all of it can be searched. ``lock`` is held by
+    whoever changes the state, and by the drawing thread while it reads it.
 
     What stays after the end (warnings, failures, answers, the run's card) is printed above the live part."""
 
@@ -57,22 +58,23 @@ class Live:
         speed: float = 1.0,
         keys: bool = True,
         spool: Path | None = None,
+        lock: "threading.Lock | None" = None,
     ) -> None:
         self._out = out
         self._talk = err if err is not None and not err.isatty() else None
         self._console = console if console is not None else typeset.make_console(out)
-        self._keys = Keys()
+        self._keys = PressedKeys()
         self._wants_keys = keys
         self._on_detach = on_detach
         self._speed = speed  # of the stamps' clock, against ours: a replay may be faster
         self.error: Exception | None = None  # why drawing stopped, if it did
-        self._board = Board(Spool(spool))
+        self._logs = RankLogs(LineSpool(spool))
+        self._view = View(RunState(), self._logs, can_detach=on_detach is not None)
         self._answer: AnyAnswer | None = None
-        self._view = View(self._board, can_detach=on_detach is not None)
         self._above: list[RenderableType] = []
         self._failures = PendingFailures()
         self._last = (0.0, 0.0)  # stamp of the last event, and our clock then
-        self._lock = threading.Lock()
+        self._lock = lock or threading.Lock()
         self._stop, self._leave, self._left = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._painter = Painter(self._console, out)
@@ -81,15 +83,16 @@ class Live:
         self._still = False
         self._headed = True
 
-    def handle_event(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped, state: RunState) -> None:
         event = stamped.event
         with self._lock:
             if self.error is not None:
                 raise self.error
             self._last = (stamped.at, time.monotonic())
             self._changed = True
-            self._board.handle_event(stamped)
-            self._failures.add_event(event, self._last[1])
+            self._view.state = state
+            self._logs.add_lines(state)
+            self._failures.update(state, self._last[1])
             match event:
                 case e.Message(text=message, level=level, host=host):
                     if level == "warning" and self._failures.is_due(math.inf):  # it may say what follows from them
@@ -100,9 +103,9 @@ class Live:
                 case e.Started():
                     self._headed = False
                 case e.Answer() | e.Ended():
-                    if not self._headed and self._board.title:  # it stays above what a verb leaves on the screen
-                        took = phrases.format_duration(self._board.took)
-                        self._above.append(justify_ends(self._console.width, one_line(self._board.title), took))
+                    if not self._headed and state.title:  # it stays above what a verb leaves on the screen
+                        took = phrases.format_duration(state.took)
+                        self._above.append(justify_ends(self._console.width, one_line(state.title), took))
                     self._headed = True
                     self._show_failures()
                     if isinstance(event, e.Answer):
@@ -187,8 +190,9 @@ class Live:
 
     def _press(self) -> None:
         """Keys are ours while a run goes on; at other times what is typed is left to the shell."""
-        goes_on = self._board.run is not None and self._board.over is None
-        if not (self._wants_keys and goes_on and self._board.verb in _WITH_KEYS):
+        verb, attempt = self._view.state.verb, self._view.state.attempt
+        goes_on = verb is not None and verb.verb in _WITH_KEYS and attempt is not None and attempt.over is None
+        if not (self._wants_keys and goes_on):
             self._keys.close()
             self._view.keys = False
             return
@@ -204,8 +208,8 @@ class Live:
                 detach()
 
     def _make_frame(self, width: int, height: int, now: float) -> RenderableType:
-        if self._board.run is None:
-            return draw_steps(self._board, width, height, now)
+        if self._view.state.attempt is None:
+            return draw_steps(self._view.state, width, height, now)
         return draw_run(self._view, width, height, now)
 
     def _draw(self) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer, get_answer_kind
 from ipexctl.model.errors import Failure
+from ipexctl.model.run_state import RunState
 
 if TYPE_CHECKING:
     from ipexctl.model.answers.doctor import DoctorAnswer
@@ -20,18 +20,22 @@ class PendingFailures:
         self._failures: list[Failure] = []
         self._hints: dict[str, None] = {}  # of failures that were shown: they are for the end of the screen
         self._since = 0.0
-        self._explained = False  # the answer of the verb that goes on may explain them: they wait for it
+        self._seen = 0
+        self._answer: object = None  # of doctor, by which the failures were selected
+        self._explained = False  # the answer of the verb at work may explain them: they wait for it
 
-    def add_event(self, event: e.Event, at: float) -> None:
-        """Takes failures, and forgets those that an answer explains."""
-        match event:
-            case e.HostFailed(failure=failure):
-                self._since = self._since if self._failures else at
-                self._failures.append(failure)
-            case e.Started() | e.Answer() | e.Ended():
-                self._explained = isinstance(event, e.Started) and event.verb == "doctor"
-                if isinstance(event, e.Answer):
-                    self._failures = select_unexplained(self._failures, event.value)
+    def update(self, state: RunState, at: float) -> None:
+        """Takes the failures that are new, and forgets those that an answer explains."""
+        self._seen = min(self._seen, len(state.failures))  # what is excused is gone
+        if new := state.failures[self._seen :]:
+            self._since = self._since if self._failures else at
+            self._failures += new
+            self._seen += len(new)
+        self._explained = state.verb is not None and state.verb.verb == "doctor" and not state.answered
+        doctor = state.answers.get("doctor")
+        if doctor is not None and doctor is not self._answer:
+            self._answer = doctor
+            self._failures = select_unexplained(self._failures, doctor[1])
 
     def is_due(self, at: float) -> bool:
         """Whether they are to be shown now, although others may follow."""

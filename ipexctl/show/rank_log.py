@@ -8,14 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ipexctl.show.line_buffer import drop_overwritten
-from ipexctl.show.sanitise import decode_utf8, escape, find_decodable_end, strip_colours
+from ipexctl.model.run_state import Attempt, RunState
+from ipexctl.model.text import strip_colours
+from ipexctl.show.sanitise import decode_utf8, escape
 
 RECENT = 1 << 16  # bytes of whole lines held of each rank at least; of a rank whose older ones are stored, twice
 _PIECE = 1 << 18  # bytes that are stored, and searched, at once, at most; but a line is never cut
 
 
-class Spool:
+class LineSpool:
     """A file of the older lines of all ranks, in ``directory``; it goes with its process. It takes at most half of the
     space that was free there: beyond, and after an error, it begins anew, and ``generation`` counts how often."""
 
@@ -63,7 +64,7 @@ class _Piece(NamedTuple):
 class RankLog:
     """The whole lines of one rank, numbered from 1, in the order in which they came."""
 
-    def __init__(self, spool: Spool | None = None) -> None:
+    def __init__(self, spool: LineSpool | None = None) -> None:
         self._spool = spool
         self._pieces: list[_Piece] = []
         self._generation = spool.generation if spool else 0
@@ -152,6 +153,27 @@ def _may_contain(data: bytes, text: str, fold: bool) -> bool:
 
 
 def format_line(line: bytes) -> str:
-    """A line as the screen may hold it: its latest state, harmless, colours and tabs gone."""
-    state = drop_overwritten(line)
-    return escape(strip_colours(decode_utf8(state[: find_decodable_end(state)]))).replace("\t", "    ")
+    """A line as the screen may hold it: harmless, colours and tabs gone."""
+    return escape(strip_colours(decode_utf8(line))).replace("\t", "    ")
+
+
+class RankLogs:
+    """The logs of the ranks of the attempt at work."""
+
+    def __init__(self, spool: LineSpool | None = None) -> None:
+        self._spool = spool
+        self._attempt: Attempt | None = None
+        self._logs: dict[int, RankLog] = {}
+
+    def add_lines(self, state: RunState) -> None:
+        """Adds the lines that the last event ended."""
+        if state.attempt is not self._attempt:
+            self._attempt, self._logs = state.attempt, {}
+        for lines in state.lines:
+            if lines.rank is not None:
+                self[lines.rank].append(lines.data)
+
+    def __getitem__(self, rank: int) -> RankLog:
+        if rank not in self._logs:
+            self._logs[rank] = RankLog(self._spool)
+        return self._logs[rank]

@@ -12,17 +12,18 @@ from ipexctl.model.facts import format_cpus
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.harmless import find_harmless, read_harmless
 from ipexctl.model.hints import advise, complete_hint
+from ipexctl.model.run_state import RankState, RunState
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases
-from ipexctl.show.board import Board
 from ipexctl.show.frame_lines import draw_rule, draw_sparkline, fill_cells, fit_bar, justify_ends, make_row
-from ipexctl.show.rank_view import RankView
-from ipexctl.show.sanitise import one_line
+from ipexctl.show.rank_log import format_line
+from ipexctl.show.sanitise import escape, one_line
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Part
-from ipexctl.show.view import FEW, View
+from ipexctl.show.view import View
 
 _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
 _SLOW, _FAST = 0.8, 1.25  # shares of the median pace beyond which a rank's own share is shown
+_STALE = 10.0  # seconds without a step after which a pace is 0; five steps where those take longer
 _SPARK, _WIDE_SPARK = 12, 24  # cells of a sparkline
 _LAST = 30  # cells that a last line needs to be worth its place beside figures
 _HIDDEN = 50  # lines of a rank beyond those shown that are searched for harmless ones
@@ -46,28 +47,26 @@ _KEY_CELLS = 15
 
 def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     """At most ``height`` lines of ``width`` cells; ``now`` on the clock of the stamps."""
-    board = view.board
-    for rank in board.ranks:
-        rank.refresh(now, 0.25 if len(board.ranks) <= FEW else 1.0)
+    state = view.state
     alone = view.full_screen or view.panel == "keys"
-    unusual = [] if alone else _draw_unusual(board, width, min(max(height // 5, 2), 10))
-    verdict = _draw_verdict(board, width, max(height * 2 // 5, 1))
+    unusual = [] if alone else _draw_unusual(state, width, min(max(height // 5, 2), 10))
+    verdict = _draw_verdict(state, width, max(height * 2 // 5, 1))
     room = height - 2 - len(verdict) - len(unusual)
-    rows = min(max(room // 2, 3), max(len(board.ranks), 1))
+    rows = min(max(room // 2, 3), max(len(state.ranks), 1))
     grid = [] if alone else _draw_ranks(view, width, rows, now, headed=height >= 14)
     pane = _draw_pane(view, width, max(room - len(grid) - 1, 1))
-    lines = [_draw_header(board, width, now), *verdict, *grid, *pane, *unusual]
+    lines = [_draw_header(state, width, now), *verdict, *grid, *pane, *unusual]
     return Group(*lines[: height - 1], _draw_footer(view, width))
 
 
-def _draw_header(board: Board, width: int, now: float) -> Text:
-    run = board.run
-    assert run is not None
-    clock = phrases.format_clock(now - board.started)
-    title = one_line(board.title or board.verb)
-    hosts = dict.fromkeys(rank.host for rank in board.ranks)
-    isas = {isa for host in hosts if (view := board.hosts.get(host)) and (isa := view.isa)}
-    parts = [f"{pluralize(len(board.ranks), 'rank')} on {pluralize(len(hosts), 'host')}" if hosts else ""]
+def _draw_header(state: RunState, width: int, now: float) -> Text:
+    assert state.attempt is not None
+    run = state.attempt.started
+    clock = phrases.format_clock(now - state.begun)
+    title = one_line(state.heading)
+    hosts = dict.fromkeys(rank.host for rank in state.ranks)
+    isas = {isa for host in hosts if (isa := run.isas.get(host))}
+    parts = [f"{pluralize(len(state.ranks), 'rank')} on {pluralize(len(hosts), 'host')}" if hosts else ""]
     parts += [run.backend, run.precision, isas.pop() if len(isas) == 1 else "mixed ISA" if isas else ""]
     parts = [one_line(part) for part in parts if part]
     right = f"{one_line(run.run)}  {clock}"
@@ -78,14 +77,20 @@ def _draw_header(board: Board, width: int, now: float) -> Text:
     return justify_ends(width, title, right, f"   {' · '.join(parts)}" if parts else "")
 
 
-def _draw_verdict(board: Board, width: int, most: int) -> list[Text]:
-    """Why ranks stall, and how to end the run, from here and from elsewhere."""
-    if not board.stall or board.run is None:
+def _draw_verdict(state: RunState, width: int, most: int) -> list[Text]:
+    """Why ranks stall or work apart, and how to end the run, from here and from elsewhere."""
+    attempt = state.attempt
+    if attempt is None:
         return []
-    run, room = board.run.run, width - 2
-    lines = [part for line in board.stall for part in phrases.fold_line(line, room, 4)]
-    stacks = f"stacks: {complete_hint(advise('logs', run, '--stacks'), board.place)}"
-    stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', run), board.place)}"
+    separate = (attempt.separate.text, *attempt.separate.causes) if attempt.separate else ()
+    stall = attempt.stall.lines if attempt.stall else ()
+    reasons = [escape(line) for line in stall or separate]
+    run, room = attempt.started.run, width - 2
+    lines = [part for line in reasons for part in phrases.fold_line(line, room, 4)]
+    if not stall:
+        return [make_row(("▌ ", WARN), line) for line in lines[:most]]
+    stacks = f"stacks: {complete_hint(advise('logs', run, '--stacks'), state.place)}"
+    stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', run), state.place)}"
     steps = [one_line(words) for words in (stacks, stop) if cell_len(words) <= room]
     steps = steps if len(steps) > 1 else [*steps, "end it: Ctrl-C"]
     # Where not all fits, the beginning gives way: the ranks that others wait for are the last of the lines.
@@ -134,10 +139,10 @@ def _align_cell(name: str, words: str, size: int) -> str:
     return " " * missing + words if missing > 0 and name in _RIGHT else fill_cells(words, size)
 
 
-def _group_ranks(view: View, rows: int, now: float) -> tuple[list[list[RankView]], list[list[RankView]]]:
+def _group_ranks(view: View, rows: int, now: float) -> tuple[list[list[RankState]], list[list[RankState]]]:
     """The ranks of each row, and those for which there is no row."""
-    board = view.board
-    ranks = [rank for rank in board.ranks if not view.host or rank.host == view.host]
+    state = view.state
+    ranks = [rank for rank in state.ranks if not view.host or rank.host == view.host]
     groups = [[rank] for rank in ranks]
     if len(groups) > rows or view.by_host:
         by_host = list(group_pairs((rank.host, rank) for rank in ranks).values())
@@ -145,7 +150,7 @@ def _group_ranks(view: View, rows: int, now: float) -> tuple[list[list[RankView]
         groups = by_host if len(by_host) > 1 or view.by_host else groups
     if len(groups) > rows:
         states = group_pairs(
-            ((rank.rank in board.suspects, _describe_rank(board, rank, now)[:2]), rank) for rank in ranks
+            ((rank.rank in view.suspects, _describe_rank(state, rank, now)[:2]), rank) for rank in ranks
         )
         if len(states) > 1:
             # Those that the others wait for, and a few ranks that are not where the others are, come first.
@@ -163,57 +168,62 @@ def _group_ranks(view: View, rows: int, now: float) -> tuple[list[list[RankView]
 Cells = dict[str, list[tuple[str, str]]]  # by column, a cell per row with its style
 
 
-def _make_columns(view: View, groups: Sequence[Sequence[RankView]], now: float) -> Cells:
+def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float) -> Cells:
     """The cells of all columns that know something."""
-    board = view.board
-    running = [rank for rank in board.ranks if rank.ended is None]
-    paces = [rank.pace for rank in running if rank.pace is not None]
+    state = view.state
+    running = [rank for rank in state.ranks if rank.ended is None]
+    paces = [pace for rank in running if (pace := find_pace(rank, now)) is not None]
     usual = median(paces) if len(paces) > 2 else 0.0
-    top = max((pace for rank in board.ranks for pace in rank.paces), default=0.0)
+    top = max((pace for rank in state.ranks for _, pace in rank.paces), default=0.0)
     followed = view.followed if view.keys else None
     columns: Cells = {}
 
-    def add(name: str, make: Callable[[Sequence[RankView]], tuple[str, str]]) -> None:
+    def add(name: str, make: Callable[[Sequence[RankState]], tuple[str, str]]) -> None:
         cells = [make(group) for group in groups]
         if any(words for words, _ in cells):
             columns[name] = cells
 
-    def number(group: Sequence[RankView]) -> tuple[str, str]:
-        suspect = any(rank.rank in board.suspects for rank in group)
+    def number(group: Sequence[RankState]) -> tuple[str, str]:
+        suspect = any(rank.rank in view.suspects for rank in group)
         chosen = "›" if followed in group else " "
         return f"{chosen}{_summarise_numbers(group)}{' ◀' if suspect else ''}", BAD if suspect else STRONG
 
-    def share(group: Sequence[RankView]) -> tuple[str, str]:
-        pace = _compute_median(rank.pace for rank in group if rank.ended is None)
+    def pace_of(group: Sequence[RankState]) -> float | None:
+        return _compute_median(find_pace(rank, now) for rank in group if rank.ended is None)
+
+    def share(group: Sequence[RankState]) -> tuple[str, str]:
+        pace = pace_of(group)
         if pace is None or not usual or _SLOW <= pace / usual <= _FAST:
             return "", ""
         return f"×{pace / usual:.1f}" if pace / usual >= 0.05 else "×0", WARN if pace < usual else ""
 
-    def isa(group: Sequence[RankView]) -> tuple[str, str]:
-        host = board.hosts.get(group[0].host)
-        return (host.isa if host else ""), ""
+    def isa(group: Sequence[RankState]) -> tuple[str, str]:
+        return one_line(state.attempt.started.isas.get(group[0].host, "")) if state.attempt else "", ""
 
-    def script_line(group: Sequence[RankView]) -> tuple[str, str]:
-        guilty = (rank for rank in group if rank.rank in board.suspects or (rank.ended and not rank.ended.cause))
-        return next((rank.line for rank in guilty), ""), BAD
+    def script_line(group: Sequence[RankState]) -> tuple[str, str]:
+        guilty = (rank for rank in group if rank.rank in view.suspects or (rank.ended and not rank.ended.cause))
+        return one_line(next((rank.line for rank in guilty), "")), BAD
 
-    def last(group: Sequence[RankView]) -> tuple[str, str]:
+    def last(group: Sequence[RankState]) -> tuple[str, str]:
         line, style = script_line(group)
-        return (line, style) if line else (min(group, key=lambda rank: rank.rank).last, "")
+        return (line, style) if line else (_find_last_line(state, min(group, key=lambda rank: rank.rank)), "")
 
     add("rank", number)
     add("host", lambda group: (phrases.format_hosts((rank.host for rank in group), 2), ""))
     add("isa", isa)
-    add("stage", lambda group: _describe_group(board, group, now))
+    add("stage", lambda group: _describe_group(state, group, now))
     add("step", lambda group: (_format_steps(group), ""))
     add(
         "loss",
         lambda group: (_format_figure(_compute_median(rank.figures.get("loss") for rank in group), "{:.4g}"), ""),
     )
-    add("it/s", lambda group: (_format_pace(_compute_median(rank.pace for rank in group if rank.ended is None)), ""))
+    add(
+        "it/s",
+        lambda group: (_format_pace(_compute_median(find_pace(rank, now) for rank in group if rank.ended is None)), ""),
+    )
     add("×", share)
     if top > 0:
-        add("pace", lambda group: (draw_sparkline(_find_slowest(group).paces, top, _WIDE_SPARK), ""))
+        add("pace", lambda group: (draw_sparkline(list_paces(_find_slowest(group), now), top, _WIDE_SPARK), ""))
     add("cpu", lambda group: (_format_cpu(_compute_sum(rank.cpu for rank in group)), ""))
     add("memory", lambda group: (_format_bytes(_compute_sum(rank.rss for rank in group)), ""))
     add("line", script_line)
@@ -255,9 +265,9 @@ def _choose_columns(columns: Cells, width: int, gap: int) -> dict[str, int]:
     return {name: sizes[name] for name in columns if name in sizes}
 
 
-def _describe_group(board: Board, group: Sequence[RankView], now: float) -> tuple[str, str]:
+def _describe_group(state: RunState, group: Sequence[RankState], now: float) -> tuple[str, str]:
     """What the ranks of a row are doing; of those that differ from most, which ones."""
-    described = [(_describe_rank(board, rank, now), rank) for rank in group]
+    described = [(_describe_rank(state, rank, now), rank) for rank in group]
     states = group_pairs((state[:2], rank) for state, rank in described)
     styles = [style for _, style in states]
     style = BAD if BAD in styles else next(filter(None, styles), "")
@@ -269,20 +279,20 @@ def _describe_group(board: Board, group: Sequence[RankView], now: float) -> tupl
     return ", ".join([*odd, f"others {most[0][0]}"]), style
 
 
-def _describe_rank(board: Board, rank: RankView, now: float) -> tuple[str, str, str]:
+def _describe_rank(state: RunState, rank: RankState, now: float) -> tuple[str, str, str]:
     """What a rank is doing, the style of that, and for how long."""
     end = rank.ended
     if end is not None:
         if end.cause:
             return one_line(end.cause), QUIET if end.cause == "stopped" else BAD, ""
-        if end.signal:
-            return phrases.format_signal(end.signal), BAD, ""
+        if end.signal or end.abort is not None:
+            return phrases.format_signal(end.signal) if end.abort is None else f"abort {end.abort}", BAD, ""
         return (("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)) + ("",)
-    if board.stopping:
-        return board.stopping, WARN, ""
+    if state.stopping:
+        return state.stopping, WARN, ""
     silent = now - rank.at
     if rank.call:
-        return rank.call, "", _format_age(silent)
+        return one_line(rank.call), "", _format_age(silent)
     if rank.at and silent >= _SILENT:
         return f"silent {phrases.format_duration(silent // 10 * 10).replace('.0', '')}", WARN, ""
     return one_line(rank.stage) or "starts", "", _format_age(now - rank.staged) if rank.staged else ""
@@ -294,7 +304,7 @@ def _format_age(seconds: float) -> str:
     return f"{whole} s" if whole < 100 else f"{whole // 60} m" if whole < 6000 else f"{whole // 3600} h"
 
 
-def _summarise_numbers(group: Sequence[RankView]) -> str:
+def _summarise_numbers(group: Sequence[RankState]) -> str:
     return format_cpus(rank.rank for rank in group)
 
 
@@ -308,11 +318,44 @@ def _compute_sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _find_slowest(group: Sequence[RankView]) -> RankView:
+def _find_overdue(rank: RankState) -> float:
+    """When its next step is so late that a rank makes none."""
+    return rank.moved + max(_STALE, 5 / rank.pace) if rank.pace else float("inf")
+
+
+def find_pace(rank: RankState, now: float) -> float | None:
+    """The pace of a rank at this moment."""
+    return 0.0 if now > _find_overdue(rank) else rank.pace
+
+
+def list_paces(rank: RankState, now: float) -> list[float]:
+    """The pace of a rank in each of the last seconds, the present one last."""
+    paces, overdue, seconds = [*rank.paces], _find_overdue(rank), list[float]()
+    for ago in range(min(int(now - paces[0][0]) + 1, _WIDE_SPARK) if paces else 0):
+        while len(paces) > 1 and paces[-1][0] > now - ago:
+            paces.pop()
+        seconds.append(0.0 if now - ago > overdue else paces[-1][1])
+    return seconds[::-1]
+
+
+def list_open_lines(state: RunState, rank: RankState) -> list[str]:
+    """What a rank draws at this moment: lines without an end."""
+    return [
+        text for key, line in state.open.items() if key[0] == rank.rank and (text := format_line(line.data)).strip()
+    ]
+
+
+def _find_last_line(state: RunState, rank: RankState) -> str:
+    """One line: its bar if it draws one, else its last line that is not blank."""
+    whole = (format_line(line) for line in reversed(rank.tail.split(b"\n")))
+    return next(iter(list_open_lines(state, rank)[::-1]), "") or next((line for line in whole if line.strip()), "")
+
+
+def _find_slowest(group: Sequence[RankState]) -> RankState:
     return min(group, key=lambda rank: rank.pace if rank.pace is not None else float("inf"))
 
 
-def _format_steps(group: Sequence[RankView]) -> str:
+def _format_steps(group: Sequence[RankState]) -> str:
     steps = [rank.figures["step"] for rank in group if "step" in rank.figures]
     if not steps:
         return ""
@@ -348,18 +391,20 @@ def _draw_pane(view: View, width: int, rows: int) -> list[Text]:
     if view.panel == "keys":
         return _pad_rows(draw_rule("keys", width, "Esc back"), _draw_keys(view, width), rows)
     if view.panel == "harmless":
-        return _pad_rows(draw_rule("known harmless lines", width, "Esc back"), _draw_harmless(view.board, width), rows)
+        return _pad_rows(draw_rule("known harmless lines", width, "Esc back"), _draw_harmless(view.state, width), rows)
     rank = view.followed
     if rank is None:
         return [Text("")] * rows
     name = f"rank {rank.rank}"
     if view.bottom is not None:
-        name += f" · line {view.bottom:,} of {rank.log.count:,}" + (f" · «{view.pattern}»" if view.pattern else "")
-        return _pad_rows(draw_rule(name, width, "G follows"), _draw_older_lines(view, rank, width, rows), rows)
-    view.skipped += max(rank.log.count - view.drawn_count - rows, 0)
-    view.drawn_count = rank.log.count
+        name += f" · line {view.bottom:,} of {view.log.count:,}" + (f" · «{view.pattern}»" if view.pattern else "")
+        return _pad_rows(draw_rule(name, width, "G follows"), _draw_older_lines(view, width, rows), rows)
+    log = view.log
+    view.skipped += max(log.count - view.drawn_count - rows, 0)
+    view.drawn_count = log.count
     name += f" · {pluralize(view.skipped, 'line', ',')} went by unseen, the log has them" if view.skipped else ""
-    lines = [line for line in rank.last_lines(rows + _HIDDEN) if find_harmless(line) is None][-rows:]
+    lines = log.read_lines(log.count - rows - _HIDDEN + 1, log.count) + list_open_lines(view.state, rank)
+    lines = [line for line in lines if find_harmless(line) is None][-rows:]
     return _pad_rows(draw_rule(name, width), [make_row(fit_bar(line, width)) for line in lines], rows)
 
 
@@ -367,12 +412,12 @@ def _pad_rows(rule: Text, lines: Sequence[Text], rows: int) -> list[Text]:
     return [rule, *lines[:rows], *[Text("")] * (rows - len(lines))]
 
 
-def _draw_older_lines(view: View, rank: RankView, width: int, rows: int) -> list[Text]:
+def _draw_older_lines(view: View, width: int, rows: int) -> list[Text]:
     """Lines up to the one that is the last to be shown; the one that was searched for is marked."""
-    bottom = max(view.bottom or 0, rank.log.first)
-    first = max(bottom - rows + 1, rank.log.first)
+    bottom = max(view.bottom or 0, view.log.first)
+    first = max(bottom - rows + 1, view.log.first)
     lines = []
-    for number, held in enumerate(rank.log.read_lines(first, bottom), first):
+    for number, held in enumerate(view.log.read_lines(first, bottom), first):
         line = make_row(("▌ " if number == view.match else "", STRONG), held)
         if view.pattern:
             flags = re.IGNORECASE if view.pattern.islower() else 0
@@ -387,11 +432,11 @@ def _draw_keys(view: View, width: int) -> list[Text]:
     return [make_row((f"{key:<{_KEY_CELLS}}", STRONG), short if narrow else what) for key, what, short in keys]
 
 
-def _draw_harmless(board: Board, width: int) -> list[Text]:
+def _draw_harmless(state: RunState, width: int) -> list[Text]:
     """How many lines of which message, of which ranks, and why they are harmless."""
     catalogue = read_harmless()
     lines = []
-    for code, entry in sorted(board.unusual.harmless.items(), key=lambda item: -item[1].count):
+    for code, entry in sorted(state.harmless.items(), key=lambda item: -item[1].count):
         head = f"{entry.count:>4}  {code}  {phrases.format_ranks(sorted(entry.ranks))}"
         why = catalogue[code].why
         if cell_len(head + why) + 2 <= width:
@@ -404,17 +449,18 @@ def _draw_harmless(board: Board, width: int) -> list[Text]:
     return lines or [make_row(("none so far", QUIET))]
 
 
-def _draw_unusual(board: Board, width: int, most: int) -> list[Text]:
+def _draw_unusual(state: RunState, width: int, most: int) -> list[Text]:
     """A rule and the newest unusual lines; what is known to be harmless is a number in the rule."""
-    entries = [(format_cpus(entry.ranks), entry) for entry in board.unusual.entries.values()][-most:]
+    entries = [(format_cpus(entry.ranks), entry) for entry in state.unusual.values()][-most:]
     rows = [
-        (who, entry.text, (f" (+ {pluralize(entry.more, 'line')})" if entry.more else "")
+        (who, escape(entry.text), (f" (+ {pluralize(entry.more, 'line')})" if entry.more else "")
          + (f" (× {entry.count})" if entry.count > 1 else ""))
         for who, entry in entries
     ]  # fmt: skip
-    rows += [("mpirun", line, "") for line in list(board.launcher)[-2:]]
+    launcher = state.attempt.launcher.splitlines() if state.attempt else []
+    rows += [("mpirun", format_line(line), "") for line in launcher[-2:]]
     rows = rows[-most:]
-    count = board.unusual.hidden
+    count = sum(lines.count for lines in state.harmless.values())
     hidden = f"{pluralize(count, 'known harmless line')} hidden [w]" if count else ""
     hidden = f"{count} harmless [w]" if count and len(hidden) + 14 > width else hidden
     if not rows:
@@ -431,7 +477,7 @@ def _draw_unusual(board: Board, width: int, most: int) -> list[Text]:
 def _draw_footer(view: View, width: int) -> Text:
     if view.prompt:
         return make_row((f"{view.prompt}: ", STRONG), view.typed, "▏  (Enter, Esc)")
-    stop = {"": "[Ctrl-C] stop", "stopping": "stopping  [Ctrl-C] again to kill"}.get(view.board.stopping, "killing")
+    stop = {"": "[Ctrl-C] stop", "stopping": "stopping  [Ctrl-C] again to kill"}.get(view.state.stopping, "killing")
     keys = ["[↑↓] rank", "[/] find", "[space] go on" if view.paused else "[space] pause"] if view.keys else []
     keys += ["[d] detach"] if view.keys and view.can_detach else []
     keys += ["[?] keys"] if view.keys else []

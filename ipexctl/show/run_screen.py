@@ -7,10 +7,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import pluralize, strip_colours
 from ipexctl.show import phrases, typeset
 from ipexctl.show.frame_lines import fill_cells, make_row
-from ipexctl.show.sanitise import escape, escape_lines, one_line, strip_colours
+from ipexctl.show.sanitise import escape, escape_lines, one_line
 from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, Part, labelled, outcome, sentences, text, whole
 
 
@@ -22,6 +22,9 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     by = {rank.rank: rank for rank in ranks}
     many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len({rank.host for rank in ranks}), 'host')}"
     items: list[RenderableType] = []
+    if run.separate:
+        items.append(Line(text(("! ", WARN), (run.separate.text, STRONG)), 2))
+        items += [part for cause in run.separate.causes for part in sentences(cause, 2)]
     stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     if run.first is not None:
         items += [*_first_failure(by[run.first], run), *_format_diagnosis(run), *stall]
@@ -39,12 +42,12 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items += [labelled("  ended", f"by us: {phrases.format_ranks(run.stopped)}")] if run.stopped else []
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
-        items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))
+        items.append(Line(text(("  ! ", WARN), f"end not observed: {_ranks_and_hosts(gone, by)}"), 4))
     return [*items, *format_cleanup_proof(run)]
 
 
 _REASONS = {
-    "done": "the run ended, not all of it well,", "rank": "the run ended because a rank failed,",
+    "done": "the run ended with failures", "rank": "the run ended because a rank failed,",
     "stopped": "the run was stopped", "lost": "the run lost a part of it", "limit": "the run reached its limit",
     "launch": "the launch failed",
 }  # fmt: skip
@@ -63,8 +66,8 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
         items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
     if len(lines) > _SEEN:
         items.append(labelled("  first", (who, STRONG)))
-    if rank.error and not rank.oom and rank.error not in output:
-        items.append(Line(text(f"  {rank.error}"), 2))
+    words = [rank.error, run.diagnosis.evidence if run.diagnosis else ""]
+    items += [Line(text(f"  {word}"), 2) for word in dict.fromkeys(words) if word not in output and not rank.oom]
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
     return items
@@ -127,7 +130,9 @@ def _choose_next_step(run: RunOutcome) -> tuple[str, str]:
 
 
 def describe_rank_end(rank: RankOutcome) -> str:
-    """``exited with code 3``, ``was killed by SIGSEGV (signal 11)``."""
+    """``exited with code 3``, ``was killed by SIGSEGV (signal 11)``, ``called MPI_Abort(7)``."""
+    if rank.abort is not None:
+        return f"called MPI_Abort({rank.abort})"
     if rank.oom and rank.signal:
         return f"was killed ({rank.oom})"
     if number := rank.signal:
@@ -173,7 +178,7 @@ class _RankLines:
 
 
 def _get_last_line(rank: RankOutcome) -> str:
-    lines = [line for line in rank.tail.replace("\r", "\n").split("\n") if line.strip()]
+    lines = [line for line in rank.tail.split("\n") if line.strip()]
     return escape(strip_colours(lines[-1])) if lines else ""
 
 

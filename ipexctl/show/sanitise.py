@@ -20,10 +20,6 @@ _REST = (
 _UNSAFE = re.compile(f"[\x00-\x08\x0a-\x1f{_REST}]")
 _UNSAFE_IN_LINES = re.compile(f"[\x00-\x08\x0b-\x1f{_REST}]")
 
-# Colours, bold, dim, italic, underline, inverse and their ends; not blink (5, 6) and not conceal (8).
-_SGR_CODE = r"(?:[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|[34][0-79]|9[0-7]|10[0-7]|2[2347]|0?[012347]|)"
-_SGR = re.compile(rf"\x1b\[{_SGR_CODE}(?:;{_SGR_CODE})*m")
-
 
 def is_printable_ascii(data: bytes) -> bool:
     """Whether these bytes are printable ASCII, tabs and newlines only. About 1 ns a byte."""
@@ -35,27 +31,9 @@ def is_safe_to_print(text: str) -> bool:
     return _UNSAFE_IN_LINES.search(text) is None
 
 
-def strip_colours(text: str) -> str:
-    """A text without its plain colours (SGR). To be made harmless after that: what the removal brings together, as in
-    ``\\x1b[\\x1b[0m31m``, may be a sequence itself."""
-    return _SGR.sub("", text) if "\x1b[" in text else text
-
-
 def decode_utf8(data: bytes) -> str:
     """UTF-8; a replacement character for each really invalid byte or cut character."""
     return data.decode("utf-8", "replace")
-
-
-def find_decodable_end(data: bytes) -> int:
-    """How many of these bytes can be decoded now: all but the beginning of a character that is not complete yet."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte < 0x80:
-            break
-        if byte >= 0xC0:
-            needs = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return len(data) - back if needs > back else len(data)
-    return len(data)
 
 
 def escape(text: str) -> str:

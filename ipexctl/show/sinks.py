@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer, is_dry
-from ipexctl.model.bench_lines import reword_output
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import to_json, to_json_items
 from ipexctl.model.reports import CommandReport
-from ipexctl.model.text import pluralize
-from ipexctl.show import event_json, screens
-from ipexctl.show.line_buffer import LIMIT, Lines
+from ipexctl.model.run_state import LineKey, NewLines, OpenLine, RunState
+from ipexctl.model.text import pluralize, strip_colours
+from ipexctl.show import screens
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.phrases import (
     format_amount,
@@ -28,15 +27,16 @@ from ipexctl.show.phrases import (
     format_refusal_lines,
 )
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print, strip_colours
+from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print
+from ipexctl.store import event_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 class Sink(Protocol):
-    def handle_event(self, stamped: Stamped) -> None:
-        """One event. Never raises because a reader, a terminal or a disk failed."""
+    def handle_event(self, stamped: Stamped, state: RunState) -> None:
+        """One event, and what is known after it. Never raises because a reader, a terminal or a disk failed."""
 
     def close(self, report: CommandReport | None = None) -> None:
         """The end. ``report`` is for sinks that show or save it. Safe to call twice."""
@@ -62,23 +62,29 @@ class Plain:
         self._out, self._err = out, err
         self._label, self._raw, self._results = label, raw, results
         self._width = 1
-        self._lines: dict[tuple[int, str], Lines] = {}
-        self._unfinished: dict[tuple[int, str], bytes] = {}
+        self._begun: dict[LineKey, OpenLine] = {}  # what is shown already of lines that have not ended
+        self._unfinished: dict[LineKey, bytes] = {}  # raw bytes of such lines
         self._prefixes: dict[int, str] = {}
         self._shown_at: dict[object, float] = {}
         self._moved: dict[str, tuple[float, int]] = {}  # stamp and amount of a host's first progress in its step
         self._failures = PendingFailures()
         self._answer: AnyAnswer | None = None
         self._imports = self._closed = False
+        self._state: RunState | None = None
 
-    def handle_event(self, stamped: Stamped) -> None:
-        event, at = stamped.event, stamped.at
-        if type(event) is e.Output:
-            self._show_output(event if self._raw else reword_output(event), at)
+    def handle_event(self, stamped: Stamped, state: RunState) -> None:
+        event, at, self._state = stamped.event, stamped.at, state
+        if self._raw and isinstance(event, e.Output):
+            self._print_raw(event)
+            return
+        for lines in state.lines:
+            self._print_new_lines(lines, at)
+        if isinstance(event, e.Output):
+            self._show_open_line(event, state, at)
             return
         if self._failures.is_due(at if isinstance(event, _PASSING) else math.inf):
             self._show_failures()
-        self._failures.add_event(event, at)
+        self._failures.update(state, at)
         match event:
             case e.Started(title=title):
                 if title:
@@ -111,13 +117,8 @@ class Plain:
                 self._width = len(str(max(len(ranks) - 1, 0)))
                 self._prefixes.clear()
                 self._print(escape(f"run {run}: {pluralize(len(ranks), 'rank')}, started from {head}"))
-            case e.LauncherOutput(data=data):
-                lines = escape_lines(strip_colours(decode_utf8(data.rstrip(b"\n"))))
-                self._print(*("mpirun│" + line for line in lines))
             case e.RankEnded(rank=rank):
-                self._flush_rank(rank)
-            case e.RunEnded():
-                self._flush_rank(None)
+                self._show_open_lines(state, rank)
             case _:  # plans, stages, samples, facts, findings and cleanup checks are shown by the result
                 pass
 
@@ -125,7 +126,10 @@ class Plain:
         if self._closed:
             return
         self._closed = True
-        self._flush_rank(None)
+        if self._state is not None:
+            self._show_open_lines(self._state)
+        for key, data in self._unfinished.items():
+            self._send_raw(key, data + b"\n")
         self._show_failures()
         if report:
             dry = self._answer is not None and is_dry(self._answer)
@@ -160,47 +164,79 @@ class Plain:
             self._err.flush()
             typeset.print_items(typeset.make_console(self._out), self._out, items)
 
-    def _show_output(self, event: e.Output, at: float) -> None:
-        key, data = (event.rank, event.stream), event.data
-        prefix = self._get_prefix(event.rank, event.host)
-        lines = self._lines.get(key)
-        whole = not event.partial and data.endswith(b"\n") and not lines
-        # Whole lines with nothing to escape are labelled at once, without one object a line.
-        if self._raw or (whole and is_printable_ascii(data)):
-            self._print_raw(key, prefix, data, event.partial)
+    def _print_new_lines(self, new: NewLines, at: float) -> None:
+        if self._raw and new.rank is not None:
             return
-        if whole and is_safe_to_print(text := strip_colours(decode_utf8(data))):
-            self._print_rank_lines(key, prefix, text[:-1].split("\n"))
+        key = (-1 if new.rank is None else new.rank, new.stream)
+        begun = self._begun.pop(key, None)
+        self._shown_at[key] = at
+        if new.rank is not None and begun is None and is_printable_ascii(new.data):
+            self._get_prefix(new.rank, new.host)
+            self._send_raw(key, new.data)  # without one object a line
             return
-        lines = self._lines.setdefault(key, Lines())
-        done = lines.feed(data)
-        if not event.partial and not data.endswith(b"\n"):
-            done += lines.flush()
-        elif event.partial and not lines.redraws:
-            done += lines.release()
-        if done:
-            self._shown_at[key] = at
-        elif lines.redraws and at - self._shown_at.setdefault(key, at) >= self.BAR:
-            self._shown_at[key] = at
-            done = [lines.current]
-        self._print_rank_lines(key, prefix, done)
+        text = strip_colours(decode_utf8(new.data[:-1]))
+        lines = text.split("\n") if is_safe_to_print(text) else escape_lines(text)
+        if new.rank is None:
+            self._print(*("mpirun│" + line for line in lines))
+            return
+        if begun is not None:
+            first = new.data[: new.data.find(b"\n")]
+            if first == begun.data:
+                del lines[0]
+            elif first.startswith(begun.data) and not begun.redraws:
+                lines[0] = _MORE + escape(strip_colours(decode_utf8(first[len(begun.data) :])))
+        self._print_rank_lines(key, new.host, lines)
 
-    def _print_rank_lines(self, key: tuple[int, str], prefix: str, lines: list[str]) -> None:
-        pipe = self._out if key[1] == "out" else self._err
+    def _show_open_line(self, event: e.Output, state: RunState, at: float) -> None:
+        """The beginning of a line whose end may take long, as that of a question; the state of a bar now and then."""
+        key = (event.rank, event.stream)
+        line = state.open.get(key)
+        if line is None:
+            return
+        bar = line.redraws and at - self._shown_at.setdefault(key, at) >= self.BAR
+        if bar or not line.redraws:
+            self._shown_at[key] = at
+            self._show_rest(key, line)
+
+    def _show_open_lines(self, state: RunState, rank: int | None = None) -> None:
+        """Shows the lines without an end of one rank, whose last output may still be on its way, or of all."""
+        for key, line in state.open.items():
+            if rank in (None, key[0]) and not self._raw:
+                self._show_rest(key, line)
+
+    def _show_rest(self, key: LineKey, line: OpenLine) -> None:
+        """What has not been shown yet of a line that has not ended."""
+        begun, data = self._begun.get(key), line.data
+        colour = data.rfind(b"\x1b", max(len(data) - _LONGEST_COLOUR, 0))
+        data = data[:colour] if colour >= 0 and b"m" not in data[colour:] else data  # it is not complete yet
+        if not data or (begun is not None and data == begun.data):
+            return
+        more = begun is not None and not line.redraws and data.startswith(begun.data)
+        words = escape(strip_colours(decode_utf8(data[len(begun.data) :] if begun and more else data)))
+        self._begun[key] = line._replace(data=data)
+        self._print_rank_lines(key, line.host, [_MORE + words if more else words])
+
+    def _print_rank_lines(self, key: LineKey, host: str, lines: list[str]) -> None:
+        pipe, prefix = self._out if key[1] == "out" else self._err, self._get_prefix(key[0], host)
         pipe.write("".join(f"{prefix}{line}\n" for line in lines))
         pipe.flush()
 
-    def _print_raw(self, key: tuple[int, str], prefix: str, data: bytes, partial: bool) -> None:
+    def _print_raw(self, event: e.Output) -> None:
         """The rank's bytes as they are, labelled at the beginning of each line."""
-        pipe = self._out if key[1] == "out" else self._err
-        start = pipe.encode(prefix)
-        data = self._unfinished.pop(key, b"") + data
-        end = data.rfind(b"\n") + 1 if partial and len(data) < LIMIT else len(data)
+        key = (event.rank, event.stream)
+        self._get_prefix(event.rank, event.host)
+        data = self._unfinished.pop(key, b"") + event.data
+        end = data.rfind(b"\n") + 1 if event.partial and len(data) < _LONGEST_RAW else len(data)
         if end < len(data):
             self._unfinished[key] = data[end:]
         if end:
-            pipe.send(start + data[:end].removesuffix(b"\n").replace(b"\n", b"\n" + start) + b"\n")
-            pipe.flush()
+            self._send_raw(key, data[:end])
+
+    def _send_raw(self, key: LineKey, data: bytes) -> None:
+        pipe = self._out if key[1] == "out" else self._err
+        start = pipe.encode(self._get_prefix(key[0], ""))
+        pipe.send(start + data.removesuffix(b"\n").replace(b"\n", b"\n" + start) + b"\n")
+        pipe.flush()
 
     def _get_prefix(self, rank: int, host: str) -> str:
         prefix = self._prefixes.get(rank)
@@ -208,13 +244,6 @@ class Plain:
             prefix = f"{rank:>{self._width}}│" if self._label == "rank" else f"[{rank} {escape(host)}] "
             self._prefixes[rank] = prefix
         return prefix
-
-    def _flush_rank(self, rank: int | None) -> None:
-        """Shows the unfinished lines of one rank, whose last output may still be on its way, or of all."""
-        for key in [key for key in (*self._lines, *self._unfinished) if rank in (None, key[0])]:
-            prefix, lines = self._get_prefix(key[0], ""), self._lines.setdefault(key, Lines())
-            self._print_rank_lines(key, prefix, lines.flush() if rank is None or lines.redraws else lines.release())
-            self._print_raw(key, prefix, b"", partial=False)
 
     def _print(self, *lines: str) -> None:
         self._out.flush()
@@ -226,9 +255,13 @@ class Plain:
             self._print(*format_failure_lines(failures))
 
 
-_OF_RANKS = (e.RankStage, e.Stalled, e.StallCompared, e.RankStack)
-_SAMPLED = (e.HostSample, e.FiguresRead)
-_PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.FindingReported, *_OF_RANKS, *_SAMPLED)
+_OF_RANKS = (e.RankStage, e.Stalled, e.StallCompared, e.RankStack, e.HostSample)
+_PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.FindingReported, *_OF_RANKS)
+
+
+_MORE = "…"  # before the rest of a line whose beginning was shown
+_LONGEST_COLOUR = 24  # bytes of the sequence of a colour
+_LONGEST_RAW = 1 << 16  # bytes held of a line that has not ended
 
 
 def _format_host_mark(host: str) -> str:
@@ -242,7 +275,7 @@ class JsonLines:
         self._out = out
         self._closed = False
 
-    def handle_event(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped, state: RunState) -> None:
         self._out.send(event_json.dump_ascii_json(event_json.encode_event(stamped)).encode() + b"\n")
         self._out.flush()
 
@@ -260,18 +293,18 @@ class _Quiet:
         self._out, self._err = out, err
         self._messages = Plain(err, err, results=False)
 
-    def handle_event(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped, state: RunState) -> None:
         event = stamped.event
         notable = isinstance(event, e.Message) and (event.level == "warning" or event.code == "goes-on")
         if notable or isinstance(event, e.HostFailed):
-            self._messages.handle_event(stamped)
+            self._messages.handle_event(stamped, state)
 
     def close(self, report: CommandReport | None = None) -> None:
         self._messages.close()
         self._out.flush()
 
 
-class Answering(_Quiet):
+class JsonAnswer(_Quiet):
     """``--json``: the answer as one JSON document on ``out`` at the end, and nothing else there.
 
     An answer without ``hosts`` of its own, and a command that came to no answer, are completed from the report, so that
@@ -284,8 +317,8 @@ class Answering(_Quiet):
         self._answer: AnyAnswer | None = None
         self._closed = False
 
-    def handle_event(self, stamped: Stamped) -> None:
-        super().handle_event(stamped)
+    def handle_event(self, stamped: Stamped, state: RunState) -> None:
+        super().handle_event(stamped, state)
         if isinstance(stamped.event, e.Answer):
             self._answer = stamped.event.value
 
@@ -303,10 +336,10 @@ class Answering(_Quiet):
         super().close(report)
 
 
-class Bare(_Quiet):
+class RawOutput(_Quiet):
     """A rank's bytes as it wrote them, nothing added: its output to ``out``, its errors to ``err``, where we talk."""
 
-    def handle_event(self, stamped: Stamped) -> None:
-        super().handle_event(stamped)
+    def handle_event(self, stamped: Stamped, state: RunState) -> None:
+        super().handle_event(stamped, state)
         if isinstance(event := stamped.event, e.Output):
             (self._out if event.stream == "out" else self._err).send(event.data)

@@ -5,18 +5,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ipexctl.show.board import Board
-from ipexctl.show.rank_view import RankView
+from ipexctl.model.run_state import RankState, RunState
+from ipexctl.show.rank_log import RankLog, RankLogs
 
 FEW = 16  # ranks; of more, a row is a host, which Enter opens
 
 
 @dataclass
 class View:
-    """What of the board is shown. ``keys``: a keyboard is attached; ``can_detach``: the run survives this screen.
-    ``slice``: seconds that a search takes at most before the next frame."""
+    """What of the state is shown, and the ranks' logs. ``keys``: a keyboard is attached; ``can_detach``: the run
+    survives this screen. ``slice``: seconds that a search takes at most before the next frame."""
 
-    board: Board
+    state: RunState
+    logs: RankLogs
     keys: bool = False
     can_detach: bool = False
     slice: float = 0.05
@@ -40,13 +41,23 @@ class View:
     @property
     def by_host(self) -> bool:
         """Whether rows are hosts."""
-        return len(self.board.ranks) > FEW and not self.host
+        return len(self.state.ranks) > FEW and not self.host
 
     @property
-    def followed(self) -> RankView | None:
+    def followed(self) -> RankState | None:
         """The rank whose log is shown."""
-        ranks = self.board.ranks
+        ranks = self.state.ranks
         return ranks[min(self.rank, len(ranks) - 1)] if ranks else None
+
+    @property
+    def log(self) -> RankLog:
+        """Its log."""
+        return self.logs[self.followed.rank if self.followed else 0]
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks that the others wait for."""
+        return self.state.attempt.suspects if self.state.attempt else ()
 
     def press(self, key: str) -> str:
         """One key, as `Keys` names them. Returns "detach" for the key that detaches."""
@@ -93,7 +104,7 @@ class View:
             if prompt == "find" and self.typed:
                 self.pattern, self.match, self.panel = self.typed, 0, "log"
                 self._find_pattern(forwards=False)
-            elif self.typed.isascii() and self.typed.isdigit() and int(self.typed) < len(self.board.ranks):
+            elif self.typed.isascii() and self.typed.isdigit() and int(self.typed) < len(self.state.ranks):
                 self._select_rank(int(self.typed))
             elif self.typed:
                 self.answer = f"there is no rank {self.typed}   "
@@ -106,14 +117,14 @@ class View:
 
     def _select_rank(self, rank: int) -> None:
         self.rank = rank
-        self.drawn_count = self.board.ranks[rank].log.count
-        if self.host and self.board.ranks[rank].host != self.host:
+        self.drawn_count = self.logs[rank].count
+        if self.host and self.state.ranks[rank].host != self.host:
             self.host = ""
         self._follow()
 
     def _select_row(self, step: int) -> None:
         """The next row: a rank, or the first rank of a host."""
-        ranks, followed = self.board.ranks, self.followed
+        ranks, followed = self.state.ranks, self.followed
         if followed is None:
             return
         rows = [rank.rank for rank in ranks if not self.host or rank.host == self.host]
@@ -126,12 +137,10 @@ class View:
 
     def _select_failed_or_awaited(self) -> None:
         """The next rank that others wait for, or that failed; where there is none, the next rank."""
-        ranks, followed = self.board.ranks, self.followed
+        ranks, followed = self.state.ranks, self.followed
         if followed is None:
             return
-        odd = [
-            r.rank for r in ranks if r.rank in self.board.suspects or (r.ended and (r.ended.status or r.ended.signal))
-        ]
+        odd = [r.rank for r in ranks if r.rank in self.suspects or (r.ended and r.ended.status != 0)]
         rows = odd or [rank.rank for rank in ranks]
         self._select_rank(next((rank for rank in rows if rank > followed.rank), rows[0]))
 
@@ -156,10 +165,9 @@ class View:
         self.bottom, self.match, self.pattern, self._search = None, 0, "", None
 
     def _turn_pages(self, lines: int) -> None:
-        rank = self.followed
-        if rank is None:
+        log = self.log
+        if self.followed is None:
             return
-        log = rank.log
         bottom = (log.count if self.bottom is None else self.bottom) + lines
         self.bottom = max(bottom, min(log.first + self.page - 1, log.count))
         if self.bottom >= log.count:
@@ -167,10 +175,9 @@ class View:
 
     def _find_pattern(self, *, forwards: bool) -> None:
         """Looks for the next line with the pattern: up, or down with ``forwards``. Lower case finds either case."""
-        rank = self.followed
-        if rank is not None:
-            start, fold = self.match or rank.log.count + 1, self.pattern.islower()
-            self._search = rank.log.search(self.pattern, start, forwards=forwards, fold=fold)
+        if self.followed is not None:
+            start, fold = self.match or self.log.count + 1, self.pattern.islower()
+            self._search = self.log.search(self.pattern, start, forwards=forwards, fold=fold)
             self._forwards = forwards
             self.search()
 
@@ -182,16 +189,16 @@ class View:
         for match in self._search:
             if match:
                 self.match, self._search, self.answer = match, None, ""
-                first = rank.log.first + self.page - 1
-                self.bottom = min(max(match + self.page // 2, first), rank.log.count)
+                first = self.log.first + self.page - 1
+                self.bottom = min(max(match + self.page // 2, first), self.log.count)
                 return True
             if time.monotonic() >= until:
                 self.answer = f"searching «{self.pattern}»  (Esc)   "
                 return True
         self._search = None
         where = f"in the log of rank {rank.rank}"
-        if rank.log.first > 1:
-            where = f"from line {rank.log.first:,} on, the first that is held"
+        if self.log.first > 1:
+            where = f"from line {self.log.first:,} on, the first that is held"
         where = "further down" if self._forwards else "further up" if self.match else where
         self.answer = f"no «{self.pattern}» {where}   "
         return True

@@ -76,8 +76,8 @@ def accelerate_config(
 def _fill_config(
     request: AccelerateConfig, inventory: Inventory, facts: Mapping[str, Facts], n: int | None, ppn: int | None
 ) -> tuple[str, AccelerateConfig]:
-    """The head's version of accelerate, and ``request`` with the hosts' values. A single host gets one rank by default.
-    Raises `UsageError` if accelerate is not installed."""
+    """Returns the head's version of accelerate, and ``request`` with the hosts' values. A single host gets one rank by
+    default. Raises `UsageError` if accelerate is not installed."""
     head = facts[inventory.head.name]
     packages = head.installed.packages if head.installed else {}
     version = packages.get("accelerate")

@@ -116,7 +116,7 @@ def _format_title(task: Bench, facts: Mapping[str, Facts]) -> str:
 
 
 def _describe_method(task: Bench, facts: Mapping[str, Facts], modes: tuple[str, ...], *, together: bool) -> list[str]:
-    """Lines below the table: what its figures are, and of which hosts."""
+    """Returns lines below the table: what its figures are, and of which hosts."""
     levels = sorted({fact.isa_level or "unknown" for fact in facts.values()})
     medians = f"medians of {pluralize(task.steps, 'step')} after {_WARMUP_STEPS} warm-up steps"
     notes = [f"{medians}; samples per second; instruction sets: {', '.join(levels)}"]

@@ -70,7 +70,7 @@ def _get_kind(path: Path) -> Literal["playbook", "example"]:
 
 
 def _get_name(path: Path) -> str:
-    """What the file is called by: a playbook without its ending."""
+    """Returns what the file is called by: a playbook without its ending."""
     return path.stem if _get_kind(path) == "playbook" else path.name
 
 
@@ -102,7 +102,7 @@ def _is_different(path: Path, text: str) -> bool:
 
 
 def _suggest_command(path: Path, copy: Path) -> str:
-    """What uses the copy: a playbook is played, a script run."""
+    """Returns what uses the copy: a playbook is played, a script run."""
     if _get_kind(path) == "playbook":
         words = ["play", str(copy)]
     elif path.suffix == ".py":

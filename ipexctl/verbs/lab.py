@@ -16,10 +16,9 @@ from ipexctl.model.text import pluralize
 
 
 def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
-    """Starts ``hosts`` SSH servers below ``directory``; returns the lab, or None if a server did not start.
-
-    A running lab with as many hosts is used as it is; the remains of a killed one are removed first. Raises
-    `UsageError`: exit 4 without OpenSSH, 7 if a lab of another size is up there. Leaves no process when interrupted."""
+    """Starts ``hosts`` SSH servers below ``directory``; returns the lab, or None if a server did not start. A running
+    lab with as many hosts is used as it is; the remains of a killed one are removed first. Raises `UsageError`: exit 4
+    without OpenSSH, 7 if a lab of another size is up there. Leaves no process when interrupted."""
     tools = act.find_openssh_tools()
     directory = directory.absolute()
     with act.lock_lab_directory(directory):

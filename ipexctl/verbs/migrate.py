@@ -1,14 +1,16 @@
 """``ipexctl migrate``: lists a script's uses of IPEX and oneCCL with their replacements; compares both on one host."""
 
 from collections.abc import Generator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.data import read_data
 from ipexctl.decide import migration
-from ipexctl.decide.launch.launch_line import LaunchLine, LaunchTable
+from ipexctl.decide.launch.launch_line import find_launches_of_file, translate_found, translate_line
+from ipexctl.decide.launch.launch_script import FoundLaunch
+from ipexctl.decide.launch.launch_table import parse_launch_table
+from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers import tools as answers
 from ipexctl.model.errors import Exit
@@ -16,12 +18,11 @@ from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.tasks import Run
-from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 from ipexctl.verbs.run.run import run
 
 
-class Comparison(Record):
+class ComparedRuns(Record):
     """The runs of ``--compare``: the script in the environment with IPEX, ``migrated`` in the one without.
     Environments are paths on the host (None: the installed one)."""
 
@@ -33,21 +34,36 @@ class Comparison(Record):
     args: Sequence[str]
 
 
-def convert_launch_line(line: str, cwd: Path = Path()) -> tuple[list[str], list[str]]:
-    """The options of ``run`` and the words of the script; a batch file is looked up in ``cwd``. Raises `UsageError`, or
-    `ValueError` for open quotes."""
-    table = LaunchTable(**parse_toml(read_data("launchers.toml")))
-    return LaunchLine(line, table, lambda name: read_input(name, cwd=cwd).text).convert()
+class LaunchLines:
+    """Finds and translates launch lines; batch files and hostfiles that they name are looked up in ``cwd``."""
+
+    def __init__(self, cwd: Path = Path()) -> None:
+        self.table, self.cwd = parse_launch_table(read_data("launchers.toml")), cwd
+
+    def find(self, text: str, file: str) -> list[FoundLaunch]:
+        """Returns the launch lines of a file."""
+        return find_launches_of_file(text, file, self.table)
+
+    def translate(self, launch: FoundLaunch) -> Translation:
+        """Returns what takes the place of one in its file. Raises `UsageError`, or `ValueError` for open quotes."""
+        return translate_found(launch, self.table, self._read)
+
+    def translate_line(self, line: str) -> Translation:
+        """Returns what a line alone becomes. Raises as `translate`."""
+        return translate_line(line, self.table, self._read)
+
+    def _read(self, name: str) -> str:
+        return read_input(name, cwd=self.cwd).text
 
 
 def migrate(
-    file: str, comparison: Comparison | None, context: Context, environ: Mapping[str, str]
+    file: str, comparison: ComparedRuns | None, context: Context, environ: Mapping[str, str]
 ) -> Generator[Event, None, None]:
     """Yields a `MigrateAnswer` with the uses in ``file`` and, with ``comparison``, the times of both runs."""
     text = read_input(file).text
     changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))
     rules = (*migration.parse_rules(read_data("migrate.toml")), *changed_options)
-    hits = migration.find_uses(text, file, rules, partial(convert_launch_line, cwd=Path(file).parent))
+    hits = migration.find_uses(text, file, rules, LaunchLines(Path(file).parent))
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
     report = migration.format_report(hits, file)
     exit = Exit.OK
@@ -60,7 +76,7 @@ def migrate(
 
 
 def _compare_scripts(
-    file: str, comparison: Comparison, context: Context, environ: Mapping[str, str]
+    file: str, comparison: ComparedRuns, context: Context, environ: Mapping[str, str]
 ) -> Generator[Event, None, tuple[answers.Comparison, Exit]]:
     """Runs both scripts in turn, the second only if the first succeeds; returns their times and the exit code."""
     head = comparison.inventory.hosts[0]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from ipexctl.decide.page.cluster import build_cluster_page
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
-from ipexctl.show.page.render import render_cluster, render_comparison, render_run
+from ipexctl.show.page.render import render_comparison, render_run
 from tests.browser.driver import start_browser
 from tests.unit.page.runs import fold_page, make_doctor, make_run
-from tests.unit.page.test_cluster import make_answer
 from tests.unit.page.test_compare import make_other
-from tests.unit.show.streams import START, names
+from tests.unit.show.streams import names
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
@@ -41,9 +39,6 @@ def take_pictures(images: Path) -> None:
         page.write_text(render_comparison(compare_runs(runs), overlay_figures(runs)))
         browser.show(page.as_uri())
         browser.take_picture(images / "page-compare.png", 900)
-        page.write_text(render_cluster(build_cluster_page(make_answer(names(6), words="within 10 s"), START)))
-        browser.show(page.as_uri())
-        browser.take_picture(images / "page-cluster.png", 1500)
 
 
 if __name__ == "__main__":

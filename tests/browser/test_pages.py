@@ -12,7 +12,6 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.page_server import serve_page
 from ipexctl.act.ssh import Links
-from ipexctl.decide.page.cluster import build_cluster_page
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
@@ -20,13 +19,13 @@ from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.profile import CollectiveWait, Profile
-from ipexctl.show.page.render import render_cluster, render_comparison, render_run
+from ipexctl.show.page.render import render_comparison, render_run
+from ipexctl.verbs.run.report import MaskedFold
 from ipexctl.verbs.run.serve import LivePage
 from tests.browser.driver import Browser, start_browser
 from tests.unit.page.runs import KINDS, fold_page, make_doctor, make_run
-from tests.unit.page.test_cluster import make_answer
+from tests.unit.page.test_build import list_runs
 from tests.unit.page.test_compare import make_other
-from tests.unit.page.test_fold import list_runs
 from tests.unit.show.streams import START, names
 
 # Text whose contrast with what is behind it is below WCAG's AA: 4.5, or 3 for large text. Of equal ones the first.
@@ -96,9 +95,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[f"{kind}-{ranks}"] = directory / f"{kind}-{ranks}.html"
         made[f"{kind}-{ranks}"].write_text(render_run(page), encoding="utf-8")
     runs = [("a", fold_page(make_run("good"))), ("b", fold_page(make_other()))]
-    made["comparison"], made["cluster"] = directory / "comparison.html", directory / "cluster.html"
+    made["comparison"] = directory / "comparison.html"
     made["comparison"].write_text(render_comparison(compare_runs(runs), overlay_figures(runs)), encoding="utf-8")
-    made["cluster"].write_text(render_cluster(build_cluster_page(make_answer(names(9)), START)), encoding="utf-8")
     return made
 
 
@@ -118,7 +116,7 @@ def check_page(browser: Browser, url: str) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
-@pytest.mark.parametrize("name", [*(f"{kind}-2" for kind in KINDS), "good-64", "failed-64", "comparison", "cluster"])
+@pytest.mark.parametrize("name", [*(f"{kind}-2" for kind in KINDS), "good-64", "failed-64", "comparison"])
 def test_a_page_is_whole_readable_and_asks_for_nothing(
     browser: Browser, pages: dict[str, Path], name: str, width: int, dark: bool
 ) -> None:
@@ -311,23 +309,18 @@ def wait_for(browser: Browser, script: str, wanted: object) -> None:
 
 
 def test_a_page_that_is_served_renews_itself_to_the_end_of_the_run(browser: Browser, tmp_path: Path) -> None:
-    page = LivePage(Context(Links(), tmp_path, tmp_path), {}, read_known_errors)
+    page = LivePage(MaskedFold({}, read_known_errors), Context(Links(), tmp_path, tmp_path))
     stream = [stamped.event for stamped in make_run("good")]
     for event in stream[:200]:
         page.handle_event(event)
     with serve_page(("127.0.0.1", 0), page.draw) as url:
         browser.show(url)
         assert "running" in browser.run("return document.querySelector('.head').textContent")
-        browser.press("/", *"loss")
-        browser.run("document.getElementById('rank-2').open = true")
         for event in [*stream[200:], e.Ended("run", Exit.OK)]:
             page.handle_event(event)
-        page.finish()
-        wait_for(browser, "return document.getElementById('state').textContent", "the run has ended")
+        wait_for(browser, "return document.body.dataset.renew ?? ''", "")
         assert "ended well" in browser.run("return document.querySelector('.head').textContent")
-        assert browser.run("return document.getElementById('find').value") == "loss"
-        assert browser.run("return document.getElementById('rank-2').open")
         assert not browser.read_log("browser")
-        assert {request.partition("?")[0] for request in browser.list_requests()} == {url}
+        assert set(browser.list_requests()) == {url}
         assert not browser.run(CONTRAST)["bad"]
         browser.run("location = 'about:blank'")

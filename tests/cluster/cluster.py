@@ -244,15 +244,15 @@ class Cluster(AbstractContextManager["Cluster"]):
     def processes(self, host: str) -> list[Process]:
         """Everything that is alive in the host, its first process (pid 1) and sshd among them; frozen or not."""
         space = os.readlink(f"/proc/{self.init(host)}/ns/pid")
-        found = {}
+        actual = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
                     if os.readlink(entry / "ns/pid") == space:
-                        found[int(entry.name)] = _status(entry)
+                        actual[int(entry.name)] = _status(entry)
                 except (FileNotFoundError, ProcessLookupError, PermissionError):  # it ended, or is not ours to see
                     continue
-        inner = {outer: status["pid"] for outer, status in found.items()}
+        inner = {outer: status["pid"] for outer, status in actual.items()}
         return [
             Process(
                 pid=int(status["pid"]),
@@ -262,7 +262,7 @@ class Cluster(AbstractContextManager["Cluster"]):
                 environ=dict(pair.split("=", 1) for pair in status["environ"].split("\0") if "=" in pair),
                 outer=outer,
             )
-            for outer, status in sorted(found.items(), key=lambda item: int(item[1]["pid"]))
+            for outer, status in sorted(actual.items(), key=lambda item: int(item[1]["pid"]))
             if status["state"] != "Z"
         ]
 
@@ -435,9 +435,9 @@ class Cluster(AbstractContextManager["Cluster"]):
             if _hear(guard) != "ready":
                 raise ValueError
         except (ValueError, OSError) as error:
-            said = (host.disk / "console").read_text(errors="replace")
+            output = (host.disk / "console").read_text(errors="replace")
             self._stop(host)
-            raise RuntimeError(f"{spec.name} does not boot: {said.strip() or error}") from error
+            raise RuntimeError(f"{spec.name} does not boot: {output.strip() or error}") from error
         if spec.home_mib is not None:
             self._hosts[spec.name] = host
             self.small_home(spec.name, spec.home_mib)

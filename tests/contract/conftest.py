@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.ssh import Links, LocalLink
-from ipexctl.act.ssh.holder import list_connections
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import NO_TALK, Link, Talk
-from tests.contract.holders import holder_directory
+from ipexctl.model.links import NO_COMMAND_IO, CommandIO, Link
 from tests.contract.sshd import Server, sshd
 from tests.fakes import FakeLink
 
-# What startup files of a login shell may do: they talk, change directory and set variables.
+# What startup files of a login shell may do: they print, change directory and set variables.
 NOISE = """
 printf 'Welcome!\\n\\033[31mfortune\\033[0m without a line end'
 echo 'stty: standard input: Inappropriate ioctl for device' >&2
@@ -32,13 +30,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("sshd")
     with sshd(place, "MaxSessions 20", "MaxStartups 100", startup=NOISE) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def holders() -> Iterator[Path]:
-    """A directory of persistent connections, which one link after the other uses."""
-    with holder_directory() as directory:
-        yield directory
 
 
 def executing(host: Host, command: Command) -> Completed:
@@ -61,11 +52,11 @@ class SharingLink:
         self._link = link
         self.host, self.notes, self.stream, self.close = link.host, link.notes, link.stream, link.close
 
-    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
-        return self._link.run(replace(command, brief=True), talk)
+    def run(self, command: Command, command_io: CommandIO = NO_COMMAND_IO) -> Completed:
+        return self._link.run(replace(command, brief=True), command_io)
 
 
-@pytest.fixture(params=["fake", "local", "ssh", "shared", "persistent", "persistent and shared"])
+@pytest.fixture(params=["fake", "local", "ssh", "shared"])
 def link(request: pytest.FixtureRequest) -> Iterator[Link]:
     if request.param == "fake":
         yield FakeLink(Host("node1", "10.0.0.1"), executing)
@@ -73,22 +64,24 @@ def link(request: pytest.FixtureRequest) -> Iterator[Link]:
         yield from real(request)
 
 
-@pytest.fixture(params=["local", "ssh", "shared", "persistent", "persistent and shared"])
+@pytest.fixture(params=["local", "ssh", "shared"])
 def real_link(request: pytest.FixtureRequest) -> Iterator[Link]:
     """For what only a running process can show: time, signals, input that is answered."""
     yield from real(request)
 
 
-@pytest.fixture(params=["local", "ssh", "persistent"])
+@pytest.fixture(params=["local", "ssh"])
 def streaming_link(request: pytest.FixtureRequest) -> Iterator[Link]:
     """The same for streams, which share no shell."""
     yield from real(request)
 
 
-@pytest.fixture(params=["ssh", "persistent"])
-def remote_link(request: pytest.FixtureRequest) -> Iterator[Link]:
+@pytest.fixture
+def remote_link(server: Server) -> Iterator[Link]:
     """The same for what only a connection does."""
-    yield from real(request)
+    links = Links(known_hosts=server.known_hosts, config=None)
+    yield links.open(server.host())
+    links.close()
 
 
 def real(request: pytest.FixtureRequest) -> Iterator[Link]:
@@ -98,11 +91,7 @@ def real(request: pytest.FixtureRequest) -> Iterator[Link]:
         link.close()
     else:
         server: Server = request.getfixturevalue("server")
-        options = (
-            {"persist": 600, "holders": request.getfixturevalue("holders")} if "persistent" in request.param else {}
-        )
-        links = Links(known_hosts=server.known_hosts, config=None, **options)
+        links = Links(known_hosts=server.known_hosts, config=None)
         link = links.open(server.host())
-        assert not options or list_connections(options["holders"])
-        yield SharingLink(link) if "shared" in request.param else link
+        yield SharingLink(link) if request.param == "shared" else link
         links.close()

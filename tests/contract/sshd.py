@@ -40,8 +40,8 @@ class Server:
         return (self.place / "log").read_text("utf-8", "replace")
 
     def host(self, name: str = "node1", **changes: object) -> Host:
-        said: dict[str, object] = {"user": getpass.getuser(), "port": self.port, "key": str(self.key)}
-        return Host(name, "127.0.0.1", **{**said, **changes})  # type: ignore[arg-type]
+        output: dict[str, object] = {"user": getpass.getuser(), "port": self.port, "key": str(self.key)}
+        return Host(name, "127.0.0.1", **{**output, **changes})  # type: ignore[arg-type]
 
     def public(self, kind: str = "ed25519") -> str:
         """The host key as a known_hosts line has it: type and base64."""
@@ -143,9 +143,9 @@ def sshd(
 
 def children(pid: int) -> list[int]:
     """Processes started by ``pid``, and by those."""
-    found: list[int] = []
+    result: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, task.read_text().split()):
-                found += [child, *children(child)]
-    return found
+                result += [child, *children(child)]
+    return result

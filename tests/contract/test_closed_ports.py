@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ipexctl.cli import app
+from tests.tables import read_table
 
 
 @pytest.fixture
@@ -25,21 +26,7 @@ def hostfile(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "run {project}/train.py",
-        "run --detach {project}/train.py",
-        "bench",
-        "sync {project}",
-        "fetch {project} --into {project}/results",
-        "install --torch 2.8.0",
-        "uninstall",
-        "doctor --verify",
-        "ps",
-        "stop r1",
-        "attach r1",
-        "logs r1",
-        "play {project}/play.yaml",
-    ],
+    read_table("closed_ports/a_command_that_reaches_no_host_advises_the_doctor"),
 )
 def test_a_command_that_reaches_no_host_advises_the_doctor(hostfile: Path, tmp_path: Path, command: str) -> None:
     project = tmp_path / "project"

@@ -15,7 +15,7 @@ import pytest
 
 from ipexctl.act.ssh import Links
 from ipexctl.model.commands import Command
-from ipexctl.model.links import Link, LinkError, Talk
+from ipexctl.model.links import CommandIO, Link, LinkError
 from tests.contract.sshd import sshd
 
 HOSTILE = (
@@ -82,14 +82,14 @@ def test_late_input_is_asked_for_while_the_command_runs(real_link: Link, tmp_pat
             time.sleep(0.01)
         return b"begun" if begun.exists() else b"never"
 
-    done = real_link.run(sh(f"touch {begun}; cat; echo .", late_input=5, timeout=60.0), Talk(get_input=get_input))
+    done = real_link.run(sh(f"touch {begun}; cat; echo .", late_input=5, timeout=60.0), CommandIO(get_input=get_input))
     assert done.out == b"begun.\n"
     assert real_link.run(sh("cat; echo next")).out == b"next\n"
 
 
 def test_late_input_of_another_size_stops_the_command(real_link: Link) -> None:
     with pytest.raises(ValueError, match="4 bytes of input in place of 5"):
-        real_link.run(sh("sleep 300", late_input=5, timeout=60.0), Talk(get_input=lambda: b"four"))
+        real_link.run(sh("sleep 300", late_input=5, timeout=60.0), CommandIO(get_input=lambda: b"four"))
     assert real_link.run(sh("cat; echo next")).out == b"next\n"
 
 
@@ -102,7 +102,7 @@ def test_output_is_heard_while_the_command_runs(real_link: Link, tmp_path: Path)
             heard.touch()
 
     wait = f"echo a line; i=0; until [ -e {heard} ] || [ $i = 400 ]; do sleep 0.05; i=$((i + 1)); done; [ -e {heard} ]"
-    done = real_link.run(sh(f"{wait} && echo heard", timeout=60.0), Talk(on_output=hear))
+    done = real_link.run(sh(f"{wait} && echo heard", timeout=60.0), CommandIO(on_output=hear))
     assert (done.out, bytes(lines)) == (b"a line\nheard\n",) * 2
 
 
@@ -147,21 +147,21 @@ def test_a_closed_link_says_that_it_is_lost(link: Link) -> None:
 
 
 def test_a_stream_gives_out_and_err_and_the_status(link: Link) -> None:
-    said = {"out": b"", "err": b""}
+    output = {"out": b"", "err": b""}
     with link.stream(sh("echo one; echo two >&2; exit 5")) as channel:
         channel.end_input()
         for stream, data in channel:
-            said[stream] += data
+            output[stream] += data
         assert channel.status() == 5
-    assert said == {"out": b"one\n", "err": b"two\n"}
+    assert output == {"out": b"one\n", "err": b"two\n"}
 
 
 def test_a_stream_is_read_piece_by_piece_to_its_end(link: Link) -> None:
     with link.stream(sh("echo one")) as channel:
-        said = b""
+        output = b""
         while (pieces := channel.read(60.0)) is not None:
-            said += b"".join(data for stream, data in pieces if stream == "out")
-        assert said == b"one\n"
+            output += b"".join(data for stream, data in pieces if stream == "out")
+        assert output == b"one\n"
         assert channel.read(60.0) is None
 
 
@@ -186,14 +186,14 @@ def alive(mark: Path) -> bool:
 
 def find_running(mark: Path) -> list[str]:
     """The processes that have this path in their arguments."""
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if os.fsencode(mark) in (process / "cmdline").read_bytes():
-                found.append(process.name)
+                result.append(process.name)
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return result
 
 
 def wait_for(condition: object, seconds: float = 60.0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 import subprocess
@@ -17,12 +18,12 @@ import paramiko
 import pytest
 
 from ipexctl.act.ssh.paramiko_internals import BufferedSocket, OutputEvent, QuietTransport, SharedAgent
-from tests.contract.sshd import Server, keygen
+from tests.contract.sshd import Server, keygen, sshd
 
 PACKAGE = Path(__file__).parents[2] / "ipexctl"
 PRIVATE = (
     r"\b_channel_handler_table\b|\b_handler_table\b|\b_check_banner\b|\b_parse_debug\b|\b_handle_request\b"
-    r"|\bstart_handshake\b|\bcompletion_event\b|\bclear_to_send\b|\bin_stderr_buffer\b"
+    r"|\b_parse_disconnect\b|\bstart_handshake\b|\bcompletion_event\b|\bclear_to_send\b|\bin_stderr_buffer\b"
 )
 
 
@@ -177,17 +178,39 @@ def test_one_event_tells_of_both_outputs(transport: Recorder) -> None:
     assert received
 
 
-def test_several_threads_share_one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_without_an_agent_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SharedAgent(str(tmp_path / "none"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "mute"))
+    with pytest.raises(ConnectionRefusedError):
+        SharedAgent(str(tmp_path / "mute"))
+
+
+def test_what_a_server_tells_the_user_of_a_login_is_kept(tmp_path: Path) -> None:
+    """Its banner, and why it disconnects."""
+    (tmp_path / "issue").write_text("Property of nobody.\n")
+    with sshd(tmp_path / "sshd", f"Banner {tmp_path}/issue", "MaxAuthTries 1") as server:
+        recorder = Recorder(socket.create_connection(("127.0.0.1", server.port)))
+        recorder.start_client(timeout=60)
+        with pytest.raises(paramiko.SSHException):
+            recorder.auth_publickey(getpass.getuser(), paramiko.RSAKey.generate(2048))
+        recorder.close()
+        assert recorder.login_banners == ["Property of nobody.\n"]
+        assert recorder.farewell == "Too many authentication failures"
+
+
+def test_several_threads_share_one_agent(tmp_path: Path) -> None:
     place = tmp_path / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 60
         while not place.exists() and time.monotonic() < until:
             time.sleep(0.01)
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
         key = keygen(tmp_path / "id")
-        subprocess.run(["ssh-add", "-q", str(key)], check=True)
-        agent = SharedAgent()
+        environ = {**os.environ, "SSH_AUTH_SOCK": str(place)}
+        subprocess.run(["ssh-add", "-q", str(key)], check=True, env=environ, stdin=subprocess.DEVNULL)
+        agent = SharedAgent(str(place))
         (held,) = agent.get_keys()
         with ThreadPoolExecutor(8) as pool:
             signatures = list(pool.map(lambda number: held.sign_ssh_data(b"%d" % number), range(64)))

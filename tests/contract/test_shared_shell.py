@@ -179,11 +179,11 @@ def test_the_end_is_found_however_the_bytes_come(output: bytes, cuts: list[int],
     data = output + b"\nipexctl-0123 %d\n" % status
     ends = [*sorted(cut for cut in cuts if cut < len(data)), len(data)]
     pieces = [data[start:stop] for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
-    found = b""
+    result = b""
     for piece in pieces:
         assert not end.ended or not piece
-        found += end.extract_output(piece)
-    assert (found, end.ended, end.status) == (output, True, status)
+        result += end.extract_output(piece)
+    assert (result, end.ended, end.status) == (output, True, status)
 
 
 def test_what_only_resembles_the_end_is_output() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, Spec, missing
-from tests.e2e.desk import Desk, Told, clean, lend, light
 from tests.e2e.environments import SHARED_CACHE, KeptEnvironment, room_is_short, unpacking
+from tests.e2e.workspace import CommandResult, Workspace, clean, lend, light
+from tests.stock import put_mpich_on_hosts, put_stock_on_hosts
 
 
 @pytest.fixture(scope="package")
@@ -23,6 +24,18 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster() as three:
         light(three, tmp_path_factory.mktemp("light"))
         yield three
+
+
+@pytest.fixture(scope="package")
+def stock(hosts: Cluster) -> str:
+    """Plain PyTorch with impi, Gloo and mpi4py on all three hosts."""
+    return put_stock_on_hosts(hosts)
+
+
+@pytest.fixture(scope="package")
+def mpich(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """MPICH 5 on all three hosts: what ``--mpi`` is given."""
+    return put_mpich_on_hosts(hosts, tmp_path_factory.mktemp("mpi"))
 
 
 @pytest.fixture(autouse=True)
@@ -36,17 +49,17 @@ def _whole_and_clean(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def desk(hosts: Cluster, tmp_path: Path) -> Desk:
-    return Desk(hosts, tmp_path / "desk")
+def workspace(hosts: Cluster, tmp_path: Path) -> Workspace:
+    return Workspace(hosts, tmp_path / "desk")
 
 
 @pytest.fixture
-def start(desk: Desk) -> Iterator[Callable[..., object]]:
-    """`Desk.start`, ended with the test."""
+def start(workspace: Workspace) -> Iterator[Callable[..., object]]:
+    """`Workspace.start`, ended with the test."""
     begun = []
 
     def start(*words: str | Path, **env: str) -> object:
-        begun.append(desk.start(*words, **env))
+        begun.append(workspace.start(*words, **env))
         return begun[-1]
 
     yield start
@@ -73,7 +86,7 @@ class Installed:
     """How the real install went; ``env`` are the user's package settings: a later install has them, but no network."""
 
     cluster: Cluster
-    told: Told
+    result: CommandResult
     env: dict[str, Any]
 
 
@@ -81,19 +94,19 @@ class Installed:
 def installed(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The real stack on each of the three hosts, by ``ipexctl install`` on the controller, once; where the files of an
     earlier session are kept, it finds that they are right. Where room is short, one host unpacks them for all."""
-    desk = Desk(hosts, tmp_path_factory.mktemp("install"))
+    workspace = Workspace(hosts, tmp_path_factory.mktemp("install"))
     settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     settings["XDG_CACHE_HOME"] = SHARED_CACHE  # wheels that this machine has fetched once stay
     with unpacking(), hosts.uplink() as uplink:
         if not RECIPES.put_on_hosts(hosts, hosts.names) and room_is_short():
-            first = desk(*INSTALL, "--json", "--limit", "node0", timeout=900, **settings, **uplink.env)
+            first = workspace(*INSTALL, "--json", "--limit", "node0", timeout=900, **settings, **uplink.env)
             assert first.code == 0, first
             RECIPES.keep(hosts, "node0")
             RECIPES.put_on_hosts(hosts, hosts.names[1:])
-        told = desk(*INSTALL, "--json", timeout=900, **settings, **uplink.env)
-        if told.code == 0:
+        result = workspace(*INSTALL, "--json", timeout=900, **settings, **uplink.env)
+        if result.code == 0:
             RECIPES.keep(hosts, "node0")
-    return Installed(hosts, told, settings)
+    return Installed(hosts, result, settings)
 
 
 @pytest.fixture(scope="package")
@@ -103,19 +116,19 @@ def recipes(request: pytest.FixtureRequest, hosts: Cluster) -> str:
     if lent := os.environ.get("IPEXCTL_TEST_ENV"):
         lend(hosts, lent, VENV)
     else:
-        assert request.getfixturevalue("installed").told.code == 0
+        assert request.getfixturevalue("installed").result.code == 0
     return VENV
 
 
 @pytest.fixture
-def four(recipes: str, tmp_path: Path) -> Iterator[Desk]:
+def four(recipes: str, tmp_path: Path) -> Iterator[Workspace]:
     """Four hosts, as in the guide."""
     with Cluster([Spec(f"node{n}") for n in range(4)]) as cluster:
         if lent := os.environ.get("IPEXCTL_TEST_ENV"):
             lend(cluster, lent, recipes)
         else:
             assert RECIPES.put_on_hosts(cluster, cluster.names)
-        yield Desk(cluster, tmp_path / "desk")
+        yield Workspace(cluster, tmp_path / "desk")
 
 
 @pytest.fixture(scope="package")
@@ -131,7 +144,7 @@ STOCK = KeptEnvironment("native", NATIVE)
 @pytest.fixture(scope="package")
 def native(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """Stock PyTorch of today without IPEX, with transformers and accelerate, on node0 and node1, once."""
-    desk = Desk(hosts, tmp_path_factory.mktemp("native"))
+    workspace = Workspace(hosts, tmp_path_factory.mktemp("native"))
     settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     settings["XDG_CACHE_HOME"] = str(Path.home() / ".cache")
     words = ["install", "--track", "native", "--torch", "2.13.0", "--with", "transformers", "--with", "accelerate"]
@@ -140,7 +153,7 @@ def native(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installe
         words += ["--find-links", place]
     STOCK.put_on_hosts(hosts, ("node0", "node1"))
     with hosts.uplink() as uplink:
-        told = desk(*words, timeout=900, **settings, **uplink.env)
-    if told.code == 0:
+        result = workspace(*words, timeout=900, **settings, **uplink.env)
+    if result.code == 0:
         STOCK.keep(hosts, "node0")
-    return Installed(hosts, told, settings)
+    return Installed(hosts, result, settings)

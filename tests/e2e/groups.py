@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.desk import wait
+from tests.e2e.workspace import wait
 
 ROOT = Path("/sys/fs/cgroup")
 
@@ -25,19 +25,6 @@ def memory(cluster: Cluster, host: str, limit: int) -> Iterator[None]:
     with _group("memory" if old else "", servers) as group:
         (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(limit))
         yield
-
-
-@contextmanager
-def frozen(pid: int) -> Iterator[None]:
-    """The process does nothing, and not even SIGKILL ends it."""
-    if not (ROOT / "freezer").is_dir():
-        pytest.skip("frozen processes of version 2 control groups can be killed")
-    with _group("freezer", [pid]) as group:
-        (group / "freezer.state").write_text("FROZEN")
-        try:
-            yield
-        finally:
-            (group / "freezer.state").write_text("THAWED")
 
 
 @contextmanager

@@ -6,28 +6,28 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cluster import Cluster
-from tests.e2e.desk import ACTOR, LIGHT, Desk, residue
+from tests.e2e.workspace import ACTOR, LIGHT, Workspace, find_orphans
 
 BENCH = ("bench", "bert", "--limit", "node0", "--venv", LIGHT, "--size", "tiny")
 
 
 def test_on_busy_hosts_a_bench_names_the_run_and_the_one_command_that_ends_it(
-    desk: Desk, hosts: Cluster, start: Callable[..., Any]
+    workspace: Workspace, hosts: Cluster, start: Callable[..., Any]
 ) -> None:
-    going = start("run", "--venv", LIGHT, "--limit", "node0", ACTOR, "count", "3000")
-    going.until("0│")
-    told = desk(*BENCH)
-    assert told.code == 7, told
-    *_, advice, command = told.err.splitlines()
-    assert advice.endswith("wait for it, or stop it:"), told
+    running_command = start("run", "--venv", LIGHT, "--limit", "node0", ACTOR, "count", "3000")
+    running_command.until("0│")
+    result = workspace(*BENCH)
+    assert result.code == 7, result
+    *_, advice, command = result.err.splitlines()
+    assert advice.endswith("wait for it, or stop it:"), result
     program, verb, *words = command.split()
-    assert (program, verb, words[-2:]) == ("ipexctl", "stop", ["--limit", "node0"]), told
-    assert desk(verb, *words).code == 0
-    assert not residue(hosts)
+    assert (program, verb, words[-2:]) == ("ipexctl", "stop", ["--limit", "node0"]), result
+    assert workspace(verb, *words).code == 0
+    assert not find_orphans(hosts)
 
 
-def test_a_bench_without_a_figure_shows_why_and_no_table(desk: Desk) -> None:
-    told = desk(*BENCH)
-    assert told.code == 5, told
-    assert "No module named 'torch'" in told.out + told.err
-    assert "samples" not in told.out, told
+def test_a_bench_without_a_figure_shows_why_and_no_table(workspace: Workspace) -> None:
+    result = workspace(*BENCH)
+    assert result.code == 5, result
+    assert "No module named 'torch'" in result.out + result.err
+    assert "samples" not in result.out, result

@@ -16,7 +16,7 @@ import pytest
 from ipexctl.verbs.common.probe import load_releases
 from tests import mpi, wheels
 from tests.cluster import Cluster, missing
-from tests.e2e.desk import ROOT, Desk
+from tests.e2e.workspace import ROOT, Workspace
 from tests.wheels import Built, Index, serving
 
 RANK = Path(__file__).parent / "ranks/binding.py"
@@ -68,11 +68,11 @@ def interpreter(cluster: Cluster, python: str) -> str:
     """On all hosts; skips the test where this machine has none to give them."""
     if Path(f"/usr/bin/python{python}").exists():
         return f"/usr/bin/python{python}"
-    found = sorted(Path.home().glob(f".pyenv/versions/{python}.*"))
-    if not found:
+    actual = sorted(Path.home().glob(f".pyenv/versions/{python}.*"))
+    if not actual:
         pytest.skip(f"no Python {python} on this machine: nothing newer holds this row")
     for host in cluster.names:
-        shutil.copytree(found[-1], cluster.path(host, PYTHON), symlinks=True, ignore=shutil.ignore_patterns("test"))
+        shutil.copytree(actual[-1], cluster.path(host, PYTHON), symlinks=True, ignore=shutil.ignore_patterns("test"))
         cluster.write(host, "/etc/ld.so.conf.d/python.conf", f"{PYTHON}/lib\n".encode())
         cluster.exec(host, ["ldconfig"], check=True)
     return f"{PYTHON}/bin/python{python}"
@@ -84,26 +84,26 @@ def test_the_binding_goes_from_an_index_to_ranks_that_import_it_and_use_its_own_
 ) -> None:
     torch, python, module, *places = LAYOUTS[layout]
     cluster = make_cluster("node0", "node1")
-    desk = Desk(cluster, tmp_path / "desk")
-    desk.env |= {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
+    workspace = Workspace(cluster, tmp_path / "desk")
+    workspace.env |= {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
     row = next(row for row in reversed(load_releases().releases) if row.torch == torch)
     doubles = [wheels.torch(torch), wheels.ipex(row.ipex), wheels.numpy()]
     build = row.oneccl + "+cpu" * (torch == "2.7.0")  # as Intel names its files
     doubles += [binding(build, module, real, *places), wheels.wheel("setuptools", "80.0.0", {})]
     words = ["--torch", torch, "--backend", "ccl", "--python", interpreter(cluster, python), "--json"]
     with cluster.inside(), serving(Index(doubles), CONTROLLER) as index:
-        told = desk("install", *words, "--index-url", index.url, timeout=200)
-    assert told.code == 0, told
-    assert told.answer["stack"]["module"] == module
+        result = workspace("install", *words, "--index-url", index.url, timeout=200)
+    assert result.code == 0, result
+    assert result.answer["stack"]["module"] == module
     job = tmp_path / "job"
     job.mkdir()
     for script in (RANK, ADDS):
         shutil.copy(script, job)
-    packages = json.loads(cluster.exec("node1", ["cat", f"{told.answer['venv']}/ipexctl.json"]).stdout)["packages"]
+    packages = json.loads(cluster.exec("node1", ["cat", f"{result.answer['venv']}/ipexctl.json"]).stdout)["packages"]
     assert packages["oneccl-bind-pt"] == build
-    ran = desk("run", "--ppn", "2", "--backend", "ccl", job / RANK.name, module, ADDS.name, timeout=100)
+    ran = workspace("run", "--ppn", "2", "--backend", "ccl", job / RANK.name, module, ADDS.name, timeout=100)
     assert ran.code == 0, ran
     for rank in range(4):
-        said = desk.written(rank).decode()
-        assert f"rank {rank} of 4: sum 10" in said
-        assert f"binding {build} of True ['{places[1]}/libmpi.so.12']" in said, "one MPI in a job, the binding's"
+        output = workspace.written(rank).decode()
+        assert f"rank {rank} of 4: sum 10" in output
+        assert f"binding {build} of True ['{places[1]}/libmpi.so.12']" in output, "one MPI in a job, the binding's"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, Process
-from tests.e2e.desk import ACTOR, LIGHT, RANKS, Desk, Started, Told, residue, wait
+from tests.e2e.workspace import ACTOR, LIGHT, RANKS, CommandResult, Started, Workspace, find_orphans, wait
 
 ROUNDS = range(int(os.environ.get("IPEXCTL_DRILLS", "1")))
 LEASE = 3  # seconds; what faults.md says of 30 is true of any number
@@ -33,11 +33,11 @@ Events = Sequence[dict[str, Any]]
 
 
 def _step(name: str, hosts: int = 1) -> Callable[[Events], bool]:
-    return lambda told: sum(e["event"] == "step-ended" and e["step"] == name for e in told) >= hosts
+    return lambda result: sum(e["event"] == "step-ended" and e["step"] == name for e in result) >= hosts
 
 
 def _stage(name: str, ranks: int) -> Callable[[Events], bool]:
-    return lambda told: sum(e["event"] == "rank-stage" and e["stage"] == name for e in told) >= ranks
+    return lambda result: sum(e["event"] == "rank-stage" and e["stage"] == name for e in result) >= ranks
 
 
 POINTS: dict[str, Callable[[Events], bool]] = {
@@ -47,29 +47,40 @@ POINTS: dict[str, Callable[[Events], bool]] = {
     "all directories were made": _step("prepare", 3),
     "the keeper was started": _step("start keeper"),
     "the first guard was started": _step("start guard"),
-    "mpirun was started": lambda told: any(e["event"] == "run-started" for e in told),
+    "mpirun was started": lambda result: any(e["event"] == "run-started" for e in result),
     "the first rank was started": _stage("start", 1),
-    "all ranks write": lambda told: len({e["rank"] for e in told if e["event"] == "output"}) == 3,
-    "the first rank has ended": lambda told: any(e["event"] == "rank-ended" for e in told),
+    "all ranks write": lambda result: len({e["rank"] for e in result if e["event"] == "output"}) == 3,
+    "the first rank has ended": lambda result: any(e["event"] == "rank-ended" for e in result),
 }
-PARTS = [("node0", "keeper"), ("node0", "mpiexec.hydra"), ("node1", "hydra_"), ("node1", "rank"), ("node2", "guard")]
+PARTS = [
+    ("node0", "keeper"),
+    ("node0", "mpiexec.hydra"),
+    ("node1", "hydra_"),
+    ("node1", "rank"),
+    ("node1", "stub"),
+    ("node2", "guard"),
+]
+# Ranks that know nothing of each other, and groups of torch; over impi with MPICH 5 too. A part meets each of them.
+BACKENDS = ("none", "impi", "gloo", "mpich")
 GATHERED = list(POINTS).index("mpirun was started")  # from here on a run needs nobody who watches
 
 
 class Drill:
     """One run, named by an argument of its script."""
 
-    def __init__(self, hosts: Cluster, path: Path, point: str, *words: str, **env: str) -> None:
+    def __init__(
+        self, hosts: Cluster, path: Path, point: str, *words: str, backend: str = "none", venv: str = LIGHT, **env: str
+    ) -> None:
         self.hosts, self.point, self.number = hosts, point, list(POINTS).index(point)
         self.tag = f"drill{self.number}"
-        self.desk = Desk(hosts, path)
+        self.workspace = Workspace(hosts, path)
         script = RANKS / "drill.py"
-        run = ("run", "--venv", LIGHT, "--share", "--workdir", f"/root/{self.tag}", "--output", "json", "--grace", "3")
-        self.going: Started = self.desk.start(*run, *words, script, self.tag, **env)
-        wait(lambda: POINTS[point](self.events()) or self.going.process.poll() is not None, 120.0)
+        run = ("run", "--venv", venv, "--share", "--workdir", f"/root/{self.tag}", "--output", "json", "--grace", "3")
+        self.command: Started = self.workspace.start(*run, *words, script, self.tag, backend, **env)
+        wait(lambda: POINTS[point](self.events()) or self.command.process.poll() is not None, 120.0)
 
     def events(self) -> Events:
-        text = self.going.files[0].read_text("utf-8", "replace")
+        text = self.command.files[0].read_text("utf-8", "replace")
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     @property
@@ -98,28 +109,32 @@ class Drill:
 
     def kill(self, host: str, word: str) -> str:
         """Kills a part as soon as there is one, a little later at each point if it has to be waited for. The run."""
-        found: list[Process] = []
+        actual: list[Process] = []
 
         def look() -> bool:
-            found[:] = [p for p in self.parts([host]) if any(Path(part).name.startswith(word) for part in p.argv[:8])]
-            return bool(found) or self.going.process.poll() is not None
+            actual[:] = [p for p in self.parts([host]) if any(Path(part).name.startswith(word) for part in p.argv[:8])]
+            return bool(actual) or self.command.process.poll() is not None
 
-        if not (look() and found):
+        if not (look() and actual):
             wait(look, 60.0)
             time.sleep(0.02 * self.number)
-        for process in found:
+        for process in actual:
             _end(process.outer)
-        return found[0].environ["IPEXCTL_RUN"] if found else ""
+        return actual[0].environ["IPEXCTL_RUN"] if actual else ""
 
     def empty(self, run: str, within: float) -> None:
-        wait(lambda: not self.parts(run=run), within, lambda: f"{self.point}: {self.parts(run=run)}\n{self.going.said}")
+        wait(
+            lambda: not self.parts(run=run),
+            within,
+            lambda: f"{self.point}: {self.parts(run=run)}\n{self.command.output}",
+        )
 
-    def honest(self, told: Told, codes: set[int], desk: Desk | None = None) -> None:
+    def honest(self, result: CommandResult, codes: set[int], workspace: Workspace | None = None) -> None:
         """One of these codes, or 0 with every byte."""
-        assert told.code in {*codes, 0}, f"{self.point}: {told}"
-        if told.code == 0:
+        assert result.code in {*codes, 0}, f"{self.point}: {result}"
+        if result.code == 0:
             for rank in range(3):
-                assert (desk or self.desk).written(rank) == self.ticks(rank), f"{self.point}: {told}"
+                assert (workspace or self.workspace).written(rank) == self.ticks(rank), f"{self.point}: {result}"
 
     def ticks(self, rank: int) -> bytes:
         return b"".join(b"%s tick %d\n" % (self.tag.encode(), number) for number in range(20 + 10 * rank))
@@ -141,18 +156,28 @@ def at_points(work: Callable[[str], None], turn: int, turns: int) -> None:
 @pytest.mark.parametrize("again", ROUNDS)
 @pytest.mark.parametrize(("host", "word"), PARTS)
 def test_a_part_killed_at_any_point_leaves_nothing(
-    hosts: Cluster, tmp_path: Path, host: str, word: str, again: int
+    hosts: Cluster, tmp_path: Path, stock: str, mpich: str, host: str, word: str, again: int
 ) -> None:
+    choices: dict[str, tuple[str, ...]] = {
+        "none": (),
+        "impi": ("--backend", "impi"),
+        "gloo": ("--backend", "gloo"),
+        "mpich": ("--backend", "impi", "--mpi", mpich),
+    }
+
     def drill(point: str) -> None:
-        one = Drill(hosts, tmp_path / point, point)
+        name = BACKENDS[(list(POINTS).index(point) + PARTS.index((host, word)) + again) % len(BACKENDS)]
+        backend = {"mpich": "impi"}.get(name, name)
+        venv = LIGHT if name == "none" else stock
+        one = Drill(hosts, tmp_path / point, point, *choices[name], backend=backend, venv=venv)
         run = one.kill(host, word)
         begun = time.monotonic()
-        told = one.going.end(120.0)
+        result = one.command.end(120.0)
         one.empty(run, max(0.1, CLEAN - (time.monotonic() - begun)))
-        one.honest(told, {4, 6})
+        one.honest(result, {4, 6})
 
     at_points(drill, PARTS.index((host, word)), len(PARTS))
-    assert not residue(hosts)
+    assert not find_orphans(hosts)
 
 
 @pytest.mark.parametrize("again", ROUNDS)
@@ -165,13 +190,13 @@ def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
         if "sshd" in process.argv[0]:
             _end(process.outer)
     try:
-        told = one.going.end(90.0)
+        result = one.command.end(90.0)
         run = one.run()
         one.empty(run, CLEAN) if run else None
-        one.honest(told, {3, 4, 6})
-        assert told.code != 0, "nobody could look at node1"
+        one.honest(result, {3, 4, 6})
+        assert result.code != 0, "nobody could look at node1"
         if one.number >= GATHERED:
-            one.honest(Told(0, told.out, told.err), set())  # the run itself went on to its end
+            one.honest(CommandResult(0, result.out, result.err), set())  # the run itself went on to its end
     finally:
         hosts.power_off("node1")
         hosts.power_on("node1")  # with a new sshd
@@ -182,8 +207,8 @@ def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
 def test_a_killed_controller_with_a_lease_leaves_nothing(hosts: Cluster, tmp_path: Path, again: int) -> None:
     def drill(point: str) -> None:
         one = Drill(hosts, tmp_path / point, point, "--lease", str(LEASE), **HURRIED)
-        one.going.signal(signal.SIGKILL)
-        one.going.process.wait()
+        one.command.signal(signal.SIGKILL)
+        one.command.process.wait()
         time.sleep(0.3)  # what it had begun on a host
         if run := one.run():
             one.empty(run, (LEASE if one.number >= GATHERED else READY) + CLEAN)
@@ -198,8 +223,8 @@ def test_a_killed_controller_without_a_lease_loses_neither_the_run_nor_a_byte(
 ) -> None:
     def drill(point: str) -> None:
         one = Drill(hosts, tmp_path / point, point)
-        one.going.signal(signal.SIGKILL)
-        one.going.process.wait()
+        one.command.signal(signal.SIGKILL)
+        one.command.process.wait()
         time.sleep(0.3)
         run = one.run()
         if not run:
@@ -207,9 +232,9 @@ def test_a_killed_controller_without_a_lease_loses_neither_the_run_nor_a_byte(
         wait(lambda: one.kept() or not one.parts(run=run), 20.0, lambda: f"{point}: a run without a keeper")
         if not one.kept():
             return
-        other = Desk(hosts, tmp_path / f"{point} other")
-        told = other("attach", run)
-        one.honest(told, {4, 6} if one.number < GATHERED else set(), other)
+        other = Workspace(hosts, tmp_path / f"{point} other")
+        result = other("attach", run)
+        one.honest(result, {4, 6} if one.number < GATHERED else set(), other)
         one.empty(run, 1.0)
 
     at_points(drill, 1, 2)
@@ -223,12 +248,12 @@ def _nothing_but_directories(hosts: Cluster, path: Path) -> None:
         for directory in hosts.path(host, RUNS).glob("*-h*"):
             if directory.is_dir():
                 os.utime(directory, (time.time() - 300,) * 2)
-    user = Desk(hosts, path / "after")
-    told = user("run", "--venv", LIGHT, ACTOR, "say")
-    assert told.code == 0, told
-    told = user("reap")
-    assert told.code == 0, told
+    user = Workspace(hosts, path / "after")
+    result = user("run", "--venv", LIGHT, ACTOR, "say")
+    assert result.code == 0, result
+    result = user("stop", "--orphans")
+    assert result.code == 0, result
     for run in user("ps", "--json").answer["runs"]:  # that ended in order: their output is kept until it is asked away
-        told = user("reap", run["run"])
-        assert told.code == 0, told
-    assert not residue(hosts)
+        result = user("stop", "--orphans", run["run"])
+        assert result.code == 0, result
+    assert not find_orphans(hosts)

@@ -10,29 +10,35 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.conftest import TRAINERS
-from tests.e2e.desk import ROOT, Desk
 from tests.e2e.trained import LAYERS, PRECISION
+from tests.e2e.workspace import ROOT, Workspace
 
 pytestmark = [pytest.mark.hosts, pytest.mark.stack, pytest.mark.timeout(1200)]
 
 
-def test_init_and_play_train_with_accelerate_and_ipex_on_all_hosts(recipes: str, desk: Desk, hosts: Cluster) -> None:
-    shutil.copytree(ROOT / "examples", desk.path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    told = desk("init", "--backend", "gloo", "--yes", "examples/nlp_example.py", "--epochs", "1", "--pairs", "256")
-    assert told.code == 0, told
-    assert f"with: [{', '.join(TRAINERS)}]" in (desk.path / "playbook.yaml").read_text()
+def test_init_and_play_train_with_accelerate_and_ipex_on_all_hosts(
+    recipes: str, workspace: Workspace, hosts: Cluster
+) -> None:
+    shutil.copytree(ROOT / "examples", workspace.path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    result = workspace(
+        "init", "--backend", "gloo", "--yes", "examples/nlp_example.py", "--epochs", "1", "--pairs", "256"
+    )
+    assert result.code == 0, result
+    assert f"with: [{', '.join(TRAINERS)}]" in (workspace.path / "playbook.yaml").read_text()
     # A lent environment was not made by install, which would rightly leave it alone.
     prepared = ("--skip-tags", "prepare") if os.environ.get("IPEXCTL_TEST_ENV") else ()
     with hosts.uplink() as uplink:
-        told = desk("play", "playbook.yaml", *prepared, timeout=1100, **uplink.env)
-    assert told.code == 0, told
-    assert [rank["host"] for rank in desk.report()["run"]["ranks"]] == list(hosts.names)
+        result = workspace("play", "playbook.yaml", *prepared, timeout=1100, **uplink.env)
+    assert result.code == 0, result
+    assert [rank["host"] for rank in workspace.report()["run"]["ranks"]] == list(hosts.names)
     # init asks for bf16 where the hosts compute it
     for number, name in enumerate(hosts.names):
-        found = f"rank {number} of {len(hosts.names)} on {name}: MULTI_CPU, backend gloo, "
-        assert re.search(re.escape(found) + f"{PRECISION}, {LAYERS} layers of IPEX", desk.written(number).decode())
-    assert "epoch 1: loss " in desk.written(0).decode()
+        actual = f"rank {number} of {len(hosts.names)} on {name}: MULTI_CPU, backend gloo, "
+        assert re.search(
+            re.escape(actual) + f"{PRECISION}, {LAYERS} layers of IPEX", workspace.written(number).decode()
+        )
+    assert "epoch 1: loss " in workspace.written(0).decode()
     if not prepared:
-        again = desk("play", "playbook.yaml", "--tags", "prepare", timeout=300)
+        again = workspace("play", "playbook.yaml", "--tags", "prepare", timeout=300)
         assert again.code == 0, again
         assert "nothing was changed" in again.err

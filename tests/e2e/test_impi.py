@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.desk import RANKS, ROOT, Desk, Told, residue
 from tests.e2e.environments import KeptEnvironment
+from tests.e2e.workspace import RANKS, ROOT, CommandResult, Workspace, find_orphans
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -23,36 +23,36 @@ TORCH = "2.13.0"  # whose CPU build is a tenth of the default index's
 
 
 @pytest.fixture(scope="module")
-def impi(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def impi(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> CommandResult:
     """Stock torch with impi on each host, by ``ipexctl install --backend impi``, once."""
     house = os.environ.get("PIP_FIND_LINKS", "")
     if not list(Path(house or os.devnull).glob(f"torch-{TORCH}+cpu-*.whl")):
         pytest.skip("the CPU build of torch is not in a directory that PIP_FIND_LINKS names")
-    desk = Desk(hosts, tmp_path_factory.mktemp("impi"))
+    workspace = Workspace(hosts, tmp_path_factory.mktemp("impi"))
     settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     settings["XDG_CACHE_HOME"] = str(Path.home() / ".cache")
     words = ("install", "--torch", TORCH, "--track", "native", "--backend", "impi", "--venv", VENV, "--json")
     KEPT.put_on_hosts(hosts, hosts.names)
     with hosts.uplink() as uplink:
-        told = desk(*words, "--wheels-from", "controller", timeout=600, **settings, **uplink.env)
-    if told.code == 0:
+        result = workspace(*words, "--wheels-from", "controller", timeout=600, **settings, **uplink.env)
+    if result.code == 0:
         KEPT.keep(hosts, "node0")
-    return told
+    return result
 
 
-def train(desk: Desk, *words: str, backend: tuple[str, ...] = ()) -> list[float]:
+def train(workspace: Workspace, *words: str, backend: tuple[str, ...] = ()) -> list[float]:
     """The losses that the ranks of the example tell, in rank order."""
-    told = desk("run", "--venv", VENV, "--ppn", "1", *words, EXAMPLE, *backend, "--dtype", "fp32", timeout=300)
-    assert told.code == 0, told
-    assert "0 processes left on 3 hosts" in told.out
-    written = [desk.written(rank).decode() for rank in range(3)]
+    result = workspace("run", "--venv", VENV, "--ppn", "1", *words, EXAMPLE, *backend, "--dtype", "fp32", timeout=300)
+    assert result.code == 0, result
+    assert "0 processes left on 3 hosts" in result.out
+    written = [workspace.written(rank).decode() for rank in range(3)]
     assert all(f"rank {rank} of 3 on node{rank}: torch {TORCH}" in text for rank, text in enumerate(written))
     losses = [float(loss) for text in written for loss in re.findall(r"step \d+ loss ([\d.]+)", text)]
     assert len(losses) == 3 * 7, written
     return losses
 
 
-def test_install_puts_impi_on_every_host_and_says_so(impi: Told, hosts: Cluster) -> None:
+def test_install_puts_impi_on_every_host_and_says_so(impi: CommandResult, hosts: Cluster) -> None:
     assert impi.code == 0, impi
     assert impi.answer["stack"]["backend"] == "impi"
     assert "backend impi" in impi.answer["plan"]
@@ -61,46 +61,48 @@ def test_install_puts_impi_on_every_host_and_says_so(impi: Told, hosts: Cluster)
         assert marker["packages"]["impi-torch"]
 
 
-def test_the_example_trains_over_impi_by_one_option_as_it_does_over_gloo(impi: Told, desk: Desk) -> None:
+def test_the_example_trains_over_impi_by_one_option_as_it_does_over_gloo(
+    impi: CommandResult, workspace: Workspace
+) -> None:
     assert impi.code == 0, impi
-    gloo = train(desk, "--backend", "gloo")
-    ours = train(desk, "--backend", "impi")
-    assert "float32, 2 threads, impi" in desk.written(0).decode()
+    gloo = train(workspace, "--backend", "gloo")
+    ours = train(workspace, "--backend", "impi")
+    assert "float32, 2 threads, impi" in workspace.written(0).decode()
     # Three ranks: MPI and Gloo add in another order, so the last of four digits may differ.
     assert ours == pytest.approx(gloo, abs=2e-3)
     assert ours[6] < 0.6 * ours[0]
-    assert not residue(desk.cluster)
+    assert not find_orphans(workspace.cluster)
 
 
-def test_a_script_that_says_gloo_uses_impi_unchanged_when_overridden(impi: Told, desk: Desk) -> None:
+def test_a_script_that_says_gloo_uses_impi_unchanged_when_overridden(impi: CommandResult, workspace: Workspace) -> None:
     assert impi.code == 0, impi
-    plain = train(desk, "--backend", "gloo", backend=("--backend", "gloo"))
-    assert b"impi:" not in desk.written(0, "err")
-    ours = train(desk, "--backend-override", backend=("--backend", "gloo"))
-    assert "threads, gloo" in desk.written(0).decode(), "the script says what it always said"
-    assert b"impi: takes the place of gloo (IMPI_TORCH_OVERRIDE)" in desk.written(0, "err")
+    plain = train(workspace, "--backend", "gloo", backend=("--backend", "gloo"))
+    assert b"impi:" not in workspace.written(0, "err")
+    ours = train(workspace, "--backend-override", backend=("--backend", "gloo"))
+    assert "threads, gloo" in workspace.written(0).decode(), "the script says what it always said"
+    assert b"impi: takes the place of gloo (IMPI_TORCH_OVERRIDE)" in workspace.written(0, "err")
     assert ours == pytest.approx(plain, abs=2e-3)
 
 
-def test_without_a_word_the_plan_takes_impi_and_says_why(impi: Told, desk: Desk) -> None:
+def test_without_a_word_the_plan_takes_impi_and_says_why(impi: CommandResult, workspace: Workspace) -> None:
     assert impi.code == 0, impi
-    told = desk("plan", "--venv", VENV, EXAMPLE)
-    assert told.code == 0, told
-    assert "backend impi: the environment has impi_torch, and no oneccl_bind_pt" in told.out
-    assert "IPEXCTL_BACKEND=impi" in told.out
+    result = workspace("run", "--dry-run", "--venv", VENV, EXAMPLE)
+    assert result.code == 0, result
+    assert "backend impi: the environment has impi_torch, and no oneccl_bind_pt" in result.out
+    assert "IPEXCTL_BACKEND=impi" in result.out
 
 
-def test_a_killed_rank_is_named_and_ends_the_others(impi: Told, desk: Desk) -> None:
+def test_a_killed_rank_is_named_and_ends_the_others(impi: CommandResult, workspace: Workspace) -> None:
     assert impi.code == 0, impi
     began = time.monotonic()
-    told = desk("run", "--venv", VENV, "--ppn", "1", "--backend", "impi", RANKS / "dies.py", "1", timeout=200)
-    assert told.code == 5, told
+    result = workspace("run", "--venv", VENV, "--ppn", "1", "--backend", "impi", RANKS / "dies.py", "1", timeout=200)
+    assert result.code == 5, result
     assert time.monotonic() - began < 100
     for rank in range(3):
-        assert f"rank {rank} has trained over ImpiProcessGroup" in desk.written(rank).decode()
-    report = desk.report()["run"]
+        assert f"rank {rank} has trained over ImpiProcessGroup" in workspace.written(rank).decode()
+    report = workspace.report()["run"]
     assert report["first"] == 1
-    assert "rank 1 on node1" in told.out
-    assert "this cannot be" not in told.out
-    assert "0 processes left on 3 hosts" in told.out
-    assert not residue(desk.cluster)
+    assert "rank 1 on node1" in result.out
+    assert "this cannot be" not in result.out
+    assert "0 processes left on 3 hosts" in result.out
+    assert not find_orphans(workspace.cluster)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.conftest import RECIPES, Installed
-from tests.e2e.desk import Desk
+from tests.e2e.workspace import Workspace
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1800)]
 
@@ -37,29 +37,29 @@ def received(cluster: Cluster, host: str) -> int:
 def test_a_package_is_added_to_the_real_stack_on_two_hosts_and_no_byte_of_torch_moves(
     installed: Installed, make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    assert installed.told.code == 0, installed.told
+    assert installed.result.code == 0, installed.result
     cluster = make_cluster("node0", "node1")
     assert RECIPES.put_on_hosts(cluster, cluster.names)
-    desk = Desk(cluster, tmp_path / "desk")  # a controller that has neither a lock nor a wheel of it
+    workspace = Workspace(cluster, tmp_path / "desk")  # a controller that has neither a lock nor a wheel of it
     settings = {name: value for name, value in installed.env.items() if name != "XDG_CACHE_HOME"}
     before = {host: inodes(cluster, host) for host in cluster.names}
     bytes_before = {host: received(cluster, host) for host in cluster.names}
     with cluster.uplink() as uplink:
-        told = desk("install", "--with", "tabulate", "--json", timeout=300, **settings, **uplink.env)
-    assert told.code == 0, told
-    assert told.answer["changed"] == ["node0", "node1"]
-    fetched = sorted(path.name.partition("-")[0] for path in (desk.home / ".cache/ipexctl/wheels").rglob("*.whl"))
+        result = workspace("install", "--with", "tabulate", "--json", timeout=300, **settings, **uplink.env)
+    assert result.code == 0, result
+    assert result.answer["changed"] == ["node0", "node1"]
+    fetched = sorted(path.name.partition("-")[0] for path in (workspace.home / ".cache/ipexctl/wheels").rglob("*.whl"))
     assert fetched == ["tabulate"]
-    plan = (desk.records[-1] / "plan.txt").read_text()
+    plan = (workspace.records[-1] / "plan.txt").read_text()
     assert " in 1 file; " in plan
     assert "node0-node1  build: instead of " in plan or "node[0-1]  build: instead of " in plan
     for host in cluster.names:
         assert len(before[host]) > 10_000
         assert inodes(cluster, host) == before[host]
         assert received(cluster, host) - bytes_before[host] < FEW
-        report = told.answer["hosts"][host]
+        report = result.answer["hosts"][host]
         assert report["problems"] == []
         assert list(report["versions"]) == ["tabulate"], "the rest is the very files that were checked before"
         assert report["same"] > 10_000
-        python = f"{told.answer['venv']}/bin/python"
+        python = f"{result.answer['venv']}/bin/python"
         assert cluster.exec(host, [python, "-c", "import tabulate"]).returncode == 0

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import NATIVE, Installed
-from tests.e2e.desk import ROOT, Desk, Told, residue
 from tests.e2e.trained import IPEX_IN_BF16
+from tests.e2e.workspace import ROOT, CommandResult, Workspace, find_orphans
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -22,31 +22,33 @@ DTYPE = "bf16" if IPEX_IN_BF16 else "fp32"
 TINY = ("--size", "tiny", "--batch", "4", "--steps", "5")
 
 
-def measured(told: Told) -> list[dict[str, Any]]:
+def measured(result: CommandResult) -> list[dict[str, Any]]:
     """What all ranks of a play measured, in the order in which they told it."""
-    return [json.loads(line) for line in re.findall(r"^\d+│(\{.*\})$", told.out, re.MULTILINE)]
+    return [json.loads(line) for line in re.findall(r"^\d+│(\{.*\})$", result.out, re.MULTILINE)]
 
 
-def lines(desk: Desk, rank: int = 0) -> list[dict[str, Any]]:
+def lines(workspace: Workspace, rank: int = 0) -> list[dict[str, Any]]:
     """What a rank measured."""
-    return [json.loads(line) for line in desk.written(rank).decode().splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in workspace.written(rank).decode().splitlines() if line.startswith("{")]
 
 
-def test_the_playbook_trains_on_all_hosts_and_infers_on_each_with_ipex(installed: Installed, desk: Desk) -> None:
+def test_the_playbook_trains_on_all_hosts_and_infers_on_each_with_ipex(
+    installed: Installed, workspace: Workspace
+) -> None:
     words = ("--tags", "train", "--tags", "infer", "--var", "size=tiny", "--var", "batch=4", "--var", f"dtype={DTYPE}")
-    told = desk("play", "--limit", "node0,node1", ROOT / "playbooks/ipex.yaml", *words, timeout=1100)
-    assert told.code == 0, told
-    found = measured(told)
-    assert [(one["mode"], one["model"], one["dtype"], one["how"]) for one in found] == [
+    result = workspace("play", "--limit", "node0,node1", ROOT / "playbooks/ipex.yaml", *words, timeout=1100)
+    assert result.code == 0, result
+    actual = measured(result)
+    assert [(one["mode"], one["model"], one["dtype"], one["how"]) for one in actual] == [
         ("train", "resnet50", "fp32", "eager"),  # rank 0 tells it
         ("train", "bert", DTYPE, "eager"),
         *[("infer", "resnet50", "fp32", "trace")] * 2,
         *[("infer", "bert", DTYPE, "trace")] * 2,
         *[("infer", "bert", "int8-dynamic", "trace")] * 2,
     ]
-    assert all((one["engine"], one["ipex"]) == ("ipex", "2.8.0+cpu") for one in found)
-    assert [one["ranks"] for one in found[:2]] == [2, 2]
-    assert all(one["cosine"] > 0.95 for one in found[2:])
+    assert all((one["engine"], one["ipex"]) == ("ipex", "2.8.0+cpu") for one in actual)
+    assert [one["ranks"] for one in actual[:2]] == [2, 2]
+    assert all(one["cosine"] > 0.95 for one in actual[2:])
 
 
 @pytest.mark.parametrize(
@@ -57,54 +59,58 @@ def test_the_playbook_trains_on_all_hosts_and_infers_on_each_with_ipex(installed
     ],
 )
 def test_every_form_of_ipex_optimize_works_and_is_measured(
-    script: str, words: str, how: str, installed: Installed, desk: Desk
+    script: str, words: str, how: str, installed: Installed, workspace: Workspace
 ) -> None:
-    told = desk("run", "--limit", "node0", "--instances", "1", EXAMPLES / script, *words.split(), *TINY, timeout=900)
-    assert told.code == 0, told
-    (found,) = lines(desk)
-    assert (found["engine"], found["how"]) == ("ipex", how)
-    assert found["samples_per_s"] > 0
-    assert found.get("cosine", 1.0) > 0.95
+    result = workspace(
+        "run", "--limit", "node0", "--instances", "1", EXAMPLES / script, *words.split(), *TINY, timeout=900
+    )
+    assert result.code == 0, result
+    (actual,) = lines(workspace)
+    assert (actual["engine"], actual["how"]) == ("ipex", how)
+    assert actual["samples_per_s"] > 0
+    assert actual.get("cosine", 1.0) > 0.95
 
 
-def test_the_playbook_infers_with_instances_side_by_side_on_two_hosts(installed: Installed, desk: Desk) -> None:
+def test_the_playbook_infers_with_instances_side_by_side_on_two_hosts(
+    installed: Installed, workspace: Workspace
+) -> None:
     variables = {"model": "resnet50", "dtype": "fp32", "size": "tiny", "instances": "2"}
     words = [word for name, value in variables.items() for word in ("--var", f"{name}={value}")]
-    told = desk(
+    result = workspace(
         "play", "--limit", "node0,node1", ROOT / "playbooks/inference.yaml", "--tags", "infer", *words, timeout=900
     )
-    assert told.code == 0, told
-    found = sorted(measured(told), key=lambda one: one["instance"])
-    assert [one["host"] for one in found] == ["node0", "node0", "node1", "node1"]
-    assert [one["instance"] for one in found] == [0, 1, 2, 3]
-    assert found[0]["cpus"] != found[1]["cpus"]
-    assert all(one["threads"] == len(one["cpus"]) for one in found)
-    assert not residue(installed.cluster)
+    assert result.code == 0, result
+    actual = sorted(measured(result), key=lambda one: one["instance"])
+    assert [one["host"] for one in actual] == ["node0", "node0", "node1", "node1"]
+    assert [one["instance"] for one in actual] == [0, 1, 2, 3]
+    assert actual[0]["cpus"] != actual[1]["cpus"]
+    assert all(one["threads"] == len(one["cpus"]) for one in actual)
+    assert not find_orphans(installed.cluster)
 
 
-def test_the_bench_is_a_step_of_a_playbook(installed: Installed, desk: Desk) -> None:
+def test_the_bench_is_a_step_of_a_playbook(installed: Installed, workspace: Workspace) -> None:
     words = ("--tags", "bench", "--var", "size=tiny", "--var", "compile=false")
-    told = desk("play", "--limit", "node0", ROOT / "playbooks/bench.yaml", *words, timeout=900)
-    assert told.code == 0, told
-    assert len([one for one in lines(desk) if one["bench"] == "bert"]) == 8  # of both runs: stock, then IPEX
+    result = workspace("play", "--limit", "node0", ROOT / "playbooks/bench.yaml", *words, timeout=900)
+    assert result.code == 0, result
+    assert len([one for one in lines(workspace) if one["bench"] == "bert"]) == 8  # of both runs: stock, then IPEX
     row = r"^0│(?:training|inference), (?:stock torch|IPEX) (?:fp32|bf16): (?:not measured: |\d)"
-    shown = re.findall(row, told.out, re.MULTILINE)
-    assert len(shown) == 8, told
-    assert not measured(told)
-    logs = desk("logs", desk.records[-1].name)
+    shown = re.findall(row, result.out, re.MULTILINE)
+    assert len(shown) == 8, result
+    assert not measured(result)
+    logs = workspace("logs", workspace.records[-1].name)
     assert '{"bench"' not in logs.out, logs
-    assert logs.out.count("samples/s") == told.out.count(" samples/s\n"), logs
+    assert logs.out.count("samples/s") == result.out.count(" samples/s\n"), logs
 
 
 def test_the_bench_measures_ipex_beside_stock_torch_on_each_host_and_together(
-    installed: Installed, desk: Desk, tmp_path: Path
+    installed: Installed, workspace: Workspace, tmp_path: Path
 ) -> None:
     plot = tmp_path / "bert.svg"
     words = ("--size", "tiny", "--steps", "5", "--no-compile", "--plot", plot, "--json")
-    told = desk("bench", "bert", "--limit", "node0,node1", *words, timeout=1100)
-    refused = [row for row in told.answer["rows"] if row.get("refused")]  # of a busy machine
-    assert told.code == (4 if refused else 0), told
-    rows = {(row["mode"], row["engine"], row["dtype"]): row for row in told.answer["rows"]}
+    result = workspace("bench", "bert", "--limit", "node0,node1", *words, timeout=1100)
+    refused = [row for row in result.answer["rows"] if row.get("refused")]  # of a busy machine
+    assert result.code == (4 if refused else 0), result
+    rows = {(row["mode"], row["engine"], row["dtype"]): row for row in result.answer["rows"]}
     assert len(rows) == 8
     unmeasured = () if IPEX_IN_BF16 else (("train", "ipex", "bf16"), ("infer", "ipex", "bf16"))
     for key, row in rows.items():
@@ -115,20 +121,20 @@ def test_the_bench_measures_ipex_beside_stock_torch_on_each_host_and_together(
         assert set(row["hosts"]) == {"node0", "node1"}, key
         assert row["cluster"] > 0, key
         assert row["why"] is None
-    assert "IPEX bf16" in told.answer["text"]
+    assert "IPEX bf16" in result.answer["text"]
     bars = [*ET.parse(plot).getroot().iter("{http://www.w3.org/2000/svg}rect")]
     assert len(bars) == 1 + len(rows) - len(unmeasured) - len(refused)
 
 
 def test_a_script_is_compared_with_and_without_ipex_on_one_host(
-    installed: Installed, native: Installed, desk: Desk
+    installed: Installed, native: Installed, workspace: Workspace
 ) -> None:
     words = ("--native-venv", NATIVE, "--json", EXAMPLES / "infer_ipex.py", "--model", "resnet50", *TINY)
-    told = desk("migrate", "--compare", *words, timeout=900)
-    assert told.code == 0, told
-    compared = told.answer["compare"]
+    result = workspace("migrate", "--compare", *words, timeout=900)
+    assert result.code == 0, result
+    compared = result.answer["compare"]
     assert (compared["host"], compared["by"]) == ("node0", "samples_per_s")
     old, new = compared["runs"]
     assert compared["ratio"] == pytest.approx(new["samples_per_s"] / old["samples_per_s"])
-    assert "intel_extension_for_pytorch.optimize" in {use["name"] for use in told.answer["uses"]}
-    assert "times as fast" in told.answer["text"]
+    assert "intel_extension_for_pytorch.optimize" in {use["name"] for use in result.answer["uses"]}
+    assert "times as fast" in result.answer["text"]

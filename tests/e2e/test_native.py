@@ -8,8 +8,8 @@ import re
 import pytest
 
 from tests.e2e.conftest import NATIVE, Installed
-from tests.e2e.desk import ROOT, Desk
-from tests.e2e.trained import answered, learnt, ranks_of, said
+from tests.e2e.trained import answered, learnt, output, ranks_of
+from tests.e2e.workspace import ROOT, Workspace
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -18,8 +18,8 @@ TINY = ("--size", "tiny", "--batch", "4", "--steps", "5")
 
 
 def test_stock_pytorch_with_transformers_is_installed_on_two_hosts(native: Installed) -> None:
-    assert native.told.code == 0, native.told
-    assert native.told.answer["stack"]["torch"] == "2.13.0"
+    assert native.result.code == 0, native.result
+    assert native.result.answer["stack"]["torch"] == "2.13.0"
     for host in ("node0", "node1"):
         ask = "import torch, transformers, accelerate; print(torch.__version__)"
         done = native.cluster.exec(host, [f"{NATIVE}/bin/python", "-c", ask], timeout=300)
@@ -28,69 +28,69 @@ def test_stock_pytorch_with_transformers_is_installed_on_two_hosts(native: Insta
         assert "ModuleNotFoundError" in gone.stderr
 
 
-def test_the_playbook_plays_the_same_recipes_without_ipex(native: Installed, desk: Desk) -> None:
+def test_the_playbook_plays_the_same_recipes_without_ipex(native: Installed, workspace: Workspace) -> None:
     """Data-parallel training and BERT in bf16 on both hosts, then inference on each, compiled and in INT8."""
     book = ROOT / "playbooks/native.yaml"
     words = ("--tags", "train", "--tags", "infer", "--var", f"venv={NATIVE}", "--var", "size=tiny", "--var", "batch=4")
-    told = desk("play", "--limit", "node0,node1", book, *words, timeout=1100)
-    assert told.code == 0, told
-    assert "rank 1 of 2 on node1: torch 2.13.0, ipex none" in told.out
-    found = [json.loads(line) for line in re.findall(r"^\d+│(\{.*\})$", told.out, re.MULTILINE)]
-    forms = [(one["mode"], one["model"], one["dtype"], one["how"]) for one in found]
+    result = workspace("play", "--limit", "node0,node1", book, *words, timeout=1100)
+    assert result.code == 0, result
+    assert "rank 1 of 2 on node1: torch 2.13.0, ipex none" in result.out
+    actual = [json.loads(line) for line in re.findall(r"^\d+│(\{.*\})$", result.out, re.MULTILINE)]
+    forms = [(one["mode"], one["model"], one["dtype"], one["how"]) for one in actual]
     assert forms == [
         ("train", "bert", "bf16", "eager"),  # rank 0 tells it
         *[("infer", "bert", "bf16", "compile")] * 2,
         *[("infer", "resnet50", "int8-static", "eager")] * 2,
     ]
-    assert found[0]["ranks"] == 2
-    assert all((one["engine"], one["ipex"]) == ("stock", None) for one in found)
-    assert all(one["cosine"] > 0.95 for one in found[1:])
+    assert actual[0]["ranks"] == 2
+    assert all((one["engine"], one["ipex"]) == ("stock", None) for one in actual)
+    assert all(one["cosine"] > 0.95 for one in actual[1:])
 
 
-def test_accelerate_and_the_trainer_learn_on_both_hosts_without_ipex(native: Installed, desk: Desk) -> None:
+def test_accelerate_and_the_trainer_learn_on_both_hosts_without_ipex(native: Installed, workspace: Workspace) -> None:
     book = ROOT / "playbooks/native.yaml"
     words = ("--limit", "node0,node1", "--var", f"venv={NATIVE}", "--var", "epochs=2")
-    told = desk("play", book, "--tags", "accelerate", *words, timeout=600)
-    ranks_of(said(desk, told, 2), 2, ipex=False)
-    told = desk("play", book, "--tags", "trainer", *words, timeout=600)
-    answered(said(desk, told, 2), 2, ipex=False, transformers=r"\d")
+    result = workspace("play", book, "--tags", "accelerate", *words, timeout=600)
+    ranks_of(output(workspace, result, 2), 2, ipex=False)
+    result = workspace("play", book, "--tags", "trainer", *words, timeout=600)
+    answered(output(workspace, result, 2), 2, ipex=False, transformers=r"\d")
 
 
-def test_accelerate_trains_on_one_host_with_the_configuration_of_today(native: Installed, desk: Desk) -> None:
-    asked = desk("accelerate", "config", "--limit", "node0", "--venv", NATIVE, "--file", "today.yaml")
+def test_accelerate_trains_on_one_host_with_the_configuration_of_today(native: Installed, workspace: Workspace) -> None:
+    asked = workspace("accelerate", "config", "--limit", "node0", "--venv", NATIVE, "--file", "today.yaml")
     assert asked.code == 0, asked
-    assert "ipex" not in (desk.path / "today.yaml").read_text()
+    assert "ipex" not in (workspace.path / "today.yaml").read_text()
     words = ("--limit", "node0", "--venv", NATIVE, "--launcher", "accelerate", "--accelerate-config", "today.yaml")
     quick = ("--cpu", "--epochs", "2", "--pairs", "512", "--batch", "8")
-    (rank,) = said(desk, desk("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600), 1)
+    (rank,) = output(workspace, workspace("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600), 1)
     assert "rank 0 of 1 on node0: NO, backend none, bf16, 0 layers of IPEX" in rank, rank
     assert learnt(rank), rank
 
 
-def test_accelerate_of_today_starts_mpirun_itself(native: Installed, desk: Desk) -> None:
+def test_accelerate_of_today_starts_mpirun_itself(native: Installed, workspace: Workspace) -> None:
     both = ("--limit", "node[0-1]", "--venv", NATIVE)
     config = ("--ppn", "1", "--mpirun-hostfile", "~/hostfile", "--file", "today.yaml")
-    assert desk("accelerate", "config", *both, *config).code == 0
+    assert workspace("accelerate", "config", *both, *config).code == 0
     words = (*both, "--ppn", "1", "--launcher", "accelerate", "--accelerate-config", "today.yaml")
     quick = ("--cpu", "--epochs", "2", "--pairs", "512", "--batch", "8")
-    told = desk("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
-    ranks_of(said(desk, told, 2), 2, ipex=False)
+    result = workspace("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
+    ranks_of(output(workspace, result, 2), 2, ipex=False)
 
 
-def test_bert_trains_compiled(native: Installed, desk: Desk) -> None:
+def test_bert_trains_compiled(native: Installed, workspace: Workspace) -> None:
     words = ("--model", "bert", "--dtype", "bf16", "--compile", *TINY)
-    told = desk("run", "--venv", NATIVE, "--limit", "node0", "--ppn", "1", TRAIN, *words, timeout=600)
-    assert told.code == 0, told
-    (found,) = [json.loads(line) for line in desk.written(0).decode().splitlines() if line.startswith("{")]
-    assert (found["how"], found["engine"]) == ("compile", "stock")
+    result = workspace("run", "--venv", NATIVE, "--limit", "node0", "--ppn", "1", TRAIN, *words, timeout=600)
+    assert result.code == 0, result
+    (actual,) = [json.loads(line) for line in workspace.written(0).decode().splitlines() if line.startswith("{")]
+    assert (actual["how"], actual["engine"]) == ("compile", "stock")
 
 
-def test_the_bench_measures_what_is_there_and_says_what_is_not(native: Installed, desk: Desk) -> None:
+def test_the_bench_measures_what_is_there_and_says_what_is_not(native: Installed, workspace: Workspace) -> None:
     words = ("--size", "tiny", "--steps", "5", "--mode", "infer", "--json")
-    told = desk("bench", "bert", "--venv", NATIVE, "--limit", "node0,node1", *words, timeout=1100)
-    refused = any(row.get("refused") for row in told.answer["rows"])  # on a busy machine
-    assert told.code == (4 if refused else 0), told
-    rows = {(row["engine"], row["how"], row["dtype"]): row for row in told.answer["rows"]}
+    result = workspace("bench", "bert", "--venv", NATIVE, "--limit", "node0,node1", *words, timeout=1100)
+    refused = any(row.get("refused") for row in result.answer["rows"])  # on a busy machine
+    assert result.code == (4 if refused else 0), result
+    rows = {(row["engine"], row["how"], row["dtype"]): row for row in result.answer["rows"]}
     for dtype in ("fp32", "bf16"):
         assert set(rows["stock", "eager", dtype]["hosts"]) == {"node0", "node1"}
         assert set(rows["stock", "compile", dtype]["hosts"]) == {"node0", "node1"}

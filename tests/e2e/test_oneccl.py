@@ -7,7 +7,6 @@ accelerate, transformers and all that ipexctl does are real.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.conftest import TRAINERS
-from tests.e2e.desk import ROOT, Desk, marker, residue
 from tests.e2e.test_recipes import GUIDE, NLP, QA, QUICK
 from tests.e2e.trained import BF16, LAYERS, PRECISION
+from tests.e2e.workspace import ROOT, Workspace, find_orphans, marker
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -54,14 +53,14 @@ def bound(request: pytest.FixtureRequest, recipes: str, hosts: Cluster) -> tuple
     packages = {"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0", "oneccl-bind-pt": version}
     packages |= dict(each.split("==") for each in TRAINERS)
     texts = {
-        f"{venv}/ipexctl.json": json.dumps(json.loads(marker(venv, **layout)) | {"packages": packages}),
+        f"{venv}/ipexctl.json": marker(venv, packages, **layout),
         f"{venv}/pyvenv.cfg": "home = /usr/bin\ninclude-system-site-packages = false\n",
         f"{site}/recipes.pth": f"{recipes}/lib/{PYTHON}/site-packages\n",
         f"{site}/{module}/__init__.py": DOUBLE.replace("{version}", version),
     }
     for name, each in packages.items():
-        told = f"{site}/{name.replace('-', '_')}-{each}.dist-info/METADATA"
-        texts[told] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {each}\n"
+        result = f"{site}/{name.replace('-', '_')}-{each}.dist-info/METADATA"
+        texts[result] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {each}\n"
     for host in ("node0", "node1"):
         if hosts.path(host, venv).exists():
             continue
@@ -75,15 +74,17 @@ def bound(request: pytest.FixtureRequest, recipes: str, hosts: Cluster) -> tuple
 
 
 def test_recipe_4_ranks_on_two_hosts_add_up_over_ccl_with_nothing_sourced(
-    bound: tuple[str, str], desk: Desk, hosts: Cluster
+    bound: tuple[str, str], workspace: Workspace, hosts: Cluster
 ) -> None:
     venv, module = bound
     script = ROOT / "examples/oneccl.py"
-    told = desk("run", "--limit", "node[0-1]", "--ppn", "2", "--backend", "ccl", "--venv", venv, script, timeout=600)
-    assert told.code == 0, told
+    result = workspace(
+        "run", "--limit", "node[0-1]", "--ppn", "2", "--backend", "ccl", "--venv", venv, script, timeout=600
+    )
+    assert result.code == 0, result
     root = f"{venv}/lib/{PYTHON}/site-packages/{module}"
     for rank in range(4):
-        text = desk.written(rank).decode()
+        text = workspace.written(rank).decode()
         version = GENERATIONS[module]
         assert f"rank {rank} of 4 on node{rank // 2}: {module} {version}, backend ccl, sum 10" in text
         env = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
@@ -93,54 +94,58 @@ def test_recipe_4_ranks_on_two_hosts_add_up_over_ccl_with_nothing_sourced(
         assert env["PATH"].split(":")[:2] == [f"{venv}/bin", f"{root}/bin"]
         assert (env["CCL_WORKER_COUNT"], env["CCL_ATL_TRANSPORT"]) == ("1", "ofi")
         assert env["MASTER_ADDR"] == "10.77.0.10"
-    assert not residue(hosts)
+    assert not find_orphans(hosts)
 
 
 def test_recipe_2_accelerate_takes_ccl_where_it_is_installed(
-    bound: tuple[str, str], desk: Desk, hosts: Cluster
+    bound: tuple[str, str], workspace: Workspace, hosts: Cluster
 ) -> None:
     venv, _ = bound
     words = ("--limit", "node[0-1]", "--ppn", "1", "--venv", venv, "--launcher", "accelerate")
-    told = desk("run", *words, "--env", f"ACCELERATE_MIXED_PRECISION={PRECISION}", NLP, *QUICK, timeout=600)
-    assert told.code == 0, told
+    result = workspace("run", *words, "--env", f"ACCELERATE_MIXED_PRECISION={PRECISION}", NLP, *QUICK, timeout=600)
+    assert result.code == 0, result
     for rank in range(2):
-        found = rf"rank {rank} of 2 on node{rank}: MULTI_CPU, backend ccl, {PRECISION}, {LAYERS} layers of IPEX"
-        assert re.search(found, desk.written(rank).decode())
-    assert not residue(hosts)
+        actual = rf"rank {rank} of 2 on node{rank}: MULTI_CPU, backend ccl, {PRECISION}, {LAYERS} layers of IPEX"
+        assert re.search(actual, workspace.written(rank).decode())
+    assert not find_orphans(hosts)
 
 
 def test_recipe_3_the_trainer_takes_ccl_by_the_guides_own_argument(
-    bound: tuple[str, str], desk: Desk, hosts: Cluster
+    bound: tuple[str, str], workspace: Workspace, hosts: Cluster
 ) -> None:
     venv, _ = bound
     # Without --do_eval: there Accelerate gathers into one long tensor, which Gloo, behind the double, does not take.
     args = ["ccl" if word == "gloo" else word for word in GUIDE if word != "--do_eval"]
-    told = desk("run", "--limit", "node[0-1]", "--ppn", "1", "--venv", venv, QA, *args, timeout=600)
-    assert told.code == 0, told
+    result = workspace("run", "--limit", "node[0-1]", "--ppn", "1", "--venv", venv, QA, *args, timeout=600)
+    assert result.code == 0, result
     for rank in range(2):
         assert (
             f"rank {rank} of 2 on node{rank}: backend ccl, {'bf16' if BF16 else 'fp32'}, "
-            in desk.written(rank).decode()
+            in workspace.written(rank).decode()
         )
-    assert not residue(hosts)
+    assert not find_orphans(hosts)
 
 
-def test_recipe_4_the_pair_of_1_12_that_does_not_work_is_refused_with_the_reason(desk: Desk, hosts: Cluster) -> None:
+def test_recipe_4_the_pair_of_1_12_that_does_not_work_is_refused_with_the_reason(
+    workspace: Workspace, hosts: Cluster
+) -> None:
     before = [hosts.sshd_log(host) for host in hosts.names]
-    told = desk("install", "--torch", "1.12.1", "--oneccl", "1.12.0", "--backend", "ccl")
-    assert told.code == 2, told
-    assert "oneccl_bind_pt 1.12.0 does not work with torch 1.12.1; 1.12.100 does" in told.err
+    result = workspace("install", "--torch", "1.12.1", "--oneccl", "1.12.0", "--backend", "ccl")
+    assert result.code == 2, result
+    assert "oneccl_bind_pt 1.12.0 does not work with torch 1.12.1; 1.12.100 does" in result.err
     assert [hosts.sshd_log(host) for host in hosts.names] == before, "nobody was contacted"
 
 
-def test_the_playbook_of_recipe_4_plays(bound: tuple[str, str], desk: Desk, hosts: Cluster, tmp_path: Path) -> None:
+def test_the_playbook_of_recipe_4_plays(
+    bound: tuple[str, str], workspace: Workspace, hosts: Cluster, tmp_path: Path
+) -> None:
     venv, module = bound
     book = tmp_path / "oneccl.yaml"
     text = (ROOT / "playbooks/oneccl.yaml").read_text().replace("../examples", str(ROOT / "examples"))
     book.write_text(text.replace("backend: ccl\n      ppn", f"backend: ccl\n      venv: {venv}\n      ppn"))
-    told = desk(
+    result = workspace(
         "play", book, "--limit", "node[0-1]", "--skip-tags", "prepare", "--allow-path", ROOT / "examples", timeout=600
     )
-    assert told.code == 0, told
-    assert f"rank 1 of 2 on node1: {module} {GENERATIONS[module]}, backend ccl, sum 3" in told.out
-    assert not residue(hosts)
+    assert result.code == 0, result
+    assert f"rank 1 of 2 on node1: {module} {GENERATIONS[module]}, backend ccl, sum 3" in result.out
+    assert not find_orphans(hosts)

@@ -15,9 +15,9 @@ import pytest
 
 from ipexctl.verbs.common.probe import load_releases
 from tests.cluster import Cluster
-from tests.e2e.desk import ROOT, Desk, residue
 from tests.e2e.environments import SHARED_CACHE
 from tests.e2e.trained import loss_fell
+from tests.e2e.workspace import ROOT, Workspace, find_orphans
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600), pytest.mark.usefixtures("unpacks")]
 
@@ -25,38 +25,38 @@ OF_USER = ("UV_", "PIP_", "SSL_")
 NEVER = ("INDEX", "FIND_LINKS")  # of this machine: the user has named no source of wheels
 
 
-def prepare(cluster: Cluster, path: Path) -> Desk:
+def prepare(cluster: Cluster, path: Path) -> Workspace:
     """A user who has the examples and has set nothing but certificates and time limits."""
-    desk = Desk(cluster, path / "desk")
-    shutil.copytree(ROOT / "examples", desk.path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    workspace = Workspace(cluster, path / "desk")
+    shutil.copytree(ROOT / "examples", workspace.path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     settings = {name: value for name, value in os.environ.items() if name.startswith(OF_USER)}
-    desk.env |= {name: value for name, value in settings.items() if not name.endswith(NEVER)}
-    desk.env["XDG_CACHE_HOME"] = SHARED_CACHE  # wheels that were fetched once
-    return desk
+    workspace.env |= {name: value for name, value in settings.items() if not name.endswith(NEVER)}
+    workspace.env["XDG_CACHE_HOME"] = SHARED_CACHE  # wheels that were fetched once
+    return workspace
 
 
 def test_install_and_run_without_a_flag_train_where_only_the_default_index_is_in_reach(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = make_cluster("node0", "node1")
-    desk = prepare(cluster, tmp_path)
+    workspace = prepare(cluster, tmp_path)
     closed = {urlsplit(index.url).hostname or "" for index in load_releases().indexes.values()}
     with cluster.uplink(refused=closed) as uplink:
-        told = desk("install", timeout=3000, **uplink.env)
-        assert told.code == 0, told
-        ran = desk("run", "--ppn", "1", "examples/train_ddp.py", timeout=900, **uplink.env)
-    said = " ".join((told.out + told.err).split())
+        result = workspace("install", timeout=3000, **uplink.env)
+        assert result.code == 0, result
+        ran = workspace("run", "--ppn", "1", "examples/train_ddp.py", timeout=900, **uplink.env)
+    output = " ".join((result.out + result.err).split())
     # It says what it chose, what it passed over, and why.
-    assert re.search(r"oneccl [\d.]+: its index does not answer: \S+; taking torch [\d.]+", said), told
+    assert re.search(r"oneccl [\d.]+: its index does not answer: \S+; taking torch [\d.]+", output), result
     marker = json.loads(cluster.exec("node1", ["cat", "/root/.local/share/ipexctl/env/ipexctl.json"]).stdout)
     stack = marker["stack"]
     assert (stack.get("oneccl"), stack["backend"]) == (None, "impi")
-    assert f"taking torch {stack['torch']} + ipex {stack['ipex']}" in said
-    assert "the CPU build's index does not answer" in said
+    assert f"taking torch {stack['torch']} + ipex {stack['ipex']}" in output
+    assert "the CPU build's index does not answer" in output
     assert ran.code == 0, ran
     assert "0 processes left on 2 hosts" in ran.out
     for rank in range(2):
-        shown = desk.written(rank).decode()
+        shown = workspace.written(rank).decode()
         assert f"rank {rank} of 2 on node{rank}: torch {stack['torch']}, ipex {stack['ipex']}" in shown
         assert loss_fell(shown), shown
-    assert not residue(cluster)
+    assert not find_orphans(cluster)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ipexctl.show.saved_profile import get_trace_path, read_profile
+from ipexctl.store.saved_profile import get_trace_path, read_profile
 from tests.e2e.conftest import NATIVE, Installed
-from tests.e2e.desk import RANKS, ROOT, Desk
+from tests.e2e.workspace import RANKS, ROOT, Workspace
 from tests.unit.profile.trace_format import find_format_errors
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
@@ -28,13 +28,13 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
     return events
 
 
-def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: Installed, desk: Desk) -> None:
-    result = desk("run", *BOTH, "--profile", "4:6", RANKS / "profiled.py", timeout=300)
+def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: Installed, workspace: Workspace) -> None:
+    result = workspace("run", *BOTH, "--profile", "4:6", RANKS / "profiled.py", timeout=300)
     assert result.code == 0, result
     assert "onednn_verbose" not in result.out + result.err
     assert result.out.count("│step 9 loss") == 2
     assert "profile of steps 4 to 6 · 2 ranks on 2 hosts" in result.out, result
-    profile = read_profile(desk.records[-1])
+    profile = read_profile(workspace.records[-1])
     assert profile.missing == ()
     assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(0, "node0", 3), (1, "node1", 3)]
     first, late = profile.ranks
@@ -47,27 +47,27 @@ def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: I
     assert {"aten::addmm", "Optimizer.step#AdamW.step"} <= {row.name for row in profile.operators}
     assert sum(row.calls for row in profile.kernels if row.primitive == "convolution") >= 2 * 3
     assert {*profile.onednn} == {"node0", "node1"}
-    events = read_events(desk.records[-1])
+    events = read_events(workspace.records[-1])
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {0: "rank 0 · node0", 1: "rank 1 · node1"}
     waits = [wait for wait in profile.waits if wait.rank == 0]
     assert [wait.late for wait in waits] == [1] * len(waits)
     assert sum(wait.seconds for wait in waits) == pytest.approx(first.waiting)
-    page = (desk.records[-1] / "report.html").read_text()
+    page = (workspace.records[-1] / "report.html").read_text()
     assert page.count('class="s-collective"') == len(profile.waits) + 1  # and in the legend
     arrows = [event for event in events if event.get("cat") == "collective" and event["ph"] == "s"]
     assert 1 in {event["pid"] for event in arrows}  # from the late rank
-    again = desk("profile")
+    again = workspace("profile")
     assert again.code == 0, again
     assert "gloo:all_reduce" in again.out
-    assert desk("profile", "--json").answer["profile"]["run"] == profile.run
+    assert workspace("profile", "--json").answer["profile"]["run"] == profile.run
 
 
-def test_the_trainer_is_profiled_as_it_is(native: Installed, desk: Desk) -> None:
+def test_the_trainer_is_profiled_as_it_is(native: Installed, workspace: Workspace) -> None:
     """Accelerate's optimizer is a wrapper of torch's: its steps count once."""
     quick = ("--cpu", "--epochs", "1", "--pairs", "512", "--batch", "8")
     words = (*BOTH, "--launcher", "accelerate", "--profile", "2")
-    result = desk("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
+    result = workspace("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
     assert result.code == 0, result
-    profile = read_profile(desk.records[-1])
+    profile = read_profile(workspace.records[-1])
     assert [(rank.rank, rank.steps) for rank in profile.ranks] == [(0, 2), (1, 2)], profile.missing

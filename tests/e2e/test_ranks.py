@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.desk import ACTOR, LIGHT, Desk
+from tests.e2e.workspace import ACTOR, LIGHT, Workspace
 
 RUN = ("run", "--venv", LIGHT)
 LEDGER = "/root/ledger"
@@ -17,20 +17,22 @@ LEDGER = "/root/ledger"
 
 @pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
 def test_a_rank_that_knows_the_runs_nonce_still_speaks_for_itself_alone(
-    desk: Desk, hosts: Cluster, engine: str
+    workspace: Workspace, hosts: Cluster, engine: str
 ) -> None:
     if engine != "impi" and not shutil.which(f"mpirun.{engine}"):
         pytest.skip(f"mpirun.{engine} is not installed on this machine")
-    told = desk(*RUN, *(("--mpi", engine) if engine != "impi" else ()), "--ppn", "1", ACTOR, "forge", LEDGER)
-    assert told.code == 0, told
+    result = workspace(*RUN, *(("--mpi", engine) if engine != "impi" else ()), "--ppn", "1", ACTOR, "forge", LEDGER)
+    assert result.code == 0, result
     for rank, host in enumerate(hosts.names):
-        assert desk.written(rank) == hosts.read(host, f"{LEDGER}/{rank}.out") != b""
+        assert workspace.written(rank) == hosts.read(host, f"{LEDGER}/{rank}.out") != b""
 
 
-def test_an_interpreter_error_before_the_script_begins_is_the_ranks_own_failure(desk: Desk, tmp_path: Path) -> None:
+def test_an_interpreter_error_before_the_script_begins_is_the_ranks_own_failure(
+    workspace: Workspace, tmp_path: Path
+) -> None:
     script = tmp_path / "job/broken.py"
     script.parent.mkdir()
     script.write_text("def f(:\n")
-    told = desk(*RUN, script)
-    assert told.code == 5, told
-    assert "SyntaxError" in told.out
+    result = workspace(*RUN, script)
+    assert result.code == 5, result
+    assert "SyntaxError" in result.out

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.desk import ROOT, Desk, residue
 from tests.e2e.questionnaire import DOWN, ENTER, answer
-from tests.e2e.trained import BF16, LAYERS, PRECISION, answered, learnt, ranks_of, said
+from tests.e2e.trained import BF16, LAYERS, PRECISION, answered, learnt, output, ranks_of
+from tests.e2e.workspace import ROOT, Workspace, find_orphans
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -59,7 +59,7 @@ def questions(ranks: int, ipex: bool) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("version", ["1.7.0", "1.15.0"])
 def test_accelerate_config_writes_what_the_questionnaire_of_that_version_writes(
-    recipes: str, desk: Desk, hosts: Cluster, tmp_path: Path, version: str, ranks: int
+    recipes: str, workspace: Workspace, hosts: Cluster, tmp_path: Path, version: str, ranks: int
 ) -> None:
     place = "/root/accelerate-new"
     if version != "1.7.0" and not hosts.path("node0", place).exists():  # its own files, beside the same torch
@@ -74,33 +74,35 @@ def test_accelerate_config_writes_what_the_questionnaire_of_that_version_writes(
     words = ["--limit", "node0"] if ranks == 1 else ["--limit", "node[0-1]", "--ppn", "2"]
     words += ["--mpirun-hostfile", "~/hostfile"] if ranks > 1 else []
     if version == "1.7.0":  # found on the hosts
-        told = desk("accelerate", "config", *words)
+        result = workspace("accelerate", "config", *words)
     else:
-        (desk.path / "addresses").write_text("10.77.0.10 slots=1\n10.77.0.11 slots=1\n")
+        (workspace.path / "addresses").write_text("10.77.0.10 slots=1\n10.77.0.11 slots=1\n")
         of = ["--ppn", "2", "--mpirun-hostfile", "/root/hostfile"] if ranks > 1 else ["--limit", "10.77.0.10"]
-        told = desk("accelerate", "config", "-f", desk.path / "addresses", *of, "--accelerate-version", version)
-        assert "does not know ipex_config any more" in told.err
-    assert told.code == 0, told
-    assert told.out == theirs
+        result = workspace(
+            "accelerate", "config", "-f", workspace.path / "addresses", *of, "--accelerate-version", version
+        )
+        assert "does not know ipex_config any more" in result.err
+    assert result.code == 0, result
+    assert result.out == theirs
 
 
 # 1: Accelerate on one host ------------------------------------------------------------------------------------------
 
 
-def test_recipe_1_accelerate_trains_on_one_host_with_ipex_and_bf16(recipes: str, desk: Desk) -> None:
+def test_recipe_1_accelerate_trains_on_one_host_with_ipex_and_bf16(recipes: str, workspace: Workspace) -> None:
     asked = ("--limit", "node0", "--precision", PRECISION, "--file", "default_config.yaml")
-    written = desk("accelerate", "config", *asked)
+    written = workspace("accelerate", "config", *asked)
     assert written.code == 0, written
     words = ("--limit", "node0", *ACCELERATE, "default_config.yaml")
-    (rank,) = said(desk, desk("run", *words, NLP, *QUICK, timeout=600), 1)
+    (rank,) = output(workspace, workspace("run", *words, NLP, *QUICK, timeout=600), 1)
     assert re.search(rf"rank 0 of 1 on node0: NO, backend none, {PRECISION}, {LAYERS} layers of IPEX", rank), rank
     assert learnt(rank), rank
 
 
-def test_the_playbook_of_recipe_1_plays(recipes: str, settings: dict[str, str], desk: Desk) -> None:
+def test_the_playbook_of_recipe_1_plays(recipes: str, settings: dict[str, str], workspace: Workspace) -> None:
     words = ("--limit", "node0", *variables(f"precision={PRECISION}"), *prepared())
-    told = desk("play", ROOT / "playbooks/accelerate-one-host.yaml", *words, timeout=600, **settings)
-    (rank,) = said(desk, told, 1)
+    result = workspace("play", ROOT / "playbooks/accelerate-one-host.yaml", *words, timeout=600, **settings)
+    (rank,) = output(workspace, result, 1)
     assert re.search(rf"rank 0 of 1 on node0: NO, backend none, {PRECISION}, {LAYERS} layers of IPEX", rank), rank
     assert learnt(rank), rank
 
@@ -117,106 +119,110 @@ def prepared() -> tuple[str, ...]:
 # 2: Accelerate on many hosts ----------------------------------------------------------------------------------------
 
 
-def test_recipe_2_mpirun_starts_accelerate_for_each_of_16_ranks_on_four_hosts(four: Desk) -> None:
+def test_recipe_2_mpirun_starts_accelerate_for_each_of_16_ranks_on_four_hosts(four: Workspace) -> None:
     """The guide's own numbers."""
     words = ("-n", "16", "--ppn", "4", "--launcher", "accelerate", "--env", f"ACCELERATE_MIXED_PRECISION={PRECISION}")
-    told = four("run", *words, NLP, "--cpu", "--epochs", "2", "--pairs", "1024", "--batch", "4", timeout=900)
-    ranks_of(said(four, told, 16), 4)
+    result = four("run", *words, NLP, "--cpu", "--epochs", "2", "--pairs", "1024", "--batch", "4", timeout=900)
+    ranks_of(output(four, result, 16), 4)
 
 
-def test_recipe_2_trains_in_bf16_without_ipex_where_the_user_says_so(recipes: str, desk: Desk) -> None:
+def test_recipe_2_trains_in_bf16_without_ipex_where_the_user_says_so(recipes: str, workspace: Workspace) -> None:
     words = ("--limit", "node[0-1]", "--ppn", "1", "--launcher", "accelerate", "--env", "ACCELERATE_USE_IPEX=false")
-    told = desk("run", *words, "--env", "ACCELERATE_MIXED_PRECISION=bf16", NLP, *QUICK, timeout=900)
-    ranks_of(said(desk, told, 2), 2, ipex=False)
+    result = workspace("run", *words, "--env", "ACCELERATE_MIXED_PRECISION=bf16", NLP, *QUICK, timeout=900)
+    ranks_of(output(workspace, result, 2), 2, ipex=False)
 
 
 def test_recipe_2_accelerate_starts_mpirun_on_hosts_that_have_no_keys_for_each_other(
-    recipes: str, desk: Desk, hosts: Cluster
+    recipes: str, workspace: Workspace, hosts: Cluster
 ) -> None:
     asked = ("--limit", "node[0-1]", "--ppn", "2", "--mpirun-hostfile", "~/hostfile", "--file", "default_config.yaml")
-    assert desk("accelerate", "config", *asked, "--precision", PRECISION).code == 0
+    assert workspace("accelerate", "config", *asked, "--precision", PRECISION).code == 0
     refused = hosts.exec("node0", ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "10.77.0.11", "true"])
     assert refused.returncode == 255, "node0 cannot log in to node1 by itself"
     words = ("run", "--limit", "node[0-1]", *ACCELERATE, "default_config.yaml", NLP, *SEVERAL)
-    plan = desk("plan", *words[1:])
+    plan = workspace("run", "--dry-run", *words[1:])
     assert "-m accelerate.commands.launch --config_file" in plan.out, plan
     assert "mpirun_hostfile: /root/" in plan.out
     assert "num_machines: 2" in plan.out
-    told = desk(*words, timeout=900)
-    assert "started by accelerate 1.7.0" in told.out + told.err + plan.out
-    ranks_of(said(desk, told, 4), 2)
+    result = workspace(*words, timeout=900)
+    assert "started by accelerate 1.7.0" in result.out + result.err + plan.out
+    ranks_of(output(workspace, result, 4), 2)
 
 
 def test_recipe_2_interrupted_while_accelerate_runs_mpirun_leaves_nothing(
-    recipes: str, desk: Desk, hosts: Cluster
+    recipes: str, workspace: Workspace, hosts: Cluster
 ) -> None:
     config = ROOT / "examples/accelerate_cluster.yaml"
     args = ("--cpu", "--epochs", "1000", "--mixed_precision", PRECISION)
     words = ("--limit", "node[0-1]", "--ppn", "1", *ACCELERATE, config, NLP, *args)
-    running = desk.start("run", *words)
+    running = workspace.start("run", *words)
     try:
         running.until("layers of IPEX", timeout=400)  # training has begun
         running.signal(signal.SIGINT)
-        told = running.end(60)
+        result = running.end(60)
     finally:
         running.close()
-    assert told.code == 130, told
-    assert "0 processes left on 2 hosts" in told.out
-    assert not residue(hosts)
+    assert result.code == 130, result
+    assert "0 processes left on 2 hosts" in result.out
+    assert not find_orphans(hosts)
     mine = [each.argv for host in hosts.names for each in hosts.processes(host) if "accelerate" in " ".join(each.argv)]
     assert not mine
 
 
 def test_the_playbook_of_recipe_2_plays_both_ways(
-    recipes: str, settings: dict[str, str], desk: Desk, hosts: Cluster
+    recipes: str, settings: dict[str, str], workspace: Workspace, hosts: Cluster
 ) -> None:
     values = ("ppn=1", "epochs=1", f"precision={PRECISION}")
     words = ("--limit", "node[0-1]", *variables(*values), *prepared())
-    told = desk("play", ROOT / "playbooks/accelerate-cluster.yaml", *words, timeout=900, **settings)
-    assert told.code == 0, told
-    assert "0 processes left on 2 hosts" in told.out
-    assert (desk.records[-1] / "events.jsonl").read_text().count('"event": "cleanup-checked"') == 2, "one of each way"
-    assert f"rank 1 of 2 on node1: MULTI_CPU, backend gloo, {PRECISION}, " in told.out
-    assert not residue(hosts)
+    result = workspace("play", ROOT / "playbooks/accelerate-cluster.yaml", *words, timeout=900, **settings)
+    assert result.code == 0, result
+    assert "0 processes left on 2 hosts" in result.out
+    assert (workspace.records[-1] / "events.jsonl").read_text().count('"event": "cleanup-checked"') == 2, (
+        "one of each way"
+    )
+    assert f"rank 1 of 2 on node1: MULTI_CPU, backend gloo, {PRECISION}, " in result.out
+    assert not find_orphans(hosts)
 
 
 # 3: the Trainer -----------------------------------------------------------------------------------------------------
 
 
-def test_recipe_3_the_trainer_runs_two_ranks_on_one_host_with_a_core_each(recipes: str, desk: Desk) -> None:
-    plan = desk("plan", "--limit", "node0", "--ppn", "2", "--json", QA, *GUIDE)
+def test_recipe_3_the_trainer_runs_two_ranks_on_one_host_with_a_core_each(recipes: str, workspace: Workspace) -> None:
+    plan = workspace("run", "--dry-run", "--limit", "node0", "--ppn", "2", "--json", QA, *GUIDE)
     assert plan.code == 0, plan
     cores = [tuple(rank["cpus"]) for rank in plan.answer["launch"]["ranks"]]
     assert len(set(cores)) == 2, "a rank a part of the host"
     assert {rank["env"]["OMP_NUM_THREADS"] for rank in plan.answer["launch"]["ranks"]} == {"1"}
-    answered(said(desk, desk("run", "--limit", "node0", "--ppn", "2", QA, *GUIDE, timeout=900), 2), 1)
+    answered(output(workspace, workspace("run", "--limit", "node0", "--ppn", "2", QA, *GUIDE, timeout=900), 2), 1)
 
 
-def test_recipe_3_the_trainer_runs_two_ranks_on_each_of_two_hosts(recipes: str, desk: Desk) -> None:
-    told = desk("run", "--limit", "node[0-1]", "--ppn", "2", QA, *GUIDE, timeout=900)
-    answered(said(desk, told, 4), 2)
+def test_recipe_3_the_trainer_runs_two_ranks_on_each_of_two_hosts(recipes: str, workspace: Workspace) -> None:
+    result = workspace("run", "--limit", "node[0-1]", "--ppn", "2", QA, *GUIDE, timeout=900)
+    answered(output(workspace, result, 4), 2)
 
 
-def test_recipe_3_the_trainer_learns_in_bf16_without_ipex(recipes: str, desk: Desk) -> None:
+def test_recipe_3_the_trainer_learns_in_bf16_without_ipex(recipes: str, workspace: Workspace) -> None:
     args = [*(word for word in GUIDE if word not in ("--use_ipex", "--bf16")), "--bf16"]
-    told = desk("run", "--limit", "node[0-1]", "--ppn", "1", QA, *args, timeout=900)
-    answered(said(desk, told, 2), 2, ipex=False)
+    result = workspace("run", "--limit", "node[0-1]", "--ppn", "1", QA, *args, timeout=900)
+    answered(output(workspace, result, 2), 2, ipex=False)
 
 
-def test_the_playbook_of_recipe_3_plays(recipes: str, settings: dict[str, str], desk: Desk, hosts: Cluster) -> None:
+def test_the_playbook_of_recipe_3_plays(
+    recipes: str, settings: dict[str, str], workspace: Workspace, hosts: Cluster
+) -> None:
     values = ("ppn=1", "epochs=1", "samples=96", f"bf16={str(BF16).lower()}")
     words = ("--limit", "node[0-1]", *variables(*values), *prepared())
-    told = desk("play", ROOT / "playbooks/trainer.yaml", *words, timeout=900, **settings)
-    assert told.code == 0, told
-    assert f"rank 1 of 2 on node1: backend gloo, {'bf16' if BF16 else 'fp32'}, " in told.out
-    assert not residue(hosts)
+    result = workspace("play", ROOT / "playbooks/trainer.yaml", *words, timeout=900, **settings)
+    assert result.code == 0, result
+    assert f"rank 1 of 2 on node1: backend gloo, {'bf16' if BF16 else 'fp32'}, " in result.out
+    assert not find_orphans(hosts)
 
 
 def test_an_argument_that_the_installed_trainer_does_not_know_is_warned_of_before_the_run(
-    recipes: str, desk: Desk
+    recipes: str, workspace: Workspace
 ) -> None:
-    fits = desk("plan", "--limit", "node0", QA, *GUIDE)
+    fits = workspace("run", "--dry-run", "--limit", "node0", QA, *GUIDE)
     assert "does not know" not in fits.out + fits.err
-    plan = desk("plan", "--limit", "node0", QA, *GUIDE, "--xpu_backend", "ccl")
+    plan = workspace("run", "--dry-run", "--limit", "node0", QA, *GUIDE, "--xpu_backend", "ccl")
     assert plan.code == 0, plan
     assert "transformers 4.52.4 does not know --xpu_backend any more (until 4.32.0); instead: --ddp_backend" in plan.out

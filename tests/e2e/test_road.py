@@ -9,9 +9,9 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.conftest import INSTALL, TRAINERS, VENV, Installed
-from tests.e2e.desk import RANKS, ROOT, Desk, residue
 from tests.e2e.test_launch import files, renamed
 from tests.e2e.trained import loss_fell
+from tests.e2e.workspace import RANKS, ROOT, Workspace, find_orphans
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -19,32 +19,32 @@ EXAMPLE = ROOT / "examples/train_ddp.py"
 
 
 def test_install_puts_the_real_stack_on_every_host(installed: Installed) -> None:
-    told = installed.told
-    assert told.code == 0, told
-    assert sorted(told.answer["changed"] + told.answer["unchanged"]) == ["node0", "node1", "node2"]
-    assert told.answer["stack"]["torch"] == told.answer["stack"]["ipex"] == "2.8.0"
+    result = installed.result
+    assert result.code == 0, result
+    assert sorted(result.answer["changed"] + result.answer["unchanged"]) == ["node0", "node1", "node2"]
+    assert result.answer["stack"]["torch"] == result.answer["stack"]["ipex"] == "2.8.0"
     for host in installed.cluster.names:  # that they can be imported: the example prints their versions on each host
         size = installed.cluster.exec(host, ["du", "-sm", f"{VENV}.d"]).stdout
         assert int(size.split()[0]) > 500, "its own, on its own disk"
 
 
-def test_a_second_install_changes_nothing(installed: Installed, desk: Desk) -> None:
+def test_a_second_install_changes_nothing(installed: Installed, workspace: Workspace) -> None:
     before = [files(installed.cluster, host) for host in installed.cluster.names]
-    told = desk(*INSTALL, "--json", **installed.env)
-    assert told.code == 0, told
-    assert told.answer["changed"] == []
+    result = workspace(*INSTALL, "--json", **installed.env)
+    assert result.code == 0, result
+    assert result.answer["changed"] == []
     assert [files(installed.cluster, host) for host in installed.cluster.names] == before
 
 
-def test_doctor_finds_the_hosts_fit_for_the_run(installed: Installed, desk: Desk) -> None:
-    told = desk("doctor", "--json")
-    assert told.code == 0, told
-    assert [host["host"] for host in told.answer["hosts"]] == ["node0", "node1", "node2"]
-    assert not [finding for finding in told.answer["findings"] if finding["level"] == "error"]
+def test_doctor_finds_the_hosts_fit_for_the_run(installed: Installed, workspace: Workspace) -> None:
+    result = workspace("doctor", "--json")
+    assert result.code == 0, result
+    assert [host["host"] for host in result.answer["hosts"]] == ["node0", "node1", "node2"]
+    assert not [finding for finding in result.answer["findings"] if finding["level"] == "error"]
 
 
 def test_the_example_trains_and_the_loss_falls_on_every_rank_whatever_the_names_of_interfaces(
-    installed: Installed, desk: Desk
+    installed: Installed, workspace: Workspace
 ) -> None:
     """Two hosts have Docker's bridge, the third another name for its interface: torch finds its way."""
     cluster, bridges = installed.cluster, ("node0", "node2")
@@ -53,38 +53,38 @@ def test_the_example_trains_and_the_loss_falls_on_every_rank_whatever_the_names_
             cluster.exec(host, ["ip", *words.split()], check=True)
     try:
         with renamed(cluster, "node1", "ens5"):
-            told = desk("run", "--ppn", "1", EXAMPLE, timeout=600)
+            result = workspace("run", "--ppn", "1", EXAMPLE, timeout=600)
     finally:
         for host in bridges:
             cluster.exec(host, ["ip", "link", "del", "docker0"])
-    assert told.code == 0, told
-    assert "0 processes left on 3 hosts" in told.out
+    assert result.code == 0, result
+    assert "0 processes left on 3 hosts" in result.out
     for rank in range(3):
-        said = desk.written(rank).decode()
-        assert f"rank {rank} of 3 on node{rank}: torch 2.8.0, ipex 2.8.0" in said
-        assert loss_fell(said, 0.6), said
-    assert [row["state"] for row in desk.report()["run"]["ranks"]] == ["ok"] * 3
-    assert not residue(cluster)
+        output = workspace.written(rank).decode()
+        assert f"rank {rank} of 3 on node{rank}: torch 2.8.0, ipex 2.8.0" in output
+        assert loss_fell(output, 0.6), output
+    assert [row["state"] for row in workspace.report()["run"]["ranks"]] == ["ok"] * 3
+    assert not find_orphans(cluster)
 
 
 def test_a_rank_that_raises_while_others_wait_in_a_collective_ends_the_run_and_is_named(
-    installed: Installed, desk: Desk
+    installed: Installed, workspace: Workspace
 ) -> None:
-    told = desk("run", "--ppn", "1", RANKS / "breaks.py", "1", timeout=600)
-    assert told.code == 5, told
-    assert "rank 1 on node1" in told.out
-    assert "RuntimeError: the data of this rank are rotten" in told.out
-    assert 'breaks.py", line' in told.out
-    report = desk.report()["run"]
+    result = workspace("run", "--ppn", "1", RANKS / "breaks.py", "1", timeout=600)
+    assert result.code == 5, result
+    assert "rank 1 on node1" in result.out
+    assert "RuntimeError: the data of this rank are rotten" in result.out
+    assert 'breaks.py", line' in result.out
+    report = workspace.report()["run"]
     assert report["first"] == 1
-    assert "0 processes left on 3 hosts" in told.out
-    assert not residue(installed.cluster)
+    assert "0 processes left on 3 hosts" in result.out
+    assert not find_orphans(installed.cluster)
 
 
 def test_a_rank_that_hangs_while_others_wait_in_a_collective_is_the_odd_one_named(
-    recipes: str, hosts: Cluster, desk: Desk
+    recipes: str, hosts: Cluster, workspace: Workspace
 ) -> None:
-    told = desk(
+    result = workspace(
         "run",
         "--venv",
         recipes,
@@ -97,35 +97,35 @@ def test_a_rank_that_hangs_while_others_wait_in_a_collective_is_the_odd_one_name
         "1",
         timeout=600,
     )
-    assert told.code == 6, told
-    said = told.out + told.err
-    assert "2 of 3 ranks wait in all_reduce, rank 1 on node1 does not" in said
-    assert re.search(r"rank 1 .*waits.py:\d+ read_batch", said), said
-    stacks = sorted(path.name.split("-")[1] for path in desk.records[-1].glob("stacks-*.txt"))
+    assert result.code == 6, result
+    output = result.out + result.err
+    assert "2 of 3 ranks wait in all_reduce, rank 1 on node1 does not" in output
+    assert re.search(r"rank 1 .*waits.py:\d+ read_batch", output), output
+    stacks = sorted(path.name.split("-")[1] for path in workspace.records[-1].glob("stacks-*.txt"))
     assert stacks == ["0", "1", "2"]
-    assert "0 processes left on 3 hosts" in told.out
-    assert not residue(hosts)
+    assert "0 processes left on 3 hosts" in result.out
+    assert not find_orphans(hosts)
 
 
-def test_the_demo_playbook_takes_the_whole_road(installed: Installed, desk: Desk, tmp_path: Path) -> None:
+def test_the_demo_playbook_takes_the_whole_road(installed: Installed, workspace: Workspace, tmp_path: Path) -> None:
     book = tmp_path / "demo.yaml"  # with what the recipes need besides: the environment stays as it is
     text = (ROOT / "playbooks/demo.yaml").read_text().replace("../examples", str(ROOT / "examples"))
     text = text.replace("backend: gloo\n", f"backend: gloo\n      with: [{', '.join(TRAINERS)}]\n")
     assert "--steps, 300" in text
     book.write_text(text.replace("--steps, 300", "--steps, 10"))  # three hosts on the cores of one
-    told = desk("play", book, "--allow-path", ROOT / "examples", timeout=600, **installed.env)
-    assert told.code == 0, told
-    assert "nothing to do" in told.err + told.out
-    assert "mean loss of 3 ranks" in told.out
-    assert "0 processes left on 3 hosts" in told.out
-    assert not residue(installed.cluster)
+    result = workspace("play", book, "--allow-path", ROOT / "examples", timeout=600, **installed.env)
+    assert result.code == 0, result
+    assert "nothing to do" in result.err + result.out
+    assert "mean loss of 3 ranks" in result.out
+    assert "0 processes left on 3 hosts" in result.out
+    assert not find_orphans(installed.cluster)
 
 
-def test_a_dry_play_changes_nothing(installed: Installed, desk: Desk) -> None:
+def test_a_dry_play_changes_nothing(installed: Installed, workspace: Workspace) -> None:
     cluster: Cluster = installed.cluster
     before = [files(cluster, host) for host in cluster.names]
     with cluster.uplink() as uplink:  # the playbook's row differs from what is there, so the index is asked
-        told = desk("play", ROOT / "playbooks/demo.yaml", "--dry-run", **(installed.env | uplink.env))
-    assert told.code == 0, told
-    assert "mpiexec.hydra" in told.out
+        result = workspace("play", ROOT / "playbooks/demo.yaml", "--dry-run", **(installed.env | uplink.env))
+    assert result.code == 0, result
+    assert "mpiexec.hydra" in result.out
     assert [files(cluster, host) for host in cluster.names] == before

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.desk import ROOT, Desk
 from tests.e2e.environments import SHARED_CACHE, room_is_short
 from tests.e2e.trained import IPEX_IN_BF16
+from tests.e2e.workspace import ROOT, Workspace
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600), pytest.mark.usefixtures("unpacks")]
 
@@ -28,9 +28,10 @@ ROWS = {  # what is asked for, and whose Intel MPI then starts the ranks
     "2.7.0": (("--torch", "2.7.0", "--backend", "gloo"), "ipex 2.7.0", "ipex"),
     "2.6.0": (("--torch", "2.6.0", "--backend", "gloo"), "ipex 2.6.0", "ipex"),
     "2.13.0": (("--torch", "2.13.0", "--track", "native"), "ipex none", "impi-rt"),
+    "2.13.0 mpich": (("--torch", "2.13.0", "--track", "native", "--mpi", "mpich"), "ipex none", "mpich"),
     # Without Intel MPI: the hosts' own Open MPI, with Intel's OpenMP out of its wheel.
     "2.13.0 own": (
-        ("--torch", "2.13.0", "--track", "native", "--mpi", "openmpi", "--omp", "intel"),
+        ("--torch", "2.13.0", "--track", "native", "--mpi", "/usr/bin/mpirun.openmpi", "--omp", "intel"),
         "ipex none",
         "system",
     ),
@@ -59,31 +60,31 @@ def test_a_row_is_installed_for_real_and_trains_on_two_hosts(
     if mpi == "system" and not shutil.which("mpirun.openmpi"):
         pytest.skip("Open MPI is not installed on this machine")
     cluster = make_cluster("node0", "node1")
-    desk = Desk(cluster, tmp_path / "desk")
+    workspace = Workspace(cluster, tmp_path / "desk")
     settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
-    desk.env |= {**settings, "XDG_CACHE_HOME": cache}
+    workspace.env |= {**settings, "XDG_CACHE_HOME": cache}
     with cluster.uplink() as uplink:
         # Wheels are fetched once, here; in the cache they stay for the next time.
-        told = desk("install", *words, "--wheels-from", "controller", "--json", timeout=3000, **uplink.env)
-    assert told.code == 0, told
-    assert told.answer["changed"] == ["node0", "node1"]
+        result = workspace("install", *words, "--wheels-from", "controller", "--json", timeout=3000, **uplink.env)
+    assert result.code == 0, result
+    assert result.answer["changed"] == ["node0", "node1"]
     dtype = "bfloat16" if ipex == "ipex none" or IPEX_IN_BF16 else "float32"
-    for host in told.answer["hosts"].values():
+    for host in result.answer["hosts"].values():
         assert (host["problems"], host["dtype"]) == ([], dtype)
-    marker = json.loads(cluster.exec("node1", ["cat", f"{told.answer['venv']}/ipexctl.json"]).stdout)
+    marker = json.loads(cluster.exec("node1", ["cat", f"{result.answer['venv']}/ipexctl.json"]).stdout)
     assert marker["layout"]["mpi"] == mpi
     script = (EXAMPLE, "--dtype", "bf16" if dtype == "bfloat16" else "fp32", "--steps", "5")
-    ran = desk("run", "--ppn", "1", *script, timeout=900)
+    ran = workspace("run", "--ppn", "1", *script, timeout=900)
     assert ran.code == 0, ran
     if mpi == "system":
         assert "Open MPI" in marker["stack"]["name"]
         assert "impi-rt" not in marker["packages"]
-        plan = desk("plan", "--ppn", "1", EXAMPLE).out
+        plan = workspace("run", "--dry-run", "--ppn", "1", EXAMPLE).out
         assert "libiomp5.so" in plan
         assert marker["stack"]["mpi"]["program"] in plan
     for rank in range(2):
-        said = desk.written(rank).decode()
-        assert f"rank {rank} of 2 on node{rank}: torch {torch}, {ipex}" in said
-        assert f", {dtype}, " in said
-    gone = desk("uninstall", "--json", timeout=300)
+        output = workspace.written(rank).decode()
+        assert f"rank {rank} of 2 on node{rank}: torch {torch}, {ipex}" in output
+        assert f", {dtype}, " in output
+    gone = workspace("uninstall", "--json", timeout=300)
     assert gone.code == 0, gone

@@ -3,7 +3,6 @@ another directory with nothing saved."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -15,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.show.saved_profile import read_profile
+from ipexctl.store.saved_profile import read_profile
 from tests.cluster import Cluster
-from tests.e2e.desk import ACTOR, GATE, LIGHT, ROOT, Desk, Started, Terminal, open_gates, residue, wait
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Terminal, Workspace, find_orphans, open_gates, wait
 
 RUN = ("run", "--venv", LIGHT)
 LEDGER = "/root/ledger"
@@ -35,18 +34,18 @@ def write_hook(directory: Path) -> tuple[str, Path]:
     return f"{sys.executable} {hook} {heard}", heard
 
 
-def runs(desk: Desk) -> list[dict[str, object]]:
-    told = desk("ps", "--json")
-    assert told.code == 0, told
-    return list(told.answer["runs"])
+def runs(workspace: Workspace) -> list[dict[str, object]]:
+    result = workspace("ps", "--json")
+    assert result.code == 0, result
+    return list(result.answer["runs"])
 
 
-def test_a_detached_run_is_watched_by_another_desk_to_its_end_without_a_missing_byte(
-    desk: Desk, hosts: Cluster, tmp_path: Path
+def test_a_detached_run_is_watched_by_another_workspace_to_its_end_without_a_missing_byte(
+    workspace: Workspace, hosts: Cluster, tmp_path: Path
 ) -> None:
-    told = desk(*RUN, "--detach", ACTOR, "count", "40", GATE)
-    assert told.code == 0, told
-    other = Desk(hosts, tmp_path / "other")
+    result = workspace(*RUN, "--detach", ACTOR, "count", "40", GATE)
+    assert result.code == 0, result
+    other = Workspace(hosts, tmp_path / "other")
     [one] = runs(other)
     assert one["state"] == "running"
     assert one["hosts"] == ["node0", "node1", "node2"]
@@ -62,25 +61,27 @@ def test_a_detached_run_is_watched_by_another_desk_to_its_end_without_a_missing_
     assert start["text"] == "actor.py: watched, 3 ranks on 3 hosts"
     assert (end["event"], end["result"], end["exit"]) == ("end", "ok", 0)
     assert runs(other) == []
-    assert not residue(hosts)
+    assert not find_orphans(hosts)
 
 
-def test_the_profile_of_a_detached_run_comes_to_who_attaches(desk: Desk, hosts: Cluster, tmp_path: Path) -> None:
+def test_the_profile_of_a_detached_run_comes_to_who_attaches(
+    workspace: Workspace, hosts: Cluster, tmp_path: Path
+) -> None:
     """Also where the run has ended: its traces wait on each host."""
-    told = desk(*RUN, "--detach", "--profile", "3:4", ROOT / "tests/integration/ranks/profiled/train.py")
-    assert told.code == 0, told
-    other = Desk(hosts, tmp_path / "other")
+    result = workspace(*RUN, "--detach", "--profile", "3:4", ROOT / "tests/integration/ranks/profiled/train.py")
+    assert result.code == 0, result
+    other = Workspace(hosts, tmp_path / "other")
     wait(lambda: [one["state"] for one in runs(other)] == ["ended"], 60.0)
     attached = other("attach")
     assert attached.code == 0, attached
     profile = read_profile(other.records[-1])
     assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(n, f"node{n}", 2) for n in range(3)]
-    assert not residue(hosts)
+    assert not find_orphans(hosts)
 
 
-def test_logs_gives_a_ranks_bytes_with_nothing_added(desk: Desk, hosts: Cluster, tmp_path: Path) -> None:
-    assert desk(*RUN, "--detach", ACTOR, "bytes", LEDGER).code == 0
-    other = Desk(hosts, tmp_path / "other")
+def test_logs_gives_a_ranks_bytes_with_nothing_added(workspace: Workspace, hosts: Cluster, tmp_path: Path) -> None:
+    assert workspace(*RUN, "--detach", ACTOR, "bytes", LEDGER).code == 0
+    other = Workspace(hosts, tmp_path / "other")
     wait(lambda: [one["state"] for one in runs(other)] == ["ended"], 60.0)
     for rank in range(3):
         ledgers = tuple(hosts.read(f"node{rank}", f"{LEDGER}/{rank}.{stream}") for stream in ("out", "err"))
@@ -93,126 +94,85 @@ def test_logs_gives_a_ranks_bytes_with_nothing_added(desk: Desk, hosts: Cluster,
     for rank in range(3):
         for stream in ("out", "err"):
             assert other.written(rank, stream) == hosts.read(f"node{rank}", f"{LEDGER}/{rank}.{stream}")
-    assert not residue(hosts)
+    assert not find_orphans(hosts)
 
 
 def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
-    desk: Desk, start: Start, hosts: Cluster, tmp_path: Path
+    workspace: Workspace, start: Start, hosts: Cluster, tmp_path: Path
 ) -> None:
-    going = start(*RUN, ACTOR, "wait")
-    going.until("0│waiting", "1│waiting", "2│waiting")
-    other = Desk(hosts, tmp_path / "other")
+    command = start(*RUN, ACTOR, "wait")
+    command.until("0│waiting", "1│waiting", "2│waiting")
+    other = Workspace(hosts, tmp_path / "other")
     stopped = other("stop")
     assert stopped.code == 0, stopped
     assert "0 processes left on 3 hosts" in stopped.out
-    told = going.end()
-    assert told.code == 6, told  # whoever watched it did not get what was asked for
-    assert "stopped" in told.out
+    result = command.end()
+    assert result.code == 6, result  # whoever watched it did not get what was asked for
+    assert "stopped" in result.out
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
 
 
-def test_stacks_of_all_ranks_on_request_while_the_run_goes_on(
-    desk: Desk, start: Start, hosts: Cluster, tmp_path: Path
-) -> None:
-    going = start(*RUN, ACTOR, "wait")
-    going.until("0│waiting", "1│waiting", "2│waiting")
-    other = Desk(hosts, tmp_path / "other")
-    told = other("logs", "--stacks")
-    assert told.code == 0, told
-    assert "all 3 ranks are at the same place" in told.out
-    assert "actor.py:" in told.out
-    assert other("logs", "--stacks", "--rank", "9").code == 2
-    assert [run["state"] for run in runs(other)] == ["running"]
-    going.until("stacks are in the record, on request")
-    assert other("stop").code == 0
-    assert going.end().code == 6
-    assert other("logs", "--stacks").code == 4
-
-
-def test_a_command_is_told_of_the_start_the_stall_and_the_end_of_a_run(
-    desk: Desk, hosts: Cluster, tmp_path: Path
-) -> None:
-    hook, heard = write_hook(tmp_path)
-    notify = ("--notify", hook, "--notify", "false")
-    told = desk(*RUN, *notify, "--stall-warn", "2", "--stall", "kill", ACTOR, "wait")
-    assert told.code == 6, told  # whatever becomes of those who are told
-    assert told.err.count("--notify false: exit status 1; the command goes on") == 1
-    sent = [json.loads(line) for line in heard.read_text().splitlines()]
-    # On a busy machine a rank is silent for two seconds before the last one begins: a stall of some, then one of all.
-    assert [event for event, _ in itertools.groupby(each["event"] for each in sent)] == ["start", "stall", "end"]
-    assert "all 3 ranks are at the same place" in sent[-2]["text"]
-    assert sent[-2]["hosts"] == ["node0", "node1", "node2"]
-    assert (sent[-1]["result"], sent[-1]["exit"]) == ("limit", 6)
-    assert not residue(hosts)
-
-
 def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is_left(
-    desk: Desk, hosts: Cluster
+    workspace: Workspace, hosts: Cluster
 ) -> None:
-    assert desk(*RUN, "--detach", ACTOR, "wait").code == 0
+    assert workspace(*RUN, "--detach", ACTOR, "wait").code == 0
     [guard] = [each.outer for each in hosts.processes("node2") if "guard" in each.argv[:8]]
     os.kill(guard, signal.SIGKILL)
-    attached = desk("attach")
+    attached = workspace("attach")
     assert attached.code == 6, attached  # the run did not end well
-    assert desk(*RUN, "--detach", ACTOR, "wait").code == 0
+    assert workspace(*RUN, "--detach", ACTOR, "wait").code == 0
     [guard] = [each.outer for each in hosts.processes("node2") if "guard" in each.argv[:8]]
     os.kill(guard, signal.SIGKILL)
-    stopped = desk("stop")
+    stopped = workspace("stop")
     assert stopped.code == 0, stopped  # all that was asked for is done
     assert "[node2] warning: lost (its guard ended)" in stopped.out + stopped.err
     assert "0 processes left on 3 hosts" in stopped.out
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
 
 
-def test_two_watchers_at_once_see_the_same(desk: Desk, start: Start, hosts: Cluster, tmp_path: Path) -> None:
-    going = start(*RUN, ACTOR, "count", "40", GATE)
-    going.until("0│tick 5\n")
-    other = Desk(hosts, tmp_path / "other")
+def test_two_watchers_at_once_see_the_same(workspace: Workspace, start: Start, hosts: Cluster, tmp_path: Path) -> None:
+    command = start(*RUN, ACTOR, "count", "40", GATE)
+    command.until("0│tick 5\n")
+    other = Workspace(hosts, tmp_path / "other")
     attached = other.start("attach")
     attached.until("0│tick 5\n")
     open_gates(hosts)
-    assert attached.end().code == 0, attached.said
-    assert going.end().code == 0
+    assert attached.end().code == 0, attached.output
+    assert command.end().code == 0
     for rank in range(3):
-        assert desk.written(rank) == other.written(rank) == ticks(40)
-    assert not residue(hosts)
+        assert workspace.written(rank) == other.written(rank) == ticks(40)
+    assert not find_orphans(hosts)
 
 
-def test_reap_takes_away_what_a_killed_keeper_left(desk: Desk, start: Start, hosts: Cluster) -> None:
-    assert desk(*RUN, "--detach", ACTOR, "wait").code == 0
+def test_reap_takes_away_what_a_killed_keeper_left(workspace: Workspace, start: Start, hosts: Cluster) -> None:
+    assert workspace(*RUN, "--detach", ACTOR, "wait").code == 0
     for process in hosts.processes("node0"):
         if "IPEXCTL_RUN" in process.environ and "keeper" in process.argv:
             os.kill(process.outer, signal.SIGKILL)
     wait(lambda: not any("IPEXCTL_RUN" in p.environ for host in hosts.names for p in hosts.processes(host)), 60.0)
-    told = desk("reap")
-    assert told.code == 0, told
-    assert not residue(hosts)
-    assert runs(desk) == []
-
-
-def test_reap_of_a_run_that_never_was_says_so(desk: Desk) -> None:
-    told = desk("reap", "1120-000000-none")
-    assert told.code == 4, told
-    assert "no run 1120-000000-none is kept on these hosts" in told.err
+    result = workspace("stop", "--orphans")
+    assert result.code == 0, result
+    assert not find_orphans(hosts)
+    assert runs(workspace) == []
 
 
 @pytest.mark.parametrize("words", [("attach",), ("attach", "1120-nosuch"), ("logs", "1120-nosuch"), ("stop",)])
-def test_a_look_up_that_finds_nothing_says_so_and_is_not_saved(desk: Desk, words: tuple[str, ...]) -> None:
-    told = desk(*words)
-    assert told.code == 4, told
-    assert f"no run {'1120-nosuch ' if words[1:] else ''}is kept on these hosts" in told.err
-    assert not desk.records
+def test_a_look_up_that_finds_nothing_says_so_and_is_not_saved(workspace: Workspace, words: tuple[str, ...]) -> None:
+    result = workspace(*words)
+    assert result.code == 4, result
+    assert f"no run {'1120-nosuch ' if words[1:] else ''}is kept on these hosts" in result.err
+    assert not workspace.records
 
 
 def test_the_page_of_a_run_is_served_while_it_goes_on_and_left_in_its_record(
-    desk: Desk, start: Start, hosts: Cluster, tmp_path: Path
+    workspace: Workspace, start: Start, hosts: Cluster, tmp_path: Path
 ) -> None:
-    going = start(*RUN, ACTOR, "count", "40", GATE)
-    going.until("0│tick 0", "1│tick 0", "2│tick 0")
-    other = Desk(hosts, tmp_path / "other")
+    command = start(*RUN, ACTOR, "count", "40", GATE)
+    command.until("0│tick 0", "1│tick 0", "2│tick 0")
+    other = Workspace(hosts, tmp_path / "other")
     served = other.start("watch", "--serve")
-    told = served.until("is shown at http://127.0.0.1:")
-    address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", told.out + told.err)
+    result = served.until("is shown at http://127.0.0.1:")
+    address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", result.out + result.err)
     assert address
     url = address[0]
     fetch = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
@@ -226,19 +186,19 @@ def test_the_page_of_a_run_is_served_while_it_goes_on_and_left_in_its_record(
     shown = ("tick 0", "3 ranks on 3 hosts, running", "CPU per rank")
     wait(lambda: all(words in page for page in [look()] for words in shown), 60.0)
     open_gates(hosts)
-    told = going.end()
-    assert told.code == 0, told
+    result = command.end()
+    assert result.code == 0, result
     assert served.end().code == 0
     assert not other.records, "watch saves nothing"
-    [record] = desk.records
+    [record] = workspace.records
     page = (record / "report.html").read_text()
     assert "3 ranks on 3 hosts ended well" in page
     for words in ("tick 39", "CPU per rank", "where each comes from", "NUMA"):
         assert words in page
-    again = desk("report", "-o", str(tmp_path / "page.html"))
+    again = workspace("report", "-o", str(tmp_path / "page.html"))
     assert again.code == 0, again
     assert "tick 39" in (tmp_path / "page.html").read_text()
-    assert not residue(hosts)
+    assert not find_orphans(hosts)
 
 
 TRAINED = """
@@ -252,12 +212,12 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
-def test_the_screen_of_a_run_shows_figures_samples_and_harmless_lines(desk: Desk, hosts: Cluster) -> None:
+def test_the_screen_of_a_run_shows_figures_samples_and_harmless_lines(workspace: Workspace, hosts: Cluster) -> None:
     """On a terminal, of ranks on three hosts; the clocks of its header and of its end card are the same."""
-    script = desk.path / "project/train.py"
+    script = workspace.path / "project/train.py"
     script.parent.mkdir()
     script.write_text(TRAINED)
-    terminal = Terminal(desk, *RUN, "--metrics-every", "1", script, GATE, columns=140)
+    terminal = Terminal(workspace, *RUN, "--metrics-every", "1", script, GATE, columns=140)
 
     def shows(*patterns: str) -> Callable[[], bool]:
         return lambda: all(re.search(pattern, terminal.show().decode(), re.MULTILINE) for pattern in patterns)
@@ -282,4 +242,4 @@ def test_the_screen_of_a_run_shows_figures_samples_and_harmless_lines(desk: Desk
         assert re.findall(r"ended well after (.*)$", shown, re.MULTILINE) == [header]
     finally:
         terminal.kill()
-    assert not residue(hosts)
+    assert not find_orphans(hosts)

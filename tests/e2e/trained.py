@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.e2e.desk import Desk, Told, residue
+from tests.e2e.workspace import CommandResult, Workspace, find_orphans
 
 _CPU = Path("/proc/cpuinfo").read_text(errors="replace").split()
 BF16 = "avx512_bf16" in _CPU  # what `init` looks at
@@ -14,32 +14,32 @@ LAYERS = r"[1-9]\d*" if BF16 else r"\d+"  # in fp32 IPEX need not take any over
 IPEX_IN_BF16 = {"avx512bw", "avx512vl", "avx512dq"} <= set(_CPU)  # else IPEX refuses it
 
 
-def said(desk: Desk, told: Told, ranks: int) -> list[str]:
+def output(workspace: Workspace, result: CommandResult, ranks: int) -> list[str]:
     """What each rank wrote, of a run that ended well and left nothing."""
-    assert told.code == 0, told
-    assert not residue(desk.cluster)
-    return [desk.written(rank).decode() for rank in range(ranks)]
+    assert result.code == 0, result
+    assert not find_orphans(workspace.cluster)
+    return [workspace.written(rank).decode() for rank in range(ranks)]
 
 
 def learnt(text: str) -> bool:
     """Whether the last accuracy that was told is better than chance."""
-    found = re.findall(r"accuracy ([\d.]+) on 256 pairs", text)
-    return bool(found) and float(found[-1]) > 0.7
+    actual = re.findall(r"accuracy ([\d.]+) on 256 pairs", text)
+    return bool(actual) and float(actual[-1]) > 0.7
 
 
 def loss_fell(text: str, share: float = 1.0) -> bool:
     """Whether the example's last loss is below this share of its first."""
-    found = re.search(r"loss ([\d.]+) → ([\d.]+)", text)
-    return found is not None and float(found[2]) < share * float(found[1])
+    actual = re.search(r"loss ([\d.]+) → ([\d.]+)", text)
+    return actual is not None and float(actual[2]) < share * float(actual[1])
 
 
 def ranks_of(texts: list[str], hosts: int, ipex: bool = True) -> None:
     """Every rank is where it should be and has learnt over Gloo, with IPEX, or without it and in bf16."""
     each = len(texts) // hosts
     for rank, text in enumerate(texts):
-        found = f"rank {rank} of {len(texts)} on node{rank // each}: MULTI_CPU, backend gloo, "
+        actual = f"rank {rank} of {len(texts)} on node{rank // each}: MULTI_CPU, backend gloo, "
         how = f"{PRECISION}, {LAYERS}" if ipex else "bf16, 0"
-        assert re.search(re.escape(found) + how + " layers of IPEX", text), text
+        assert re.search(re.escape(actual) + how + " layers of IPEX", text), text
     assert re.search(r"epoch \d: loss \d\.\d+, accuracy", texts[0])
     assert learnt(texts[0]), texts[0]
 
@@ -52,6 +52,6 @@ def answered(texts: list[str], hosts: int, ipex: bool = True, transformers: str 
         pattern += f"{'bf16' if BF16 else 'fp32'}, {LAYERS}" if ipex else "bf16, 0"
         pattern += r" layers of IPEX, \d+ threads, transformers "
         assert re.search(pattern + transformers, text), text
-    found = re.search(r"loss ([\d.]+), exact match ([\d.]+)", texts[0])
-    assert found, texts[0]
-    assert float(found[2]) > 0.5, "better than guessing one of 24 words"
+    actual = re.search(r"loss ([\d.]+), exact match ([\d.]+)", texts[0])
+    assert actual, texts[0]
+    assert float(actual[2]) > 0.5, "better than guessing one of 24 words"

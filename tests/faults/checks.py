@@ -19,7 +19,7 @@ from typing import Literal
 
 from ipexctl.protocol.paths import LOCK, PART, RUN_ENV, RUNS
 from tests.cluster import Cluster
-from tests.e2e.desk import Desk, Told
+from tests.e2e.workspace import CommandResult, Workspace
 
 Count = Literal["wrong success", "processes left", "bytes lost unsaid", "sentinels or secrets found"]
 COUNTS: tuple[Count, ...] = ("wrong success", "processes left", "bytes lost unsaid", "sentinels or secrets found")
@@ -39,14 +39,14 @@ class Broken(AssertionError):
         self.count, self.toll = count, toll
 
 
-def expect(told: Told, code: int, *words: str) -> None:
+def expect(result: CommandResult, code: int, *words: str) -> None:
     """It ended with this code, says all these words, and shows nobody a trace."""
-    if told.code == 0 and code != 0:
-        raise Broken("wrong success", 1, f"0 in place of {code}: {told}")
-    assert told.code == code, told
-    missing = [word for word in words if word not in told.out + told.err]
-    assert not missing, f"{missing} in\n{told}"
-    assert "Traceback (most recent call last)" not in told.err, told
+    if result.code == 0 and code != 0:
+        raise Broken("wrong success", 1, f"0 in place of {code}: {result}")
+    assert result.code == code, result
+    missing = [word for word in words if word not in result.out + result.err]
+    assert not missing, f"{missing} in\n{result}"
+    assert "Traceback (most recent call last)" not in result.err, result
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Checks:
 
     cluster: Cluster
     path: Path  # where its controllers live
-    desks: list[Desk] = field(default_factory=list)
+    workspaces: list[Workspace] = field(default_factory=list)
     secrets: dict[str, tuple[Path, ...]] = field(default_factory=dict)
     _may_stay: set[int] = field(default_factory=set)
     _seen: list[str] = field(default_factory=list)
@@ -99,34 +99,38 @@ class Checks:
 
     def all(self) -> None:
         """After the case. The first of the four that does not hold raises; all are looked at."""
-        broken = [*self._residue(), *self._ledgers(), *self._sentinels(), *self._secrets()]
+        broken = [*self._find_orphans(), *self._ledgers(), *self._sentinels(), *self._secrets()]
         if broken:
             raise Broken(broken[0].count, broken[0].toll, "\n".join(str(each) for each in broken))
 
-    def _residue(self) -> Iterator[Broken]:
+    def _find_orphans(self) -> Iterator[Broken]:
         deadline = time.monotonic() + SETTLE
-        while (found := self._find_left()) and time.monotonic() < deadline:
+        while (actual := self._find_left()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        if found:
-            yield Broken("processes left", len(found), "; ".join(found))
+        if actual:
+            yield Broken("processes left", len(actual), "; ".join(actual))
 
     def _find_left(self) -> list[str]:
-        found = [
-            f"controller: {' '.join(argv)[:200]}" for desk in self.desks for argv in find_processes_of_home(desk.home)
+        actual = [
+            f"controller: {' '.join(argv)[:200]}"
+            for workspace in self.workspaces
+            for argv in find_processes_of_home(workspace.home)
         ]
-        found += [f"controller: {place}" for desk in self.desks for place in find_sockets(desk.path)]
-        found += [f"controller: {place}" for desk in self.desks for place in (desk.path / "tmp").glob("*")]
+        actual += [f"controller: {place}" for workspace in self.workspaces for place in find_sockets(workspace.path)]
+        actual += [
+            f"controller: {place}" for workspace in self.workspaces for place in (workspace.path / "tmp").glob("*")
+        ]
         for host in self.cluster.names:
             before, now = self._before[host], look(self.cluster, host)
             marked = {p.pid for p in self.cluster.processes(host) if RUN_ENV in p.environ}
             stay = {p.pid for p in self.cluster.processes(host) if p.outer in self._may_stay}
             for pid, argv in now.processes:
                 if pid not in stay and ((pid, argv) not in before.processes or pid in marked):
-                    found.append(f"{host}: {pid} {' '.join(argv)[:200]}")
-            found += [f"{host}: port {port}" for port in now.listening - before.listening]
-            found += [f"{host}: {place}" for place in now.temporary - before.temporary]
-            found += [f"{host}: {place}" for place in self._find_unfinished(host)]
-        return found
+                    actual.append(f"{host}: {pid} {' '.join(argv)[:200]}")
+            actual += [f"{host}: port {port}" for port in now.listening - before.listening]
+            actual += [f"{host}: {place}" for place in now.temporary - before.temporary]
+            actual += [f"{host}: {place}" for place in self._find_unfinished(host)]
+        return actual
 
     def _find_unfinished(self, host: str) -> Iterator[str]:
         """Directories of runs, and trees in the making."""
@@ -138,7 +142,9 @@ class Checks:
 
     def _ledgers(self) -> Iterator[Broken]:
         """What ranks noted is in the last record, or its report counts what is missing."""
-        records = [record for desk in self.desks for record in desk.records if (record / "ranks").is_dir()]
+        records = [
+            record for workspace in self.workspaces for record in workspace.records if (record / "ranks").is_dir()
+        ]
         if not records:
             return
         report = records[-1] / "report.json"
@@ -153,24 +159,24 @@ class Checks:
                     yield Broken("bytes lost unsaid", less, f"{ledger.name}: {len(kept)} of {len(written)} bytes")
 
     def _sentinels(self) -> Iterator[Broken]:
-        found = [str(place) for place in self.path.rglob(f"*{SENTINEL}*") if is_sentinel(place.name)]
+        actual = [str(place) for place in self.path.rglob(f"*{SENTINEL}*") if is_sentinel(place.name)]
         for host in self.cluster.names:
-            found += [
+            actual += [
                 f"{host}:{top}/{name}"
                 for top in PLACES
                 for name in os.listdir(self.cluster.path(host, top))
                 if is_sentinel(name)
             ]
-        if found:
-            yield Broken("sentinels or secrets found", len(found), "; ".join(found))
+        if actual:
+            yield Broken("sentinels or secrets found", len(actual), "; ".join(actual))
 
     def _secrets(self) -> Iterator[Broken]:
-        found = list(self._seen)
+        actual = list(self._seen)
         for value, known in self.secrets.items():
             places = [self.path, *(self.cluster.path(host, top) for host in self.cluster.names for top in PLACES[1:])]
-            found += [str(place) for place in find_in_files(value.encode(), places) if place not in known]
-        if found:
-            yield Broken("sentinels or secrets found", len(found), "; ".join(sorted(set(found))))
+            actual += [str(place) for place in find_in_files(value.encode(), places) if place not in known]
+        if actual:
+            yield Broken("sentinels or secrets found", len(actual), "; ".join(sorted(set(actual))))
 
 
 def is_sentinel(name: str) -> bool:
@@ -217,7 +223,7 @@ def find_sockets(top: Path) -> list[Path]:
 
 
 def find_in_command_lines(values: Sequence[str]) -> list[str]:
-    found = []
+    actual = []
     words = [value.encode() for value in values]
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -226,8 +232,8 @@ def find_in_command_lines(values: Sequence[str]) -> list[str]:
             except OSError:
                 continue
             if any(word in line for word in words):
-                found.append("argv " + line.replace(b"\0", b" ").decode("utf-8", "replace")[:80])
-    return found
+                actual.append("argv " + line.replace(b"\0", b" ").decode("utf-8", "replace")[:80])
+    return actual
 
 
 def find_in_files(value: bytes, tops: Sequence[Path]) -> Iterator[Path]:

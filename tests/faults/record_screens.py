@@ -15,11 +15,11 @@ import pytest
 
 from ipexctl.model import events as e
 from ipexctl.model.events import Stamped
-from ipexctl.show import event_json
+from ipexctl.store import event_json
 from ipexctl.verbs.run.replay import read_saved_run
 from tests.cluster import Cluster
-from tests.e2e.desk import LIGHT, ROOT, Desk, Started
 from tests.e2e.groups import memory
+from tests.e2e.workspace import LIGHT, ROOT, Started, Workspace
 
 Start = Callable[..., Started]
 DATA = ROOT / "tests/data/screens"
@@ -28,7 +28,7 @@ RUN = ("run", "--venv", LIGHT, "--limit", "node[0-1]", "--ppn", "2", "--grace", 
 START = 1_795_298_400.0  # of every record: 22:00 of 21 November 2026 in UTC
 
 
-def keep(name: str, controller: Desk) -> None:
+def keep(name: str, controller: Workspace) -> None:
     """The events of the last command, without what the screens of a run do not show."""
     events = [event for event in read_saved_run(controller.records[-1]) if not isinstance(event.event, e.FactsRead)]
     earlier = events[0].at - START
@@ -51,12 +51,12 @@ def _move(stamped: Stamped, earlier: float) -> Stamped:
 
 
 @pytest.mark.parametrize(("name", "fault"), [("well", []), ("failed", ["nan"])])
-def test_a_run_without_help(name: str, fault: list[str], start: Start, controller: Desk, mpi: Cluster) -> None:
+def test_a_run_without_help(name: str, fault: list[str], start: Start, controller: Workspace, mpi: Cluster) -> None:
     start(*RUN, SCRIPT, *fault).end()
     keep(name, controller)
 
 
-def test_a_full_disk(start: Start, controller: Desk, mpi: Cluster) -> None:
+def test_a_full_disk(start: Start, controller: Workspace, mpi: Cluster) -> None:
     mpi.exec("node0", ["mkdir", "-p", "/mnt/ckpt"], check=True)
     mpi.exec("node0", ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", "/mnt/ckpt"], check=True)
     start(*RUN, SCRIPT, "disk").end()
@@ -64,18 +64,18 @@ def test_a_full_disk(start: Start, controller: Desk, mpi: Cluster) -> None:
     keep("disk", controller)
 
 
-def test_a_full_memory_group(start: Start, controller: Desk, mpi: Cluster) -> None:
+def test_a_full_memory_group(start: Start, controller: Workspace, mpi: Cluster) -> None:
     with memory(mpi, "node0", 256 << 20):
         start(*RUN, SCRIPT, "memory").end()
     keep("memory", controller)
 
 
-def test_a_hang(start: Start, controller: Desk, mpi: Cluster) -> None:
+def test_a_hang(start: Start, controller: Workspace, mpi: Cluster) -> None:
     mpi.exec("node0", ["mkfifo", "/tmp/features"], check=True)
-    going = start(*RUN, "--stall-warn", "20", SCRIPT, "hang")
-    going.until("no progress", timeout=90)
+    command = start(*RUN, "--stall-warn", "20", SCRIPT, "hang")
+    command.until("no progress", timeout=90)
     time.sleep(8)
-    going.signal(signal.SIGINT)
-    going.end()
+    command.signal(signal.SIGINT)
+    command.end()
     mpi.exec("node0", ["rm", "/tmp/features"], check=True)
     keep("hang", controller)

@@ -24,7 +24,7 @@ from typing import Any
 
 from tests import wheels
 from tests.cluster import Cluster
-from tests.e2e.desk import ACTOR, LIGHT, Desk, Started, Told, light
+from tests.e2e.workspace import ACTOR, LIGHT, CommandResult, Started, Workspace, light
 from tests.faults.checks import find_processes_of_home
 from tests.wheels import Index, serving
 
@@ -38,26 +38,26 @@ class Soak:
 
     def __init__(self, cluster: Cluster, place: Path, index: Index, seed: int) -> None:
         self.cluster, self.place, self.index, self.random = cluster, place, index, random.Random(seed)
-        self.desk = Desk(cluster, place / "desk")
-        self.going: list[Started] = []
+        self.workspace = Workspace(cluster, place / "desk")
+        self.command: list[Started] = []
         self.findings: list[str] = []
         self.samples: dict[str, list[dict[str, int]]] = {}
         self.counts: dict[str, int] = {}
 
-    def say(self, *words: str | Path, allowed: tuple[int, ...] = (0,)) -> Told:
+    def say(self, *words: str | Path, allowed: tuple[int, ...] = (0,)) -> CommandResult:
         """A command to its end, which must be one of these codes, and no trace."""
-        told = self.desk(*words, timeout=300.0, PIP_CONFIG_FILE="/dev/null")
-        if told.code not in allowed or "Traceback (most recent call last)" in told.err:
-            self.findings.append(f"{words}: {told}")
-        return told
+        result = self.workspace(*words, timeout=300.0, PIP_CONFIG_FILE="/dev/null")
+        if result.code not in allowed or "Traceback (most recent call last)" in result.err:
+            self.findings.append(f"{words}: {result}")
+        return result
 
     def runs(self) -> list[str]:
         """The runs on the hosts but the long one."""
-        told = self.say("ps", "--json")
-        return [row["run"] for row in told.answer["runs"] if row["run"] != self.long_run] if told.code == 0 else []
+        result = self.say("ps", "--json")
+        return [row["run"] for row in result.answer["runs"] if row["run"] != self.long_run] if result.code == 0 else []
 
     def begin(self) -> None:
-        self.long = self.desk.start(*RUN, ACTOR, "count", "100000000")
+        self.long = self.workspace.start(*RUN, ACTOR, "count", "100000000")
         self.long.until("0│tick 5")
         self.long_run = ""
         [self.long_run] = self.runs()
@@ -79,7 +79,7 @@ class Soak:
 
     def watch(self) -> None:
         if len(self.runs()) < 3:
-            self.going.append(self.desk.start(*RUN, ACTOR, "count", "100000"))
+            self.command.append(self.workspace.start(*RUN, ACTOR, "count", "100000"))
             time.sleep(self.random.uniform(0, 5))
 
     def run_to_the_end(self) -> None:
@@ -87,16 +87,16 @@ class Soak:
         self.say(*RUN, ACTOR, *(("exit", "3", "1") if fails else ("say",)), allowed=(5 if fails else 0,))
 
     def kill_watcher(self) -> None:
-        if self.going:
-            command = self.going.pop(self.random.randrange(len(self.going)))
+        if self.command:
+            command = self.command.pop(self.random.randrange(len(self.command)))
             command.signal(self.random.choice([signal.SIGKILL, signal.SIGHUP, signal.SIGINT, signal.SIGTERM]))
             code = command.end(90.0).code
             if code not in (-9, -1, -2, -15, 129, 130, 143, 5, 6):  # it was starting; its run had ended before
-                self.findings.append(f"a watcher that got a signal: {command.said}")
+                self.findings.append(f"a watcher that got a signal: {command.output}")
 
     def attach(self) -> None:
         if runs := self.runs():
-            command = self.desk.start("attach", self.random.choice(runs))
+            command = self.workspace.start("attach", self.random.choice(runs))
             time.sleep(self.random.uniform(0, 3))
             command.signal(signal.SIGHUP)
             command.end(60.0)
@@ -107,15 +107,15 @@ class Soak:
 
     def kill_part(self) -> None:
         """A keeper, a guard, a launcher or a rank of any run but the long one."""
-        found = [
+        actual = [
             process.outer
             for host in self.cluster.names
             for process in self.cluster.processes(host)
             if process.environ.get("IPEXCTL_RUN", self.long_run) != self.long_run
         ]
-        if found:
+        if actual:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.random.choice(found), signal.SIGKILL)
+                os.kill(self.random.choice(actual), signal.SIGKILL)
 
     def install(self) -> None:
         stack = ("--track", "native", "--backend", "gloo", "--python", "/usr/bin/python3", "--index-url")
@@ -123,7 +123,7 @@ class Soak:
         self.say("install", "--torch", version, *stack, self.index.url)
 
     def sync(self) -> None:
-        tree = self.desk.path / "tree"
+        tree = self.workspace.path / "tree"
         tree.mkdir(exist_ok=True)
         (tree / "file").write_bytes(self.random.randbytes(self.random.randrange(1 << 20)))
         self.say("sync", tree)
@@ -133,10 +133,10 @@ class Soak:
 
     def calm(self) -> None:
         """Ends all but the long run; whatever of it remains is a finding."""
-        for command in self.going:
+        for command in self.command:
             command.signal(signal.SIGKILL)
             command.process.wait()
-        self.going.clear()
+        self.command.clear()
         for run in self.runs():
             self.say("stop", run, "--kill", allowed=(0, 2))
         for run in self.runs():
@@ -148,17 +148,17 @@ class Soak:
         self.findings += [f"left: {each}" for each in left]
 
     def find_left(self) -> list[str]:
-        found = []
+        actual = []
         for host in self.cluster.names:
             for process in self.cluster.processes(host):
                 if process.environ.get("IPEXCTL_RUN", self.long_run) != self.long_run:
-                    found.append(f"{host}: {' '.join(process.argv)[:100]}")
+                    actual.append(f"{host}: {' '.join(process.argv)[:100]}")
             runs = self.cluster.path(host, "/root/.local/state/ipexctl/runs")
-            found += [
+            actual += [
                 f"{host}: {each.name}" for each in runs.iterdir() if not each.name.startswith(("lock", self.long_run))
             ]
-        others = find_processes_of_home(self.desk.home)
-        return found + [f"controller: {' '.join(argv)[:100]}" for argv in others if "100000000" not in argv]
+        others = find_processes_of_home(self.workspace.home)
+        return actual + [f"controller: {' '.join(argv)[:100]}" for argv in others if "100000000" not in argv]
 
     def sample(self) -> None:
         """Memory and open files of what lives as long as the soak; files on the hosts."""
@@ -232,12 +232,12 @@ def soak(soaking: Soak, minutes: float) -> list[str]:
             print("".join(f"{finding}\n" for finding in soaking.findings[printed:]), end="", flush=True)
             printed = len(soaking.findings)
             if soaking.long.process.poll() is not None:
-                soaking.findings.append(f"the long run ended: {soaking.long.said}")
+                soaking.findings.append(f"the long run ended: {soaking.long.output}")
                 break
-        told: Any = soaking.say("stop", soaking.long_run)
+        result: Any = soaking.say("stop", soaking.long_run)
         soaking.long.end(60.0)
         soaking.long_run = "none"
-        soaking.findings += [f"left: {each}" for each in soaking.find_left()] if told.code == 0 else []
+        soaking.findings += [f"left: {each}" for each in soaking.find_left()] if result.code == 0 else []
         soaking.judge()
         print(", ".join(f"{count} {name}" for name, count in sorted(soaking.counts.items())))
     finally:

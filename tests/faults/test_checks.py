@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.desk import Desk, Told
+from tests.e2e.workspace import CommandResult, Workspace
 from tests.faults import checks as module
 from tests.faults.cases import load
 from tests.faults.checks import Broken, Checks, expect
 
 
-def test_the_list_has_93_cases_of_which_40_are_core() -> None:
+def test_the_list_has_98_cases_of_which_44_are_core() -> None:
     cases = load()
-    assert len(cases) == 93
-    assert sum(case.core for case in cases.values()) == 40
+    assert len(cases) == 98
+    assert sum(case.core for case in cases.values()) == 44
 
 
 @pytest.fixture
@@ -79,18 +79,20 @@ def test_a_secret_is_found_in_files_and_command_lines(broken: Checks, hosts: Clu
     assert count(broken) == "sentinels or secrets found"
 
 
-@pytest.mark.parametrize("said", ["", '{"lost": {"ranks": {"0": 3}}}'], ids=["unsaid", "said"])
-def test_a_byte_that_is_missing_is_found_unless_the_report_counts_it(broken: Checks, hosts: Cluster, said: str) -> None:
-    desk = Desk(hosts, broken.path / "desk")
-    broken.desks.append(desk)
-    record = desk.home / ".local/state/ipexctl/runs/x"
+@pytest.mark.parametrize("output", ["", '{"lost": {"ranks": {"0": 3}}}'], ids=["unsaid", "said"])
+def test_a_byte_that_is_missing_is_found_unless_the_report_counts_it(
+    broken: Checks, hosts: Cluster, output: str
+) -> None:
+    workspace = Workspace(hosts, broken.path / "desk")
+    broken.workspaces.append(workspace)
+    record = workspace.home / ".local/state/ipexctl/runs/x"
     (record / "ranks").mkdir(parents=True)
     (record / "ranks/0.out").write_bytes(b"abc")
-    if said:
-        (record / "report.json").write_text(said)
+    if output:
+        (record / "report.json").write_text(output)
     hosts.write("node0", "/root/ledger/0.out", b"abcdef")
     try:
-        if said:
+        if output:
             broken.all()
         else:
             assert count(broken) == "bytes lost unsaid"
@@ -100,5 +102,5 @@ def test_a_byte_that_is_missing_is_found_unless_the_report_counts_it(broken: Che
 
 def test_a_wrong_success_is_counted_as_one() -> None:
     with pytest.raises(Broken) as raised:
-        expect(Told(0, "", ""), 4)
+        expect(CommandResult(0, "", ""), 4)
     assert raised.value.count == "wrong success"

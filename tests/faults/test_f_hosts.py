@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.desk import ACTOR, GATE, LIGHT, QUICK, Desk, Started, open_gates, residue, wait
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_orphans, open_gates, wait
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
 ON = ("--venv", LIGHT, "--limit", "node[0-2]")
@@ -25,43 +25,43 @@ def wait_until_empty(cluster: Cluster, host: str, timeout: float) -> None:
     wait(lambda: not [p for p in cluster.processes(host) if "IPEXCTL_RUN" in p.environ], timeout)
 
 
-def lose_node2(start: Start, controller: Desk, mpi: Cluster, how: str) -> None:
+def lose_node2(start: Start, controller: Workspace, mpi: Cluster, how: str) -> None:
     """Loses it in the middle of a run, which ends on the others, with all that was said until then."""
-    going = start(*RUN, ACTOR, "count", "3000", **QUICK)
-    going.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
+    command = start(*RUN, ACTOR, "count", "3000", **QUICK)
+    command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
     getattr(mpi, how)("node2")
-    going.until("lost")
-    told = going.end(LEASE + 45.0)
-    assert told.code == 6, told
-    assert re.search(r"node2 lost \(no sign of life for \d+ s\)", told.out + told.err), told
-    assert not residue(mpi, ["node0", "node1"])
+    command.until("lost")
+    result = command.end(LEASE + 45.0)
+    assert result.code == 6, result
+    assert re.search(r"node2 lost \(no sign of life for \d+ s\)", result.out + result.err), result
+    assert not find_orphans(mpi, ["node0", "node1"])
     for rank in range(3):
         lines = controller.written(rank).splitlines()
         assert lines == [b"tick %d" % n for n in range(len(lines))]
         assert len(lines) > 5
     report = controller.report()["run"]
     assert {row["rank"]: row["state"] for row in report["ranks"]}[2] in {"lost", "running"}
-    assert "nobody saw the end of rank 2 on node2" in told.out
+    assert "end not observed: rank 2 on node2" in result.out
     assert "node2" in report["unchecked"]
 
 
-def run_again(controller: Desk, mpi: Cluster) -> None:
+def run_again(controller: Workspace, mpi: Cluster) -> None:
     """Nothing of the lost run is in the way of the next."""
     assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]
-    told = controller(*RUN, ACTOR, "say")
-    assert told.code == 0, told
+    result = controller(*RUN, ACTOR, "say")
+    assert result.code == 0, result
 
 
-def reap_old(controller: Desk, mpi: Cluster) -> None:
+def reap_old(controller: Workspace, mpi: Cluster) -> None:
     """A directory whose guard died is taken away once it is old enough not to be that of a run that just begins."""
     for directory in mpi.path("node2", "/root/.local/state/ipexctl/runs").glob("*-h2"):
         os.utime(directory, (time.time() - 300,) * 2)
-    told = controller("stop", "--orphans")
-    assert told.code == 0, told
+    result = controller("stop", "--orphans")
+    assert result.code == 0, result
 
 
 @pytest.mark.fault("F8")
-def test_f8_a_host_loses_power(start: Start, controller: Desk, mpi: Cluster) -> None:
+def test_f8_a_host_loses_power(start: Start, controller: Workspace, mpi: Cluster) -> None:
     lose_node2(start, controller, mpi, "power_off")
     mpi.power_on("node2")
     run_again(controller, mpi)
@@ -70,20 +70,20 @@ def test_f8_a_host_loses_power(start: Start, controller: Desk, mpi: Cluster) -> 
 
 @pytest.mark.fault("F8")
 def test_f8_the_head_loses_power(start: Start, mpi: Cluster) -> None:
-    going = start(*RUN, ACTOR, "wait", **QUICK)
-    going.until("0│waiting", "1│waiting", "2│waiting")
+    command = start(*RUN, ACTOR, "wait", **QUICK)
+    command.until("0│waiting", "1│waiting", "2│waiting")
     mpi.power_off("node0")
     for host in ("node1", "node2"):
         wait_until_empty(mpi, host, LEASE + 60.0)
-    going.until("connection lost")
+    command.until("connection lost")
     mpi.power_on("node0")
-    told = going.end(90)
-    assert told.code in {6, 4}, told
-    assert not residue(mpi, ["node1", "node2"])
+    result = command.end(90)
+    assert result.code in {6, 4}, result
+    assert not find_orphans(mpi, ["node1", "node2"])
 
 
 @pytest.mark.fault("F8")
-def test_f8_a_host_freezes(start: Start, controller: Desk, mpi: Cluster) -> None:
+def test_f8_a_host_freezes(start: Start, controller: Workspace, mpi: Cluster) -> None:
     lose_node2(start, controller, mpi, "freeze")
     mpi.thaw("node2")
     wait_until_empty(mpi, "node2", 60.0)
@@ -92,7 +92,7 @@ def test_f8_a_host_freezes(start: Start, controller: Desk, mpi: Cluster) -> None
 
 @pytest.mark.fault("F9")
 def test_f9_a_cut_that_outlasts_the_lease_ends_the_run_on_both_sides(
-    start: Start, controller: Desk, mpi: Cluster
+    start: Start, controller: Workspace, mpi: Cluster
 ) -> None:
     lose_node2(start, controller, mpi, "cut")
     wait_until_empty(mpi, "node2", 60.0)  # by itself, before anybody can reach it
@@ -101,60 +101,62 @@ def test_f9_a_cut_that_outlasts_the_lease_ends_the_run_on_both_sides(
 
 
 @pytest.mark.fault("F9")
-def test_f9_a_cut_that_heals_in_time_loses_and_doubles_nothing(start: Start, controller: Desk, mpi: Cluster) -> None:
+def test_f9_a_cut_that_heals_in_time_loses_and_doubles_nothing(
+    start: Start, controller: Workspace, mpi: Cluster
+) -> None:
     """By the lease that a run has if nobody says otherwise."""
-    going = start("run", *ON, ACTOR, "count", "100")
-    going.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
+    command = start("run", *ON, ACTOR, "count", "100")
+    command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
     with mpi.cut("node1"):
         time.sleep(8.0)
-    told = going.end(90)
-    assert told.code == 0, told
+    result = command.end(90)
+    assert result.code == 0, result
     for rank in range(3):
         assert controller.written(rank) == b"".join(b"tick %d\n" % n for n in range(100))
-    assert not residue(mpi)
+    assert not find_orphans(mpi)
 
 
 @pytest.mark.fault("F10")
 def test_f10_an_sshd_dies_with_all_its_sessions_and_the_run_goes_on(
-    start: Start, controller: Desk, mpi: Cluster
+    start: Start, controller: Workspace, mpi: Cluster
 ) -> None:
     """Its host lives: only the proof on that host must wait."""
-    going = start("run", *ON, ACTOR, "count", "40", GATE)
-    going.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
+    command = start("run", *ON, ACTOR, "count", "40", GATE)
+    command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
     for process in mpi.processes("node2"):
         if "sshd" in process.argv[0]:
             os.kill(process.outer, signal.SIGKILL)
     open_gates(mpi)
-    told = going.end(90)
-    assert told.code == 6, told
-    assert "could not look: node2" in told.out
+    result = command.end(90)
+    assert result.code == 6, result
+    assert "could not look: node2" in result.out
     report = controller.report()["run"]
     assert report["reason"] == "done"
     assert report["unchecked"] == ["node2"]
     assert [row["state"] for row in report["ranks"]] == ["ok"] * 3
     for rank in range(3):
         assert controller.written(rank) == b"".join(b"tick %d\n" % n for n in range(40))
-    assert not residue(mpi, ["node0", "node1"])
+    assert not find_orphans(mpi, ["node0", "node1"])
     assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]
     mpi.power_off("node2")  # a new sshd, at the end of the test
 
 
 @pytest.mark.fault("F11")
-def test_f11_a_host_has_lost_its_launchers_proxy(controller: Desk, mpi: Cluster) -> None:
+def test_f11_a_host_has_lost_its_launchers_proxy(controller: Workspace, mpi: Cluster) -> None:
     proxy = mpi.path("node2", f"{LIGHT}/bin/hydra_pmi_proxy")
     hidden = proxy.with_name("hidden")
     proxy.rename(hidden)
     try:
-        told = controller("run", *ON, ACTOR, "say", timeout=90)
+        result = controller("run", *ON, ACTOR, "say", timeout=90)
     finally:
         hidden.rename(proxy)
-    assert told.code == 4, told
-    assert re.search(r"node2.*hydra_pmi_proxy", told.out + told.err), told
-    assert not residue(mpi)
+    assert result.code == 4, result
+    assert re.search(r"node2.*hydra_pmi_proxy", result.out + result.err), result
+    assert not find_orphans(mpi)
 
 
 @pytest.mark.fault("F11")
-def test_f11_a_host_has_another_version_of_the_launcher(controller: Desk, mpi: Cluster) -> None:
+def test_f11_a_host_has_another_version_of_the_launcher(controller: Workspace, mpi: Cluster) -> None:
     path = f"{LIGHT}/ipexctl.json"
     before = mpi.read("node2", path)
     marker = json.loads(before)
@@ -162,29 +164,29 @@ def test_f11_a_host_has_another_version_of_the_launcher(controller: Desk, mpi: C
     marker["id"] = "older"
     mpi.write("node2", path, json.dumps(marker).encode())
     try:
-        told = controller("run", *ON, ACTOR, "say", timeout=90)
+        result = controller("run", *ON, ACTOR, "say", timeout=90)
     finally:
         mpi.write("node2", path, before)
-    assert told.code == 4, told
-    assert "node2" in told.out + told.err
-    assert not residue(mpi)
+    assert result.code == 4, result
+    assert "node2" in result.out + result.err
+    assert not find_orphans(mpi)
 
 
 @pytest.mark.fault("F11")
-def test_f11_a_port_between_hosts_is_blocked(controller: Desk, mpi: Cluster) -> None:
+def test_f11_a_port_between_hosts_is_blocked(controller: Workspace, mpi: Cluster) -> None:
     """node1 cannot call back to the head: a route that leads nowhere, as a firewall would."""
     mpi.exec("node1", ["ip", "route", "add", "prohibit", f"{mpi.address('node0')}/32"], check=True)
     try:
-        told = controller("run", *ON, ACTOR, "say", timeout=90)
+        result = controller("run", *ON, ACTOR, "say", timeout=90)
     finally:
         mpi.exec("node1", ["ip", "route", "del", "prohibit", f"{mpi.address('node0')}/32"])
-    assert told.code == 3, told
-    assert re.search(r"node1.*cannot reach the head", told.out + told.err), told
-    assert not residue(mpi)
+    assert result.code == 3, result
+    assert re.search(r"node1.*cannot reach the head", result.out + result.err), result
+    assert not find_orphans(mpi)
 
 
 @pytest.mark.fault("F11")
-def test_f11_hosts_that_may_not_log_in_to_each_other_need_not(controller: Desk, mpi: Cluster) -> None:
+def test_f11_hosts_that_may_not_log_in_to_each_other_need_not(controller: Workspace, mpi: Cluster) -> None:
     """No host has a key: the launcher's programs are started by the guards."""
     address = mpi.address("node2")
     mpi.write("node0", "/root/known", f"{address} {mpi.host_key('node2')}\n".encode())
@@ -192,8 +194,8 @@ def test_f11_hosts_that_may_not_log_in_to_each_other_need_not(controller: Desk, 
     done = mpi.exec("node0", ["ssh", *options, address, "true"])
     assert done.returncode == 255
     assert "Permission denied" in done.stderr
-    told = controller("run", *ON, ACTOR, "say")
-    assert told.code == 0, told
+    result = controller("run", *ON, ACTOR, "say")
+    assert result.code == 0, result
     mpi.exec("node0", ["rm", "-f", "/root/known"])
 
 
@@ -208,9 +210,9 @@ def full_home(mpi: Cluster) -> Iterator[str]:
 
 
 @pytest.mark.fault("F11")
-def test_f11_a_disk_is_full_before_the_start(controller: Desk, mpi: Cluster, full_home: str) -> None:
-    told = controller("run", *ON, ACTOR, "say", timeout=90)
-    assert told.code == 4, told
-    assert re.search(r"node2.*no space left", told.out + told.err, re.IGNORECASE), told
-    assert not residue(mpi, ["node0", "node1"])
+def test_f11_a_disk_is_full_before_the_start(controller: Workspace, mpi: Cluster, full_home: str) -> None:
+    result = controller("run", *ON, ACTOR, "say", timeout=90)
+    assert result.code == 4, result
+    assert re.search(r"node2.*no space left", result.out + result.err, re.IGNORECASE), result
+    assert not find_orphans(mpi, ["node0", "node1"])
     assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]

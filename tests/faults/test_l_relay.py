@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.runlog import RunLog
+from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model.events import HostFailed
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal, messages, rank_records
@@ -65,7 +65,7 @@ def start_guard(kept: Kept, port: int) -> Message:
 
 def lost_hosts(kept: Kept) -> list[HostFailed]:
     """What the run's record makes of its journal."""
-    log = RunLog(kept.spec.nonce, Running("r1", "a", ("a",), {}, "train.py", "train.py"))
+    log = JournalReader(kept.spec.nonce, Running("r1", "a", ("a",), {}, "train.py", "train.py"))
     events = list(log.read(frames.JOURNAL, (kept.directory / "journal.jsonl").read_bytes()))
     return [event for event in events if isinstance(event, HostFailed)]
 

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster import Cluster
-from tests.e2e.desk import Desk, Told, wait
+from tests.e2e.workspace import Workspace, wait
 from tests.faults.checks import find_listening
-
-
-def call(desk: Desk, prefix: Sequence[str], *words: str | Path, timeout: float = 120.0, **env: str) -> Told:
-    """A command of this user's with other words in front of it: ``setpriv …``, ``env …``."""
-    done = subprocess.run(
-        [*prefix, *desk.words(*words)],
-        env=desk.env | env,
-        cwd=desk.path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=timeout,
-    )
-    return Told(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
 
 @contextmanager
@@ -72,15 +58,15 @@ def start_server(hosts: Cluster, host: str, config: bytes) -> None:
     wait(lambda: 22 in find_listening(hosts.init(host)), 10.0)
 
 
-def write_hostfile(desk: Desk, lines: Mapping[str, str], name: str = "hosts") -> str:
+def write_hostfile(workspace: Workspace, lines: Mapping[str, str], name: str = "hosts") -> str:
     """A hostfile beside the controller: ``{"node0": "address=… user=root"}``."""
-    (desk.path / name).write_text("".join(f"{host} {words}\n" for host, words in lines.items()))
+    (workspace.path / name).write_text("".join(f"{host} {words}\n" for host, words in lines.items()))
     return name
 
 
-def ssh_files(desk: Desk, **files: str) -> Path:
+def ssh_files(workspace: Workspace, **files: str) -> Path:
     """Files of ~/.ssh on the controller, closed to others."""
-    place = desk.home / ".ssh"
+    place = workspace.home / ".ssh"
     place.mkdir(mode=0o700, exist_ok=True)
     for name, text in files.items():
         (place / name).write_text(text)

@@ -58,8 +58,8 @@ def fuzz(target: str, *limits: str, module: str = TARGETS, patience: float = PAT
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT, check=False)
         output = done.stdout.decode("utf-8", "replace")
         tried = _TRIED.search(output)
-        found = tuple(path.read_bytes() for path in sorted(Path(place, "found").iterdir()))
-        return Round(int(tried[1]) if tried else None, found, output)
+        result = tuple(path.read_bytes() for path in sorted(Path(place, "found").iterdir()))
+        return Round(int(tried[1]) if tried else None, result, output)
 
 
 def fuzz_here(module: str, name: str, place: Path, patience: float, limits: list[str]) -> None:

@@ -9,10 +9,8 @@ import io
 import json
 import re
 import socket
-import struct
 import tarfile
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,21 +20,22 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ipexctl.act.packages.resolve import parse_pylock
-from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.act.ssh.hostkeys import KnownHosts
 from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.act.transfer.receive import receive_files
 from ipexctl.decide import parsing
-from ipexctl.decide.demux import Demux, Piece
 from ipexctl.decide.facts.probe_output import parse_bundle, parse_probe_answer
 from ipexctl.decide.parsing import conditions, playbook
+from ipexctl.decide.parsing.ssh_arguments import read_ssh_arguments
 from ipexctl.decide.planning.fetch import parse_listing
+from ipexctl.decide.planning.requirements import parse_requirements
 from ipexctl.decide.planning.sync import parse_remote_tree
 from ipexctl.decide.profile.kernels import KernelReport, parse_kernels
 from ipexctl.decide.profile.merge import build_profile, format_trace, merge_ranks, summarise_rank
 from ipexctl.decide.profile.steps import RecordedSteps, parse_recorded_steps
 from ipexctl.decide.profile.traces import TraceError, parse_trace
-from ipexctl.decide.runlog import RunLog
+from ipexctl.decide.run.demux import Demux, Piece
+from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model.commands import Completed
 from ipexctl.model.errors import IpexctlError
 from ipexctl.model.grouping import group_pairs
@@ -48,7 +47,6 @@ from ipexctl.model.wheels import Lock
 from ipexctl.protocol import frames, journal, messages, rank_records, seal
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.remote.agent import rpc
-from ipexctl.remote.agent.figure_files import MalformedError, compute_masked_crc, read_log_history, read_records
 from tests.fakes import FakeOpener
 
 NONCE = "5ca1ab1e"
@@ -139,6 +137,46 @@ def host_list(data: bytes) -> bool:
 
 def inventory(data: bytes) -> bool:
     return bool(parsing.parse_inventory(decode(data), "hosts.yml"))
+
+
+_VARIABLES = st.one_of(
+    st.builds("ansible_user: {}".format, NAMES),
+    st.builds("ansible_port: '{}'".format, SMALL),
+    st.builds("{}_list: [!vault {}, *a]".format, NAMES, NAMES),
+    st.builds("url_{}: 'http://{{{{ {} }}}}'".format, NAMES, NAMES),
+    st.builds("ansible_ssh_common_args: -J {}".format, NAMES),
+    st.just("# words"),
+)
+_ARGUMENTS = st.one_of(
+    st.builds("-J {}@{}:{}".format, NAMES, NAMES, SMALL),
+    st.builds("-o ProxyCommand='ssh -q -W %h:%p {}'".format, NAMES),
+    st.builds('-oProxyCommand="ssh {} nc %h %p"'.format, NAMES),
+    st.builds("-p{} -l {}".format, SMALL, NAMES),
+    st.sampled_from(["-C -o ControlPersist=60s", "-o StrictHostKeyChecking=no", "-o User=", "-qo", "--"]),
+)
+_REQUIREMENTS = st.one_of(
+    NAMES,
+    st.builds("{}[a]=={} ; python_version > '3'".format, NAMES, SMALL),
+    st.builds("-e ./{}".format, NAMES),
+    st.builds("{} @ git+https://host/{}@v1#egg={}".format, NAMES, NAMES, NAMES),
+    st.builds("./{}-1-py3-none-any.whl".format, NAMES),
+    st.builds("-r {}.txt".format, NAMES),
+    st.builds("{} \\\n  --hash=sha256:00".format, NAMES),
+)
+
+
+def variables(data: bytes) -> bool:
+    file = parsing.VariableFile("host", "node0", "host_vars/node0.yml", decode(data))
+    return bool(parsing.parse_inventory("[a]\nnode0\n", "hosts", [file]))
+
+
+def ssh_arguments(data: bytes) -> bool:
+    return bool(read_ssh_arguments(decode(data)).values)
+
+
+def requirements(data: bytes) -> bool:
+    read = [*parse_requirements(decode(data), "list.txt")]
+    return any(isinstance(each, str) or each.kind or each.name or each.is_wheel or each.marker for each in read)
 
 
 def allocation(data: bytes) -> bool:
@@ -236,7 +274,7 @@ _LISTING = st.lists(
     max_size=5,
 ).map(
     lambda rows: (
-        b"/root/out\0rsync\0"
+        b"/root/out\0"
         + b"".join(
             b"1 %s %o %d 1700000000\0%s\0" % (kind.encode(), mode, size, name.replace(b"\0", b"x"))
             for kind, mode, size, name in rows
@@ -285,7 +323,7 @@ def join_streams(pieces: list[Piece]) -> dict[tuple[int | None, str], bytes]:
 
 
 def demux(data: bytes) -> bool:
-    """All but tags and frames comes out, in the same pieces or in others; the order between two streams is nobody's."""
+    """All but the frames' heads comes out, whatever the pieces; the order between two streams is nobody's."""
     whole, bytewise = Demux(NONCE), Demux(NONCE)
     once = [*whole.feed(data), *whole.end()]
     pieces = [piece for at in range(len(data)) for piece in bytewise.feed(data[at : at + 1])] + bytewise.end()
@@ -294,8 +332,14 @@ def demux(data: bytes) -> bool:
     return any(rank is not None for rank, _, _ in once)
 
 
-_TAGGED = joined(
-    st.builds("\x01{}:{}\x02{}".format, st.just(NONCE), st.integers(0, 9), st.text("ab\n\x10\r\x1b", max_size=6)), ""
+_FRAMED = joined(
+    st.builds(
+        lambda rank, stream, text: f"\x01{NONCE}={rank}{stream}{len(text)}\x02{text}",
+        st.integers(0, 9),
+        st.sampled_from("oe"),
+        st.text("ab\n\x01\r\x1b", max_size=6),
+    ),
+    "",
 )
 _RECORDS: SearchStrategy[str] = st.one_of(
     st.builds(
@@ -318,7 +362,7 @@ _RECORDS: SearchStrategy[str] = st.one_of(
 
 
 def run_log(data: bytes) -> bool:
-    log = RunLog(NONCE, Running("r1", "a", ("a",), {}, "train.py", "train.py"))
+    log = JournalReader(NONCE, Running("r1", "a", ("a",), {}, "train.py", "train.py"))
     events = [*log.read(frames.JOURNAL, data), *log.end()]
     return bool(events) and not log.unreadable
 
@@ -383,34 +427,6 @@ def wire_after_proof(data: bytes) -> bool:
         received = [*wire.receive()]
         assert len(received) <= len(lines) + 1
         return bool(received)
-
-
-# files of scripts -----------------------------------------------------------------------------------------------------
-
-
-def _frame_record(step: int, tag: bytes, value: float) -> bytes:
-    """A record of an event file with one scalar."""
-    body = b"\x0a" + bytes([len(tag)]) + tag + b"\x15" + struct.pack("<f", value)
-    data = b"\x10" + bytes([step]) + b"\x2a" + bytes([len(body) + 2]) + b"\x0a" + bytes([len(body)]) + body
-    parts = struct.pack("<Q", len(data)), data
-    return b"".join(part + struct.pack("<I", compute_masked_crc(part)) for part in parts)
-
-
-_EVENT_FILES = st.lists(
-    st.builds(_frame_record, st.integers(0, 127), st.binary(min_size=1, max_size=9), st.floats(width=32)), min_size=1
-).map(b"".join)
-_STATES = st.builds(
-    lambda entries: json.dumps({"log_history": entries}),
-    st.lists(st.fixed_dictionaries({"step": st.integers(0, 99), "loss": st.floats()}), min_size=1) | JSON,
-)
-
-
-def event_file(data: bytes) -> bool:
-    return any(values for _, _, values in read_records(io.BytesIO(data), 1 << 16, len(data)))
-
-
-def trainer_state(data: bytes) -> bool:
-    return bool(read_log_history(data))
 
 
 # profiles of ranks ----------------------------------------------------------------------------------------------------
@@ -503,31 +519,6 @@ def pylock(data: bytes) -> bool:
     return bool(parse_pylock(decode(data)))
 
 
-def _archive(names: list[str], content: bytes, kind: str) -> bytes:
-    wheels = [f"{name}-1.0-py3-none-any.whl" for name in names]
-    if kind == "tar":
-        return pack(wheels, content)
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name in dict.fromkeys(wheels):
-            archive.writestr(name, content)
-    return out.getvalue()
-
-
-def wheelhouse(data: bytes) -> bool:
-    """Nothing lies outside of the cache afterwards, and no link in it."""
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        archive = place / ("house.zip" if data[:2] == b"PK" else "house.tar")
-        archive.write_bytes(data)
-        try:
-            house = unpack_wheelhouse(archive, place / "cache")
-        finally:
-            assert {path.name for path in place.iterdir()} <= {"cache", archive.name}
-        assert not any(path.is_symlink() for path in house.iterdir())
-        return True
-
-
 # ssh ------------------------------------------------------------------------------------------------------------------
 
 _FILE_OPTIONS = st.sampled_from(["UserKnownHostsFile", "GlobalKnownHostsFile", "IdentityFile", "CertificateFile"])
@@ -599,6 +590,9 @@ TARGETS = (
     Target("hostfile", encode(joined(_HOST_LINES, "\n")), hostfile, least=0.2),
     Target("host-list", encode(joined(HOSTS, ",")), host_list),
     Target("inventory", encode(_YAML_HOSTS), inventory),
+    Target("variables", encode(joined(_VARIABLES, "\n")), variables, least=0.2),
+    Target("ssh-arguments", encode(joined(_ARGUMENTS, " ")), ssh_arguments, least=0.2),
+    Target("requirements", encode(joined(_REQUIREMENTS, "\n")), requirements, least=0.2),
     Target("allocation", encode(_ALLOCATIONS), allocation, least=0.3),
     Target("playbook", encode(joined(_STEPS, "\n").map("steps:\n{}".format)), read_playbook, least=0.2),
     Target("when", encode(_CONDITIONS), when, (IpexctlError, conditions.UnknownFact)),
@@ -612,26 +606,17 @@ TARGETS = (
         stream,
         (LinkError,),
     ),
-    Target("demux", encode(_TAGGED), demux),
+    Target("demux", encode(_FRAMED), demux),
     Target("journal", encode(joined(_RECORDS, "")), run_log, least=0.05),
     Target("frames", _WATCHED, watch_frames, (DamagedError,)),
     Target("record", encode(_MESSAGES), record, least=0.2),
     Target("wire-before", encode(joined(_MESSAGES, "\n")), wire_before_proof, least=0.0),
     Target("wire-after", encode(joined(_MESSAGES, "\n")), wire_after_proof),
-    Target("event-file", _EVENT_FILES, event_file, (MalformedError,)),
-    Target("trainer-state", encode(_STATES), trainer_state, least=0.2),
     Target("trace", encode(_TRACES), trace, (TraceError,)),
     Target("kernels", encode(joined(_KERNEL_LINES, "")), kernels, least=0.2),
     Target("recorded-steps", encode(_STEPS_OF_RANKS), recorded_steps),
     Target("lock", encode(_LOCKS), lock, (ValueError,)),
     Target("pylock", encode(_PYLOCKS), pylock),
-    Target(
-        "wheelhouse",
-        st.builds(
-            _archive, st.lists(NAMES, min_size=1, max_size=3), st.binary(max_size=99), st.sampled_from(["tar", "zip"])
-        ),
-        wheelhouse,
-    ),
     Target("ssh-config", encode(_CONFIGS), ssh_config, least=0.2),
     Target("known-hosts", encode(_KNOWN), known_hosts),
 )

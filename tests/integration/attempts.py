@@ -25,10 +25,10 @@ from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
-from ipexctl.verbs.run.attempt import Attempt, run_attempts
+from ipexctl.verbs.run.attempt import LaunchAttempt, run_attempts
 
 RANKS = Path(__file__).parent / "ranks"
-Start = Callable[..., Attempt]
+Start = Callable[..., LaunchAttempt]
 OfRank = Output | RankEnded | RankStage  # what happens to one rank
 T = TypeVar("T", bound=Event)
 # A tenth of the clocks that beat. What limits a failure or a doubt is as users have it: the machine may be busy.
@@ -39,7 +39,7 @@ QUICK = Timings(tick=0.05, ping=0.2, idle=0.2, beat=0.2, poll=0.1)
 def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
     """``start("say", ppn=2)``: an attempt on hosts a and b whose ranks play tests/integration/ranks/actor.py. Their
     processes end with it."""
-    made: list[Attempt] = []
+    made: list[LaunchAttempt] = []
     context = Context(Links(config=None), place / "state", place / "cache")
     homes = {name: place / name for name in "ab"}
     for home in homes.values():
@@ -53,7 +53,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         stdin: bytes = b"",
         timings: Timings = QUICK,
         **settings: object,
-    ) -> Attempt:
+    ) -> LaunchAttempt:
         hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in homes]
         run = f"t{secrets.token_hex(3)}"
         user = "root" if os.geteuid() == 0 else "tester"
@@ -71,10 +71,10 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         options: dict[str, Any] = {"ppn": 1, "grace": 2.0, **settings}
         task = Run(script=script, args=args, **options)
         identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
-        launch = build_launch(task, run, identity.nonce, hosts, stations, script, {})
-        told = build_run_specs(launch, task, identity, timings)
+        launch = build_launch(task, run, hosts, stations, script, {})
+        reported = build_run_specs(launch, task, identity, timings)
         sites = {host.name: RemoteRunDir(host, stations[host.name].directory, runtime.python) for host in hosts}
-        made.append(Attempt(task, launch, identity, sites, told, context, stdin))
+        made.append(LaunchAttempt(task, launch, identity, sites, reported, context, stdin))
         return made[-1]
 
     yield start
@@ -83,7 +83,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
     context.links.close()
 
 
-def run_alone(attempt: Attempt) -> Generator[Event, None, None]:
+def run_alone(attempt: LaunchAttempt) -> Generator[Event, None, None]:
     """The whole of a run that is not restarted."""
     return run_attempts(attempt, lambda restart, without: attempt, 0, None)
 
@@ -92,7 +92,7 @@ def of(kind: type[T], events: Iterable[Event]) -> list[T]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def until(attempt: Attempt, kind: type[OfRank]) -> tuple[Generator[Event, None, None], list[Event]]:
+def until(attempt: LaunchAttempt, kind: type[OfRank]) -> tuple[Generator[Event, None, None], list[Event]]:
     """The story, told up to where every rank has had an event of this kind."""
     story = run_alone(attempt)
     events: list[Event] = []
@@ -113,7 +113,7 @@ def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
     return got
 
 
-def left_behind(attempt: Attempt, events: list[Event]) -> list[str]:
+def left_behind(attempt: LaunchAttempt, events: list[Event]) -> list[str]:
     """What is left of a run that has ended, and what its own proof says of that."""
     proof = of(CleanupChecked, events)[-1]
     there = [site.directory for site in attempt.run_dirs.values() if os.path.exists(site.directory)]

@@ -15,7 +15,8 @@ import pytest
 
 from ipexctl.act import run_control
 from ipexctl.act.ssh import Links
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import make_report
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
 from ipexctl.model.events import (
     CleanupChecked,
@@ -36,7 +37,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
-from ipexctl.verbs.run.attempt import Attempt
+from ipexctl.verbs.run.attempt import LaunchAttempt
 from tests.integration.attempts import Start, left_behind, of, run_alone, until, written
 
 
@@ -64,7 +65,7 @@ def line(pid: int) -> list[bytes]:
         return []
 
 
-def find(attempt: Attempt, word: bytes) -> int:
+def find(attempt: LaunchAttempt, word: bytes) -> int:
     """The process of the run whose command line has this word."""
     for process in procs.find_marked(procs.format_run_mark(attempt.launch.run)):
         if any(word in part for part in line(process.pid)[:8]):
@@ -72,6 +73,7 @@ def find(attempt: Attempt, word: bytes) -> int:
     raise AssertionError(f"no process with {word!r}")
 
 
+@pytest.mark.fault("I4")
 def test_ranks_run_on_their_hosts_and_nothing_is_left(start: Start) -> None:
     attempt = start("say", "two words", "$(touch pwned)", "new\nline", "", ppn=2, timings=Timings())  # as users have it
     events = list(run_alone(attempt))
@@ -96,6 +98,7 @@ def test_hosts_may_share_their_home_directory(start: Start) -> None:
     assert left_behind(attempt, events) == []
 
 
+@pytest.mark.fault("H4")
 def test_what_ranks_write_arrives_byte_for_byte(start: Start, tmp_path: Path) -> None:
     events = list(run_alone(start("bytes", str(tmp_path), ppn=2)))
     ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
@@ -110,6 +113,7 @@ def test_four_ranks_printing_lines_lose_and_tear_none(start: Start, tmp_path: Pa
     assert all(event.data.endswith(b"\n") for event in of(Output, events))
 
 
+@pytest.mark.fault("F1")
 def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start: Start) -> None:
     attempt = start("raise", "1", ppn=2)
     events = list(run_alone(attempt))
@@ -121,6 +125,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start
     assert left_behind(attempt, events) == []
 
 
+@pytest.mark.fault("F2")
 def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start) -> None:
     attempt = start("signal", "SIGKILL", "1")
     events = list(run_alone(attempt))
@@ -138,6 +143,7 @@ def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(sta
     assert left_behind(attempt, events) == []
 
 
+@pytest.mark.fault("G1")
 def test_ctrl_c_ends_ranks_politely(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, RankStage)
@@ -145,7 +151,7 @@ def test_ctrl_c_ends_ranks_politely(start: Start) -> None:
     events += list(story)
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
     assert of(RunEnded, events)[0].reason == "stopped"
-    assert any(said.text == "stopping (again to kill)" for said in of(Message, events))
+    assert any(output.text == "stopping (again to kill)" for output in of(Message, events))
     assert left_behind(attempt, events) == []
 
 
@@ -198,7 +204,7 @@ def test_ctrl_c_while_the_guards_start_says_so_and_leaves_nothing(
                 for _ in range(signals):
                     interrupts.handle_signal(signal.SIGINT)
             thrown = interrupts.pop_pending() if interrupts.has_pending_signal else None
-    assert "SIGINT while the run was being started" in [said.text for said in of(Message, events)]
+    assert "SIGINT while the run was being started" in [output.text for output in of(Message, events)]
     assert attempt.watcher.exit == 128 + signal.SIGINT
     assert left_behind(attempt, events) == []
 
@@ -229,7 +235,7 @@ class LosesHead(Links):
 def test_where_the_head_is_lost_before_its_keeper_the_others_do_not_wait(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_control, "_STARTING", 3600.0)
+    monkeypatch.setattr(run_control, "_KEEPER_START_TIMEOUT", 3600.0)
     attempt, links = start("wait"), LosesHead(config=None)
     attempt.watcher.context = attempt.context = replace(attempt.context, links=links)
     events: list[Event] = []
@@ -253,22 +259,24 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
     (proof,) = of(CleanupChecked, events)
     assert set(proof.unchecked) | {end.host for end in of(StepEnded, events) if end.step == "sweep"} == {"a", "b"}
     assert proof.unchecked
-    folding = Folding()
+    fold = RunFold()
     for event in events:
-        folding.handle_event(Stamped(time.time(), event))
-    assert folding.report().exit is Exit.RESIDUE
+        fold.handle_event(Stamped(time.time(), event))
+    assert make_report(fold.state).exit is Exit.RESIDUE
 
 
+@pytest.mark.fault("F5")
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start: Start) -> None:
     attempt = start("stubborn", grace=0.3)
     story, events = until(attempt, Output)
     attempt.context.interrupts.handle_signal(signal.SIGTERM)
     events += list(story)
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGKILL}
-    assert any("needed SIGKILL" in said.text for said in of(Message, events))
+    assert any("needed SIGKILL" in output.text for output in of(Message, events))
     assert left_behind(attempt, events) == []
 
 
+@pytest.mark.fault("G1")
 def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
     attempt = start("stubborn", grace=600.0)
     story, events = until(attempt, Output)
@@ -278,6 +286,7 @@ def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
     assert left_behind(attempt, events) == []
 
 
+@pytest.mark.fault("F7")
 @pytest.mark.parametrize("act", ["daemon", "hold"])
 def test_daemons_that_cleaned_their_environment_end_with_the_run(start: Start, act: str) -> None:
     before = {p.pid for p in procs.list_processes().values()}
@@ -320,6 +329,7 @@ def test_whatever_part_is_killed_the_run_ends_and_nothing_is_left(start: Start, 
     assert left_behind(attempt, events) == []
 
 
+@pytest.mark.fault("K7")
 def test_ranks_read_nothing_and_the_first_what_the_user_gives(start: Start) -> None:
     """The launcher's own input never ends: without this the ranks wait for ever."""
     events = list(run_alone(start("read", ppn=2)))
@@ -330,6 +340,7 @@ def test_ranks_read_nothing_and_the_first_what_the_user_gives(start: Start) -> N
     assert {written(events)[rank, "out"] for rank in (1, 2, 3)} == {b"read b''\n"}
 
 
+@pytest.mark.fault("K5")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_an_mpirun_that_is_killed_is_the_cause_with_its_signal(start: Start, number: signal.Signals) -> None:
     attempt = start("wait")
@@ -361,6 +372,7 @@ def test_a_time_limit_ends_the_run(start: Start) -> None:
     assert left_behind(attempt, events) == []
 
 
+@pytest.mark.fault("I1")
 def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start: Start) -> None:
     first = start("count", "30")
     story, events = until(first, RankStage)
@@ -373,7 +385,8 @@ def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start:
     assert b"tick 29\n" in written(events)[1, "out"]
 
 
-def test_a_second_run_may_share_the_hosts_when_told_so(start: Start) -> None:
+@pytest.mark.fault("I1")
+def test_a_second_run_may_share_the_hosts_when_asked(start: Start) -> None:
     first = start("wait")
     story, events = until(first, RankStage)
     second = list(run_alone(start("say", share=True)))
@@ -384,6 +397,8 @@ def test_a_second_run_may_share_the_hosts_when_told_so(start: Start) -> None:
     assert left_behind(first, events) == []
 
 
+@pytest.mark.fault("G4")
+@pytest.mark.fault("G3")
 def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start: Start) -> None:
     attempt = start("wait", lease=1.0, detach=True)
     events = list(run_alone(attempt))
@@ -405,16 +420,16 @@ def test_the_report_names_the_libraries_that_each_rank_has_loaded_and_two_of_a_k
         path.parent.mkdir()
         path.write_bytes(b"\x7fELF" + bytes(4096) + version + bytes(4096))
     attempt = start(*map(str, paths), script="loads.py")
-    folding, messages = Folding(), []
+    fold, messages = RunFold(), []
     for event in run_alone(attempt):
-        folding.handle_event(Stamped(time.time(), event))
+        fold.handle_event(Stamped(time.time(), event))
         messages += [event] if isinstance(event, Message) else []
-    run = folding.report().run
+    run = make_report(fold.state).run
     assert run is not None
-    found = [("MPI", str(path), version) for path, version in zip(paths, ("2021.13", "2021.12"), strict=True)]
+    result = [("MPI", str(path), version) for path, version in zip(paths, ("2021.13", "2021.12"), strict=True)]
     for rank in run.ranks:
         loaded = {(library.kind, library.path, library.version) for library in rank.libraries}
-        assert loaded >= {*found}, rank
+        assert loaded >= {*result}, rank
     warned = [str(message.text) for message in messages if "has loaded MPI twice" in message.text]
     assert warned
     assert all(str(path) in warned[0] for path in paths)

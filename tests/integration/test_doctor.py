@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from ipexctl.model.events import FindingReported
 from tests.cluster import Cluster, Spec, missing
 
 ROOT = Path(__file__).parents[2]
@@ -161,56 +160,6 @@ def test_nothing_stays_on_the_hosts(sick: tuple[Cluster, Path], look: tuple[int,
             process.argv for process in cluster.processes(host) if process.argv[0] not in ("sshd:", "/usr/sbin/sshd")
         ]
         assert not [argv for argv in left if "IPEXCTL" in " ".join(argv) or argv[0].startswith(("python", "sh"))], host
-
-
-def test_a_look_that_is_saved_is_judged_again_without_hosts(sick: tuple[Cluster, Path], tmp_path: Path) -> None:
-    cluster, _ = sick
-    saved = tmp_path / "bundles"
-    from ipexctl.model.tasks import Doctor
-    from ipexctl.verbs.doctor.doctor import check_recorded
-
-    words = [
-        "import sys; sys.path.insert(0, sys.argv[1])",
-        "from tests.integration.test_doctor import save",
-        "save(*sys.argv[2:])",
-    ]
-    done = subprocess.run(
-        [*cluster.controller, sys.executable, "-c", "; ".join(words), str(ROOT), str(cluster.hostfile), str(saved)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    files = sorted(saved.iterdir())
-    assert [file.name for file in files] == [f"node{n}.json" for n in range(6)]
-    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
-    assert Doctor(recorded=tuple(map(str, files)))
-    events = list(check_recorded({file.stem: file.read_text() for file in files}))
-    found = {
-        (event.finding.code, host)
-        for event in events
-        if isinstance(event, FindingReported)
-        for host in event.finding.hosts
-    }
-    assert {("STK001", "node1"), ("PY001", "node5"), ("MEM004", "node3"), ("LIM001", "node1")} <= found
-
-
-def save(hostfile: str, directory: str) -> None:
-    """In the controller's network: a look whose bundles are saved."""
-    from ipexctl.act.context import Context
-    from ipexctl.act.ssh import Links
-    from ipexctl.model.tasks import Doctor
-    from ipexctl.verbs.common.select import read_hostfile
-    from ipexctl.verbs.doctor.doctor import doctor as verb
-
-    place = Path(directory)
-    context = Context(Links(), place.parent / "state", place.parent / "cache")
-    try:
-        list(verb(Doctor(save_bundle=directory, pairwise="off"), read_hostfile(hostfile, cwd=Path()), context))
-    finally:
-        context.links.close()
 
 
 def test_a_healthy_cluster_is_fit(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from ipexctl.act import agent
 from ipexctl.protocol import run_spec
 from ipexctl.protocol.paths import AGENT, ROLE
 from tests.cluster import Cluster
-from tests.e2e.desk import LIGHT, light
+from tests.e2e.workspace import LIGHT, light
 from tests.integration.test_doctor import do, doctor
 from tests.unit.agent.runs import SPEC
 
@@ -66,15 +66,15 @@ def test_pairs_of_hosts_are_measured_with_the_environments_own_imb(measured: dic
 def test_an_import_error_of_a_stack_that_does_not_fit_is_explained(measured: dict[str, Any]) -> None:
     finding = next(finding for finding in measured["findings"] if finding["code"] == "STK007")
     assert finding["hosts"] == ["node1"]
-    said = "torch 2.13.0 under intel_extension_for_pytorch 2.8.0, which was built for torch 2.8"
-    assert finding["title"] == f"cannot import its stack: {said}"
+    output = "torch 2.13.0 under intel_extension_for_pytorch 2.8.0, which was built for torch 2.8"
+    assert finding["title"] == f"cannot import its stack: {output}"
     assert "undefined symbol" in finding["evidence"]
 
 
 def test_nothing_of_the_measurement_stays(equipped: Cluster, measured: dict[str, Any]) -> None:
     for host in equipped.names:
         words = [" ".join(process.argv) for process in equipped.processes(host)]
-        assert not [said for said in words if "IMB" in said or "hydra" in said or "shim" in said], host
+        assert not [output for output in words if "IMB" in output or "hydra" in output or "shim" in output], host
         assert not list(equipped.path(host, "/tmp").glob("ipexctl-bench*"))
 
 

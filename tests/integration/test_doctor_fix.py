@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +11,8 @@ import pytest
 
 from tests import wheels
 from tests.cluster import Cluster, missing
-from tests.integration.test_doctor import ROOT, do
+from tests.e2e.workspace import Terminal, Workspace, wait
+from tests.integration.test_doctor import do
 from tests.wheels import Index, serving
 
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -36,57 +31,24 @@ DEFAULT = [  # what a plain `ipexctl install` asks for
 pytestmark = pytest.mark.hosts
 
 
-class Terminal:
-    """ipexctl on the controller, at a terminal of 100 columns; what it said so far is ``screen``."""
-
-    def __init__(self, cluster: Cluster, words: list[str], env: dict[str, str]) -> None:
-        self._ours, theirs = pty.openpty()
-        self.screen = ""
-        self.process = subprocess.Popen(
-            [*cluster.controller, "setsid", "-c", sys.executable, "-m", "ipexctl", *words],
-            cwd=ROOT,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **env},
-        )
-        os.close(theirs)
-
-    def until(self, words: str, seconds: float = 60) -> bool:
-        """Whether it says these words (new ones: what was waited for before does not count) before it ends."""
-        seen, deadline = len(self.screen), time.monotonic() + seconds
-        while words not in self.screen[seen:] and time.monotonic() < deadline:
-            if select.select([self._ours], [], [], 0.2)[0]:
-                try:
-                    self.screen += os.read(self._ours, 1 << 16).decode("utf-8", "replace").replace("\r", "")
-                except OSError:  # it has ended
-                    break
-        return words in self.screen[seen:]
-
-    def type(self, text: str) -> None:
-        os.write(self._ours, text.encode())
-
-    def end(self) -> int:
-        """Its exit code, once it has said all."""
-        self.until("\0")
-        return self.process.wait(60)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._ours)
-
-
 @contextmanager
-def fixing(cluster: Cluster, place: Path, *flags: str, index: str = "http://127.0.0.1:9") -> Iterator[Terminal]:
-    words = ["doctor", "-f", str(cluster.hostfile), "--venv", VENV, "--pairwise", "off", "--fix", *flags]
-    env = {"HOME": str(place), "XDG_CACHE_HOME": f"{place}/cache", "PIP_CONFIG_FILE": "/dev/null"}
-    terminal = Terminal(cluster, words, {**env, "PIP_INDEX_URL": index})
+def fixing(cluster: Cluster, place: Path, index: str = "http://127.0.0.1:9") -> Iterator[Terminal]:
+    workspace = Workspace(cluster, place / "desk")
+    workspace.env |= {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": index}
+    terminal = Terminal(workspace, "doctor", "--venv", VENV, "--pairwise", "off", "--connect-timeout", "4", "--fix")
     try:
         yield terminal
     finally:
-        terminal.close()
+        terminal.kill()
+
+
+def answer_next(terminal: Terminal, keys: bytes) -> bytes:
+    """Types this at the next question; what was written up to it."""
+    before = len(terminal.screen)
+    wait(lambda: b"[y/N] " in terminal.read()[before:], 60.0, lambda: repr(terminal.screen))
+    asked = terminal.screen
+    terminal.type(keys)
+    return asked
 
 
 @pytest.fixture(scope="module")
@@ -128,68 +90,47 @@ UNTOUCHED = ("always madvise [never]", "powersave", [False, False, False])
 
 def test_each_fix_is_asked_for_with_its_reason_and_done_after_a_yes(planted: Cluster, tmp_path: Path) -> None:
     with fixing(planted, tmp_path) as terminal:
-        for words in ("powersave", "huge pages"):
-            assert terminal.until("[y/N] "), terminal.screen
-            assert "node1" in terminal.screen
-            assert words in terminal.screen
-            terminal.type("y\n")
-        assert terminal.until("ipexctl install"), terminal.screen
-        terminal.type("n\n")
+        for words in (b"powersave", b"huge pages"):
+            asked = answer_next(terminal, b"y\n")
+            assert b"node1" in asked
+            assert words in asked
+        assert b"ipexctl install" in answer_next(terminal, b"n\n")
         terminal.end()
     assert now(planted) == ("madvise", "performance", [False, False, False])
-    assert "governor is powersave" not in terminal.screen.rpartition("[y/N] ")[2]  # it has looked again
+    assert b"governor is powersave" not in terminal.screen.rpartition(b"[y/N] ")[2]  # it has looked again
 
 
-@pytest.mark.parametrize("answer", ["n\n", "\n", "yesterday\n", "\x04"], ids=["no", "nothing", "a word", "end of file"])
-def test_anything_but_yes_touches_nothing(planted: Cluster, tmp_path: Path, answer: str) -> None:
+@pytest.mark.parametrize(
+    "keys", [b"n\n", b"\n", b"yesterday\n", b"\x04"], ids=["no", "nothing", "a word", "end of file"]
+)
+def test_anything_but_yes_touches_nothing(planted: Cluster, tmp_path: Path, keys: bytes) -> None:
     with fixing(planted, tmp_path) as terminal:
         for _ in range(3):
-            assert terminal.until("[y/N] "), terminal.screen
-            terminal.type(answer)
+            answer_next(terminal, keys)
         code = terminal.end()
     assert now(planted) == UNTOUCHED
     assert code in (0, 4), terminal.screen
-    assert "powersave" in terminal.screen
+    assert b"powersave" in terminal.screen
 
 
 def test_ctrl_c_at_a_question_ends_at_once_and_touches_nothing(planted: Cluster, tmp_path: Path) -> None:
     with fixing(planted, tmp_path) as terminal:
-        assert terminal.until("[y/N] "), terminal.screen
-        terminal.type("\x03")
+        answer_next(terminal, b"\x03")
         assert terminal.end() == 130, terminal.screen
     assert now(planted) == UNTOUCHED
-    assert "Traceback" not in terminal.screen
-
-
-def test_without_a_terminal_nobody_is_asked_and_nothing_is_touched(planted: Cluster) -> None:
-    words: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "ipexctl",
-        "doctor",
-        "-f",
-        planted.hostfile,
-        "--fix",
-        "--pairwise",
-        "off",
-    ]
-    done = planted.run(words, cwd=ROOT, stdin=subprocess.DEVNULL)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "which needs a terminal" in done.stderr
-    assert now(planted) == UNTOUCHED
+    assert b"Traceback" not in terminal.screen
 
 
 def test_a_missing_environment_is_installed_after_a_yes(planted: Cluster, tmp_path: Path) -> None:
     with (
         planted.inside(),
         serving(Index(DEFAULT), CONTROLLER) as index,
-        fixing(planted, tmp_path, index=index.url) as terminal,
+        fixing(planted, tmp_path, index.url) as terminal,
     ):
-        for answer in ("n\n", "n\n", "y\n"):
-            assert terminal.until("[y/N] "), terminal.screen
-            terminal.type(answer)
-        terminal.end()
+        for keys in (b"n\n", b"n\n", b"y\n"):
+            answer_next(terminal, keys)
+        terminal.end(240.0)
     assert now(planted) == (*UNTOUCHED[:2], [True, True, True]), terminal.screen
     marker = json.loads(planted.exec("node2", ["cat", f"{VENV}/ipexctl.json"]).stdout)
     assert marker["packages"]["torch"] == "2.7.0"
-    assert "STK004" not in terminal.screen.rpartition("[y/N] ")[2]  # it has looked again
+    assert b"STK004" not in terminal.screen.rpartition(b"[y/N] ")[2]  # it has looked again

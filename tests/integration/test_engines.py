@@ -1,5 +1,5 @@
-"""The same script under Intel MPI, MPICH and Open MPI (the last two from Debian): keeper, guards and wrappers are ours,
-mpirun is theirs. The two hosts are this machine, without SSH."""
+"""The same script under Intel MPI, MPICH 4 and Open MPI 4 (Debian's), MPICH 5 and Open MPI 5 (wheels): keeper, guards
+and wrappers are ours, mpirun is theirs. The two hosts are this machine, without SSH."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.events import Message, Output, RankEnded, RunEnded
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.remote.agent import procs
-from ipexctl.verbs.run.attempt import Attempt
+from ipexctl.verbs.run.attempt import LaunchAttempt
+from tests import mpi
 from tests.integration.attempts import Start, left_behind, of, run_alone, written
 
-SYSTEM = {"mpich": "mpiexec.mpich", "openmpi": "mpirun.openmpi"}
+OTHERS = pytest.mark.parametrize("runtime", [*mpi.SYSTEM, *mpi.WHEELS], indirect=True)  # Intel MPI: test_attempt.py
 
 
-OTHERS = pytest.mark.parametrize("runtime", SYSTEM, indirect=True)  # Intel MPI: test_attempt.py
-
-
-@pytest.fixture(params=["impi", *SYSTEM])
-def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
+@pytest.fixture(params=["impi", *mpi.SYSTEM, *mpi.WHEELS])
+def runtime(request: pytest.FixtureRequest, intel: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
     """The environment's runtime with this engine, as `ipexctl run --mpi` finds it."""
-    if request.param == "impi":
+    name = str(request.param)
+    if name == "impi":
         return intel
-    if not shutil.which(SYSTEM[request.param]):
-        pytest.skip(f"{SYSTEM[request.param]} is not installed on this machine")
-    said = subprocess.run(
-        mpi_launchers.build_launcher_query(request.param, read_data("find_mpi.sh")),
-        capture_output=True,
-        text=True,
-        check=True,
+    if name in mpi.WHEELS:
+        name = str(mpi.make(tmp_path_factory.mktemp("mpi") / "env", mpi.WHEELS[name]) / "bin/mpirun")
+    elif not shutil.which(mpi.SYSTEM[name]):
+        pytest.skip(f"{mpi.SYSTEM[name]} is not installed on this machine")
+    output = subprocess.run(
+        mpi_launchers.build_launcher_query(name, read_data("find_mpi.sh")), capture_output=True, text=True, check=True
     ).stdout
-    engine = mpi_launchers.parse_launcher_answer(request.param, said)
+    engine = mpi_launchers.parse_launcher_answer(name, output)
     assert isinstance(engine, MpiLauncher), engine
     return mpi_launchers.switch_launcher(intel, engine, ccl=False)
 
@@ -76,7 +74,9 @@ def test_every_byte_of_every_rank_arrives(start: Start, tmp_path: Path) -> None:
 @pytest.mark.parametrize("who", ["mpirun", "proxy"])
 def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(start: Start, who: str) -> None:
     attempt = start("wait")
-    names = ("mpiexec.hydra", "mpiexec", "mpirun") if who == "mpirun" else ("hydra_pmi_proxy", "orted")
+    names = (
+        ("mpiexec.hydra", "mpiexec", "mpirun", "prterun") if who == "mpirun" else ("hydra_pmi_proxy", "orted", "prted")
+    )
     story, events = run_alone(attempt), []
     for event in story:
         events.append(event)
@@ -88,7 +88,7 @@ def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(st
     assert left_behind(attempt, events) == []
 
 
-def find(attempt: Attempt, names: tuple[str, ...]) -> int:
+def find(attempt: LaunchAttempt, names: tuple[str, ...]) -> int:
     """The process of the run whose program or first word has one of these names, before any suffix of Debian's."""
     for process in procs.find_marked(procs.format_run_mark(attempt.launch.run)):
         try:
@@ -114,11 +114,12 @@ def test_ranks_see_what_the_plan_says_and_nothing_else(start: Start, tmp_path: P
     attempt = start(str(tmp_path), "two words", "$(touch x)", script="tell.py")
     events = list(run_alone(attempt))
     assert of(RunEnded, events)[0].reason == "done"
-    for told in as_planned(attempt, tmp_path):
+    for reported in as_planned(attempt, tmp_path):
         planned = {name for seat in attempt.launch.nodes for name in seat.env}
-        own = ("PMI", "MPI", "I_MPI", "HYDRA", "OMPI", "OPAL", "IPEXCTL_", "OMP_", "LC_")
+        own = ("PMI", "MPI", "I_MPI", "HYDRA", "OMPI", "OPAL", "PRTE", "IPEXCTL_", "OMP_", "LC_")
         more = {
             "RANK",
+            "ROLE_RANK",
             "WORLD_SIZE",
             "LOCAL_RANK",
             "LOCAL_WORLD_SIZE",
@@ -126,26 +127,26 @@ def test_ranks_see_what_the_plan_says_and_nothing_else(start: Start, tmp_path: P
             "PYTHONPATH",
             "TORCHELASTIC_ERROR_FILE",
         }
-        assert not [name for name in told["env"] if name not in planned | more and not name.startswith(own)]
+        assert not [name for name in reported["env"] if name not in planned | more and not name.startswith(own)]
     assert left_behind(attempt, events) == []
 
 
-def as_planned(attempt: Attempt, where: Path) -> list[dict[str, Any]]:
+def as_planned(attempt: LaunchAttempt, where: Path) -> list[dict[str, Any]]:
     """What each rank told, once it was found to be what the plan says."""
     seats = {seat.host: seat for seat in attempt.launch.nodes}
-    tellings = []
+    reports = []
     for place in attempt.launch.places:
-        told = json.loads((where / f"{place.rank}.json").read_text())
+        reported = json.loads((where / f"{place.rank}.json").read_text())
         seat = seats[place.host]
-        assert told["cpus"] == list(place.cpus)
-        assert (told["cwd"], told["argv"]) == (seat.workdir, ["two words", "$(touch x)"])
+        assert reported["cpus"] == list(place.cpus)
+        assert (reported["cwd"], reported["argv"]) == (seat.workdir, ["two words", "$(touch x)"])
         account = {"HOME", "USER", "LOGNAME"}
         planned = {name: setting.value for name, setting in seat.env.items() if name not in account} | dict(place.env)
         planned |= {"RANK": str(place.rank), "LOCAL_RANK": str(place.local), "WORLD_SIZE": str(attempt.launch.size)}
-        assert {name: told["env"].get(name) for name in planned} == planned
-        assert int(told["env"]["MASTER_PORT"]) > 0
-        tellings.append(told)
-    return tellings
+        assert {name: reported["env"].get(name) for name in planned} == planned
+        assert int(reported["env"]["MASTER_PORT"]) > 0
+        reports.append(reported)
+    return reports
 
 
 # what a wrapper does on its host, whoever started it ------------------------------------------------------------------
@@ -164,17 +165,17 @@ def test_a_library_that_cannot_be_loaded_is_left_out_with_a_warning(start: Start
     )
     events = list(run_alone(attempt))
     assert of(RunEnded, events)[0].reason == "done"
-    warnings = [(said.host, said.text) for said in of(Message, events) if said.level == "warning"]
+    warnings = [(output.host, output.text) for output in of(Message, events) if output.level == "warning"]
     assert {host for host, text in warnings if "goes on without jemalloc: " in text} == {"a", "b"}
-    told = json.loads((tmp_path / "0.json").read_text())
-    assert told["env"]["LD_PRELOAD"] == str(whole)
-    assert str(whole.resolve()) in [str(Path(path).resolve()) for path in told["loaded"]]
+    reported = json.loads((tmp_path / "0.json").read_text())
+    assert reported["env"]["LD_PRELOAD"] == str(whole)
+    assert str(whole.resolve()) in [str(Path(path).resolve()) for path in reported["loaded"]]
 
 
 @pytest.mark.parametrize("runtime", ["impi"], indirect=True)
-def test_memory_is_bound_or_it_is_said_that_it_could_not_be(start: Start, tmp_path: Path) -> None:
+def test_memory_is_bound_or_it_is_reported_that_it_could_not_be(start: Start, tmp_path: Path) -> None:
     events = list(run_alone(start(str(tmp_path), script="tell.py", membind=True)))
-    notes = [said.text for said in of(Message, events) if "memory is not bound" in said.text]
+    notes = [output.text for output in of(Message, events) if "memory is not bound" in output.text]
     for rank in range(2):
         policies = json.loads((tmp_path / f"{rank}.json").read_text())["policies"]
         assert policies == ["bind:0"] or notes
@@ -185,7 +186,7 @@ def test_cpus_that_the_host_does_not_give_are_reported_as_drift(start: Start, tm
     have = sorted(os.sched_getaffinity(0))
     attempt = start(str(tmp_path), script="tell.py", facts={"cpus_online": (have[0], have[-1] + 500)})
     events = list(run_alone(attempt))
-    notes = [(said.host, said.text) for said in of(Message, events) if said.level == "warning"]
+    notes = [(output.host, output.text) for output in of(Message, events) if output.level == "warning"]
     assert len(notes) == 1
     assert notes[0][0] == "b"
     assert notes[0][1].startswith(f"rank 1: may not use CPUs {have[-1] + 500} as planned")

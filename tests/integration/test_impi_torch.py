@@ -23,7 +23,7 @@ TELLING = (
     "test_collectives.py::test_groups_and_point_to_point_are_right_on_one_host[2]",
     "test_models.py::test_training_gives_the_parameters_that_gloo_gives[2]",
     "test_faults.py::test_a_timeout_names_the_rank_that_did_not_come[late]",
-    "test_faults.py::test_a_failed_rank_is_named_and_ends_the_others",
+    "test_faults.py::test_a_rank_that_fails_ends_with_its_own_status_after_all_its_output[exits-3-exit status 3]",
     "test_launch.py::test_an_override_takes_the_place_of_gloo[gloo]",
 )
 

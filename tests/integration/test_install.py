@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
@@ -30,14 +29,14 @@ from ipexctl.decide.launch.mpi_launchers import switch_launcher
 from ipexctl.decide.launch.tuning import choose_preloads
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
-from ipexctl.model.errors import Exit, Kind, UsageError
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, PhaseStarted, Planned, Progress, StepEnded
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest, read_marker
-from ipexctl.model.tasks import Install, Run, Uninstall, Verify, Wheels
+from ipexctl.model.tasks import Install, Run, Uninstall, Wheels
 from ipexctl.verbs.common.mpi import choose_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.doctor.verify import verify
@@ -130,18 +129,18 @@ class Bench:
 
     def facts(self) -> dict[str, Facts]:
         """What ``run`` sees of the hosts."""
-        found: dict[str, Facts] = {}
+        result: dict[str, Facts] = {}
 
         def look(hosts: Inventory, context: Context) -> Iterator[Event]:
             seen = yield from probe_hosts(hosts, context, venv=str(self.venv))
-            found.update({name: fact for name, fact in seen.items() if isinstance(fact, Facts)})
+            result.update({name: fact for name, fact in seen.items() if isinstance(fact, Facts)})
 
         self.tell(look)
-        return found
+        return result
 
     def marker(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.venv / "ipexctl.json").read_text())
-        return found
+        result: dict[str, Any] = json.loads((self.venv / "ipexctl.json").read_text())
+        return result
 
     def runtime(self) -> Runtime:
         """What ``run`` makes of the marker."""
@@ -156,11 +155,11 @@ class Bench:
 
     def tree(self) -> dict[str, tuple[int, int]]:
         """Every file below the environment's parent with its size and time of change."""
-        found = {}
+        result = {}
         for path in sorted(self.venv.parent.rglob("*")):
             info = path.lstat()
-            found[str(path.relative_to(self.path))] = (info.st_size, info.st_mtime_ns)
-        return found
+            result[str(path.relative_to(self.path))] = (info.st_size, info.st_mtime_ns)
+        return result
 
 
 @dataclass
@@ -189,7 +188,7 @@ class Played:
     def ended(self, step: str) -> list[str]:
         return [event.host for event in self.events if isinstance(event, StepEnded) and event.step == step]
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "\n".join(event.text for event in self.events if isinstance(event, Message))
 
 
@@ -209,9 +208,9 @@ def test_an_install_ends_with_a_checked_environment_and_a_marker_that_run_can_us
     assert played.exit == Exit.OK, (played.refusal, played.failures())
     assert bench.works() == "2.8.0"
     assert played.answer["changed"] == ["node0"]
-    found = played.answer["hosts"]["node0"]
-    assert found["problems"] == []
-    assert found["mpi"].endswith("(a double)")
+    result = played.answer["hosts"]["node0"]
+    assert result["problems"] == []
+    assert result["mpi"].endswith("(a double)")
     ready = bench.runtime()
     assert Path(ready.mpiexec).is_file()
     assert Path(ready.library_path[0], "libmpi.so.12").is_file()
@@ -219,6 +218,7 @@ def test_an_install_ends_with_a_checked_environment_and_a_marker_that_run_can_us
     assert sorted(path.name for path in bench.store.iterdir()) == ["lock", played.answer["id"]]
 
 
+@pytest.mark.fault("D10")
 def test_a_second_install_changes_nothing_asks_no_index_and_needs_one_look(bench: Bench, index: Index) -> None:
     bench.play(index)
     before, asked = bench.tree(), len(index.asked)
@@ -227,11 +227,12 @@ def test_a_second_install_changes_nothing_asks_no_index_and_needs_one_look(bench
     assert again.answer["changed"] == []
     assert {event.step for event in again.events if isinstance(event, StepEnded)} <= {"probe", "ask the interpreter"}
     assert again.answer["unchanged"] == ["node0"]
-    assert "changed 0" in again.said()
+    assert "changed 0" in again.output()
     assert len(index.asked) == asked
     assert bench.tree() == before
 
 
+@pytest.mark.fault("D10")
 def test_check_writes_nothing_and_predicts_what_install_then_does(bench: Bench, index: Index) -> None:
     looked = bench.play(index, check=True)
     assert looked.exit == Exit.OK
@@ -245,11 +246,12 @@ def test_check_writes_nothing_and_predicts_what_install_then_does(bench: Bench, 
     assert bench.tree() == before
 
 
+@pytest.mark.fault("D9")
 def test_hosts_that_share_a_file_system_are_installed_once_and_all_verified(tmp_path: Path, index: Index) -> None:
     bench = Bench(tmp_path, ("node0", "node1", "node2"))
     played = bench.play(index)
     assert played.exit == Exit.OK
-    assert "shared file system: node0 installs for node1, node2" in played.said()
+    assert "shared file system: node0 installs for node1, node2" in played.output()
     assert played.ended("install") == ["node0"]
     assert sorted(played.ended("verify")) == ["node0", "node1", "node2"]
     torch = [path for _, path in index.asked if path.startswith("GET /files/torch") and path.endswith(".whl")]
@@ -294,7 +296,7 @@ def test_a_package_that_was_taken_out_by_hand_is_put_back(bench: Bench, index: I
     assert bench.play(index).answer["changed"] == []
 
 
-def test_wheels_cross_from_the_controller_when_it_is_told_to_fetch_them(bench: Bench, index: Index) -> None:
+def test_wheels_cross_from_the_controller_when_it_is_asked_to_fetch_them(bench: Bench, index: Index) -> None:
     played = bench.play(index, wheels_from="controller")
     assert played.exit == Exit.OK
     assert bench.works() == "2.8.0"
@@ -304,19 +306,12 @@ def test_wheels_cross_from_the_controller_when_it_is_told_to_fetch_them(bench: B
     assert kept == sorted(built.filename for built in index.wheels if built.project != "intel-extension-for-pytorch")
 
 
-def test_a_wheelhouse_alone_is_enough(bench: Bench) -> None:
-    house = wheels.fill(bench.path / "house", wheels.stack())
-    played = bench.play(wheels=str(house))
-    assert played.exit == Exit.OK, played.refusal
-    assert bench.works() == "2.8.0"
-
-
 def test_a_wheel_replaced_under_the_same_name_is_noticed(bench: Bench, index: Index) -> None:
     house = wheels.fill(bench.path / "house", wheels.stack())
     first = bench.play(wheels=str(house))
-    said = bench.play(wheels=str(house))
-    assert said.answer["changed"] == []
-    assert "--no-remembered-lock locks anew" in said.said()
+    output = bench.play(wheels=str(house))
+    assert output.answer["changed"] == []
+    assert "--no-remembered-lock locks anew" in output.output()
     wheels.fill(house, [wheels.torch("2.8.0", note="another build")])
     second = bench.play(wheels=str(house))
     assert second.exit == Exit.OK, second.refusal
@@ -385,10 +380,10 @@ def interpreter(python: str) -> str:
     places = [shutil.which(f"python{python}", path="/usr/local/bin:/usr/bin") or ""]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     places += sorted(map(str, pyenv.glob(f"versions/{python}.*/bin/python{python}")))
-    found = [place for place in places if place]
-    if not found:
+    result = [place for place in places if place]
+    if not result:
         pytest.skip(f"no Python {python} on this machine: nothing newer holds this row")
-    return found[0]
+    return result[0]
 
 
 @pytest.mark.skipif(
@@ -426,9 +421,9 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
         played = bench.play(index, torch=torch, track=None, ipex=stack.release.ipex, backend="ccl")
     assert played.exit == Exit.OK, (played.refusal, played.failures())
     assert bench.marker()["packages"]["oneccl-bind-pt"] == binding
-    found = played.answer["hosts"]["node0"]
-    assert found["versions"]["oneccl"].partition("+")[0] == binding
-    assert found["mpi"].endswith("(a double)")
+    result = played.answer["hosts"]["node0"]
+    assert result["versions"]["oneccl"].partition("+")[0] == binding
+    assert result["mpi"].endswith("(a double)")
     ready = bench.runtime()
     root = Path(ready.python).parents[1] / f"lib/python{python}/site-packages" / module
     mpi = root / "opt/mpi" if layout == "opt-mpi" else root
@@ -477,6 +472,7 @@ def test_a_build_of_the_binding_that_the_user_has_is_taken_checked_and_used(benc
 # ------------------------------------------------------------------------------------------------- faults: indexes
 
 
+@pytest.mark.fault("D5")
 def test_an_index_that_refuses_connections_is_named(bench: Bench) -> None:
     bench.limits = HASTY
     played = bench.play(index_url="http://user:geheim@127.0.0.1:9/simple")
@@ -510,11 +506,13 @@ def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_ways_t
     assert refusal.hint == ways
 
 
+@pytest.mark.fault("D5")
 def test_an_index_that_answers_503_twice_is_asked_again(bench: Bench, index: Index) -> None:
     index.misbehave = _failing(lambda path: path == "/simple/torch/", 2)
     assert bench.play(index).exit == Exit.OK
 
 
+@pytest.mark.fault("D5")
 def test_an_index_that_always_answers_503_is_named(bench: Bench, index: Index) -> None:
     index.misbehave = _failing(lambda path: path.startswith("/simple/torch"), 1000)
     played = bench.play(index)
@@ -523,6 +521,7 @@ def test_an_index_that_always_answers_503_is_named(bench: Bench, index: Index) -
     assert index.url in str(played.refusal)
 
 
+@pytest.mark.fault("D5")
 @pytest.mark.parametrize("how", ["silent", "dribbling"])
 def test_an_index_that_never_gets_anywhere_ends_within_the_limit(bench: Bench, index: Index, how: str) -> None:
     stop = threading.Event()
@@ -542,6 +541,7 @@ def test_an_index_that_never_gets_anywhere_ends_within_the_limit(bench: Bench, i
     assert "does not answer" in str(played.refusal)
 
 
+@pytest.mark.fault("D5")
 def test_an_index_that_wants_a_login_gets_the_one_in_its_url_and_no_message_shows_it(
     bench: Bench, index: Index
 ) -> None:
@@ -576,6 +576,7 @@ def _failing(which: Callable[[str], bool], times: int, status: int = 503) -> whe
 # -------------------------------------------------------------------------------------------------- faults: wheels
 
 
+@pytest.mark.fault("D6")
 @pytest.mark.parametrize("way", ["controller", "hosts"])
 @pytest.mark.parametrize("damage", ["cut off", "flipped", "html"])
 def test_a_damaged_wheel_is_found_before_it_is_unpacked_and_stays_nowhere(
@@ -674,7 +675,7 @@ def test_a_library_that_is_missed_at_the_import_is_named_with_what_helps(bench: 
     assert failure.hint == "apt install libzstd1, or dnf install libzstd"
 
 
-def test_a_process_that_dies_in_the_import_check_is_told_by_its_signal(bench: Bench, index: Index) -> None:
+def test_a_process_that_dies_in_the_import_check_is_reported_by_its_signal(bench: Bench, index: Index) -> None:
     deadly = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
     bad = wheels.wheel("torch", "2.8.0", {"torch/__init__.py": deadly})
     index.wheels[:] = [bad, wheels.impi(), wheels.numpy()]
@@ -684,7 +685,8 @@ def test_a_process_that_dies_in_the_import_check_is_told_by_its_signal(bench: Be
     assert not bench.venv.exists()
 
 
-def test_pythons_that_do_not_work_are_all_told_before_anything_is_made(tmp_path: Path, index: Index) -> None:
+@pytest.mark.fault("D4")
+def test_pythons_that_do_not_work_are_all_reported_before_anything_is_made(tmp_path: Path, index: Index) -> None:
     shim = tmp_path / "python3"
     shim.write_text("#!/bin/sh\necho no >&2\nexit 1\n")
     shim.chmod(0o755)
@@ -695,7 +697,7 @@ def test_pythons_that_do_not_work_are_all_told_before_anything_is_made(tmp_path:
     assert not (tmp_path / "share").exists()
 
 
-def test_wrong_input_is_told_at_once_and_nobody_is_contacted(bench: Bench) -> None:
+def test_wrong_input_is_reported_at_once_and_nobody_is_contacted(bench: Bench) -> None:
     wrong: dict[str, Any] = {"with_": ("-r x",)}
     played = bench.play(venv="relative/env", wheels="/nonexistent/house", **wrong)
     assert played.exit == Exit.INPUT
@@ -704,18 +706,6 @@ def test_wrong_input_is_told_at_once_and_nobody_is_contacted(bench: Bench) -> No
 
 
 # -------------------------------------------------------------------------------------- faults: two at once, killed
-
-
-def _as_process(bench: Bench, index: Index, **wish: Any) -> subprocess.Popen[str]:
-    """An install in a process of its own, which can be killed."""
-    code = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
-from pathlib import Path
-from tests.integration.test_install import Bench
-played = Bench(Path({str(bench.path)!r})).play(index_url={index.url!r}, **{wish!r})
-print(int(played.exit), played.failures(), played.refusal)
-"""
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_of_two_installs_at_once_one_wins_and_the_other_says_for_whom_it_waits(bench: Bench) -> None:
@@ -813,8 +803,8 @@ def test_two_installs_that_want_the_same_wheel_load_it_once(loading: Loading) ->
     assert second.stdout
     assert int(second.stdout.readline()) > 0, "it tells how far the other one is"
     loading.gate.set()
-    said = [process.communicate(timeout=60)[0].splitlines()[-1] for process in (first, second)]
-    assert said == [str(len(loading.built.data))] * 2
+    output = [process.communicate(timeout=60)[0].splitlines()[-1] for process in (first, second)]
+    assert output == [str(len(loading.built.data))] * 2
     assert loading.ranges == [""]
     assert loading.kept() == [loading.built.filename]
 
@@ -838,53 +828,10 @@ def test_who_waits_for_a_download_that_stands_still_says_so_in_time(loading: Loa
     first = loading.start()
     assert loading.halfway.wait(60)
     first.send_signal(signal.SIGSTOP)
-    said = loading.start(stall=1.0).communicate(timeout=60)[0].splitlines()[-1]
+    output = loading.start(stall=1.0).communicate(timeout=60)[0].splitlines()[-1]
     first.kill()
     first.communicate()
-    assert said == f"{loading.built.filename}: another ipexctl that downloads it makes no progress for 1 s"
-
-
-@pytest.mark.parametrize("moment", [0.5, 1.0, 1.6, 2.2])
-def test_an_install_whose_controller_is_killed_leaves_the_old_environment_and_the_next_one_heals(
-    bench: Bench, moment: float
-) -> None:
-    with serving(Index([*wheels.stack(), wheels.torch("2.9.0", ballast=20 << 20)])) as index:
-        assert bench.play(index).exit == Exit.OK
-        slow = threading.Event()
-
-        def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
-            if _is_wheel(path, "torch-2.9.0") and handler.command == "GET":
-                slow.wait(0.7)
-            return False
-
-        index.misbehave = misbehave
-        process = _as_process(bench, index, torch="2.9.0")
-        time.sleep(moment)
-        process.kill()
-        process.communicate()
-        assert bench.works() in {"2.8.0", "2.9.0"}
-        healed = _patient(lambda: bench.play(index, torch="2.9.0"))
-    assert healed.exit == Exit.OK, healed.failures()
-    assert bench.works() == "2.9.0"
-    assert {path.name for path in bench.store.iterdir()} - {"bin", "cache", "lock"} == {healed.answer["id"]}
-
-
-def _patient(play: Callable[[], Played]) -> Played:
-    """The host needs a moment to notice that a killed controller is gone."""
-    for _ in range(300):
-        played = play()
-        if played.exit != Exit.BUSY:
-            break
-        time.sleep(0.2)
-    return played
-
-
-def test_a_failure_of_a_step_is_a_step_failure(bench: Bench, index: Index) -> None:
-    index.wheels[:] = [wheels.torch(), wheels.numpy(), wheels.wheel("impi-rt", "2021.18.1", {"x.py": ""})]
-    played = bench.play(index)
-    kinds = [event.failure.kind for event in played.events if isinstance(event, HostFailed)]
-    assert kinds == [Kind.STEP]
-    assert "mpiexec.hydra and libmpi.so.12 not found" in played.failures()[0]
+    assert output == f"{loading.built.filename}: another ipexctl that downloads it makes no progress for 1 s"
 
 
 def test_a_controller_of_another_kind_takes_uv_for_hosts_out_of_its_wheel(bench: Bench) -> None:
@@ -894,9 +841,9 @@ def test_a_controller_of_another_kind_takes_uv_for_hosts_out_of_its_wheel(bench:
     with serving(Index([double])) as index:
         sources = Sources(index=index.url, environ=bench.environ, limits=QUICK)
         cache = bench.path / "cache"
-        found = find_uv_for_hosts(tool, cache, sources, ("Darwin", "arm64"))
-    assert Path(found.path).read_text().startswith("#!/bin/sh")
-    assert os.access(found.path, os.X_OK)
+        result = find_uv_for_hosts(tool, cache, sources, ("Darwin", "arm64"))
+    assert Path(result.path).read_text().startswith("#!/bin/sh")
+    assert os.access(result.path, os.X_OK)
     assert find_uv_for_hosts(tool, cache, sources, ("Linux", "x86_64")) is tool
 
 
@@ -909,15 +856,15 @@ def test_a_lock_whose_wheels_are_gone_is_made_anew(bench: Bench, index: Index) -
 
 
 def test_verify_finds_what_was_changed_by_hand(bench: Bench, index: Index) -> None:
-    task = Verify(venv=str(bench.venv))
-    assert "no environment" in bench.tell(lambda hosts, context: verify(task, hosts, context)).failures()[0]
+    venv = str(bench.venv)
+    assert "no environment" in bench.tell(lambda hosts, context: verify(venv, hosts, context)).failures()[0]
     bench.play(index)
-    sound = bench.tell(lambda hosts, context: verify(task, hosts, context))
+    sound = bench.tell(lambda hosts, context: verify(venv, hosts, context))
     assert (sound.exit, sound.failures()) == (Exit.OK, [])
     assert (sound.answer["failed"], len(sound.answer["hosts"])) == ({}, 1)
     site = next(bench.venv.glob("lib/python3*/site-packages"))
     (site / "torch-2.8.0.dist-info").rename(site / "torch-2.9.0.dist-info")
-    changed = bench.tell(lambda hosts, context: verify(task, hosts, context))
+    changed = bench.tell(lambda hosts, context: verify(venv, hosts, context))
     assert changed.exit == Exit.STEP
     assert "torch is 2.9.0, not 2.8.0" in changed.failures()[0]
 
@@ -962,7 +909,7 @@ def test_hosts_that_share_a_file_system_are_rid_of_it_once_and_a_job_on_any_of_t
     gone = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
     assert gone.exit == Exit.OK, gone.failures()
     assert gone.answer == {"changed": list(bench.names), "failed": {}}
-    assert "shared file system: node0 removes for node1, node2, node3" in gone.said()
+    assert "shared file system: node0 removes for node1, node2, node3" in gone.output()
     assert list(bench.venv.parent.iterdir()) == []
 
 
@@ -1099,11 +1046,11 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     assert played.answer["hosts"]["node0"]["mpi"] == "mpirun (Open MPI) 4.1.4"
     # `run` takes it without being told, and no other.
     facts = bench.facts()
-    assert choose_mpi("auto", facts) == (str(program), "install --mpi openmpi")
+    assert choose_mpi("auto", facts) == (str(program), f"install --mpi {program}")
     assert choose_mpi("openmpi", facts)[0] == str(program)
     with pytest.raises(UsageError, match="has no Intel MPI"):
         choose_mpi("impi", facts)
-    ready = switch_launcher(bench.runtime(), MpiLauncher("openmpi", str(program), "4.1.4"), ccl=False)
+    ready = switch_launcher(bench.runtime(), MpiLauncher("openmpi", "Open MPI", str(program), "4.1.4"), ccl=False)
     assert (ready.mpiexec, ready.path) == (str(program), (f"{marker['prefix']}/bin", str(program.parent)))
     assert "I_MPI_ROOT" not in ready.env
     # Again: nothing. With the wheels' own MPI: another environment. With the lock: this one.
@@ -1116,13 +1063,54 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     assert (other.exit, "the lock has openmpi" in str(other.refusal)) == (Exit.INPUT, True)
 
 
-def test_hosts_without_the_mpi_that_was_named_are_told_and_nothing_is_changed(bench: Bench, index: Index) -> None:
+def test_hosts_without_the_mpi_that_was_named_are_reported_and_nothing_is_changed(bench: Bench, index: Index) -> None:
     played = bench.play(index, mpi="/nowhere/bin/mpirun")
     assert played.exit == Exit.STEP
     assert played.failures() == ["node0: --mpi /nowhere/bin/mpirun: there is no /nowhere/bin/mpirun"]
     five = own_mpi(bench.path / "ompi5", "5.0.3")
-    assert "ipexctl supports Open MPI 4" in bench.play(index, mpi=str(five)).failures()[0]
+    assert f"there is no prted beside {five}" in bench.play(index, mpi=str(five)).failures()[0]
     assert not bench.store.exists()
+
+
+def test_mpich_comes_from_its_wheel_where_it_is_named_and_stays(bench: Bench, index: Index) -> None:
+    index.wheels += [wheels.mpich(), wheels.wheel("extra", "1.0", {"extra.py": ""})]
+    played = bench.play(index, mpi="mpich", lock=str(bench.path / "mpich.lock"))
+    assert played.exit == Exit.OK, (played.failures(), played.refusal)
+    marker = bench.marker()
+    assert (marker["packages"]["mpich"], "impi-rt" in marker["packages"]) == ("5.0.2", False)
+    assert marker["stack"]["mpi"] == {"kind": "mpich", "version": "5.0.2"}
+    assert played.answer["hosts"]["node0"]["mpi"] == "HYDRA build details: Version: 5.0.2"
+    ready, facts = bench.runtime(), bench.facts()
+    assert (ready.dialect, ready.mpiexec) == ("mpich", f"{marker['prefix']}/bin/mpiexec.hydra")
+    assert (choose_mpi("auto", facts), choose_mpi("mpich", facts)) == (("", "--mpi auto"), ("", "--mpi mpich"))
+    with pytest.raises(UsageError, match="has no Intel MPI") as refused:
+        choose_mpi("impi", facts)
+    assert refused.value.reasons == ("the wheel mpich 5.0.2",)
+    # What is added later changes nothing of it, and it cannot be taken away.
+    assert bench.play(index, with_=("extra",)).answer["changed"] == ["node0"]
+    assert bench.marker()["stack"]["mpi"] == marker["stack"]["mpi"]
+    assert "--without mpich: it is of the release" in str(bench.play(index, without=("mpich",)).refusal)
+    locked = bench.play(index, torch=None, track=None, lock=str(bench.path / "mpich.lock"), locked=True)
+    assert (locked.exit, locked.answer["id"]) == (Exit.OK, marker["id"]), (locked.refusal, locked.failures())
+    other = bench.play(index, mpi="wheel", torch=None, track=None, lock=str(bench.path / "mpich.lock"), locked=True)
+    assert (other.exit, "the lock has the wheel of mpich" in str(other.refusal)) == (Exit.INPUT, True)
+
+
+def test_two_mpis_in_one_environment_are_refused_before_anything_is_changed(bench: Bench, index: Index) -> None:
+    index.wheels.append(wheels.mpich())
+    played = bench.play(index, with_=("mpich",))
+    assert (played.exit, "impi-rt and mpich cannot be in one environment" in str(played.refusal)) == (Exit.STEP, True)
+    assert "install --mpi mpich" in str(played.refusal)
+    assert not bench.store.exists()
+
+
+def test_an_mpi_that_was_added_beside_the_hosts_own_is_found_by_its_name(bench: Bench, index: Index) -> None:
+    index.wheels.append(wheels.mpich())
+    program = own_mpi(bench.path / "ompi")
+    played = bench.play(index, mpi=str(program), with_=("mpich",))
+    assert played.exit == Exit.OK, (played.failures(), played.refusal)
+    assert choose_mpi("auto", bench.facts())[0] == str(program)
+    assert choose_mpi("mpich", bench.facts()) == (f"{bench.marker()['prefix']}/bin/mpirun", "--mpi mpich")
 
 
 def test_that_an_index_has_no_mpi4py_is_asked_once_and_no_answer_to_who_insists(bench: Bench, index: Index) -> None:

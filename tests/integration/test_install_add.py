@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ipexctl.model.errors import Exit
+from ipexctl.model.events import HostFailed
 from tests import wheels
 from tests.integration.test_install import Bench
 from tests.wheels import Index, serving
@@ -166,15 +167,37 @@ def test_what_cannot_be_changed_is_refused_and_nothing_is_touched(
     assert bench.tree() == before
 
 
-def test_packages_cannot_be_taken_from_what_is_not_installed(bench: Bench, index: Index) -> None:
-    refused = change(bench, index, without=("plain",)).refusal
-    assert refused is not None
-    assert "--without plain: it is not in" in refused.reasons[0]
+def broken(name: str, version: str) -> wheels.Built:
+    """A package that looks for another build of torch when it is imported."""
+    return wheels.wheel(name, version, {f"{name}.py": 'raise RuntimeError("operator does not exist")\n'})
 
 
-def test_another_release_that_is_named_is_installed_anew(bench: Bench, index: Index) -> None:
-    bench.play(index)
-    index.wheels.append(wheels.torch("2.9.0"))
-    done = bench.play(index, torch="2.9.0", with_=("plain",))
-    assert done.exit == Exit.OK
-    assert bench.works() == "2.9.0"
+def test_a_package_for_another_build_of_torch_is_named_before_the_install_and_as_the_cause(
+    bench: Bench, tmp_path: Path
+) -> None:
+    house = wheels.fill(tmp_path / "house", [wheels.torch("2.8.0+cpu"), wheels.impi()])
+    others = [broken("torchvision", "0.23.0"), wheels.numpy(), wheels.wheel("plain", "1.0", {"plain.py": ""})]
+    with serving(Index(others)) as index:
+        wish: dict[str, Any] = {"track": "native", "backend": "gloo", "find_links": (str(house),)}
+        played = bench.play(index, with_=("torchvision",), **wish)
+        why = "torchvision 0.23.0 is built for a torch with CUDA, and beside it is torch 2.8.0+cpu"
+        assert f"{why}: --extra-index-url " in played.output()
+        (failure,) = (event.failure for event in played.events if isinstance(event, HostFailed))
+        assert "import torchvision: RuntimeError: operator does not exist" in failure.what
+        assert failure.what.endswith(f"({why})")
+        assert "that has the CPU builds of torch and torchvision" in (failure.hint or "")
+        assert not bench.venv.exists()
+        index.wheels[0] = broken("bitsandbytes", "0.42.0")
+        played = bench.play(index, with_=("bitsandbytes", "plain"), **wish)
+        (failure,) = (event.failure for event in played.events if isinstance(event, HostFailed))
+        assert failure.what.endswith("(bitsandbytes is made for CUDA)")
+        assert (failure.hint or "").startswith("leave bitsandbytes out: train in bf16")
+
+
+def test_a_package_that_has_only_sources_for_cuda_is_refused_with_what_does_its_work(bench: Bench) -> None:
+    with serving(Index([*wheels.stack(), wheels.wheel("plain", "1.0", {"plain.py": ""})])) as index:
+        refusal = bench.play(index, with_=("flash-attn",)).refusal
+        assert refusal is not None
+        assert (refusal.exit, refusal.reasons[-1]) == (Exit.STEP, "flash-attn is made for CUDA")
+        assert (refusal.hint or "").startswith("leave flash-attn out: torch's own attention does its work")
+        assert "CUDA" not in str(bench.play(index, with_=("none-such", "plain")).refusal)

@@ -42,7 +42,7 @@ class NoHosts:
 
 
 @dataclass(frozen=True)
-class Desk:
+class Workspace:
     """A controller with a cache of its own, whose default package index is ``index``."""
 
     path: Path
@@ -94,53 +94,53 @@ def default() -> Iterator[Index]:
 
 
 def test_without_intels_index_the_newest_release_without_the_binding_is_taken(tmp_path: Path, default: Index) -> None:
-    stack, events = Desk(tmp_path, default, indexes_at(CLOSED)).choose(StackRequest())
+    stack, events = Workspace(tmp_path, default, indexes_at(CLOSED)).choose(StackRequest())
     assert (stack.release.name, stack.backend) == ("torch 2.8.0 + ipex 2.8.0", "impi")
     assert str(stack.notes[0]).endswith(f"its index does not answer: {CLOSED}; taking torch 2.8.0 + ipex 2.8.0")
     assert [event.detail for event in events if isinstance(event, StepEnded)] == ["none can be had"]
 
 
 def test_a_binding_that_was_named_is_kept_and_no_index_is_asked(tmp_path: Path, default: Index) -> None:
-    desk = Desk(tmp_path, default, indexes_at(CLOSED))
+    workspace = Workspace(tmp_path, default, indexes_at(CLOSED))
     for request in (StackRequest(backend="ccl"), StackRequest(oneccl="2.7.0"), StackRequest(backend="gloo")):
-        stack, events = desk.choose(request)
+        stack, events = workspace.choose(request)
         assert not events
         assert (stack.backend == "ccl") == (request.backend != "gloo")
 
 
 def test_the_binding_is_taken_from_the_index_of_the_table_if_that_has_it(tmp_path: Path, default: Index) -> None:
     with serving(Index([BINDING])) as intel:
-        stack, _ = Desk(tmp_path, default, indexes_at(intel.url)).choose(StackRequest())
+        stack, _ = Workspace(tmp_path, default, indexes_at(intel.url)).choose(StackRequest())
     assert stack.release.name == "torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0"
 
 
 @pytest.mark.parametrize("build", ["2.7.0", "2.7.0+cpu", "2.7.0+mybuild.1"])
 def test_a_binding_of_the_users_own_counts(tmp_path: Path, default: Index, build: str) -> None:
     house = wheels.fill(tmp_path / "wheels", [wheels.binding(build, "oneccl_bindings_for_pytorch", "opt-mpi")])
-    desk = Desk(tmp_path, default, indexes_at(CLOSED))
-    stack, _ = desk.choose(StackRequest(), find_links=[str(house)])
+    workspace = Workspace(tmp_path, default, indexes_at(CLOSED))
+    stack, _ = workspace.choose(StackRequest(), find_links=[str(house)])
     assert stack.release.name == "torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0"
-    stack, _ = desk.choose(StackRequest(), wheels=str(house))
+    stack, _ = workspace.choose(StackRequest(), wheels=str(house))
     assert stack.backend == "ccl"
 
 
 def test_a_binding_that_no_release_goes_with_does_not_hide_one_that_does(tmp_path: Path, default: Index) -> None:
     house = wheels.fill(tmp_path, [wheels.binding("2.8.0+xpu", "oneccl_bindings_for_pytorch", "opt-mpi")])
-    desk = Desk(tmp_path, default, indexes_at(CLOSED))
-    stack, _ = desk.choose(StackRequest(), find_links=[str(house)])
+    workspace = Workspace(tmp_path, default, indexes_at(CLOSED))
+    stack, _ = workspace.choose(StackRequest(), find_links=[str(house)])
     assert stack.release.name == "torch 2.8.0 + ipex 2.8.0"
     wheels.fill(house, [BINDING])
-    stack, _ = desk.choose(StackRequest(), find_links=[str(house)])
+    stack, _ = workspace.choose(StackRequest(), find_links=[str(house)])
     assert stack.release.oneccl == "2.7.0"
 
 
 def test_a_remembered_lock_of_the_release_needs_no_index(tmp_path: Path, default: Index) -> None:
     with serving(Index([BINDING])) as intel:
-        desk = Desk(tmp_path, default, indexes_at(intel.url))
-        stack, _ = desk.choose(StackRequest())
-        desk.lock(stack)
+        workspace = Workspace(tmp_path, default, indexes_at(intel.url))
+        stack, _ = workspace.choose(StackRequest())
+        workspace.lock(stack)
         default.wheels.clear()
         intel.wheels.clear()
-        again, events = desk.choose(StackRequest())
+        again, events = workspace.choose(StackRequest())
     assert again == stack
     assert not events

@@ -27,6 +27,7 @@ from tests.cluster import Cluster
 from tests.integration.test_install import Played
 from tests.integration.test_install_hosts import VENV, Site
 from tests.integration.test_install_hosts import site as site
+from tests.tables import read_table
 from tests.wheels import Index, serving
 
 ROOT = Path(__file__).parents[2]
@@ -38,19 +39,7 @@ CLOSE = (
 )
 EITHER = "either"  # the switch has begun: old or new, each of them complete
 
-POINTS = [  # the first event of a step, seconds after it (work goes on meanwhile), what every host has then
-    ("StepStarted", "look at the environment", 0.0, BEFORE),
-    ("StepEnded", "lock", 0.0, BEFORE),
-    ("Progress", "send the wheels", 0.0, BEFORE),
-    ("StepStarted", "install", 0.0, BEFORE),
-    ("StepStarted", "install", 0.15, BEFORE),
-    ("StepStarted", "verify", 0.0, BEFORE),
-    ("StepEnded", "mark", 0.0, CLOSE),
-    ("StepStarted", "switch", 0.0, EITHER),
-    ("StepEnded", "switch", 0.0, EITHER),
-    ("StepEnded", "confirm", 0.0, EITHER),
-    ("StepStarted", "tidy", 0.0, EITHER),
-]
+POINTS = read_table("install_killed/points")
 
 WHOM = ["controller", "installer", "both"]
 OTHERS = [wheels.impi(), wheels.numpy()]
@@ -89,8 +78,8 @@ def struck(site: Site, index: Index, version: str, point: tuple[str, str, float]
     hosts = [(host.name, host.address, host.key) for host in site.inventory]
     asked = {"venv": VENV, "torch": version, "track": "native", "backend": "gloo", "python": "/usr/bin/python3"}
     asked["index_url"] = index.url
-    told = json.dumps([asked, hosts, str(site.cluster.known_hosts), str(site.path), *point])
-    words = [*site.cluster.controller, sys.executable, "-c", DOOMED, told]
+    reported = json.dumps([asked, hosts, str(site.cluster.known_hosts), str(site.path), *point])
+    words = [*site.cluster.controller, sys.executable, "-c", DOOMED, reported]
     with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin
         assert child.stdout
@@ -110,7 +99,7 @@ def _kill_installer(cluster: Cluster) -> bool:
     """On node0; it may be about to start."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        ours = [found.outer for found in cluster.processes("node0") if "<ipexctl>" in " ".join(found.argv)]
+        ours = [result.outer for result in cluster.processes("node0") if "<ipexctl>" in " ".join(result.argv)]
         for pid in ours:
             with suppress(ProcessLookupError):  # it may end by itself meanwhile
                 os.kill(pid, signal.SIGKILL)
@@ -122,8 +111,8 @@ def _kill_installer(cluster: Cluster) -> bool:
 
 def works(cluster: Cluster, host: str) -> str:
     """The version of torch that the active environment of a host imports."""
-    said = cluster.exec(host, [f"{VENV}/bin/python", "-c", "import torch; print(torch.__version__)"])
-    return said.stdout.strip() or said.stderr
+    output = cluster.exec(host, [f"{VENV}/bin/python", "-c", "import torch; print(torch.__version__)"])
+    return output.stdout.strip() or output.stderr
 
 
 def healed(site: Site, index: Index, version: str) -> Played:
@@ -136,6 +125,7 @@ def healed(site: Site, index: Index, version: str) -> Played:
     return played
 
 
+@pytest.mark.fault("D1")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("whom", WHOM)
 def test_wherever_an_install_dies_the_old_environment_works_and_the_next_install_heals(site: Site, whom: str) -> None:
@@ -149,9 +139,9 @@ def test_wherever_an_install_dies_the_old_environment_works_and_the_next_install
             status = struck(site, index, new, (kind, step, after), whom)
             allowed = {int(Exit.UNREACHABLE)} | ({0} if promise == EITHER else set())
             assert status in ({-signal.SIGKILL} if whom != "installer" else allowed), point
-            found = {works(site.cluster, host) for host in NAMES}
+            result = {works(site.cluster, host) for host in NAMES}
             still = promise == BEFORE or (promise == CLOSE and whom != "installer")
-            assert found <= ({old} if still else {old, new}), point
+            assert result <= ({old} if still else {old, new}), point
             played = healed(site, index, new)
             assert played.exit == Exit.OK, (point, played.failures(), played.refusal)
             assert {works(site.cluster, host) for host in NAMES} == {new}, point
@@ -161,7 +151,7 @@ def test_wherever_an_install_dies_the_old_environment_works_and_the_next_install
             old, new = new, old
 
 
-def test_what_a_death_after_the_switch_left_is_told_and_taken_away_by_the_same_install(site: Site) -> None:
+def test_what_a_death_after_the_switch_left_is_reported_and_taken_away_by_the_same_install(site: Site) -> None:
     site.inventory = Inventory((site.inventory["node0"],))
     with serving(Index([wheels.torch(), wheels.torch("2.9.0"), *OTHERS])) as index:
         first = site.play(index)
@@ -182,7 +172,7 @@ def test_what_a_death_after_the_switch_left_is_told_and_taken_away_by_the_same_i
 def free_of_installers(cluster: Cluster) -> None:
     """Waits until no session of a killed install lives."""
     end = time.monotonic() + 60
-    while any("<ipexctl>" in " ".join(found.argv) for host in cluster.names for found in cluster.processes(host)):
+    while any("<ipexctl>" in " ".join(result.argv) for host in cluster.names for result in cluster.processes(host)):
         assert time.monotonic() < end
         time.sleep(0.1)
 
@@ -194,7 +184,7 @@ def test_killed_at_any_moment_of_the_switch_all_hosts_have_the_old_environment_o
     names = site.cluster.names
     times = 20 if os.environ.get("IPEXCTL_DRILLS") else 8
     parts = random.Random(16)
-    found: list[str] = []
+    result: list[str] = []
     with serving(Index([*map(wheels.torch, versions), *OTHERS])) as index:
         assert site.play(index, torch=versions[0]).exit == Exit.OK
         begun: dict[str, float] = {}
@@ -220,5 +210,5 @@ def test_killed_at_any_moment_of_the_switch_all_hosts_have_the_old_environment_o
             now = {works(site.cluster, host) for host in names}
             assert len(now) == 1, (point, now)
             assert status in {-signal.SIGKILL, 0}, point
-            found.append("new" if now == {new} else "old")
-    assert (found[0], found[-1]) == ("old", "new"), found
+            result.append("new" if now == {new} else "old")
+    assert (result[0], result[-1]) == ("old", "new"), result

@@ -8,18 +8,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.releases.runtime import Runtime
 from tests.wheels import LIBRARY
 
 ROOT = Path(__file__).parents[2]
-ASK = "import sys; from ipexctl.remote.session.verify import query_mpi_version as ask; print(ask(*sys.argv[1:]))"
+ASK = """
+import sys
+from ipexctl.remote.session.verify import query_mpi_version
+print(query_mpi_version(sys.argv[1], sys.argv[3:], sys.argv[2]))
+"""
 
 
 def check(runtime: Runtime, *first: Path) -> subprocess.CompletedProcess[str]:
     """What the check says of this MPI; the loader searches the directories ``first`` before its own."""
     library_path = os.pathsep.join([*map(str, first), *runtime.library_path])
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": library_path}
-    argv = [sys.executable, "-c", ASK, runtime.mpiexec, runtime.dialect, "libmpi.so.12"]
+    alone = get_dialect(runtime.dialect, runtime.version).single_rank
+    argv = [sys.executable, "-c", ASK, runtime.mpiexec, "libmpi.so.12", *alone]
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120)
 
 

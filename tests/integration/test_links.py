@@ -31,6 +31,7 @@ from ipexctl.model.errors import Failure, Kind, Origin, UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 from tests.contract.sshd import Server, children, free_port, keygen, sshd
+from tests.tables import read_table
 
 UNAME = Command(("uname",))
 
@@ -51,10 +52,10 @@ def links(server: Server) -> Iterator[Links]:
 def failure(links: Links, host: Host) -> Failure:
     with pytest.raises(LinkError) as caught:
         links.open(host)
-    found = caught.value.failure
-    assert found.kind is Kind.UNREACHABLE
-    assert "\n" not in found.what
-    return found
+    result = caught.value.failure
+    assert result.kind is Kind.UNREACHABLE
+    assert "\n" not in result.what
+    return result
 
 
 @contextlib.contextmanager
@@ -83,13 +84,15 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 # -- reaching it -------------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_connection_is_told_at_once_with_its_place(links: Links) -> None:
+@pytest.mark.fault("B1")
+def test_a_refused_connection_is_reported_at_once_with_its_place(links: Links) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    found = failure(links, Host("node2", "127.0.0.1", port=port))
-    assert (found.code, found.what) == ("refused", f"connection refused (127.0.0.1:{port})")
+    result = failure(links, Host("node2", "127.0.0.1", port=port))
+    assert (result.code, result.what) == ("refused", f"connection refused (127.0.0.1:{port})")
 
 
+@pytest.mark.fault("B2")
 def test_a_host_that_never_answers_ends_at_the_timeout(server: Server) -> None:
     # A listener whose queue is full drops what comes: a black hole on loopback.
     with socket.socket() as listener:
@@ -103,17 +106,17 @@ def test_a_host_that_never_answers_ends_at_the_timeout(server: Server) -> None:
             fillers.append(filler)
         time.sleep(0.1)
         start = time.monotonic()
-        found = failure(
+        result = failure(
             Links(config=None, connect_timeout=1), Host("dark", "127.0.0.1", port=listener.getsockname()[1])
         )
-        assert found.code == "timeout"
-        assert found.what.startswith("no answer within 1 s")
+        assert result.code == "timeout"
+        assert result.what.startswith("no answer within 1 s")
         assert time.monotonic() - start > 0.9
         for filler in fillers:
             filler.close()
 
 
-def test_a_name_that_does_not_resolve_is_said_so(links: Links) -> None:
+def test_a_name_that_does_not_resolve_is_reported(links: Links) -> None:
     assert failure(links, Host("x", "no-such-host.invalid")).code == "dns"
 
 
@@ -152,6 +155,7 @@ def after_the_banner(client: socket.socket) -> None:
     silent(client)
 
 
+@pytest.mark.fault("B3")
 @pytest.mark.parametrize(
     ("serve", "code", "words"),
     [
@@ -162,36 +166,38 @@ def after_the_banner(client: socket.socket) -> None:
         (after_the_banner, "timeout", "no key exchange within 1 s"),
     ],
 )
-def test_a_port_that_is_no_ssh_server_is_told_within_the_timeout(
+def test_a_port_that_is_no_ssh_server_is_reported_within_the_timeout(
     serve: Callable[[socket.socket], None], code: str, words: str
 ) -> None:
     with listening(serve) as port:
-        found = failure(Links(config=None, connect_timeout=1), Host("odd", "127.0.0.1", port=port))
-        assert found.code == code
-        assert words in found.what
+        result = failure(Links(config=None, connect_timeout=1), Host("odd", "127.0.0.1", port=port))
+        assert result.code == code
+        assert words in result.what
 
 
 # -- its key -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("B4")
 def test_an_unknown_host_key_is_refused_before_any_login_with_the_command_that_adds_it(
     server: Server, tmp_path: Path
 ) -> None:
     known = tmp_path / "known hosts"
     before = server.log.count("Accepted") + server.log.count("Failed")
-    found = failure(Links(known_hosts=known, config=None), server.host())
-    assert found.code == "host-key-unknown"
+    result = failure(Links(known_hosts=known, config=None), server.host())
+    assert result.code == "host-key-unknown"
     fingerprint = subprocess.run(
         ["ssh-keygen", "-lf", str(server.place / "host_ed25519.pub")], capture_output=True, text=True
     ).stdout.split()[1]
-    assert fingerprint in found.what
-    assert found.hint is not None
+    assert fingerprint in result.what
+    assert result.hint is not None
     assert not known.exists()
     assert server.log.count("Accepted") + server.log.count("Failed") == before
-    subprocess.run(["sh", "-c", found.hint.partition(": ")[2]], check=True)
+    subprocess.run(["sh", "-c", result.hint.partition(": ")[2]], check=True)
     assert Links(known_hosts=known, config=None).open(server.host()).run(UNAME).ok
 
 
+@pytest.mark.fault("B4")
 def test_accepting_new_keys_records_each_once_and_says_so_once(server: Server, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     links = Links(known_hosts=known, config=None, accept_new=True)
@@ -206,6 +212,7 @@ def test_accepting_new_keys_records_each_once_and_says_so_once(server: Server, t
     assert known.read_text() == f"[127.0.0.1]:{server.port} {server.public()}\n"
 
 
+@pytest.mark.fault("B5")
 @pytest.mark.parametrize("accept_new", [False, True])
 def test_a_changed_host_key_is_refused_always(server: Server, tmp_path: Path, accept_new: bool) -> None:
     other = keygen(tmp_path / "other").with_suffix(".pub").read_text().split()
@@ -213,27 +220,29 @@ def test_a_changed_host_key_is_refused_always(server: Server, tmp_path: Path, ac
     known.write_text(f"# comment\n[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
     before = known.read_bytes()
     logins = server.log.count("Accepted") + server.log.count("Failed")
-    found = failure(Links(known_hosts=known, config=None, accept_new=accept_new), server.host())
-    assert found.code == "host-key-changed"
-    assert "CHANGED" in found.what
-    assert found.what.count("SHA256:") == 2
-    assert f"{known}:2" in found.what
+    result = failure(Links(known_hosts=known, config=None, accept_new=accept_new), server.host())
+    assert result.code == "host-key-changed"
+    assert "CHANGED" in result.what
+    assert result.what.count("SHA256:") == 2
+    assert f"{known}:2" in result.what
     assert known.read_bytes() == before
     assert server.log.count("Accepted") + server.log.count("Failed") == logins
 
 
+@pytest.mark.fault("B6")
 def test_a_revoked_host_key_is_refused_although_it_is_known(server: Server, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{server.port} {server.public()}\n@revoked * {server.public()}\n")
     assert failure(Links(known_hosts=known, config=None), server.host()).code == "host-key-revoked"
 
 
+@pytest.mark.fault("B6")
 def test_a_host_with_an_authority_only_is_refused_with_the_reason(server: Server, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text(f"@cert-authority * {server.public()}\n")
-    found = failure(Links(known_hosts=known, config=None), server.host())
-    assert found.code == "host-key-unknown"
-    assert "certificates of hosts are not supported" in found.what
+    result = failure(Links(known_hosts=known, config=None), server.host())
+    assert result.code == "host-key-unknown"
+    assert "certificates of hosts are not supported" in result.what
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
@@ -243,14 +252,15 @@ def test_the_host_is_asked_for_the_kind_of_key_that_is_known(server: Server, tmp
     assert Links(known_hosts=known, config=None).open(server.host()).run(UNAME).ok
 
 
-def test_bad_lines_of_known_hosts_are_told_and_do_not_disable_the_rest(server: Server, tmp_path: Path) -> None:
+def test_bad_lines_of_known_hosts_are_reported_and_do_not_disable_the_rest(server: Server, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text(f"rubbish\n[127.0.0.1]:{server.port} {server.public()}\n")
     link = Links(known_hosts=known, config=None).open(server.host())
     assert link.notes() == (f"skipped a line of known hosts: {known}:1: truncated line",)
 
 
-def test_bad_lines_of_known_hosts_are_a_reason_of_a_refusal_and_told_with_the_next_host(
+@pytest.mark.fault("B6")
+def test_bad_lines_of_known_hosts_are_a_reason_of_a_refusal_and_reported_with_the_next_host(
     server: Server, tmp_path: Path
 ) -> None:
     known = tmp_path / "known_hosts"
@@ -261,6 +271,15 @@ def test_bad_lines_of_known_hosts_are_a_reason_of_a_refusal_and_told_with_the_ne
     assert refused.code == "host-key-unknown"
     assert refused.what.endswith(f"; {skipped}")
     assert links.open(server.host()).notes() == (skipped,)
+
+
+@pytest.mark.fault("L4")
+def test_known_hosts_that_others_can_write_are_not_believed(server: Server, tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    known.write_bytes(server.known_hosts.read_bytes())
+    known.chmod(0o666)
+    with pytest.raises(UsageError, match=re.escape(f"{known} can be written by others (mode 0666)")):
+        Links(known_hosts=known, config=None).open(server.host())
 
 
 def test_a_host_may_bring_known_hosts_of_its_own(server: Server, tmp_path: Path) -> None:
@@ -309,8 +328,8 @@ def test_a_hostfile_s_known_hosts_cannot_contradict_those_of_the_user(
     refused = {f"{name} {other}": "host-key-changed", f"@revoked {name} {server.public()}": "host-key-revoked"}
     for line, code in refused.items():
         own.write_text(f"{line}\n")
-        found = failure(Links(config=config, accept_new=accept_new), host)
-        assert (found.code, f"({own}:1)" in found.what) == (code, True)
+        result = failure(Links(config=config, accept_new=accept_new), host)
+        assert (result.code, f"({own}:1)" in result.what) == (code, True)
     own.write_text(f"elsewhere {other}\n{name} {server.public()}\n")
     assert Links(config=config, accept_new=accept_new).open(host).run(UNAME).ok
     own.write_text(f"127.0.0.1 {other}\nelsewhere {other}\n")  # the lab's hosts are other ports of this machine
@@ -320,18 +339,22 @@ def test_a_hostfile_s_known_hosts_cannot_contradict_those_of_the_user(
 # -- logging in --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("B7")
 def test_a_wrong_key_is_refused_by_its_name(links: Links, server: Server, tmp_path: Path) -> None:
     wrong = keygen(tmp_path / "wrong")
-    found = failure(links, server.host(key=str(wrong)))
-    assert found.code == "auth"
-    assert f"login as {getpass.getuser()} refused; tried {wrong} (SHA256:" in found.what
+    result = failure(links, server.host(key=str(wrong)))
+    assert result.code == "auth"
+    assert f"login as {getpass.getuser()} refused; tried {wrong} (SHA256:" in result.what
 
 
-def test_a_missing_key_is_said_so(links: Links, server: Server, tmp_path: Path) -> None:
-    found = failure(links, server.host(key=str(tmp_path / "none")))
-    assert (found.code, found.what) == ("auth", f"key {tmp_path}/none: no such file or directory")
+@pytest.mark.fault("B7")
+def test_a_missing_key_is_reported(links: Links, server: Server, tmp_path: Path) -> None:
+    result = failure(links, server.host(key=str(tmp_path / "none")))
+    assert (result.code, result.what) == ("auth", f"key {tmp_path}/none: no such file or directory")
 
 
+@pytest.mark.fault("J6")
+@pytest.mark.fault("B7")
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
 def test_a_key_that_others_can_read_or_write_is_not_used(
     links: Links, server: Server, tmp_path: Path, mode: int
@@ -339,19 +362,20 @@ def test_a_key_that_others_can_read_or_write_is_not_used(
     key = tmp_path / "open"
     shutil.copy(server.key, key)
     key.chmod(mode)
-    found = failure(links, server.host(key=str(key)))
-    assert found.code == "key-mode"
-    assert f"mode {mode:04o}" in found.what
-    assert found.hint == f"chmod 600 {key}"
+    result = failure(links, server.host(key=str(key)))
+    assert result.code == "key-mode"
+    assert f"mode {mode:04o}" in result.what
+    assert result.hint == f"chmod 600 {key}"
 
 
+@pytest.mark.fault("B7")
 def test_an_encrypted_key_is_never_asked_for_unless_that_was_allowed(server: Server, tmp_path: Path) -> None:
     key = keygen(tmp_path / "locked", passphrase="open sesame")
     authorized = server.place / "authorized_keys"
     authorized.write_text(authorized.read_text() + (tmp_path / "locked.pub").read_text())
-    found = failure(Links(known_hosts=server.known_hosts, config=None), server.host(key=str(key)))
-    assert found.code == "auth"
-    assert "has a passphrase and no agent holds it" in found.what
+    result = failure(Links(known_hosts=server.known_hosts, config=None), server.host(key=str(key)))
+    assert result.code == "auth"
+    assert "has a passphrase and no agent holds it" in result.what
     asked: list[str] = []
 
     def ask(question: str) -> str:
@@ -374,30 +398,45 @@ def test_keys_of_other_kinds_log_in_too(server: Server, links: Links, tmp_path: 
     assert links.open(server.host(key=str(key))).run(UNAME).ok
 
 
+@contextlib.contextmanager
+def agent_at(place: Path, *keys: Path) -> Iterator[Path]:
+    """An ssh-agent of our own with these keys."""
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        environ = {**os.environ, "SSH_AUTH_SOCK": str(place)}
+        # The socket's file stands before the agent listens on it; `ssh-add -l` says 2 where nobody answers.
+        while subprocess.run(["ssh-add", "-l"], capture_output=True, env=environ).returncode == 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for key in keys:
+            subprocess.run(["ssh-add", "-q", str(key)], check=True, stdin=subprocess.DEVNULL, env=environ)
+        yield place
+    finally:
+        process.terminate()
+        process.wait()
+
+
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An ssh-agent of our own, found as the user's is: through the environment."""
-    place = tmp_path / "agent"
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not place.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
-    yield place
-    process.terminate()
-    process.wait()
+    """One that is found as the user's is: through the environment."""
+    with agent_at(tmp_path / "agent") as place:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+        yield place
 
 
+@pytest.mark.fault("J8")
 def test_a_key_of_the_agent_logs_in_and_is_not_forwarded(server: Server, agent: Path, tmp_path: Path) -> None:
     subprocess.run(["ssh-add", "-q", str(server.key)], check=True, stdin=subprocess.DEVNULL)
     config = tmp_path / "config"
-    config.write_text("Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  LocalForward 4711 127.0.0.1:22\n")
+    forwards = "  LocalForward 4711 127.0.0.1:22\n  RemoteForward 4712 127.0.0.1:22\n"
+    config.write_text(f"Host *\n  ForwardAgent yes\n  ForwardX11 yes\n{forwards}")
     links = Links(known_hosts=server.known_hosts, config=config)
     link = links.open(server.host(key=None))
     assert link.run(Command(("sh", "-c", 'echo "${SSH_AUTH_SOCK-none} ${DISPLAY-none}"'))).text == "none none\n"
-    with socket.socket() as sock:
-        assert sock.connect_ex(("127.0.0.1", 4711)) != 0
+    for port in (4711, 4712):
+        with socket.socket() as sock:
+            assert sock.connect_ex(("127.0.0.1", port)) != 0
     links.close()
 
 
@@ -413,6 +452,133 @@ def test_an_encrypted_key_whose_twin_the_agent_holds_is_used_from_there(
     assert link.run(UNAME).ok
 
 
+def authorize(server: Server, *keys: Path) -> None:
+    with (server.place / "authorized_keys").open("a") as file:
+        file.writelines(Path(f"{key}.pub").read_text() for key in keys)
+
+
+@pytest.fixture
+def bare_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory without keys; the agent of the environment is another user's, and gone."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "stale"))
+    (tmp_path / "home/.ssh").mkdir(parents=True)
+    return tmp_path / "home"
+
+
+def write_config(home: Path, server: Server, text: str) -> Path:
+    config = home / ".ssh/config"
+    config.write_text(f"Host node1\n  HostName 127.0.0.1\n  Port {server.port}\n{text}")
+    return config
+
+
+def logs_in(server: Server, config: Path, host: Host = Host("node1", "node1")) -> bool:
+    """Whether ipexctl logs in with this configuration; OpenSSH, asked the same, must agree."""
+    links, ours = Links(known_hosts=server.known_hosts, config=config), False
+    with contextlib.suppress(LinkError):
+        ours = links.open(host).run(UNAME).ok
+    links.close()
+    identity = [f"-oIdentityFile={host.key}", "-oIdentitiesOnly=yes"] if host.key else []
+    words = ["ssh", "-F", str(config), "-oBatchMode=yes", f"-oUserKnownHostsFile={server.known_hosts}", *identity]
+    home = str(config.parent.parent)  # of the user database, for OpenSSH
+    none = () if "IdentityFile" in config.read_text() or host.key else (f"-oIdentityFile={home}/.ssh/id_ed25519",)
+    theirs = subprocess.run([*words, *none, host.address, "uname"], stdin=subprocess.DEVNULL, capture_output=True)
+    assert (theirs.returncode == 0) is ours, theirs.stderr
+    return ours
+
+
+@pytest.mark.parametrize(
+    ("line", "result"),
+    read_table("links/the_agent_and_its_key_are_chosen_as_by_openssh"),
+)
+def test_the_agent_and_its_key_are_chosen_as_by_openssh(
+    server: Server, bare_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, result: bool
+) -> None:
+    key, other, place = keygen(tmp_path / "held"), keygen(tmp_path / "other"), tmp_path / "a%gent"
+    private = tmp_path / "alone"  # encrypted, and without its public part beside it
+    authorize(server, key)
+    monkeypatch.setenv("NAMED_AGENT", str(place))
+    with agent_at(place, key, other):
+        shutil.copy(key, private)
+        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(private)], check=True, capture_output=True)
+        key.unlink()
+        (tmp_path / "held.pub").chmod(0o644)
+        names = {"place": str(place).replace("%", "%%"), "directory": tmp_path, "private": private, "moved": key}
+        text = line.format(**names, public=tmp_path / "held.pub", other=tmp_path / "other.pub")
+        assert logs_in(server, write_config(bare_home, server, text)) is result
+
+
+def test_the_agent_of_the_environment_counts_where_the_configuration_names_it(
+    server: Server, bare_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = keygen(tmp_path / "held")
+    authorize(server, key)
+    with agent_at(tmp_path / "agent", key) as place:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+        assert logs_in(server, write_config(bare_home, server, "IdentityAgent SSH_AUTH_SOCK"))
+        assert not logs_in(server, write_config(bare_home, server, "IdentityAgent none"))
+
+
+def test_identities_only_without_a_file_means_the_default_files(
+    server: Server, bare_home: Path, tmp_path: Path
+) -> None:
+    authorize(server, keygen(bare_home / ".ssh/id_ed25519"))
+    assert logs_in(server, write_config(bare_home, server, "IdentitiesOnly yes"))
+
+
+def test_a_public_key_of_a_hostfile_selects_that_of_the_agent(server: Server, bare_home: Path, tmp_path: Path) -> None:
+    key = keygen(tmp_path / "held")
+    authorize(server, key)
+    host = Host("node1", "node1", key=str(tmp_path / "held.pub"))
+    with agent_at(tmp_path / "agent", key) as place:
+        assert logs_in(server, write_config(bare_home, server, f"IdentityAgent {place}"), host)
+    config = write_config(bare_home, server, "IdentityAgent none")
+    result = failure(Links(known_hosts=server.known_hosts, config=config), host)
+    assert result.what == f"key {host.key} is a public key, and no agent holds its private key"
+    assert result.hint == f"ssh-add {key}"
+
+
+def test_each_host_is_asked_with_the_keys_of_its_own_agent(server: Server, bare_home: Path, tmp_path: Path) -> None:
+    right, wrong = keygen(tmp_path / "right"), keygen(tmp_path / "wrong")
+    authorize(server, right)
+    with agent_at(tmp_path / "one", right) as one, agent_at(tmp_path / "two", wrong) as two:
+        text = "".join(f"Host {place.name}\n  IdentityAgent {place}\n" for place in (one, two))
+        config = write_config(bare_home, server, text)
+        config.write_text(config.read_text() + f"Host *\n  HostName 127.0.0.1\n  Port {server.port}\n")
+        links = Links(known_hosts=server.known_hosts, config=config)
+        assert "tried agent key wrong" in failure(links, Host("two", "two")).what
+        assert links.open(Host("one", "one")).run(UNAME).ok
+        links.close()
+
+
+def test_an_agent_that_does_not_answer_is_named(server: Server, bare_home: Path, tmp_path: Path) -> None:
+    config = write_config(bare_home, server, f"IdentityAgent {tmp_path}/gone")
+    result = failure(Links(known_hosts=server.known_hosts, config=config), Host("node1", "node1"))
+    why = f"the agent at {tmp_path}/gone: no such file or directory"
+    assert result.what == f"no key to log in as {getpass.getuser()} with; {why}"
+
+
+def test_a_certificate_of_a_key_that_the_agent_holds_logs_in(bare_home: Path, tmp_path: Path) -> None:
+    authority, key = keygen(tmp_path / "ca"), keygen(tmp_path / "held")
+    words = ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", getpass.getuser()]
+    with (
+        sshd(tmp_path / "sshd", f"TrustedUserCAKeys {authority}.pub") as server,
+        agent_at(tmp_path / "agent", key) as place,
+    ):
+        subprocess.run([*words, f"{key}.pub"], check=True)
+        (tmp_path / "held-cert.pub").rename(tmp_path / "signed")
+        text = f"IdentityAgent {place}\nIdentityFile {key}.pub\nIdentitiesOnly yes\n"
+        assert not logs_in(server, write_config(bare_home, server, text))
+        assert logs_in(server, write_config(bare_home, server, f"{text}CertificateFile {tmp_path}/signed"))
+
+
+def test_a_host_that_disconnects_is_reported_with_its_own_words(tmp_path: Path) -> None:
+    with sshd(tmp_path / "sshd", "MaxAuthTries 1") as server:
+        wrong = keygen(tmp_path / "wrong")
+        result = failure(Links(known_hosts=server.known_hosts, config=None), server.host(key=str(wrong)))
+        assert "refused: the host says 'Too many authentication failures'; tried" in result.what
+
+
 def test_a_certificate_beside_the_key_logs_in(tmp_path: Path) -> None:
     authority = keygen(tmp_path / "ca")
     with sshd(tmp_path / "sshd", f"TrustedUserCAKeys {authority}.pub") as server:
@@ -424,22 +590,24 @@ def test_a_certificate_beside_the_key_logs_in(tmp_path: Path) -> None:
         assert Links(known_hosts=server.known_hosts, config=None).open(server.host()).run(UNAME).ok
 
 
-def test_a_host_that_wants_a_second_factor_is_said_so(tmp_path: Path) -> None:
+@pytest.mark.fault("B7")
+def test_a_host_that_wants_a_second_factor_is_reported(tmp_path: Path) -> None:
     lines = ("AuthenticationMethods publickey,keyboard-interactive", "KbdInteractiveAuthentication yes")
     with sshd(tmp_path / "sshd", *lines) as server:
-        found = failure(Links(known_hosts=server.known_hosts, config=None), server.host())
-        assert found.code == "auth"
-        assert "key accepted, but the host also wants keyboard-interactive" in found.what
+        result = failure(Links(known_hosts=server.known_hosts, config=None), server.host())
+        assert result.code == "auth"
+        assert "key accepted, but the host also wants keyboard-interactive" in result.what
 
 
-def test_a_host_that_takes_no_keys_is_said_so(tmp_path: Path) -> None:
+def test_a_host_that_takes_no_keys_is_reported(tmp_path: Path) -> None:
     with sshd(tmp_path / "sshd", "PubkeyAuthentication no", "PasswordAuthentication yes") as server:
-        found = failure(Links(known_hosts=server.known_hosts, config=None), server.host())
-        assert found.code == "auth"
-        assert "accepts only password" in found.what
+        result = failure(Links(known_hosts=server.known_hosts, config=None), server.host())
+        assert result.code == "auth"
+        assert "accepts only password" in result.what
 
 
-def test_a_login_shell_that_does_not_start_commands_is_said_so(tmp_path: Path) -> None:
+@pytest.mark.fault("B7")
+def test_a_login_shell_that_does_not_start_commands_is_reported(tmp_path: Path) -> None:
     with sshd(tmp_path / "sshd", "ForceCommand echo This account is currently not available.; exit 1") as server:
         link = Links(known_hosts=server.known_hosts, config=None).open(server.host())
         with pytest.raises(LinkError) as caught:
@@ -514,8 +682,8 @@ def test_a_proxy_command_carries_the_connection(server: Server, tmp_path: Path) 
     assert len(done.out) == 3_000_000
     links.close()
     config.write_text("Host *\n  ProxyCommand exit 3\n")
-    found = failure(Links(known_hosts=server.known_hosts, config=config), server.host())
-    assert (found.code, "ProxyCommand" in found.what) == ("jump", True)
+    result = failure(Links(known_hosts=server.known_hosts, config=config), server.host())
+    assert (result.code, "ProxyCommand" in result.what) == ("jump", True)
 
 
 # -- jump hosts --------------------------------------------------------------------------------------------------------
@@ -547,6 +715,18 @@ def test_hosts_behind_a_jump_host_share_one_connection_to_it(server: Server, tmp
         links.close()
 
 
+def test_the_jump_host_of_a_hostfile_beats_the_configuration(server: Server, tmp_path: Path) -> None:
+    with sshd(tmp_path / "jump") as jump:
+        config = jumping(tmp_path, jump, "elsewhere")
+        config.write_text(f"Host 127.0.0.1\n  ProxyCommand false\n{config.read_text()}")
+        host = server.host(vars={"known_hosts": str(server.known_hosts), "jump": f"{getpass.getuser()}@bastion"})
+        links = Links(config=config)
+        assert links.open(host).run(UNAME).ok
+        assert jump.log.count("Accepted publickey") == 1
+        links.close()
+
+
+@pytest.mark.fault("B8")
 def test_a_dead_jump_host_is_named_alike_for_all_hosts_behind_it(server: Server, tmp_path: Path) -> None:
     with sshd(tmp_path / "jump") as jump:
         config = jumping(tmp_path, jump, "127.0.0.1")
@@ -556,14 +736,15 @@ def test_a_dead_jump_host_is_named_alike_for_all_hosts_behind_it(server: Server,
     assert first.what == second.what == f"jump host bastion: connection refused (127.0.0.1:{jump.port})"
 
 
-def test_a_dead_host_behind_a_living_jump_host_is_told_apart(server: Server, tmp_path: Path) -> None:
+@pytest.mark.fault("B8")
+def test_a_dead_host_behind_a_living_jump_host_is_distinguished(server: Server, tmp_path: Path) -> None:
     with sshd(tmp_path / "jump") as jump, socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
         gone.close()
         links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
-        found = failure(links, server.host(port=port))
-        assert found.code == "no-route"
-        assert found.what.startswith(f"jump host bastion cannot reach 127.0.0.1:{port}: connect")
+        result = failure(links, server.host(port=port))
+        assert result.code == "no-route"
+        assert result.what.startswith(f"jump host bastion cannot reach 127.0.0.1:{port}: connect")
         links.close()
 
 
@@ -571,10 +752,10 @@ def test_a_host_behind_a_jump_host_that_closes_at_once_is_its_own_trouble(server
     tries: list[socket.socket] = []
     with sshd(tmp_path / "jump") as jump, listening(tries.append) as port:
         links = Links(config=jumping(tmp_path, jump, "127.0.0.1"), connect_timeout=5)
-        found = failure(links, server.host(port=port))
-        assert found.code == "banner"
+        result = failure(links, server.host(port=port))
+        assert result.code == "banner"
         times = len(tries) - 1, len(tries)  # the deadline may come before the answer to the last one
-        assert found.what in [f"connection closed before a banner came, {n} times (127.0.0.1:{port})" for n in times]
+        assert result.what in [f"connection closed before a banner came, {n} times (127.0.0.1:{port})" for n in times]
         assert len(tries) > 1, "as for a host without a jump host: a busy sshd closes connections before they begin"
         assert links.open(server.host(vars={"known_hosts": str(server.known_hosts)})).run(UNAME).ok
         links.close()
@@ -601,6 +782,7 @@ def test_a_busy_host_behind_a_jump_host_is_reached_later(server: Server, tmp_pat
         links.close()
 
 
+@pytest.mark.fault("K1")
 @pytest.mark.parametrize(
     ("words", "what"),
     [
@@ -622,15 +804,16 @@ def test_a_server_that_sheds_connections_is_tried_again_and_named(words: bytes, 
         client.sendall(words)
 
     with listening(shed) as port:
-        found = failure(Links(config=None, connect_timeout=5), Host("x", "127.0.0.1", port=port))
-    assert found.code == "shed"
+        result = failure(Links(config=None, connect_timeout=5), Host("x", "127.0.0.1", port=port))
+    assert result.code == "shed"
     assert len(tries) > 2
     times = len(tries) - 1, len(tries)  # the deadline may come before the answer to the last one
-    assert found.what.startswith(tuple(what.format(n) for n in times))
-    assert found.hint
-    assert "MaxStartups" in found.hint
+    assert result.what.startswith(tuple(what.format(n) for n in times))
+    assert result.hint
+    assert "MaxStartups" in result.hint
 
 
+@pytest.mark.fault("K11")
 @pytest.mark.parametrize(
     ("line", "offered", "allow"),
     [
@@ -645,10 +828,13 @@ def test_weak_algorithms_are_refused_by_name_and_allowed_for_one_host(
     with sshd(tmp_path / "server", line, *ciphers) as server:
         known = tmp_path / "known"
         known.write_text(f"[localhost]:{server.port} {server.public()}\n" + server.known_hosts.read_text())
-        found = failure(Links(config=None, known_hosts=known), replace(server.host(), address="localhost"))
-        assert (found.code, found.what) == ("algorithms", f"no common algorithm: the server offers only the {offered}")
-        assert found.hint
-        assert "in ~/.ssh/config below Host localhost: " in found.hint
+        result = failure(Links(config=None, known_hosts=known), replace(server.host(), address="localhost"))
+        assert (result.code, result.what) == (
+            "algorithms",
+            f"no common algorithm: the server offers only the {offered}",
+        )
+        assert result.hint
+        assert "in ~/.ssh/config below Host localhost: " in result.hint
         config = tmp_path / "config"
         config.write_text(f"Host localhost\n  {allow}\n")
         config.chmod(0o600)
@@ -664,22 +850,24 @@ def test_a_jump_host_behind_another_that_closes_at_once_is_named(server: Server,
         more = f"Host second\n  HostName 127.0.0.1\n  Port {port}\nHost *\n  ProxyJump bastion,second\n"
         config.write_text(config.read_text().replace("  ProxyJump bastion\n", "") + more)
         links = Links(config=config, connect_timeout=5)
-        found = failure(links, server.host())
-        assert found.code == "jump"
-        assert re.fullmatch(r"jump host second: connection closed before a banner came, \d times .*", found.what)
+        result = failure(links, server.host())
+        assert result.code == "jump"
+        assert re.fullmatch(r"jump host second: connection closed before a banner came, \d times .*", result.what)
         links.close()
 
 
+@pytest.mark.fault("B8")
 def test_a_jump_host_whose_key_changed_is_refused_by_name(server: Server, tmp_path: Path) -> None:
     with sshd(tmp_path / "jump") as jump:
         known = tmp_path / "known"
         known.write_text(f"[127.0.0.1]:{jump.port} {server.public()}\n")
         links = Links(config=jumping(tmp_path, jump, "127.0.0.1", known=str(known)))
-        found = failure(links, server.host())
-        assert found.code == "host-key-changed"
-        assert found.what.startswith("jump host bastion: host key CHANGED")
+        result = failure(links, server.host())
+        assert result.code == "host-key-changed"
+        assert result.what.startswith("jump host bastion: host key CHANGED")
 
 
+@pytest.mark.fault("B8")
 def test_the_key_of_the_host_behind_the_jump_host_is_checked_too(server: Server, tmp_path: Path) -> None:
     with sshd(tmp_path / "jump") as jump:
         links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
@@ -688,12 +876,13 @@ def test_the_key_of_the_host_behind_the_jump_host_is_checked_too(server: Server,
         links.close()
 
 
+@pytest.mark.fault("B8")
 def test_a_jump_host_that_forbids_forwarding_is_named(server: Server, tmp_path: Path) -> None:
     with sshd(tmp_path / "jump", "AllowTcpForwarding no") as jump:
         links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
-        found = failure(links, server.host())
-        assert found.code == "jump"
-        assert "jump host bastion forbids forwarding" in found.what
+        result = failure(links, server.host())
+        assert result.code == "jump"
+        assert "jump host bastion forbids forwarding" in result.what
         links.close()
 
 
@@ -802,5 +991,5 @@ def test_quoted_paths_in_hints_can_be_pasted(links: Links, server: Server, tmp_p
     key = tmp_path / "my key"
     shutil.copy(server.key, key)
     key.chmod(0o644)
-    found = failure(links, server.host(key=str(key)))
-    assert found.hint == f"chmod 600 {shlex.quote(str(key))}"
+    result = failure(links, server.host(key=str(key)))
+    assert result.hint == f"chmod 600 {shlex.quote(str(key))}"

@@ -17,7 +17,7 @@ import pytest
 
 from ipexctl.remote.agent import procs
 from tests import mpi
-from tests.e2e.desk import marker
+from tests.e2e.workspace import marker
 
 ROOT = Path(__file__).parents[2]
 ACTOR = ROOT / "tests/integration/ranks/actor.py"
@@ -70,7 +70,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         pytest.skip("openssh-server is not installed")
     place = tmp_path_factory.mktemp("faults")
     venv = mpi.make(place / "env")
-    (venv / "ipexctl.json").write_text(marker(str(venv)))
+    (venv / "ipexctl.json").write_text(marker(str(venv), {}))
     home = place / "home"
     home.mkdir(mode=0o700)
     user = Controller(home, venv)
@@ -84,7 +84,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
 @pytest.mark.parametrize(
     "fault",
     [
-        ("ipexctl.decide.demux", "Demux.feed", "tick 3"),
+        ("ipexctl.decide.run.demux", "Demux.feed", "tick 3"),
         ("ipexctl.show.sinks", "Plain.handle_event", "tick 3"),
         ("ipexctl.protocol.frames", "unpack_frame", "tick 3"),
     ],

@@ -16,23 +16,7 @@ from ipexctl.act.transfer.send import build_tar_directory, build_tar_file, build
 
 SCRIPT = read_script("target_directory.sh") + read_script("receive_tree.sh")
 SHELLS = [name for name in ("dash", "bash", "busybox") if shutil.which(name)]
-PROGRAMS = (
-    "awk",
-    "cat",
-    "cksum",
-    "df",
-    "find",
-    "grep",
-    "head",
-    "ls",
-    "mkdir",
-    "mv",
-    "rm",
-    "sync",
-    "tar",
-    "wc",
-    "xargs",
-)
+PROGRAMS = ("awk", "cat", "df", "find", "grep", "head", "ls", "mkdir", "mv", "rm", "sync", "tar", "wc", "xargs")
 PART = ".ipexctl-part-"
 END = build_tar_file("whole", b"", 0o600)
 
@@ -52,16 +36,16 @@ def pack(tree: Mapping[str, str | None]) -> bytes:
 
 def read(place: Path) -> dict[str, str | None]:
     """The files below a place, as `pack` takes them, but for the mark."""
-    found: dict[str, str | None] = {}
+    result: dict[str, str | None] = {}
     for path in place.rglob("*"):
         name = str(path.relative_to(place))
         if path.is_symlink():
-            found[name] = None
+            result[name] = None
         elif path.is_dir():
-            found[name + "/"] = ""
+            result[name + "/"] = ""
         elif name != ".ipexctl-sync.json":
-            found[name] = path.read_text()
-    return found
+            result[name] = path.read_text()
+    return result
 
 
 class Shell:

@@ -43,7 +43,7 @@ class Release:
 
     pythons: frozenset[str] = frozenset()
     glibc: str = ""  # the least that some wheel of it asks for
-    said: str = ""
+    output: str = ""
 
 
 def ask(requirement: str, python: str) -> Release:
@@ -67,15 +67,15 @@ def ask(requirement: str, python: str) -> Release:
     ]
     platforms = [platform for _, names in tags for platform in names.split(".")]
     return Release(
-        frozenset(f"3.{found}" for python, _ in tags for found in re.findall(r"cp3(\d+)", python)),
+        frozenset(f"3.{result}" for python, _ in tags for result in re.findall(r"cp3(\d+)", python)),
         min((_glibc(platform) for platform in platforms), key=parse_version, default=""),
         done.stderr,
     )
 
 
 def _glibc(platform: str) -> str:
-    found = re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform)
-    return f"{found[1]}.{found[2]}" if found else GLIBC[platform.removesuffix("_x86_64")]
+    result = re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform)
+    return f"{result[1]}.{result[2]}" if result else GLIBC[platform.removesuffix("_x86_64")]
 
 
 @pytest.fixture(scope="module")
@@ -83,15 +83,15 @@ def releases() -> dict[tuple[str, str], Release]:
     """By package and version: everything of the table that the default index may have."""
     first = ask(f"impi-rt=={TABLE.impi['newest']}", "3.9")
     if not first.glibc:
-        pytest.skip(f"no package index answers here: {(first.said.splitlines() or ['(nothing said)'])[-1]}")
+        pytest.skip(f"no package index answers here: {(first.output.splitlines() or ['(nothing said)'])[-1]}")
     wanted = {("torch", row.torch): row.torch_pythons[0] for row in TABLE.releases}
     wanted |= {(IPEX, row.ipex): row.pythons[0] for row in TABLE.releases if row.ipex}
     wanted |= {("impi-rt", version): "3.9" for version in (TABLE.impi["older"], "2021.19.0")}
     # torch 1.10 asks for Python 3.6.2, not 3.6.0.
     questions = [(f"{name}=={version}", f"{python}.2") for (name, version), python in wanted.items()]
     with ThreadPoolExecutor(4) as pool:
-        found = dict(zip(wanted, pool.map(lambda asked: ask(*asked), questions), strict=True))
-    return found | {("impi-rt", TABLE.impi["newest"]): first}
+        result = dict(zip(wanted, pool.map(lambda asked: ask(*asked), questions), strict=True))
+    return result | {("impi-rt", TABLE.impi["newest"]): first}
 
 
 def test_wheels_are_there_for_the_pythons_the_table_says(releases: dict[tuple[str, str], Release]) -> None:
@@ -101,11 +101,11 @@ def test_wheels_are_there_for_the_pythons_the_table_says(releases: dict[tuple[st
             continue
         rows = [row for row in TABLE.releases if version == (row.torch if name == "torch" else row.ipex)]
         for row in rows:
-            said = set(row.torch_pythons if name == "torch" else row.pythons)
+            output = set(row.torch_pythons if name == "torch" else row.pythons)
             if (name, version) in ELSEWHERE:
-                assert set(release.pythons) < said
-            elif release.pythons != said:
-                wrong.append(f"{name} {version}: index {sorted(release.pythons)}, table {sorted(said)}")
+                assert set(release.pythons) < output
+            elif release.pythons != output:
+                wrong.append(f"{name} {version}: index {sorted(release.pythons)}, table {sorted(output)}")
     assert not wrong, "\n".join(dict.fromkeys(wrong))
 
 
@@ -113,19 +113,19 @@ def test_what_is_withdrawn_is_what_the_table_calls_withdrawn(releases: dict[tupl
     for row in TABLE.releases:
         if not row.ipex or not (release := releases[IPEX, row.ipex]).pythons:
             continue
-        assert ("is yanked" in release.said) == bool(row.yanked), (row.name, release.said)
-        why = release.said.partition("reason: ")[2].strip(
+        assert ("is yanked" in release.output) == bool(row.yanked), (row.name, release.output)
+        why = release.output.partition("reason: ")[2].strip(
             '")\n '
         )  # an index that has none gives an empty one, or says nothing
-        assert not row.yanked or row.yanked in (why or "no reason given"), (row.name, release.said)
-        assert "is yanked" not in releases["torch", row.torch].said, row.torch
+        assert not row.yanked or row.yanked in (why or "no reason given"), (row.name, release.output)
+        assert "is yanked" not in releases["torch", row.torch].output, row.torch
 
 
 def test_wheels_ask_for_no_newer_glibc_than_the_table(releases: dict[tuple[str, str], Release]) -> None:
     for row in TABLE.releases:
         name, version = (IPEX, row.ipex) if row.ipex else ("torch", row.torch)
-        if found := releases[name, version].glibc:
-            assert found == row.glibc, (row.name, found)
+        if result := releases[name, version].glibc:
+            assert result == row.glibc, (row.name, result)
     assert releases["impi-rt", TABLE.impi["newest"]].glibc == TABLE.impi["newest_glibc"]
     assert parse_version(releases["impi-rt", TABLE.impi["older"]].glibc) < parse_version("2.17")
 

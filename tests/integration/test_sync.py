@@ -76,13 +76,13 @@ def carried(
         return end.value, events
 
 
-def said(events: list[Event]) -> dict[str, tuple[str, str]]:
+def output(events: list[Event]) -> dict[str, tuple[str, str]]:
     return {e.host: (e.outcome, e.detail) for e in events if isinstance(e, StepEnded) and e.step == "sync"}
 
 
 def picture(place: Path) -> dict[bytes, tuple[str, str]]:
     """Every path below a place with its kind and contents, but for what syncs leave out or leave behind."""
-    found: dict[bytes, tuple[str, str]] = {}
+    result: dict[bytes, tuple[str, str]] = {}
     top = os.fsencode(place)
     for directory, directories, files in os.walk(top):
         directories[:] = [name for name in directories if name != b".git"]
@@ -92,15 +92,15 @@ def picture(place: Path) -> dict[bytes, tuple[str, str]]:
                 continue
             relative = os.path.relpath(path, top)
             if os.path.islink(path):
-                found[relative] = ("l", os.fsdecode(os.readlink(path)))
+                result[relative] = ("l", os.fsdecode(os.readlink(path)))
             elif os.path.isdir(path):
-                found[relative] = ("d", "")
+                result[relative] = ("d", "")
             else:
-                found[relative] = ("f", hashlib.sha256(Path(os.fsdecode(path)).read_bytes()).hexdigest())
-    return found
+                result[relative] = ("f", hashlib.sha256(Path(os.fsdecode(path)).read_bytes()).hexdigest())
+    return result
 
 
-def debris(place: Path) -> list[Path]:
+def list_parts(place: Path) -> list[Path]:
     return list(place.rglob(".ipexctl-part-*"))
 
 
@@ -116,12 +116,12 @@ def test_a_tree_arrives_byte_for_byte_and_private(home: Path, source: Path) -> N
     there = home / "ipexctl" / "proj"
     assert done == {"n1": str(there)}
     assert picture(there) == picture(source)
-    assert said(events) == {"n1": ("changed", "4 files, 293 KiB")}
+    assert output(events) == {"n1": ("changed", "4 files, 293 KiB")}
     for path in (there.parent, there, *there.rglob("*")):
         mode = stat.S_IMODE(path.lstat().st_mode)
         if not path.is_symlink():
             assert mode == (0o700 if path.is_dir() or path.name == "run.sh" else 0o600), path
-    assert debris(home) == []
+    assert list_parts(home) == []
     assert events[-1] == Ended("sync", Exit.OK)
 
 
@@ -131,7 +131,7 @@ def test_a_second_sync_sends_nothing_and_touches_nothing(home: Path, source: Pat
     paths = (there, *there.rglob("*"))
     before = [_read_state(path) for path in paths]
     _, events = carried(Sync(source=str(source)), local("n1"))
-    assert said(events) == {"n1": ("ok", "nothing to do")}
+    assert output(events) == {"n1": ("ok", "nothing to do")}
     assert [_read_state(path) for path in paths] == before
 
 
@@ -145,7 +145,7 @@ def test_only_what_changed_is_sent(home: Path, source: Path) -> None:
     carried(Sync(source=str(source)), local("n1"))
     (source / "train.py").write_text("print('again')\n")
     _, events = carried(Sync(source=str(source)), local("n1"))
-    assert said(events) == {"n1": ("changed", "1 file, 15 B")}
+    assert output(events) == {"n1": ("changed", "1 file, 15 B")}
     assert picture(home / "ipexctl" / "proj") == picture(source)
 
 
@@ -163,7 +163,7 @@ def test_the_dry_run_says_what_the_real_one_does_and_changes_nothing(home: Path,
     assert "send train.py (15 B)" in plans[0][0]
 
 
-def test_progress_is_told_and_ends_at_its_total(home: Path, source: Path) -> None:
+def test_progress_is_reported_and_ends_at_its_total(home: Path, source: Path) -> None:
     (source / "big").write_bytes(os.urandom(5 << 20))
     _, events = carried(Sync(source=str(source)), local("n1"))
     steps = [event for event in events if isinstance(event, Progress)]
@@ -208,6 +208,7 @@ def test_a_dead_host_does_not_keep_the_others_from_being_served(home: Path, sour
 # -- what is in the way ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("E3")
 @pytest.mark.parametrize(
     ("name", "target"),
     [("abs", "/etc/passwd"), ("up", "../../secret"), ("sub/up", "../../x"), ("around", "../proj/train.py")],
@@ -224,6 +225,7 @@ def test_links_that_leave_the_tree_stop_everything_before_anything_is_contacted(
     assert opener.links == {}
 
 
+@pytest.mark.fault("E3")
 def test_links_inside_the_tree_are_carried_as_links_even_where_they_lead_nowhere(home: Path, source: Path) -> None:
     (source / "dir").symlink_to("pkg")
     (source / "dangling").symlink_to("pkg/none")
@@ -241,6 +243,7 @@ def test_a_link_that_leaves_through_a_directory_link_is_found(source: Path, tmp_
         carried(Sync(source=str(source)), local("n1"), FakeOpener({}))
 
 
+@pytest.mark.fault("E4")
 @pytest.mark.parametrize("what", ["destination", "ipexctl", "directory", "file"])
 @pytest.mark.parametrize("delete", [False, True])
 def test_links_planted_in_the_destination_are_refused_and_their_victims_untouched(
@@ -275,6 +278,7 @@ def test_links_planted_in_the_destination_are_refused_and_their_victims_untouche
     assert events[-1] == Ended("sync", Exit.STEP)
 
 
+@pytest.mark.fault("E2")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory to somebody else")
 def test_a_directory_of_somebody_else_is_refused(home: Path, source: Path) -> None:
     there = home / "w"
@@ -297,8 +301,9 @@ def test_a_directory_that_others_can_write_is_refused(home: Path, source: Path) 
     assert list((home / "w").iterdir()) == []
 
 
+@pytest.mark.fault("E2")
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
-def test_a_read_only_place_is_told_with_its_reason_and_nothing_is_left_there(
+def test_a_read_only_place_is_reported_with_its_reason_and_nothing_is_left_there(
     home: Path, source: Path, tmp_path: Path
 ) -> None:
     there = home / "w"
@@ -315,7 +320,7 @@ def test_a_read_only_place_is_told_with_its_reason_and_nothing_is_left_there(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
-def test_a_full_disk_is_told_and_the_old_files_stay(home: Path, source: Path) -> None:
+def test_a_full_disk_is_reported_and_the_old_files_stay(home: Path, source: Path) -> None:
     there = home / "w"
     there.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(there)], check=True)
@@ -326,7 +331,7 @@ def test_a_full_disk_is_told_and_the_old_files_stay(home: Path, source: Path) ->
         (source / "train.py").write_text("new")
         done, _ = carried(Sync(source=str(source), workdir="w"), local("n1"))
         assert picture(there) == before
-        assert debris(there) == []
+        assert list_parts(there) == []
     finally:
         subprocess.run(["umount", str(there)], check=True)
     failed = done["n1"]
@@ -334,6 +339,7 @@ def test_a_full_disk_is_told_and_the_old_files_stay(home: Path, source: Path) ->
     assert failed.code == "no-space"
 
 
+@pytest.mark.fault("E5")
 def test_deleting_removes_what_is_gone_and_never_what_is_left_out(home: Path, source: Path) -> None:
     carried(Sync(source=str(source)), local("n1"))
     there = home / "ipexctl" / "proj"
@@ -344,7 +350,7 @@ def test_deleting_removes_what_is_gone_and_never_what_is_left_out(home: Path, so
     carried(Sync(source=str(source)), local("n1"))
     assert (there / "run.sh").exists()
     _, events = carried(Sync(source=str(source), delete=True), local("n1"))
-    assert said(events) == {"n1": ("changed", "2 removed")}
+    assert output(events) == {"n1": ("changed", "2 removed")}
     assert (there / ".venv" / "python").exists()
     (there / ".venv" / "python").unlink()
     (there / ".venv").rmdir()
@@ -361,6 +367,7 @@ def test_hosts_with_one_home_directory_may_all_place_there_at_once(home: Path, s
         assert picture(home / "ipexctl" / f"t{turn}") == picture(source)
 
 
+@pytest.mark.fault("E5")
 @pytest.mark.parametrize("where", ["", "~", "/", "..", "/etc", "$NOT_SET/x"])
 def test_dangerous_destinations_are_refused_before_anything_is_contacted(source: Path, where: str) -> None:
     opener = FakeOpener({})
@@ -369,6 +376,7 @@ def test_dangerous_destinations_are_refused_before_anything_is_contacted(source:
     assert opener.links == {}
 
 
+@pytest.mark.fault("E5")
 def test_deleting_with_an_empty_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     with pytest.raises(UsageError, match="is empty"):
@@ -390,6 +398,7 @@ def test_a_whole_home_directory_is_not_carried_by_accident(home: Path) -> None:
         carried(Sync(source=str(home / "train.py")), local("n1"), FakeOpener({}))
 
 
+@pytest.mark.fault("E7")
 def test_hard_names_arrive_and_nothing_is_executed(home: Path, source: Path) -> None:
     names = [
         b"two words", b"new\nline", b"-rf", b";touch pwned", b"$(touch pwned)", b"`touch pwned`", b"'", b'"', b"\\",
@@ -412,7 +421,7 @@ def test_hard_names_arrive_and_nothing_is_executed(home: Path, source: Path) -> 
     assert picture(there) == picture(source)
     assert not list(home.rglob("pwned"))
     _, events = carried(Sync(source=str(source)), local("n1"))
-    assert said(events) == {"n1": ("ok", "nothing to do")}
+    assert output(events) == {"n1": ("ok", "nothing to do")}
     for name in names:
         os.unlink(os.fsencode(source) + b"/" + name)
     carried(Sync(source=str(source), delete=True), local("n1"))
@@ -438,10 +447,15 @@ def test_a_small_tree_takes_one_login_and_a_large_one_another(source: Path, tmp_
         assert count_logins() == 2
 
 
+@pytest.mark.fault("E7")
 def test_two_thousand_small_files_arrive(home: Path, source: Path) -> None:
     for number in range(2000):
         (source / f"d{number % 20}").mkdir(exist_ok=True)
         (source / f"d{number % 20}" / f"f{number}").write_text(str(number))
+    with (source / "sparse").open("wb") as file:
+        file.truncate(32 << 20)
+        file.seek(16 << 20)
+        file.write(b"in the middle")
     carried(Sync(source=str(source)), local("n1"))
     assert picture(home / "ipexctl" / "proj") == picture(source)
 
@@ -449,6 +463,7 @@ def test_two_thousand_small_files_arrive(home: Path, source: Path) -> None:
 # -- while it goes on --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("E6")
 @pytest.mark.parametrize("change", ["grow", "shrink", "replace", "vanish", "rewrite small", "rename directory"])
 def test_a_source_that_changes_while_it_is_sent_is_named_and_nothing_takes_effect(
     home: Path, source: Path, change: str
@@ -482,7 +497,7 @@ def test_a_source_that_changes_while_it_is_sent_is_named_and_nothing_takes_effec
     assert [failure.code for failure in failures] == ["source-changed"]
     assert ("train.py" if change in {"rewrite small", "rename directory"} else "big") in failures[0].what
     assert picture(home / "ipexctl" / "proj") == before
-    assert debris(home) == []
+    assert list_parts(home) == []
     assert events[-1] == Ended("sync", Exit.STEP)
 
 
@@ -547,6 +562,7 @@ def known(server: Server, port: int, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.fault("E1")
 @pytest.mark.parametrize("how", ["cut", "closed"])
 def test_a_sync_broken_off_in_a_big_file_leaves_the_old_one_and_the_next_one_cleans_up(
     server: Server, source: Path, tmp_path: Path, how: str
@@ -566,7 +582,7 @@ def test_a_sync_broken_off_in_a_big_file_leaves_the_old_one_and_the_next_one_cle
                 assert (there / "big").read_bytes() == b"old"
                 if how == "cut":
                     until = time.monotonic() + 60
-                    while not debris(there) and time.monotonic() < until:
+                    while not list_parts(there) and time.monotonic() < until:
                         time.sleep(0.05)  # what was sent may still be on its way
                     cable.cut.set()
                 story.close()
@@ -574,14 +590,14 @@ def test_a_sync_broken_off_in_a_big_file_leaves_the_old_one_and_the_next_one_cle
         links.close()
         assert (there / "big").read_bytes() == b"old"
         if how == "cut":
-            assert len(debris(there)) == 1, "the host has not noticed: its side still waits"
+            assert len(list_parts(there)) == 1, "the host has not noticed: its side still waits"
         links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
         carried(Sync(source=str(source)), Inventory((over_ssh(server, server.port, there),)), links)
         assert picture(there) == picture(source)
         deadline = time.monotonic() + 60
-        while debris(there) and time.monotonic() < deadline:
+        while list_parts(there) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert debris(there) == []
+        assert list_parts(there) == []
 
 
 def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, source: Path) -> None:
@@ -631,7 +647,7 @@ def test_a_big_file_arrives_goes_on_after_a_cut_and_is_not_sent_twice(
     assert not target.exists()
     links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
     link = links.open(server.host())
-    [part] = debris(target.parent)
+    [part] = list_parts(target.parent)
     deadline = time.monotonic() + 60
     while is_open(part) and time.monotonic() < deadline:
         time.sleep(0.05)  # the host still writes what it had received
@@ -640,7 +656,7 @@ def test_a_big_file_arrives_goes_on_after_a_cut_and_is_not_sent_twice(
     first = next(event for event in events if isinstance(event, Progress))
     assert first.done > 1 << 20, "it went on where it was cut"
     assert not send_file(link, wheel, str(target), events.append, "upload")
-    assert debris(tmp_path / "cache") == []
+    assert list_parts(tmp_path / "cache") == []
     links.close()
 
 

@@ -30,18 +30,18 @@ def config(hosts: str, version: str = "1.7.0", **more: object) -> tuple[dict[str
 
 
 def test_one_host_gets_one_process() -> None:
-    found, said = config("node0")
-    assert (found["distributed_type"], found["num_processes"], found["ipex_config"]) == ("NO", 1, {"ipex": True})
-    assert said == []
+    result, output = config("node0")
+    assert (result["distributed_type"], result["num_processes"], result["ipex_config"]) == ("NO", 1, {"ipex": True})
+    assert output == []
 
 
 def test_ranks_are_those_of_the_hostfile_or_the_flags() -> None:
     assert config("10.0.0.1:4,10.0.0.2:4")[0]["num_processes"] == 8
     assert config("10.0.0.1:4,10.0.0.2:4", ppn=2)[0]["num_processes"] == 4
     assert config("10.0.0.1:4,10.0.0.2:4", n=3)[0]["num_processes"] == 3
-    found, said = config("10.0.0.1,10.0.0.2")
-    assert found["num_processes"] == 2
-    assert "slots are unknown; 1 rank each is assumed" in said[0]
+    result, output = config("10.0.0.1,10.0.0.2")
+    assert result["num_processes"] == 2
+    assert "slots are unknown; 1 rank each is assumed" in output[0]
 
 
 def test_a_version_that_is_none_is_refused() -> None:

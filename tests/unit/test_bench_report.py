@@ -20,10 +20,10 @@ from ipexctl.model.hints import advise
 from ipexctl.model.toml import parse_toml
 from ipexctl.show import chart
 from ipexctl.show.bench_table import format_rows
-from ipexctl.show.board import Board
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
 from ipexctl.verbs.common.nested import collect_metrics
+from tests.unit.show.streams import feed, fold_state
 
 WAYS = [("stock", "eager"), ("stock", "compile"), ("ipex", "eager")]
 
@@ -64,13 +64,13 @@ def test_the_inference_of_a_cluster_is_the_sum_of_its_hosts() -> None:
 
 
 def test_every_form_has_a_row_and_says_why_it_was_not_measured() -> None:
-    found = rows("train")
-    assert list(found) == [
+    result = rows("train")
+    assert list(result) == [
         "stock torch fp32", "stock torch bf16", "torch.compile fp32", "torch.compile bf16", "IPEX fp32", "IPEX bf16",
     ]  # fmt: skip
-    assert found["IPEX bf16"].why == "not measured: no IPEX in this environment"
-    assert "C++ compiler" in (found["torch.compile fp32"].why or "")
-    assert found["torch.compile bf16"].why == "not measured"
+    assert result["IPEX bf16"].why == "not measured: no IPEX in this environment"
+    assert "C++ compiler" in (result["torch.compile fp32"].why or "")
+    assert result["torch.compile bf16"].why == "not measured"
 
 
 def test_the_table_compares_with_stock_fp32_and_names_a_slow_host() -> None:
@@ -166,10 +166,9 @@ def test_what_the_workers_write_is_shown_in_words() -> None:
     words = ["training, IPEX bf16: 12.3 samples/s", "training, torch.compile fp32: not measured: no compiler", *others]
     assert show(event) == [f"0│{each}" for each in words]
     assert show(event, raw=True) == [f"0│{each}" for each in written.decode().splitlines()]
-    board = Board()
-    board.handle_event(e.Stamped(1.0, e.RunStarted("k7", "a", ("a",), "mpirun")))
-    board.handle_event(e.Stamped(1.0, event))
-    assert board.ranks[0].log.read_lines(1, 9) == words
+    stream = [e.Stamped(1.0, e.RunStarted("k7", "a", ("a",), "mpirun")), e.Stamped(1.0, event)]
+    (lines,) = fold_state(stream).lines
+    assert lines.data.decode().splitlines() == words
 
 
 def test_a_run_that_measures_saves_what_its_ranks_wrote_and_never_advises_to_share_hosts() -> None:
@@ -194,7 +193,7 @@ def show(event: e.Output, *, raw: bool = False) -> list[str]:
     """The lines that ``logs`` prints of an output."""
     out, err = io.BytesIO(), io.BytesIO()
     plain = Plain(Pipe(out), Pipe(err), raw=raw)
-    plain.handle_event(e.Stamped(1.0, event))
+    feed(plain, [e.Stamped(1.0, event)])
     return out.getvalue().decode().splitlines()
 
 

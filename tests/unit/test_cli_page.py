@@ -72,14 +72,14 @@ def test_a_help_is_ascii_on_every_terminal() -> None:
 @pytest.mark.parametrize("path", COMMANDS)
 def test_the_page_has_every_flag_and_every_sentence_of_a_command(path: str) -> None:
     command, body = COMMANDS[path], SECTIONS.get(path, "")
-    said = words(body)
-    assert words(command.help.split("\n\n")[0]) in said, AGAIN
+    output = words(body)
+    assert words(command.help.split("\n\n")[0]) in output, AGAIN
     flags = {"--help", "-h"}
     for param in command.params:
         if param.param_type_name == "option" and not getattr(param, "hidden", False):
             flags |= {*param.opts, *param.secondary_opts}
             assert param.opts[0] in body, AGAIN
-        assert words(param.help or "") in said, f"{param.name}: {AGAIN}"
+        assert words(param.help or "") in output, f"{param.name}: {AGAIN}"
     shown = {
         flag
         for line in re.findall(r"^  (-.*?)(?:  |$)", body, re.M)

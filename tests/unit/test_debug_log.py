@@ -12,7 +12,7 @@ import pytest
 import typer.testing
 
 from ipexctl.cli import app
-from ipexctl.show.debug_log import DebugLog
+from ipexctl.store.debug_log import DebugLog
 
 SECRET = "s3cr3t-value"
 LOGGER = logging.getLogger("ipexctl.test")

@@ -37,8 +37,8 @@ def commands() -> Iterator[Any]:
     """Every command line of ours in a shell block, and those in the text that have flags and no gaps to fill."""
     for page in PAGES:
         lines = [line for body in blocks(page, "sh", "console") for line in body.splitlines()]
-        said = re.findall(r"`(ipexctl [^`]*)`", FENCE.sub("", page.read_text("utf-8")))
-        lines += [re.sub(r"   \(.*\)$", "", line) for line in said if " -" in line]
+        output = re.findall(r"`(ipexctl [^`]*)`", FENCE.sub("", page.read_text("utf-8")))
+        lines += [re.sub(r"   \(.*\)$", "", line) for line in output if " -" in line]
         for line in dict.fromkeys(line.split("#")[0].strip() for line in lines):
             if line.startswith("ipexctl ") and not re.search(r"[A-Z]{3,}|…|\|", line):
                 yield pytest.param(line, id=f"{name(page)}: {line}")
@@ -127,7 +127,7 @@ def test_the_readmes_playbook_is_read() -> None:
 
 
 @pytest.mark.parametrize("file", PLAYBOOKS, ids=name)
-def test_every_ready_made_playbook_is_read_and_told_of(file: Path) -> None:
+def test_every_ready_made_playbook_is_read_and_reported(file: Path) -> None:
     play = playbook.parse_playbook(file.read_text("utf-8"), file.name, base=str(file.parent), environ={}, variables={})
     for step in play.steps:
         for path in (getattr(step.task, "script", None), getattr(step.task, "source", None)):

@@ -63,7 +63,7 @@ def test_a_host_that_fails_is_a_value_beside_the_results_of_the_others() -> None
     assert StepEnded("node2", "probe") not in events
 
 
-def test_a_failure_that_the_work_returns_is_told_like_one_that_was_raised() -> None:
+def test_a_failure_that_the_work_returns_is_reported_like_one_that_was_raised() -> None:
     full = Failure("node0", Kind.STEP, "no space left", code="no-space")
     results, events = played(run_on_hosts(context(FakeOpener({})), HOSTS[:1], "probe", lambda link, emit: full))
     assert results == {"node0": full}
@@ -148,7 +148,7 @@ def test_breaking_off_closes_the_links_and_leaves_no_thread(how: str, tmp_path: 
     pids: list[str] = []
     while len(pids) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-        pids = [said.strip() for path in tmp_path.glob("lives.*") if (said := path.read_text()).endswith("\n")]
+        pids = [output.strip() for path in tmp_path.glob("lives.*") if (output := path.read_text()).endswith("\n")]
     assert len(pids) == 2
     if how == "close":
         story.close()

@@ -7,17 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.known_errors import parse_known_errors
+from ipexctl.loop import read_known_errors
 from ipexctl.model.harmless import LIMIT, find_harmless, read_harmless
+from tests.tables import read_table
+from tests.unit.messages import read_messages, read_sources
 
+SOURCES = read_sources(read_data("harmless.toml"))
+MESSAGES, ERRORS = read_messages("harmless"), read_messages("errors")
 ENTRIES = list(read_harmless().values())
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
 def test_an_entry_finds_its_own_messages_and_says_why_and_from_where(entry) -> None:  # type: ignore[no-untyped-def]
-    assert entry.message
-    assert entry.source
-    assert [find_harmless(line) for line in entry.message] == [entry.code] * len(entry.message)
+    lines = MESSAGES[entry.code]
+    assert lines
+    assert SOURCES[entry.code]
+    assert [find_harmless(line) for line in lines] == [entry.code] * len(lines)
     assert re.fullmatch(r"[A-Z\w'].*[^.]\.", entry.why)
     assert "\n" not in entry.why
 
@@ -31,29 +36,16 @@ def test_a_line_that_a_pattern_finds_has_one_of_its_words(entry, data) -> None: 
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "",
-        "step 10 loss 0.3",
-        "UserWarning: lr_scheduler.step() before optimizer.step()",
-        "[Gloo] Rank 0 is connected to 2 peer ranks. Expected number of connected peer ranks is : 3",
-        "[Gloo] Rank 0 is connected to 2 peer ranks. Expected number of connected peer ranks is : 21",
-        "[W socket.cpp:558] [c10d] The client socket has failed to connect to [node0]:29500 (errno: 111).",
-        "[W ProcessGroupGloo.cpp:684] Warning: Unable to resolve hostname to a (local) address. Using the loopback",
-        "2024:01:23-06:12:16:(1532) |CCL_ERROR| global.cpp:150 getenv_local_coord: condition",
-        "Some weights of BertForSequenceClassification were not initialized from the model checkpoint",
-        "DeprecationWarningHandler failed",
-        "RuntimeError: warnings.warn(",
-        "  File \"train.py\", line 7, in <module>",
-        "My guessed rank = 0 is wrong",
-    ],
+    read_table("harmless/other_lines_are_not_harmless"),
 )  # fmt: skip
 def test_other_lines_are_not_harmless(line: str) -> None:
     assert find_harmless(line) is None
 
 
-@pytest.mark.parametrize("error", parse_known_errors(read_data("errors.toml")), ids=lambda error: error.code)
+@pytest.mark.parametrize("error", read_known_errors(), ids=lambda error: error.code)
 def test_no_known_error_is_harmless(error) -> None:  # type: ignore[no-untyped-def]
-    assert [line for line in error.message.splitlines() if find_harmless(line)] == []
+    lines = [line for text in ERRORS[error.code] for line in text.splitlines()]
+    assert [line for line in lines if find_harmless(line)] == []
 
 
 @pytest.mark.parametrize(

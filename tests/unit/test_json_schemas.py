@@ -14,20 +14,13 @@ from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.decide.parsing import parse_list, playbook
 from ipexctl.model import answers as model_answers
-from ipexctl.model.answers import (
-    KINDS,
-    AnyAnswer,
-    UnknownAnswer,
-    find_answer_type,
-    get_answer_kind,
-    list_answer_types,
-)
+from ipexctl.model.answers import KINDS, AnyAnswer, UnknownAnswer, find_answer_type, get_answer_kind, list_answer_types
 from ipexctl.model.events import Answer, Event, Stamped
 from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Doctor
-from ipexctl.show import event_json
-from ipexctl.show.record import REPORT, read_report
+from ipexctl.store import event_json
+from ipexctl.store.record import REPORT, read_report
 from ipexctl.verbs.doctor.doctor import doctor
 from ipexctl.verbs.hosts import hosts
 from ipexctl.verbs.install.list_releases import stacks, stacks_why

@@ -17,17 +17,7 @@ from ipexctl.decide.launch.accelerate import require_accelerate
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError
-from ipexctl.model.events import (
-    Answer,
-    Ended,
-    Event,
-    HostFailed,
-    Message,
-    RunStarted,
-    Started,
-    StepEnded,
-    StepStarted,
-)
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, RunStarted, Started, StepEnded, StepStarted
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
@@ -36,18 +26,11 @@ from ipexctl.verbs.run.watch import wrap_internal_errors
 
 
 @pytest.mark.parametrize(
-    ("acting", "said"),
-    [
-        (True, "interrupted: node0 partly done; type the same command again to go on"),
-        (False, "interrupted"),
-    ],
+    ("acting", "message"),
+    [(True, "interrupted: node0 partly done; type the same command again to go on"), (False, "interrupted")],
 )
 def test_a_command_that_is_broken_off_says_how_to_go_on_where_something_can(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    acting: bool,
-    said: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], acting: bool, message: str
 ) -> None:
     monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path)
     monkeypatch.setattr(loop, "get_cache_directory", lambda: tmp_path)
@@ -59,7 +42,7 @@ def test_a_command_that_is_broken_off_says_how_to_go_on_where_something_can(
         raise Interrupted
 
     assert loop.run_command(story, loop.OutputOptions(output="plain"), acting=acting) is Exit.INT
-    assert capsys.readouterr().err.splitlines()[-1] == said
+    assert capsys.readouterr().err.splitlines()[-1] == message
 
 
 # faults of ours ---------------------------------------------------------------------------------------------------
@@ -146,7 +129,7 @@ def test_an_exception_in_a_screen_ends_with_70_and_the_workflow_in_order(
         finally:
             ended.append(True)
 
-    def draw_step(self: Plain, stamped: Any) -> None:
+    def draw_step(self: Plain, stamped: Any, _: object) -> None:
         if isinstance(stamped.event, StepEnded):
             raise TypeError("planted")
 
@@ -172,7 +155,7 @@ def test_an_exception_when_all_is_over_ends_with_70_and_saves_a_report(
     if where == "closing":
         monkeypatch.setattr(Plain, "close", fail)
     else:
-        monkeypatch.setattr("ipexctl.decide.reports.Folding.report", fail)
+        monkeypatch.setattr("ipexctl.loop.make_report", fail)
     assert run_command(workflow, acting=True) is Exit.INTERNAL
     (saved,) = (state / "runs").iterdir()
     assert "ValueError: planted" in (saved / "debug.log").read_text()

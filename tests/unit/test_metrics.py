@@ -13,7 +13,7 @@ from ipexctl.model.events import Answer, Ended, Event, Message, Output, RankEnde
 from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 
 
-def told(status: int = 0) -> Generator[Event, None, None]:
+def reported(status: int = 0) -> Generator[Event, None, None]:
     yield Started("run", "x.py", ("a", "b"))
     yield RunStarted("r", "a", ("a", "b"), "x.py")
     yield RankStage(0, "a", "start", 100.0)
@@ -38,24 +38,24 @@ def heard(story: Generator[Event, None, Any]) -> tuple[list[Event], RunMetrics]:
 
 
 def test_the_objects_that_ranks_print_are_kept_with_their_hosts() -> None:
-    events, found = heard(told())
-    assert found == RunMetrics((("a", {"samples_per_s": 3}), ("b", {"samples_per_s": 4})), 7.5, True)
+    events, result = heard(reported())
+    assert result == RunMetrics((("a", {"samples_per_s": 3}), ("b", {"samples_per_s": 4})), 7.5, True)
     assert not [event for event in events if isinstance(event, Started | Answer | Ended)]
 
 
 def test_a_run_of_which_a_rank_failed_or_never_ended_is_not_good() -> None:
-    assert not heard(told(status=1))[1].good
-    assert not heard(event for event in told() if not isinstance(event, RankEnded))[1].good
+    assert not heard(reported(status=1))[1].good
+    assert not heard(event for event in reported() if not isinstance(event, RankEnded))[1].good
     assert not heard(iter(()))[1].good  # type: ignore[arg-type]
 
 
 def test_a_run_that_was_interrupted_says_so_by_its_exit_code() -> None:
     def stopped() -> Generator[Event, None, None]:
-        yield from (event for event in told() if not isinstance(event, Ended))
+        yield from (event for event in reported() if not isinstance(event, Ended))
         yield Ended("run", Exit.INT)
 
-    found = heard(stopped())[1]
-    assert (found.good, found.exit) == (False, Exit.INT)
+    result = heard(stopped())[1]
+    assert (result.good, result.exit) == (False, Exit.INT)
 
 
 def test_an_interruption_reaches_the_run_and_what_it_then_says_is_passed_on() -> None:

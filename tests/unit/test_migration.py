@@ -13,7 +13,7 @@ from ipexctl.decide import migration
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import ComparedRun
 from ipexctl.model.errors import UsageError
-from ipexctl.verbs.migrate import convert_launch_line
+from ipexctl.verbs.migrate import LaunchLines
 
 ROOT = Path(__file__).parents[2]
 KNOWN = (
@@ -40,12 +40,12 @@ print("ipex.optimize in a text, CCL and gloo are nothing", torch.optim, model.op
 """
 
 
-def found(text: str, file: str = "train.py") -> list[tuple[int, str]]:
-    return [(use.line, use.name) for use in migration.find_uses(text, file, KNOWN, convert_launch_line)]
+def actual(text: str, file: str = "train.py") -> list[tuple[int, str]]:
+    return [(use.line, use.name) for use in migration.find_uses(text, file, KNOWN, LaunchLines())]
 
 
 def test_every_use_in_python_is_found_under_its_whole_name() -> None:
-    assert found(SCRIPT) == [
+    assert actual(SCRIPT) == [
         (3, "intel_extension_for_pytorch"),
         (4, "intel_extension_for_pytorch.quantization.convert"),
         (4, "intel_extension_for_pytorch.quantization.prepare"),
@@ -65,7 +65,7 @@ def test_every_use_in_python_is_found_under_its_whole_name() -> None:
 
 
 def test_a_function_of_the_old_binding_is_found_and_dated() -> None:
-    (use, *_) = migration.find_uses("import torch_ccl\n", "old.py", KNOWN, convert_launch_line)
+    (use, *_) = migration.find_uses("import torch_ccl\n", "old.py", KNOWN, LaunchLines())
     assert migration.describe_removal(use) == "last in oneccl_bind_pt 1.11.0, so nothing from torch 1.12 on"
 
 
@@ -78,7 +78,7 @@ mpirun -n 2 python run_qa.py --no_cuda --ddp_backend ccl --use_ipex --bf16
 ipexrun cpu --ninstances 4 infer.py
 pip install torch==2.7.0 intel-extension-for-pytorch==2.7.0 'oneccl_bind_pt==2.7.0' -f https://wheels.example
 """
-    assert found(shell, "go.sh") == [
+    assert actual(shell, "go.sh") == [
         (2, "oneccl_bindings_for_pytorch"),
         (2, "setvars.sh"),
         (3, "CCL_WORKER_COUNT"),
@@ -91,11 +91,11 @@ pip install torch==2.7.0 intel-extension-for-pytorch==2.7.0 'oneccl_bind_pt==2.7
         (6, "oneccl_bind_pt"),
     ]
     config = "distributed_type: MULTI_CPU\nipex_config:\n  ipex: true\nmpirun_config:\n  mpirun_ccl: '1'\n"
-    assert found(config, "default_config.yaml") == [(2, "ipex_config"), (5, "mpirun_ccl")]
+    assert actual(config, "default_config.yaml") == [(2, "ipex_config"), (5, "mpirun_ccl")]
 
 
 def test_the_answer_says_what_each_became_and_when_it_vanishes() -> None:
-    text = migration.format_report(migration.find_uses(SCRIPT, "train.py", KNOWN, convert_launch_line), "train.py")
+    text = migration.format_report(migration.find_uses(SCRIPT, "train.py", KNOWN, LaunchLines()), "train.py")
     assert "train.py:9   model, optimizer = ipex.optimize(" in text
     assert "instead: remove it: torch.autocast" in text
     assert "use_ipex=True: does nothing from transformers 4.53.0 on, gone from transformers 4.57.0 on" in text
@@ -103,17 +103,17 @@ def test_the_answer_says_what_each_became_and_when_it_vanishes() -> None:
 
 
 def test_a_script_of_stock_pytorch_uses_nothing_of_it() -> None:
-    assert found("import torch\nmodel = torch.compile(model)\ntorch.distributed.init_process_group('gloo')\n") == []
+    assert actual("import torch\nmodel = torch.compile(model)\ntorch.distributed.init_process_group('gloo')\n") == []
 
 
-def test_our_own_example_is_told_what_it_has() -> None:
-    names = {name for _, name in found((ROOT / "examples/train_ddp.py").read_text("utf-8"))}
+def test_our_own_example_is_reported_what_it_has() -> None:
+    names = {name for _, name in actual((ROOT / "examples/train_ddp.py").read_text("utf-8"))}
     assert {"intel_extension_for_pytorch.optimize", "oneccl_bindings_for_pytorch"} <= names
 
 
 def test_what_is_no_python_is_refused_with_its_line() -> None:
     with pytest.raises(UsageError, match=r"old\.py:2: "):
-        found("import torch\nprint 'hello'\n", "old.py")
+        actual("import torch\nprint 'hello'\n", "old.py")
 
 
 def test_every_word_has_a_source_and_an_answer() -> None:
@@ -124,7 +124,7 @@ def test_every_word_has_a_source_and_an_answer() -> None:
 
 
 def instead(text: str, file: str = "go.sh") -> dict[str, str]:
-    return {use.name: use.instead for use in migration.find_uses(text, file, KNOWN, convert_launch_line)}
+    return {use.name: use.instead for use in migration.find_uses(text, file, KNOWN, LaunchLines())}
 
 
 def test_a_launch_line_becomes_the_run_that_does_the_same() -> None:
@@ -138,12 +138,12 @@ OMP_NUM_THREADS=23 mpirun -f hostfile -n 16 -ppn 4 \\
 ipexrun --ninstances 4 infer.py
 mpirun -n 2 ./a.out
 """
-    uses = migration.find_uses(shell, "go.sh", KNOWN, convert_launch_line)
+    uses = migration.find_uses(shell, "go.sh", KNOWN, LaunchLines())
     assert [(use.line, use.instead) for use in uses] == [
-        (4, "ipexctl run --threads 23 -f hostfile -n 16 --ppn 4 --launcher accelerate examples/nlp_example.py"
+        (4, "ipexctl run -f hostfile -n 16 --ppn 4 -e X=1 --threads 23 --launcher accelerate examples/nlp_example.py"
             " --out \"$OUT\" 'two words'"),
-        (6, "ipexctl run --ppn 2 train.py"),
-        (7, "ipexctl run --instances 4 infer.py"),
+        (6, "ipexctl run -n 2 --ppn 2 -e X=1 train.py"),
+        (7, "ipexctl run -e X=1 --instances 4 infer.py"),
         (8, "ipexctl run (not translated: the launch line starts no Python script that is known here: ./a.out)"),
     ]  # fmt: skip
     assert [migration.describe_removal(use)[:14] for use in uses] == [
@@ -153,7 +153,7 @@ mpirun -n 2 ./a.out
 
 def test_a_batch_file_is_one_launch_with_what_it_says_of_its_job() -> None:
     batch = "#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=4\n#SBATCH -J name\nsrun python train.py --epochs 3\n"
-    assert instead(batch, "job.sbatch") == {"srun": "ipexctl run --ppn 4 --hosts slurm -n 8 train.py --epochs 3"}
+    assert instead(batch, "job.sbatch") == {"srun": "ipexctl run --hosts slurm -n 8 --ppn 4 train.py --epochs 3"}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_batch_file_is_one_launch_with_what_it_says_of_its_job() -> None:
         ("pip install torch==2.7.0 intel-extension-for-pytorch==2.7.0", "ipexctl install --track ipex "),
         ("pip3 install -U 'intel_extension_for_pytorch'", "ipexctl install --track ipex "),
         ("python -m pip install oneccl-bind-pt==2.7.0 -f https://wheels.example", "ipexctl install --backend ccl "),
-        ("sbatch -w n1,n2 --ntasks-per-node 2 --wrap 'python train.py'", "ipexctl run --hosts n1,n2 --ppn 2 train.py"),
+        ("sbatch -w n1,n2 --ntasks-per-node 2 --wrap 'python train.py'", "ipexctl run --hosts n1,n2 -n 1 train.py"),
         ("sbatch none.sh", "ipexctl run (not translated: none.sh does not exist"),
     ],
 )
@@ -175,21 +175,25 @@ def test_a_batch_file_is_read_beside_the_file_that_submits_it(tmp_path: Path) ->
     (tmp_path / "job.sh").write_text("#SBATCH -N 2\nmpirun -ppn 4 python train.py\n")
     (tmp_path / "go.sh").write_text("sbatch job.sh\n")
     result = CliRunner().invoke(app, ["migrate", str(tmp_path / "go.sh")])
-    assert "instead: ipexctl run --hosts slurm --ppn 4 -n 8 train.py" in result.output, result.output
+    assert "instead: ipexctl run --hosts slurm -n 8 --ppn 4 train.py" in result.output, result.output
 
 
 def test_what_the_rfc_called_it_and_what_accelerate_took_of_it() -> None:
     config = "ipex_config:\n  ipex_enabled: true\n  ipex_fusion_enabled: true\n"
-    assert found(config, "default_config.yaml") == [(1, "ipex_config"), (2, "ipex_enabled"), (3, "ipex_fusion_enabled")]
+    assert actual(config, "default_config.yaml") == [
+        (1, "ipex_config"),
+        (2, "ipex_enabled"),
+        (3, "ipex_fusion_enabled"),
+    ]
     shell = "IPEX_ENABLED=1 accelerate launch --ipex_enabled --ipex_fusion_enabled train.py\n"
-    assert {"IPEX_ENABLED", "--ipex_enabled", "--ipex_fusion_enabled"} <= {name for _, name in found(shell, "go.sh")}
+    assert {"IPEX_ENABLED", "--ipex_enabled", "--ipex_fusion_enabled"} <= {name for _, name in actual(shell, "go.sh")}
     script = """\
 from accelerate import Accelerator
 from accelerate.utils import IntelPyTorchExtensionPlugin
 accelerator = Accelerator(use_ipex=True, mixed_precision="bf16", ipex_plugin=IntelPyTorchExtensionPlugin())
 Other(use_ipex=True)
 """
-    assert found(script) == [
+    assert actual(script) == [
         (2, "accelerate.utils.IntelPyTorchExtensionPlugin"),
         (3, "accelerate.utils.IntelPyTorchExtensionPlugin"),
         (3, "ipex_plugin=IntelPyTorchExtensionPlugin()"),
@@ -199,7 +203,7 @@ Other(use_ipex=True)
 
 def test_autocast_of_the_old_module_is_dated() -> None:
     script = "import torch\nfrom torch.cpu.amp import autocast\nwith torch.cpu.amp.autocast():\n    pass\n"
-    uses = migration.find_uses(script, "train.py", KNOWN, convert_launch_line)
+    uses = migration.find_uses(script, "train.py", KNOWN, LaunchLines())
     assert [(use.line, use.name) for use in uses] == [(2, "torch.cpu.amp.autocast"), (3, "torch.cpu.amp.autocast")]
     assert migration.describe_removal(uses[0]) == "deprecated from torch 2.4 on"
     assert uses[0].instead == 'torch.autocast("cpu", dtype=torch.bfloat16)'

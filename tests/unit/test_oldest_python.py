@@ -15,7 +15,7 @@ from ipexctl.model.facts import OLDEST_PYTHON
 
 PACKAGE = Path(ipexctl.__file__).parent
 ROOT = PACKAGE.parent
-HOOKS = ("sitecustomize.py", "profile_steps.py")  # a rank's Python imports them beside each other
+HOOKS = ("sitecustomize.py", "worlds.py", "profile_steps.py")  # a rank's Python imports them beside each other
 SHIPPED = sorted([*PACKAGE.glob("remote/**/*.py"), *PACKAGE.glob("protocol/**/*.py")])
 # Imports every module but those that are programs, without the package ipexctl itself, which is the controller's.
 IMPORT_ALL = """

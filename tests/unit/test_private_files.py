@@ -14,8 +14,7 @@ from ipexctl.act.bundled_files import pack_impi_torch
 from ipexctl.act.lab import create_lab, find_openssh_tools, lock_lab_directory
 from ipexctl.act.packages.resolve import Tool, find_newest_version, save_lock
 from ipexctl.act.packages.sources import Sources
-from ipexctl.act.private_files import switch_to_root_home, write_private_file
-from ipexctl.act.ssh.holder import make_holder_directory
+from ipexctl.act.root_home import switch_to_root_home
 from ipexctl.act.ssh.hostkeys import KnownHosts
 from ipexctl.act.transfer.receive import ResultsDir
 from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck
@@ -24,6 +23,8 @@ from ipexctl.model.events import Ended, Event, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.tasks import Run
 from ipexctl.model.wheels import Lock
+from ipexctl.store.masking import Masker
+from ipexctl.store.private_files import write_private_file
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.run.prepare import find_start_notes
 
@@ -75,7 +76,7 @@ def run_fake_uv(home: Path) -> None:
 
 def save_probe(home: Path) -> None:
     answer = DoctorAnswer((), (), None, (), NetworkCheck(0, (), None, None, None, None, None, (), {}))
-    save_doctor_record(home / ".local/state/ipexctl", answer, 0.0)
+    save_doctor_record(home / ".local/state/ipexctl", answer, 0.0, Masker({}))
     assert list(home.rglob("doctor/*.json"))
 
 
@@ -93,11 +94,10 @@ def fill_lab(home: Path) -> None:
         save_probe,
         fill_lab,
         lambda home: save_lock(home / ".cache/ipexctl", Lock((), "3.11", "inputs")),
-        lambda home: make_holder_directory(home / ".cache/ipexctl/connections"),
         lambda home: ResultsDir(home / ".local/state/ipexctl/runs/one/profile", "node0").close(),
         lambda home: KnownHosts([home / ".ssh/known_hosts"]).record_key("node0", "ssh-ed25519", b"key"),
     ],
-    ids=["uv", "doctor", "lab", "lock", "holder", "results", "known_hosts"],
+    ids=["uv", "doctor", "lab", "lock", "results", "known_hosts"],
 )
 def test_whoever_comes_first_makes_what_is_missing_for_nobody_else(
     tmp_path: Path, make: Callable[[Path], object]
@@ -146,7 +146,7 @@ def test_under_sudo_nothing_is_kept_in_the_home_of_the_user(tmp_path: Path) -> N
         assert (switch_to_root_home(others, uid), others["HOME"]) == ("", str(tmp_path))
 
 
-def test_ranks_that_sudo_makes_root_are_told_once_in_the_plan() -> None:
+def test_ranks_that_sudo_makes_root_are_reported_once_in_the_plan() -> None:
     facts = {"node0": Facts(user="root"), "node1": Facts(user="root"), "node2": Facts(user="ada")}
     task, sudo = Run(script="train.py"), {"SUDO_UID": "1000"}
     (note,) = find_start_notes(task, sudo, facts)

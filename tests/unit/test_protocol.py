@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.act import agent
-from ipexctl.decide.runlog import RunLog
+from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, HostFailed, Message, RankEnded, RunEnded, Stamped
 from ipexctl.model.launch import Running
@@ -24,12 +24,12 @@ from ipexctl.protocol import codec, frames, journal, messages, rank_records, run
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.frames import WatchFrame
 from ipexctl.protocol.timings import Timings
-from ipexctl.remote.agent.spool import SPARE, Spool
+from ipexctl.remote.agent.spool import SPARE_SPACE, Spool
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
 from tests.unit.agent.runs import SPEC
-from tests.unit.show.streams import fold
+from tests.unit.show.streams import feed, fold
 
 RUNNING = Running("r1", "a", ("a", "b"), {}, "python train.py", "train.py")
 PLAIN: dict[Any, Any] = {int: 7, float: 0.5, str: "text", bool: True}
@@ -117,16 +117,6 @@ def test_a_frame_of_the_longest_kind_is_read_and_a_longer_one_is_damaged() -> No
         frames.unpack_frame(frames.pack_frame(WatchFrame(frames.OUT, 0, bytes(codec.LONGEST + 1))))
 
 
-def test_what_is_escaped_holds_no_opening_and_comes_back_in_any_pieces() -> None:
-    data = b"a\x01b\x10c\x100\x101\n\x11\x102\x10\x11\n\x10"
-    escaped = frames.escape_output(data)
-    assert b"\x01" not in escaped
-    for cut in range(len(escaped) + 1):
-        first, rest = frames.unescape_output(escaped[:cut])
-        second, left = frames.unescape_output(rest + escaped[cut:])
-        assert (first + second, left) == (data, b"")
-
-
 def test_frames_are_cut_out_of_any_pieces() -> None:
     sent = [
         WatchFrame(frames.JOURNAL, 0, b"{}\n"),
@@ -145,8 +135,9 @@ def test_frames_are_cut_out_of_any_pieces() -> None:
     assert (received, held) == (sent, b"")
 
 
-def test_a_damaged_journal_is_told_once_and_the_rest_of_it_is_read() -> None:
-    log = RunLog("n0nce", RUNNING)
+@pytest.mark.fault("L3")
+def test_a_damaged_journal_is_reported_once_and_the_rest_of_it_is_read() -> None:
+    log = JournalReader("n0nce", RUNNING)
     lines = [
         b'{"what": "rank"}\n',
         b"\xff rubbish\n",
@@ -163,7 +154,7 @@ def test_a_damaged_journal_is_told_once_and_the_rest_of_it_is_read() -> None:
 
 
 def test_a_rank_killed_for_lack_of_memory_says_so_as_a_type_and_in_words() -> None:
-    log = RunLog("n0nce", RUNNING)
+    log = JournalReader("n0nce", RUNNING)
     record = rank_records.RankEnded(1, "b", None, 9, oom=rank_records.Memory(1, 3, 4))
     (ended,) = log.read(frames.JOURNAL, journal.encode_record(record))
     assert isinstance(ended, RankEnded)
@@ -182,8 +173,8 @@ def test_a_part_of_the_agent_runs_as_a_text() -> None:
     assert messages.KINDS.read(done.stdout) == messages.ProcessesLeft([])
 
 
-def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[RunLog, list[Event]]:
-    log = RunLog("n0nce", RUNNING)
+def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[JournalReader, list[Event]]:
+    log = JournalReader("n0nce", RUNNING)
     events: list[Event] = []
     for at in range(0, len(data), piece):
         events += log.read(frames.JOURNAL, data[at : at + piece])
@@ -205,7 +196,7 @@ def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[RunLog, list[Event]
     ],
     ids=lambda line: repr(line[:30]),
 )
-def test_a_line_that_is_no_record_is_said_and_counted_and_the_rest_is_read(line: bytes) -> None:
+def test_a_line_that_is_no_record_is_reported_and_counted_and_the_rest_is_read(line: bytes) -> None:
     good = journal.encode_record(rank_records.RankEnded(1, "b", status=0, at=2.0))
     _, events = read_journal(good + line + b"\n" + line + b"\n" + good, piece=1 << 16)
     assert len([event for event in events if isinstance(event, RankEnded)]) == 2
@@ -214,6 +205,7 @@ def test_a_line_that_is_no_record_is_said_and_counted_and_the_rest_is_read(line:
     assert (failure.kind.exit, failure.what) == (Exit.RECORD, "2 records of the run's journal cannot be read")
 
 
+@pytest.mark.fault("L3")
 def test_a_journal_without_a_line_end_takes_no_more_memory_than_a_record() -> None:
     tracemalloc.start()
     try:
@@ -259,16 +251,15 @@ def test_no_record_of_a_host_ends_the_watching(records: list[journal.Record]) ->
     _, events = read_journal(b"".join(map(journal.encode_record, records)))
     stream = [Stamped(1.0 + number, event) for number, event in enumerate([*events, Ended("run", Exit.OK)])]
     for sink in (Plain(Pipe(io.BytesIO()), Pipe(io.BytesIO())), Live(Pipe(io.BytesIO()), Pipe(io.BytesIO()))):
-        for stamped in stream:
-            sink.handle_event(stamped)
+        feed(sink, stream)
         sink.close(fold(stream))
 
 
-def test_where_there_is_no_space_is_told_with_need_and_free(tmp_path: Path) -> None:
-    need, free = Spool(str(tmp_path / "out"), 0, b"").measure_free_space(500)
-    assert need == 500 + SPARE
+def test_where_there_is_no_space_is_reported_with_need_and_free(tmp_path: Path) -> None:
+    need, free = Spool(str(tmp_path / "out"), 0).measure_free_space(500)
+    assert need == 500 + SPARE_SPACE
     assert free > 0
-    log = RunLog("n0nce", RUNNING)
+    log = JournalReader("n0nce", RUNNING)
     record = journal.Unstored("/scratch/\x1brun", need, 4096)
     (message,) = log.read(frames.JOURNAL, journal.encode_record(record))
     assert isinstance(message, Message)

@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.known_errors import parse_known_errors
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.page.build import build_page
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import make_report
+from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome
-from tests.unit.show.streams import fold
+from ipexctl.show.run_screen import describe_rank_end
+from tests.unit.show import streams
+from tests.unit.show.streams import fold, fold_state
 
 HOSTS = ("a", "b")
 RANKS = ("a", "a", "b", "b")
@@ -28,7 +31,7 @@ RUN = e.RunStarted("r1", "a", RANKS, "mpirun")
 
 
 def folded(*events: Event, exit: Exit = Exit.OK, lost: LostOutput | None = None) -> CommandReport:
-    stream = [Stamped(100.0 + n, event) for n, event in enumerate([*events, e.Ended("run", exit)])]
+    stream = [Stamped(100.0 + n / 1000, event) for n, event in enumerate([*events, e.Ended("run", exit)])]
     return fold(stream, lost=lost)
 
 
@@ -103,15 +106,17 @@ def test_the_exit_code_does_not_depend_on_the_ranks_codes(one: int, other: int) 
 
 
 def test_the_first_cause_is_the_earliest_failure_whatever_order_it_is_seen_in() -> None:
-    ends = [end(0, 1, 50.3), end(1, 2, 50.1), end(3, None, 50.2, signal=11)]
+    begun = [Stamped(40.0, STARTED), Stamped(40.0, RUN)]
+    begun += [Stamped(41.0, e.RankStage(rank, host, "python", 40.99)) for rank, host in enumerate(RANKS)]
+    ends = [end(0, 1, 50.9), end(1, 2, 50.1), end(3, None, 50.5, signal=11), end(2), e.RunEnded("r1", "rank")]
     for seed in range(6):
         random.Random(seed).shuffle(ends)
-        report = folded(*done(*ends, reason="rank"))
+        report = fold([*begun, *(Stamped(51.0 + n, event) for n, event in enumerate(ends))])
         assert of_run(report).first is not None
         assert (first(report).rank, of_run(report).followers) == (1, (3, 0))
 
 
-def test_failures_at_the_same_time_are_told_by_rank() -> None:
+def test_failures_at_the_same_time_are_reported_by_rank() -> None:
     report = folded(*done(end(1, 2, 50.0), end(0, 1, 50.0), reason="rank"))
     assert of_run(report).first is not None
     assert (first(report).rank, of_run(report).followers) == (0, (1,))
@@ -201,16 +206,24 @@ def test_who_comes_later_has_the_times_of_the_run_and_its_title(ahead: float) ->
     assert of_run(report).started <= came
 
 
-def test_hosts_whose_clocks_agree_are_ordered_by_their_own_clocks_not_by_delays() -> None:
-    stream = [
-        Stamped(100.0, RUN),
-        Stamped(110.9, end(2, 1, 110.00)),  # told late
-        Stamped(110.2, end(0, 1, 110.02)),
-        Stamped(111.0, e.Ended("run", Exit.RANK)),
+def test_a_clock_that_is_little_behind_is_known_by_its_messages_too() -> None:
+    """Host b's clock is 1.5 s behind; rank 0 on a fails 0.2 s before rank 2 on b."""
+    behind = 1.5
+    stream = [Stamped(100.0, STARTED), Stamped(100.1, RUN)]
+    for rank, host in enumerate(RANKS):
+        own = 101.0 - (behind if host == "b" else 0.0)
+        stream.append(Stamped(101.01, e.RankStage(rank, host, "python", own)))
+    stream += [
+        Stamped(110.01, end(0, 1, 110.0)),
+        Stamped(110.21, end(2, 1, 110.2 - behind)),
+        Stamped(111.0, e.RunEnded("r1", "rank")),
+        Stamped(111.0, e.Ended("run", Exit.OK)),
     ]
-    report = fold(stream)
-    assert of_run(report).first is not None
-    assert first(report).rank == 2
+    state = fold_state(stream)
+    report = make_report(state)
+    assert (first(report).rank, of_run(report).followers) == (0, (2,))
+    ends = [row.marks[-1].at for row in build_page(state, report).rows if row.marks]
+    assert ends[1] - ends[0] == pytest.approx(0.2)
 
 
 def test_steps_are_counted_as_ansible_does() -> None:
@@ -241,21 +254,19 @@ def test_the_report_is_json_with_every_host_and_rank() -> None:
     assert (public["exit"], public["ok"], public["run"]["first"]) == (5, False, 2)
 
 
-def test_a_folding_can_be_asked_while_it_grows() -> None:
-    folding = Folding()
-    folding.handle_event(Stamped(1.0, STARTED))
-    assert folding.report().exit is Exit.LOST
-    folding.handle_event(Stamped(2.0, e.Ended("run", Exit.OK)))
-    assert folding.report().exit is Exit.OK
+def test_a_report_can_be_made_at_any_moment() -> None:
+    folds = RunFold()
+    folds.handle_event(Stamped(1.0, STARTED))
+    assert make_report(folds.state).exit is Exit.LOST
+    folds.handle_event(Stamped(2.0, e.Ended("run", Exit.OK)))
+    assert make_report(folds.state).exit is Exit.OK
 
 
 def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_command() -> None:
-    folding = Folding(lambda: parse_known_errors(read_data("errors.toml")))
     lost = end(2, 1, 50.0, error="ModuleNotFoundError: No module named 'tabulate'")
     here = e.Started("run", "train.py", HOSTS, place=("-f", "lab/hosts", "--limit", "a,b"))
-    for n, event in enumerate([here, *done(lost, reason="rank")[1:], e.Started("sync", "", HOSTS)]):
-        folding.handle_event(Stamped(100.0 + n, event))
-    diagnosis = of_run(folding.report()).diagnosis
+    events = [here, *done(lost, reason="rank")[1:], e.Started("sync", "", HOSTS)]
+    diagnosis = of_run(fold_with_catalogue(events)).diagnosis
     assert diagnosis
     assert diagnosis.fix == "ipexctl install --with tabulate -f lab/hosts --limit a,b"
 
@@ -312,3 +323,27 @@ def test_a_run_that_failed_and_may_is_no_failure_but_what_it_left_is() -> None:
         event if not isinstance(event, e.RunStarted) else e.RunStarted("r2", "a", ("a",), "mpirun") for event in run
     ]
     assert excused(*run, e.FailuresIgnored("train"), *again).exit is Exit.RANK
+
+
+def fold_with_catalogue(events: Sequence[Event]) -> CommandReport:
+    return make_report(fold_state(streams.stamp([*events, e.Ended("run", Exit.OK)], 100.0, 1.0)), read_known_errors)
+
+
+PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:5] Connection closed by peer [10.0.0.2]:1"
+
+
+def test_a_rank_that_called_mpi_abort_is_the_cause_of_what_its_peers_saw() -> None:
+    ends = end(0, 1, 49.9, error=PEER), end(2, None, 50.0, abort=7)
+    report = fold_with_catalogue(done(*ends, reason="rank"))
+    assert (first(report).rank, first(report).abort, report.exit) == (2, 7, Exit.RANK)
+    assert describe_rank_end(first(report)) == "called MPI_Abort(7)"
+    assert of_run(report).followers == (0,)
+
+
+def test_a_rank_that_ended_well_while_others_waited_for_it_is_named() -> None:
+    peer = end(0, 1, 52.0, error=PEER)
+    waiting = [end(rank, None, 53.0, signal=15, cause="stopped") for rank in (1, 2)]
+    diagnosis = of_run(fold_with_catalogue(done(peer, *waiting, end(3, 0, 47.0), reason="rank"))).diagnosis
+    assert diagnosis
+    assert diagnosis.title.startswith("rank 3 on b had ended well while others still waited for it")
+    assert diagnosis.command == "ipexctl logs r1"

@@ -13,6 +13,7 @@ from ipexctl.act.inputs import read_script
 from ipexctl.data import read_data
 from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing_modules, find_doubtful_imports
 from ipexctl.model.toml import parse_toml
+from tests.tables import read_table
 
 TABLE = ImportTable(**parse_toml(read_data("imports.toml")))
 PACKAGES = ("torch", "numpy", "intel-extension-for-pytorch", "pyyaml", "accelerate")
@@ -42,30 +43,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "try:\n    import x\nexcept ImportError:\n    x = None\n",
-        "try:\n    import x\nexcept Exception:\n    x = None\n",
-        "from contextlib import suppress\nwith suppress(ImportError):\n    import x\n",
-        "import contextlib\nwith contextlib.suppress(ImportError):\n    import x\n",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import x\n",
-        "import os\nif os.environ.get('X'):\n    import x\nelse:\n    import y\n",
-        "def f():\n    import x\n",
-        "class C:\n    def f(self):\n        import x\n",
-        "for name in ():\n    import x\n",
-        "import sys\nsys.path.insert(0, '/opt/lib')\nimport x\n",
-        "import sys\nsys.modules['x'] = sys\nimport x\n",
-        "import site\nsite.addsitedir('/opt')\nimport x\n",
-        "import os\nos.system('pip install x')\nimport x\n",
-        "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'pip', 'install', 'x'])\nimport x\n",
-        "import sys\nif len(sys.argv) < 2:\n    sys.exit('usage')\nimport x\n",
-        "raise SystemExit\nimport x\n",
-        "from . import x\nfrom .x import y\n",
-        "import helper, pkg.deep\nfrom space import thing\n",
-        "def broken(",
-        "\x00",
-    ],
+    read_table("script_imports/what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported"),
 )
-def test_what_may_not_be_needed_or_may_be_found_elsewhere_is_not_said(text: str) -> None:
+def test_what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported(text: str) -> None:
     assert doubtful(text, "helper", "pkg", "space") == {}
 
 
@@ -89,17 +69,17 @@ def test_the_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:
 
 
 def test_the_warning_holds_the_command_that_helps() -> None:
-    def told(*names: str, ipex: bool = False) -> str:
+    def reported(*names: str, ipex: bool = False) -> str:
         lines = {name: at for at, name in enumerate(names, 1)}
         return "".join(map(str, describe_missing_modules(lines, "train.py", TABLE, "ipexctl install", ipex)))
 
-    assert told("sklearn") == (
+    assert reported("sklearn") == (
         "train.py imports sklearn (line 1), not in the environment: ipexctl install --with scikit-learn"
     )
-    assert told("transformers", ipex=True).endswith("ipexctl install --with transformers==4.52.4")
-    assert told("oneccl_bindings_for_pytorch").endswith("ipexctl install --backend ccl")
-    assert told("odd_one").endswith("ipexctl install --with PACKAGE (PACKAGE: what brings odd_one)")
-    assert told() == ""
+    assert reported("transformers", ipex=True).endswith("ipexctl install --with transformers==4.52.4")
+    assert reported("oneccl_bindings_for_pytorch").endswith("ipexctl install --backend ccl")
+    assert reported("odd_one").endswith("ipexctl install --with PACKAGE (PACKAGE: what brings odd_one)")
+    assert reported() == ""
 
 
 def test_the_table_names_modules_and_distributions() -> None:

@@ -16,6 +16,7 @@ import pytest
 from ipexctl.act.ssh.settings import Settings, SSHSettings
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
+from tests.tables import read_table
 
 with_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
 
@@ -59,18 +60,18 @@ def ours(config: Path, host: str, system: Path = Path("/none")) -> Settings:
 def theirs(config: Path, host: str) -> dict[str, str]:
     """What ssh itself would do."""
     asked = ["ssh", "-G", "-F", str(config), host]
-    said = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    return dict(line.split(" ", 1) for line in said.stdout.splitlines() if " " in line)
+    output = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert output.returncode == 0, output.stderr
+    return dict(line.split(" ", 1) for line in output.stdout.splitlines() if " " in line)
 
 
 def compared(config: Path, host: str, system: Path = Path("/none"), *, as_one: Path | None = None) -> Settings:
     """Our settings, equal to those of ssh, which gets both files as the one ``as_one`` (-F leaves the system's out)."""
-    found, real = ours(config, host, system), theirs(as_one or config, host)
-    assert (found.address, found.user, found.port) == (real["hostname"], real["user"], int(real["port"]))
-    assert found.timeout == (None if real["connecttimeout"] == "none" else float(real["connecttimeout"]))
-    assert ",".join(jumps(found)) == real.get("proxyjump", "")
-    return found
+    result, real = ours(config, host, system), theirs(as_one or config, host)
+    assert (result.address, result.user, result.port) == (real["hostname"], real["user"], int(real["port"]))
+    assert result.timeout == (None if real["connecttimeout"] == "none" else float(real["connecttimeout"]))
+    assert ",".join(jumps(result)) == real.get("proxyjump", "")
+    return result
 
 
 def jumps(settings: Settings) -> tuple[str, ...]:
@@ -84,8 +85,8 @@ def test_many_threads_may_ask_at_once(tmp_path: Path, hasty_threads: None) -> No
     config.chmod(0o600)
     configuration = SSHSettings(config)
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda n: configuration.find_settings(Host(f"n{n}", f"n{n}")), range(320)))
-    assert [(one.address, one.user, one.port) for one in found] == [(f"n{n}", "someone", 2200) for n in range(320)]
+        result = list(pool.map(lambda n: configuration.find_settings(Host(f"n{n}", f"n{n}")), range(320)))
+    assert [(one.address, one.user, one.port) for one in result] == [(f"n{n}", "someone", 2200) for n in range(320)]
 
 
 # -- Match -------------------------------------------------------------------------------------------------------------
@@ -104,8 +105,8 @@ def test_the_system_file_of_red_hat_is_read(tmp_path: Path) -> None:
     text = "Host node?\n  HostName 10.0.0.1\n  Port 2200\nHost other\n  ConnectTimeout 3\n"
     config = written(tmp_path, {"config": text})
     both = written(tmp_path, {"both": "Include config\nInclude ssh_config\n"})
-    found = compared(config, "node1", system, as_one=both)
-    assert (found.address, found.user, found.port, found.timeout) == ("10.0.0.1", "someone", 2200, 9)
+    result = compared(config, "node1", system, as_one=both)
+    assert (result.address, result.user, result.port, result.timeout) == ("10.0.0.1", "someone", 2200, 9)
     assert compared(config, "other", system, as_one=both).timeout == 3, "what was set before counts"
 
 
@@ -122,19 +123,7 @@ def test_final_asks_for_a_second_pass_against_the_name_that_was_found(tmp_path: 
 @with_ssh
 @pytest.mark.parametrize(
     ("match", "holds"),
-    [
-        ("all", True),
-        ("!all", False),
-        ("final all", True),
-        ("!final all", True),  # in the first pass
-        ("final host nobody", False),
-        ("Host=10.0.0.1 !user nobody", True),
-        ("originalhost n1,!n2", True),
-        ("host 10.0.0.*", True),
-        ('exec "test %n = n1"  # a word', True),
-        ("!exec true", False),
-        ("exec false", False),
-    ],
+    read_table("ssh_settings/a_match_line_holds_where_it_does_for_ssh"),
 )
 def test_a_match_line_holds_where_it_does_for_ssh(tmp_path: Path, match: str, holds: bool) -> None:
     config = written(tmp_path, {"config": f"Host n1\n  HostName 10.0.0.1\nMatch {match}\n  Port 77\n"})
@@ -150,8 +139,8 @@ def test_a_match_line_holds_where_it_does_for_ssh(tmp_path: Path, match: str, ho
 )  # fmt: skip
 def test_a_match_line_with_a_criterion_that_cannot_be_judged_never_holds(tmp_path: Path, match: str) -> None:
     config = written(tmp_path, {"config": f"Match {match}\n  Port 77\nMatch all\n  User someone\n"})
-    found = ours(config, "n1")
-    assert (found.user, found.port) == ("someone", 22)
+    result = ours(config, "n1")
+    assert (result.user, result.port) == ("someone", 22)
 
 
 def test_a_command_of_match_does_not_read_our_input(tmp_path: Path) -> None:
@@ -162,8 +151,8 @@ from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.model.hosts import Host
 print(SSHSettings(pathlib.Path({str(config)!r})).find_settings(Host("n1", "n1")).port, sys.stdin.read())
 """
-    said = subprocess.run([sys.executable, "-c", asking], input="the answer", capture_output=True, text=True)
-    assert said.stdout == "77 the answer\n", said.stderr
+    output = subprocess.run([sys.executable, "-c", asking], input="the answer", capture_output=True, text=True)
+    assert output.stdout == "77 the answer\n", output.stderr
 
 
 @with_ssh
@@ -176,8 +165,8 @@ def test_a_comment_may_stand_behind_a_value(tmp_path: Path) -> None:
         "ConnectTimeout 3",
     ]
     config = written(tmp_path, {"config": "\n".join(lines)})
-    found, real = compared(config, "n1"), theirs(config, "n1")
-    assert (found.port, found.user, found.alias, found.command) == (2222, "a#b", "a # b", "nc n1 # 2222")
+    result, real = compared(config, "n1"), theirs(config, "n1")
+    assert (result.port, result.user, result.alias, result.command) == (2222, "a#b", "a # b", "nc n1 # 2222")
     assert (real["hostkeyalias"], real["proxycommand"]) == ("a # b", "nc %h # %p")
     assert jumps(compared(written(tmp_path, {"jump": "ProxyJump b # the bastion\n"}), "n1")) == ("b",)
 
@@ -224,8 +213,8 @@ def test_a_scope_holds_on_although_an_included_file_changed_what_it_asked_for(tm
             "inner": "HostName 10.0.0.1\nUser bob\n",
         },
     )
-    found = compared(config, "n1")
-    assert (found.address, found.user, found.port) == ("10.0.0.1", "bob", 9)
+    result = compared(config, "n1")
+    assert (result.address, result.user, result.port) == ("10.0.0.1", "bob", 9)
 
 
 def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:

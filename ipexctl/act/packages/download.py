@@ -1,4 +1,4 @@
-"""Wheels over HTTP: probed, measured, downloaded into the controller's cache and checked against their hashes."""
+"""Wheels over HTTP: probed, downloaded into the controller's cache and checked against their hashes."""
 
 import fcntl
 import os
@@ -18,11 +18,11 @@ from urllib.parse import unquote, urlsplit
 import urllib3
 
 from ipexctl.act.packages.sources import Limits, Sources, redact_url
-from ipexctl.act.private_files import make_private_directories
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.text import pluralize, strip_credentials
 from ipexctl.model.wheels import Wheel
+from ipexctl.store.private_files import make_private_directories
 
 Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, file name)
 
@@ -58,7 +58,7 @@ class _Http:
 
 
 def probe_index(url: str, sources: Sources) -> bool:
-    """Whether an index answers within ``limits.probe`` seconds; for a local directory, whether it exists."""
+    """Returns whether an index answers within ``limits.probe`` seconds; for a local directory, whether it exists."""
     if "://" not in url or url.startswith("file:"):
         return Path(urlsplit(url).path).exists()
     try:
@@ -71,7 +71,7 @@ def probe_index(url: str, sources: Sources) -> bool:
 
 
 def measure_sizes(wheels: Sequence[Wheel], sources: Sources) -> tuple[Wheel, ...]:
-    """The wheels with their sizes (0 where the server does not tell): for the plan and for disk space."""
+    """Returns the wheels with their sizes (0 where the server does not tell): for the plan and for disk space."""
     http = _Http(sources)
 
     def measure(wheel: Wheel) -> Wheel:
@@ -90,38 +90,24 @@ def measure_sizes(wheels: Sequence[Wheel], sources: Sources) -> tuple[Wheel, ...
         return tuple(pool.map(measure, wheels))
 
 
-def measure_download_rate(url: str, sources: Sources, seconds: float, most: int) -> float:
-    """Bytes a second at which the controller downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
-    begun, received = time.monotonic(), 0
-    try:
-        http = _Http(replace(sources, limits=replace(sources.limits, stall=seconds + 2, tries=1)))
-        with closing(http.get(url)) as response:
-            for piece in response.stream(64 << 10) if response.status == 200 else ():
-                received += len(piece)
-                if received >= most or time.monotonic() - begun > seconds:
-                    break
-    except (urllib3.exceptions.HTTPError, OSError, ValueError):
-        return 0.0
-    return received / max(time.monotonic() - begun, 1e-6)
-
-
 def get_local_wheel_path(wheel: Wheel) -> Path:
-    """The file of a wheel with a ``file:`` URL."""
+    """Returns the file of a wheel with a ``file:`` URL."""
     return Path(unquote(urlsplit(wheel.url).path))
 
 
 def locate_wheel(cache: Path, wheel: Wheel) -> Path:
-    """Where the controller keeps the file; a local one stays where it is."""
-    return get_local_wheel_path(wheel) if wheel.local else cache / "wheels" / wheel.sha256 / wheel.filename
+    """Returns where the controller keeps the file; a local one stays where it is."""
+    if wheel.local:
+        return get_local_wheel_path(wheel)
+    return cache / "wheels" / wheel.sha256 / wheel.filename
 
 
 def download_wheels(
     wheels: Sequence[Wheel], cache: Path, sources: Sources, stop: threading.Event, tell: Tell
 ) -> dict[str, Path]:
-    """Downloads every wheel into the cache and checks its hash; path by package name.
-
-    Resumes an earlier download, tries ``limits.tries`` times, and keeps no file with a wrong hash. Raises `UsageError`
-    (exit 4) with every wheel that failed."""
+    """Downloads every wheel into the cache and checks its hash; path by package name. Resumes an earlier download,
+    tries ``limits.tries`` times, and keeps no file with a wrong hash. Raises `UsageError` (exit 4) with every wheel
+    that failed."""
     http = _Http(sources)
     done: dict[str, int] = {}
     total = sum(wheel.size for wheel in wheels) if all(wheel.size for wheel in wheels) else 0
@@ -232,10 +218,9 @@ class _Download:
 
 @contextmanager
 def _hold_part_lock(part: Path, report: Callable[[int], None], limits: Limits, stop: threading.Event) -> Iterator[None]:
-    """Holds the lock of the unfinished file; while another ipexctl has it, waits and reports how many bytes it has.
-
-    The kernel releases the lock of a killed process. Raises `OSError` when ``stop`` is set, and when the file has not
-    grown for ``limits.stall`` seconds (its holder is frozen: it would have given up by itself)."""
+    """Holds the lock of the unfinished file; while another ipexctl has it, waits and reports how many bytes it has. The
+    kernel releases the lock of a killed process. Raises `OSError` when ``stop`` is set, and when the file has not grown
+    for ``limits.stall`` seconds (its holder is frozen: it would have given up by itself)."""
     have, size, moved = 0, -1, time.monotonic()
     while (handle := _try_lock_part(part)) is None:
         with suppress(FileNotFoundError):  # it was finished just now
@@ -256,7 +241,7 @@ def _hold_part_lock(part: Path, report: Callable[[int], None], limits: Limits, s
 
 
 def _try_lock_part(part: Path) -> int | None:
-    """A descriptor that holds the lock on the file, created if missing; None while another process holds it."""
+    """Returns a descriptor that holds the lock on the file, created if missing; None while another process holds it."""
     handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -286,7 +271,7 @@ def _describe_http_error(error: Exception) -> str:
 
 
 def read_unpacked_size(path: Path) -> int:
-    """Bytes a wheel takes once unpacked; 0 for a file that is no archive."""
+    """Returns bytes a wheel takes once unpacked; 0 for a file that is no archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             return sum(info.file_size for info in archive.infolist())

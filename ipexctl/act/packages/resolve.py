@@ -22,13 +22,13 @@ from packaging.version import Version
 
 from ipexctl.act.packages.download import download_wheels, get_local_wheel_path
 from ipexctl.act.packages.sources import Limits, Sources
-from ipexctl.act.private_files import write_private_file
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.text import strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
+from ipexctl.store.private_files import write_private_file
 
 
 class Tool(Record):
@@ -41,7 +41,7 @@ class Tool(Record):
 
 
 def find_uv() -> Tool:
-    """The uv installed with ipexctl, for the controller. Raises `UsageError` where it is missing."""
+    """Returns the uv installed with ipexctl, for the controller. Raises `UsageError` where it is missing."""
     try:
         import uv
 
@@ -56,8 +56,7 @@ def find_uv() -> Tool:
 def find_uv_for_hosts(
     tool: Tool, cache: Path, sources: Sources, machine: tuple[str, str] = (platform.system(), platform.machine())
 ) -> Tool:
-    """The same uv for x86-64 Linux: the controller's own if it is such a ``machine``, else from its wheel.
-
+    """Returns the same uv for x86-64 Linux: the controller's own if it is such a ``machine``, else from its wheel.
     Raises `UsageError` (exit 4)."""
     if machine == ("Linux", "x86_64"):
         return tool
@@ -83,10 +82,8 @@ def choose_manylinux_platform(glibc: str) -> str:
 def resolve_wheels(
     tool: Tool, requirements: Sequence[str], python: str, glibc: str, sources: Sources, *, deps: bool = True
 ) -> tuple[Wheel, ...]:
-    """The exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts; without ``deps`` only of these
-    packages themselves.
-
-    Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel."""
+    """Returns the exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts; without ``deps`` only of
+    these packages themselves. Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel."""
     options = ["--format", "pylock.toml", "--generate-hashes", *([] if deps else ["--no-deps"])]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "pylock.toml")  # uv keeps to the versions of the lock that it is to replace
@@ -117,7 +114,7 @@ def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
 
 
 def find_newest_version(tool: Tool, requirement: str, python: str, glibc: str, sources: Sources) -> str:
-    """The newest version of a package that the sources have as a wheel for these hosts; empty for none."""
+    """Returns the newest version of a package that the sources have as a wheel for these hosts; empty for none."""
     return _run_pip_compile(tool, [requirement], ["--no-deps"], python, glibc, sources)[1].strip().partition("==")[2]
 
 
@@ -135,7 +132,8 @@ def _run_pip_compile(
     )
     argv = [tool.path, "-v", "pip", "compile", "-", "--no-header", "--no-annotate", *options]
     argv += ["--no-build", "--no-sources", "--python-version", python]
-    argv += ["--no-index"] if sources.no_index else []
+    if sources.no_index:
+        argv.append("--no-index")
     argv += ["--python-platform", choose_manylinux_platform(glibc), "--python", sys.executable, "--no-python-downloads"]
     return _run_uv(argv, "\n".join(requirements) + "\n", env, limits)
 
@@ -181,12 +179,12 @@ def _read_cpu_seconds(pid: int) -> int:
 
 
 def read_uv_errors(text: str) -> list[str]:
-    """The lines of uv's errors, without secrets and the branches of its tree."""
+    """Returns the lines of uv's errors, without secrets and the branches of its tree."""
     return [line for raw in strip_credentials(text).splitlines() if (line := raw.strip(" ×├─▶╰│\t"))]
 
 
 def strip_error_prefix(line: str) -> str:
-    """A line of uv's errors without the word that it begins with."""
+    """Returns a line of uv's errors without the word that it begins with."""
     return line.removeprefix("error: ").removeprefix("cause: ")
 
 
@@ -227,8 +225,8 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
 
 
 def parse_pylock(text: str) -> tuple[Wheel, ...]:
-    """The wheels of a pylock.toml. Raises `UsageError` (exit 4) for text that is none, and with each package without a
-    wheel that can be checked."""
+    """Returns the wheels of a pylock.toml. Raises `UsageError` (exit 4) for text that is none, and with each package
+    without a wheel that can be checked."""
     try:
         packages = Pylock.from_dict(parse_toml(text)).packages
     except (ValueError, PylockValidationError) as error:
@@ -245,7 +243,7 @@ def parse_pylock(text: str) -> tuple[Wheel, ...]:
 
 
 def _build_wheel(package: Package) -> Wheel:
-    """The first wheel of a package. Raises `ValueError` if it has none with a hash."""
+    """Returns the first wheel of a package. Raises `ValueError` if it has none with a hash."""
     file = package.wheels[0] if package.wheels else package.archive
     if file is None or "sha256" not in file.hashes:
         raise ValueError(f"{package.name} {package.version or ''}: no wheel with a sha256")
@@ -255,7 +253,7 @@ def _build_wheel(package: Package) -> Wheel:
 
 
 def load_lock(cache: Path, inputs: str) -> Lock | None:
-    """The lock that was saved for these inputs; None without one, or if a local wheel of it is gone."""
+    """Returns the lock that was saved for these inputs; None without one, or if a local wheel of it is gone."""
     try:
         lock = parse_json(Lock, _get_lock_path(cache, inputs).read_bytes())
     except (OSError, ValueError):

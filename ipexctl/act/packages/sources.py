@@ -8,32 +8,28 @@ import netrc
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ipexctl.act.inputs import expand_home
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 
 
 class Limits(Record):
-    """``stall`` seconds without progress end an attempt, ``tries`` attempts are made, a probe takes ``probe`` seconds.
-    From ``measured`` bytes on, the rates of the controller and the hosts are measured before a download."""
+    """``stall`` seconds without progress end an attempt, ``tries`` are made, a probe takes ``probe`` seconds."""
 
     stall: float = 60.0
     tries: int = 3
     probe: float = 5.0
-    measured: int = 64 << 20
 
 
 class Sources(Record):
     """Where wheels may come from, and how patiently. ``index`` None is the default package index; ``no_index`` forbids
-    any index. ``environ`` has proxies and further settings of the user.
-
-    Only the first index that has a package is used for it: ``extra`` in order, those of the version table first, then
-    ``index``. ``from_pip``: some of ``extra`` are pip's, to which all indexes are alike. Of ``preferred`` packages
-    these versions are taken as long as the requirements permit."""
+    any index. ``environ`` has proxies and further settings of the user. Only the first index that has a package is used
+    for it: ``extra`` in order, those of the version table first, then ``index``. ``from_pip``: some of ``extra`` are
+    pip's, to which all indexes are alike. Of ``preferred`` packages these versions are taken as long as the
+    requirements permit."""
 
     index: str | None = None
     extra: tuple[str, ...] = ()
@@ -102,18 +98,18 @@ class Sources(Record):
         return "" if is_unencrypted(url) else self.find_login(url)
 
     def add_login(self, url: str) -> str:
-        """The URL with its user name and password, for a host that downloads it itself."""
+        """Returns the URL with its user name and password, for a host that downloads it itself."""
         login = self.find_host_login(url)
         return url.replace("://", f"://{login}@", 1) if login and not urlsplit(url).username else url
 
     def list_names(self) -> tuple[str, ...]:
-        """The sources for messages: without user names and passwords."""
+        """Returns the sources for messages: without user names and passwords."""
         indexes = [] if self.no_index else [*self.extra, self.index or "the default package index"]
         return tuple(redact_url(url) for url in (*self.find_links, *indexes))
 
 
 def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> Sources:
-    """The sources in pip's configuration: files first, PIP_* variables override them (pip's own order)."""
+    """Returns the sources in pip's configuration: files first, PIP_* variables override them (pip's own order)."""
     settings: dict[str, str] = {}
     for path in find_pip_files(environ) if files is None else files:
         parser = configparser.RawConfigParser(strict=False)
@@ -153,7 +149,7 @@ def find_pip_files(environ: Mapping[str, str]) -> list[Path]:
 
 
 def is_unencrypted(url: str) -> bool:
-    """Whether others on the network see what is sent to this URL: it is ``http:``, and not on this machine."""
+    """Returns whether others on the network see what is sent to this URL: it is ``http:``, and not on this machine."""
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname == "localhost":
         return False
@@ -164,7 +160,7 @@ def is_unencrypted(url: str) -> bool:
 
 
 def redact_url(url: str) -> str:
-    """The URL without user name and password."""
+    """Returns the URL without user name and password."""
     if "://" not in url:
         return url
     parts = urlsplit(url)

@@ -1,12 +1,10 @@
-"""One link per host: over SSH (Fabric and Paramiko, or a connection that OpenSSH holds), or to this machine."""
+"""One link per host: over SSH (Paramiko), or to this machine."""
 
-import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,50 +15,40 @@ from ipexctl.model.links import Link
 
 if TYPE_CHECKING:
     from ipexctl.act.ssh.connect import Dialler
-    from ipexctl.act.ssh.holder import Holders
     from ipexctl.act.ssh.link import SSHLink
-    from ipexctl.act.ssh.mux_link import MuxLink
     from ipexctl.act.ssh.settings import SSHSettings
     from ipexctl.act.ssh.tcp import EarlyConnection
 
 _Key = tuple[str, str, str | None, int | None, str | None]
 
-_CLOSING = 5.0  # seconds closing may take: commands are stopped, which asks their hosts
+_CLOSE_TIMEOUT = 5.0  # seconds closing may take: commands are stopped, which asks their hosts
 
-__all__ = ["Links", "LocalLink", "find_holder_directory"]
+__all__ = ["Links", "LocalLink"]
 
 
 @dataclass(kw_only=True)
 class Links:
-    """Opens hosts on first use and keeps one connection each; see `Opener`.
-
-    ``connect_timeout`` (seconds) covers connection, banner and login together. ``known_hosts`` replaces the user's
-    files; ``accept_new`` records keys of hosts never seen before; ``config`` is an ssh_config file, None reads none.
-    ``ask`` is called with a question and returns a passphrase or None; without it nothing is ever asked.
-
-    ``persist`` (seconds): connections outlive the command by so much after their last use, in ``holders``, a directory
-    of control sockets; 0 ends those of the hosts that are opened, None knows nothing of them."""
+    """Opens hosts on first use and keeps one connection each; see `Opener`. ``connect_timeout`` (seconds) covers
+    connection, banner and login together. ``known_hosts`` replaces the user's files; ``accept_new`` records keys of
+    hosts never seen before; ``config`` is an ssh_config file, None reads none. ``ask`` is called with a question and
+    returns a passphrase or None; without it nothing is ever asked."""
 
     connect_timeout: float = 10.0
     accept_new: bool = False
     known_hosts: Path | None = None
     config: Path | None = Path("~/.ssh/config")
     ask: Callable[[str], str | None] | None = None
-    persist: float | None = None
-    holders: Path | None = None
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._links: dict[_Key, LocalLink | SSHLink | MuxLink] = {}
+        self._links: dict[_Key, LocalLink | SSHLink] = {}
         self._ahead: set[_Key] = set()  # of links that nobody has opened yet
         self._settings: SSHSettings | None = None
         self._dialler: Dialler | None = None
-        self._holders: Holders | None = None
-        self._reasons: set[str] = set()  # why there are no persistent connections, each reported once
         self._dialling = threading.Lock()
 
     def open(self, host: Host) -> Link:
-        """The host's link; a new one if the last was lost or could not be made."""
+        """Returns the host's link; a new one if the last was lost or could not be made."""
         key = _make_key(host)
         with self._lock:
             link = self._links.get(key)
@@ -72,9 +60,8 @@ class Links:
         return link
 
     def open_ahead(self, hosts: Iterable[Host]) -> None:
-        """Connects each in a thread of its own. Nothing is begun where a passphrase may be asked for, nor where
-        connections outlive the command: most are there already."""
-        if self.ask is not None or self.persist is not None:
+        """Connects each in a thread of its own. Nothing is begun where a passphrase may be asked for."""
+        if self.ask is not None:
             return
         with self._lock:
             new = {_make_key(host): host for host in hosts if not host.is_local}
@@ -82,14 +69,13 @@ class Links:
         begun = {key: self._begin_connection(host) for key, host in new.items()}  # before Paramiko is imported
         for key, host in new.items():
             with self._lock:
-                link = self._links[key] = self._make_direct_link(host, begun=begun[key])
+                link = self._links[key] = self._make_ssh_link(host, begun[key])
                 self._ahead.add(key)
             threading.Thread(target=_connect_quietly, args=(link,), name=f"connect {host.name}", daemon=True).start()
 
     def close(self, *, at_exit: bool = False) -> None:
-        """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one.
-
-        ``at_exit``: connections that nothing runs on are left to the end of this process, which costs no time."""
+        """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one. ``at_exit``:
+        connections that nothing runs on are left to the end of this process, which costs no time."""
         with self._lock:
             links, self._links = [link for link in self._links.values() if not link.is_closed], {}
         if at_exit:
@@ -98,28 +84,12 @@ class Links:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(_CLOSING)
+            thread.join(_CLOSE_TIMEOUT)
         if self._dialler is not None:  # kept: it knows keys that were asked for, and what a later link needs
             self._dialler.close()
 
-    def _make_link(self, host: Host) -> "LocalLink | SSHLink | MuxLink":
-        if host.is_local:
-            return LocalLink(host)
-        if self.persist is None or self.holders is None:
-            return self._make_direct_link(host)
-        from ipexctl.act.ssh.holder import Holders
-
-        if self._holders is None:
-            self._holders = Holders(self._read_settings(), self.connect_timeout, self.persist, self.holders)
-        if not self.persist:
-            with suppress(ConnectError):  # the login says so
-                self._holders.end(host)
-            return self._make_direct_link(host)
-        from ipexctl.act.ssh.mux_link import MuxLink, raise_file_limit
-
-        raise_file_limit()
-
-        return MuxLink(host, self._holders, partial(self._make_direct_link, host), self._report_reason)
+    def _make_link(self, host: Host) -> "LocalLink | SSHLink":
+        return LocalLink(host) if host.is_local else self._make_ssh_link(host)
 
     def _begin_connection(self, host: Host) -> "EarlyConnection | None":
         """None for a host that is reached in another way than by TCP, or perhaps not at all: its login says why."""
@@ -138,10 +108,8 @@ class Links:
             return None
         return EarlyConnection(settings, choose_connect_timeout(settings, self.connect_timeout))
 
-    def _make_direct_link(self, host: Host, spent: float = 0.0, *, begun: "EarlyConnection | None" = None) -> "SSHLink":
-        from ipexctl.act.ssh.settings import IMPORTING
-
-        with self._dialling, IMPORTING:
+    def _make_ssh_link(self, host: Host, begun: "EarlyConnection | None" = None) -> "SSHLink":
+        with self._dialling:
             if not {"paramiko", "invoke"} & sys.modules.keys():  # Invoke imports asyncio and mocks
                 sys.modules["invoke"] = None  # type: ignore[assignment]  # "not installed"
                 __import__("paramiko")
@@ -152,7 +120,7 @@ class Links:
             if self._dialler is None:
                 settings = self._read_settings()
                 self._dialler = Dialler(self.connect_timeout, self.accept_new, settings, self.ask)
-        return SSHLink(host, self._dialler, spent, begun)
+        return SSHLink(host, self._dialler, begun)
 
     def _read_settings(self) -> "SSHSettings":
         from ipexctl.act.ssh.settings import SSHSettings
@@ -161,27 +129,11 @@ class Links:
             self._settings = SSHSettings(self.config, known_hosts=self.known_hosts)
         return self._settings
 
-    def _report_reason(self, reason: str) -> str:
-        """A note on a host without a persistent connection; "" for a reason that was reported."""
-        if reason in self._reasons:
-            return ""
-        self._reasons.add(reason)
-        return f"no persistent connection: {reason}"
-
 
 def _make_key(host: Host) -> _Key:
     return host.name, host.address, host.user, host.port, host.key
 
 
-def _connect_quietly(link: "LocalLink | SSHLink | MuxLink") -> None:
+def _connect_quietly(link: "SSHLink") -> None:
     with suppress(Exception):  # the link keeps it for who opens it
         link.connect_once()
-
-
-def find_holder_directory(environ: Mapping[str, str], cache: Path) -> Path:
-    """Where control sockets lie: below ``$XDG_RUNTIME_DIR`` if that is ours, else below the cache directory."""
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    with suppress(OSError):
-        if runtime.startswith("/") and os.stat(runtime).st_uid == os.getuid():  # noqa: PTH116
-            return Path(runtime, "ipexctl")
-    return cache / "connections"

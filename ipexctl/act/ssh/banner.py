@@ -8,7 +8,7 @@ from ipexctl.model.text import printable
 
 # What sshd sends in place of a banner, and the limit that it has reached (sshd.c, srclimit.c; it has no codes).
 _SHED = {b"Exceeded MaxStartups": "connection limit", b"Not allowed at this time": "penalty for this address"}
-_BANNER = 16 << 10  # bytes looked through for the banner
+_BANNER_LIMIT = 16 << 10  # bytes looked through for the banner
 
 
 class ShedError(EOFError):
@@ -27,7 +27,7 @@ def await_banner(sock: socket.socket, deadline: float) -> None:
         left = deadline - time.monotonic()
         try:
             sock.settimeout(max(0.01, left))
-            data = sock.recv(_BANNER, socket.MSG_PEEK) if left > 0 else b""
+            data = sock.recv(_BANNER_LIMIT, socket.MSG_PEEK) if left > 0 else b""
         except TimeoutError:
             data, left = b"", 0.0
         except OSError as error:
@@ -38,7 +38,7 @@ def await_banner(sock: socket.socket, deadline: float) -> None:
         limit = next((limit for words, limit in _SHED.items() if data.startswith(words)), "")
         if limit and b"\n" in data:
             raise ShedError(limit, printable(lines[0].decode("ascii", "replace").strip(), 60))
-        if not data or len(data) >= _BANNER or (len(data) == len(seen) and left <= 0):
+        if not data or len(data) >= _BANNER_LIMIT or (len(data) == len(seen) and left <= 0):
             seen = data or seen
             if seen:
                 first = seen.decode("utf-8", "replace").strip().partition("\n")[0].rstrip()

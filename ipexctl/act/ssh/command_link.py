@@ -13,14 +13,14 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import NO_TALK, Channel, Link, LinkError, Talk
+from ipexctl.model.links import NO_COMMAND_IO, Channel, CommandIO, Link, LinkError
 from ipexctl.model.text import printable
 
 # After the command itself has ended, its outputs may be held open by a process it left in the background.
-_QUIET = 0.5  # seconds of silence after which such outputs count as ended
-_SMALL = 32 << 10  # bytes of input that fit into any pipe or window, so that writing cannot block on reading
-_OPENING = 30.0  # seconds a host may take to start a command
-_STOPPING = 4.0  # seconds to stop a command on a host
+_QUIET_TIMEOUT = 0.5  # seconds of silence after which such outputs count as ended
+_UNBLOCKED_INPUT = 32 << 10  # bytes of input that fit into any pipe or window, so that writing cannot block on reading
+_START_TIMEOUT = 30.0  # seconds a host may take to start a command
+_STOP_TIMEOUT = 4.0  # seconds to stop a command on a host
 
 _log = logging.getLogger(__name__)
 
@@ -143,19 +143,18 @@ class CommandLink(Link, Generic[AnyChannel]):
         """Starts a command within ``patience`` seconds. Raises `LinkError`."""
 
     def _start_brief_command(self, command: Command, patience: float) -> AnyChannel:
-        """The same for a command that is ``brief``, and is waited for."""
         return self._start_command(command, patience)
 
-    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
+    def run(self, command: Command, command_io: CommandIO = NO_COMMAND_IO) -> Completed:
         deadline = time.monotonic() + command.timeout
-        channel = self.start_command(command, min(command.timeout, _OPENING), is_run=True)
+        channel = self.start_command(command, min(command.timeout, _START_TIMEOUT), is_run=True)
         try:
-            stdin = talk.get_input() if talk.get_input else command.stdin
-            if talk.get_input and len(stdin) != command.late_input:
+            stdin = command_io.get_input() if command_io.get_input else command.stdin
+            if command_io.get_input and len(stdin) != command.late_input:
                 raise ValueError(f"{len(stdin)} bytes of input in place of {command.late_input}")
             if time.monotonic() >= deadline:
                 raise _TimedOut
-            completed = _collect_output(channel, command, deadline, stdin, talk.on_output)
+            completed = _collect_output(channel, command, deadline, stdin, command_io.on_output)
         except _TimedOut:
             alive = self._stop_command(channel, 0.0)
             words = str(command)
@@ -178,12 +177,12 @@ class CommandLink(Link, Generic[AnyChannel]):
         return completed
 
     def stream(self, command: Command) -> AnyChannel:
-        channel = self.start_command(command, _OPENING)
+        channel = self.start_command(command, _START_TIMEOUT)
         if command.stdin:
             channel.write(command.stdin)
         return channel
 
-    def _stop_command(self, channel: AnyChannel, patience: float = _STOPPING) -> str:
+    def _stop_command(self, channel: AnyChannel, patience: float = _STOP_TIMEOUT) -> str:
         """Stops a command on its host; returns what may still run, or "". Its id may come for ``patience`` seconds."""
         deadline = time.monotonic() + patience
         with suppress(LinkError):
@@ -193,8 +192,8 @@ class CommandLink(Link, Generic[AnyChannel]):
             return "" if channel.has_begun else "its login shell did not start the command"
         command = Command(("/bin/sh", "-c", make_stop_script(channel.pid)))
         try:
-            with self._start_command(command, _STOPPING) as killer:
-                alive = b"alive" in _collect_output(killer, command, time.monotonic() + _STOPPING, b"").out
+            with self._start_command(command, _STOP_TIMEOUT) as killer:
+                alive = b"alive" in _collect_output(killer, command, time.monotonic() + _STOP_TIMEOUT, b"").out
         except (LinkError, _TimedOut):
             alive = True
         channel.has_ended()  # takes the status of a local one, so that no zombie is left
@@ -228,7 +227,9 @@ class CommandLink(Link, Generic[AnyChannel]):
             if self._closed:
                 return
             self._closed = True
-            self._lock.wait_for(lambda: not self._starting, _STOPPING)  # each stops its command, or leaves that to us
+            self._lock.wait_for(
+                lambda: not self._starting, _STOP_TIMEOUT
+            )  # each stops its command, or leaves that to us
             running = list(self._running)
         for channel in running:
             self._stop_command(channel)
@@ -261,7 +262,7 @@ def _collect_output(
     on_output: Callable[[bytes], None] | None = None,
 ) -> Completed:
     """Feeds the input, reads both outputs and waits for the end. Raises `_TimedOut` at ``deadline`` (monotonic)."""
-    if len(stdin) <= _SMALL:
+    if len(stdin) <= _UNBLOCKED_INPUT:
         _feed_input(channel, stdin)
     else:
         threading.Thread(target=_feed_input, args=(channel, stdin), daemon=True).start()
@@ -271,7 +272,7 @@ def _collect_output(
         left = deadline - time.monotonic()
         if left <= 0:
             raise _TimedOut
-        pieces = channel.read(min(left, _QUIET))
+        pieces = channel.read(min(left, _QUIET_TIMEOUT))
         if pieces is None or (not pieces and channel.has_ended()):
             break
         for stream, data in pieces:

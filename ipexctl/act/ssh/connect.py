@@ -27,7 +27,7 @@ from ipexctl.act.ssh.hostkeys import (
     format_known_hosts_line,
     list_key_types,
 )
-from ipexctl.act.ssh.keys import Keys, UnusableKey
+from ipexctl.act.ssh.keys import PrivateKeys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings, choose_connect_timeout, list_known_host_names
 from ipexctl.act.ssh.tcp import EarlyConnection, open_tcp
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
@@ -37,8 +37,8 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.links import LinkError
 from ipexctl.model.text import pluralize, printable
 
-_REMEMBERED = 5.0  # seconds for which a jump host that could not be reached is not tried again
-_GRACE = 0.3  # seconds after the deadline in which the transport may still say why
+_JUMP_FAILURE_TTL = 5.0  # seconds for which a jump host that could not be reached is not tried again
+_TRANSPORT_GRACE = 0.3  # seconds after the deadline in which the transport may still say why
 
 
 class _Attempt(Record):
@@ -69,31 +69,24 @@ class Dialler:
         self._timeout = timeout
         self._accept_new = accept_new
         self._settings = settings
-        self._keys = Keys(ask)
+        self._keys = PrivateKeys(ask)
         self._known: dict[tuple[Path, ...], KnownHosts] = {}
         self._jumps: dict[Settings, _JumpConnection] = {}
         self._proxies: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
     def dial(
-        self,
-        host: Host,
-        on_socket: Callable[[Any], None],
-        spent: float = 0.0,
-        begun: EarlyConnection | None = None,
+        self, host: Host, on_socket: Callable[[Any], None], begun: EarlyConnection | None = None
     ) -> tuple[Transport, list[str]]:
-        """An authenticated connection, and notes for the user. Raises `LinkError`.
-
-        ``spent`` is how much of the connect timeout is over (seconds); a fifth is left at least. ``on_socket`` gets
-        each socket while it is being connected, so that it can be shut down from outside. ``begun`` is a connection to
-        the host that was begun by its settings."""
+        """Returns an authenticated connection, and notes for the user. Raises `LinkError`. ``on_socket`` gets each
+        socket while it is being connected, so that it can be shut down from outside. ``begun`` is a connection to the
+        host that was begun by its settings."""
         notes: list[str] = []
         try:
             settings = self._settings.find_settings(host)
             self._check_recording(host, settings)
             limit = choose_connect_timeout(settings, self._timeout)
-            deadline = time.monotonic() + max(limit - spent, limit / 5)
-            attempt = _Attempt(settings, deadline, limit, on_socket, notes, begun)
+            attempt = _Attempt(settings, time.monotonic() + limit, limit, on_socket, notes, begun)
             return self._connect(attempt), notes
         except ConnectError as error:
             failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint, error.code)
@@ -112,9 +105,8 @@ class Dialler:
         self._keys.close()
 
     def _check_recording(self, host: Host, settings: Settings) -> None:
-        """Refuses a hostfile's known_hosts in which a new key may not be recorded, before the host is connected.
-
-        Raises `UsageError`."""
+        """Refuses a hostfile's known_hosts in which a new key may not be recorded, before the host is connected. Raises
+        `UsageError`."""
         path = settings.known_hosts[0]
         accept_new = self._accept_new or settings.accept_new
         if not accept_new or not settings.user_known_hosts or path in settings.user_known_hosts:
@@ -171,7 +163,7 @@ class Dialler:
         return local_end
 
     def _connect_jump_host(self, settings: Settings, behind: _Attempt) -> Transport:
-        """The shared connection to a jump host; the first thread makes it, the others wait for it."""
+        """Returns the shared connection to a jump host; the first thread makes it, the others wait for it."""
         with self._lock:
             jump = self._jumps.get(settings)
             first = jump is None or jump.is_unusable
@@ -189,7 +181,7 @@ class Dialler:
                 code = error.code if error.code.startswith("host-key") else "jump"
                 failure = ConnectError(code, what, error.hint)
             finally:
-                jump.until = time.monotonic() + _REMEMBERED
+                jump.until = time.monotonic() + _JUMP_FAILURE_TTL
                 if not jump.done():
                     jump.set_exception(failure)
         try:
@@ -214,7 +206,7 @@ class Dialler:
             transport.banner_timeout = transport.handshake_timeout = attempt.time_left
             ready = threading.Event()
             transport.start_client(event=ready)
-            ready.wait(attempt.time_left + _GRACE)
+            ready.wait(attempt.time_left + _TRANSPORT_GRACE)
             try:
                 key = transport.get_remote_server_key()
             except paramiko.SSHException:  # there is none yet, or the connection has ended
@@ -259,12 +251,14 @@ class Dialler:
             raise ConnectError("auth", f"login as {user}: key accepted, but the host also wants {needs}")
         reasons = [key.why for key in unusable]
         if tried:
-            what = f"login as {user} refused; tried {', '.join(tried)}"
+            words = "" if transport.is_active() else transport.describe_refusal()
+            what = f"login as {user} refused{words}; tried {', '.join(tried)}"
             hint = next((key.hint for key in unusable if key.hint), None)
             raise ConnectError("auth", "; ".join([what, *reasons]), hint)
-        if unusable:
+        if unusable and unusable[0].code != "agent":
             raise ConnectError(unusable[0].code, "; ".join(reasons), unusable[0].hint)
-        raise ConnectError("auth", f"no key to log in as {user} with", "ssh-keygen -t ed25519, then ssh-copy-id")
+        what = "; ".join([f"no key to log in as {user} with", *reasons])
+        raise ConnectError("auth", what, "ssh-keygen -t ed25519, then ssh-copy-id")
 
 
 class _JumpConnection(Future[Transport]):
@@ -275,7 +269,7 @@ class _JumpConnection(Future[Transport]):
 
     @property
     def is_unusable(self) -> bool:
-        """The connection was lost, or failed more than `_REMEMBERED` seconds ago."""
+        """The connection was lost, or failed more than `_JUMP_FAILURE_TTL` seconds ago."""
         if not self.done():
             return False
         return time.monotonic() > self.until if self.exception() else not self.result().is_active()
@@ -288,7 +282,6 @@ class _JumpConnection(Future[Transport]):
 
 
 def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramiko.Channel:
-    """A channel to the host through the jump host of that name."""
     address = attempt.settings.address, attempt.settings.port
     try:
         return jump.open_channel("direct-tcpip", address, ("", 0), timeout=attempt.time_left)
@@ -362,7 +355,7 @@ def _explain_failed_key_exchange(transport: Transport, attempt: _Attempt) -> Exc
         return transport.explain_incompatible(error, settings.pattern)
     if isinstance(error, ShedError):
         return error
-    if transport.is_active() or time.monotonic() > transport.deadline - _GRACE:
+    if transport.is_active() or time.monotonic() > transport.deadline - _TRANSPORT_GRACE:
         late = attempt.make_timeout_error
         return late("no key exchange within") if greeted else late("no SSH banner within", "banner")
     if greeted:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ipexctl.act.inputs import expand_home
-from ipexctl.act.private_files import make_private_directories
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record
+from ipexctl.store.private_files import make_private_directories
 
 # What SSH reads for another purpose below ~/.ssh: with a host named `restrict`, a key is a line of authorized_keys.
 _OTHER_FILES_OF_SSH = ("authorized_keys", "authorized_keys2", "config", "environment", "rc")
@@ -29,7 +29,7 @@ KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
 CONTRADICTIONS = ("changed", "revoked")  # of a file's lines to a key that another file allows
 
 
-class Entry(Record):
+class KnownHost(Record):
     """One usable line. ``marker`` is "", "@revoked" or "@cert-authority"."""
 
     file: str
@@ -39,22 +39,21 @@ class Entry(Record):
     blob: bytes
 
 
-class Verdict(NamedTuple):
-    """The state of a host key. ``entry`` is the line that decided, None for an unknown key.
-
-    "certificate": only a certificate authority is known for the host, and host certificates are not supported."""
+class HostKeyStatus(NamedTuple):
+    """The state of a host key. ``entry`` is the line that decided, None for an unknown key. "certificate": only a
+    certificate authority is known for the host, and host certificates are not supported."""
 
     state: KeyState
-    entry: Entry | None = None
+    entry: KnownHost | None = None
 
 
 def compute_fingerprint(blob: bytes) -> str:
-    """The SHA-256 fingerprint of a public key, as OpenSSH prints it."""
+    """Returns the SHA-256 fingerprint of a public key, as OpenSSH prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def format_known_host_name(host: str, port: int) -> str:
-    """The name of a host in a known_hosts file."""
+    """Returns the name of a host in a known_hosts file."""
     return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
 
 
@@ -74,9 +73,8 @@ def read_trusted_file(path: Path) -> bytes:
 
 
 def find_recording_fault(path: Path, directory: Path | None) -> str | None:
-    """Why no key may be appended to a known_hosts file that a hostfile of ``directory`` names; None if one may.
-
-    A hostfile may come with a repository: what it names must be a known_hosts file already, or be a new one (a file
+    """Why no key may be appended to a known_hosts file that a hostfile of ``directory`` names; None if one may. A
+    hostfile may come with a repository: what it names must be a known_hosts file already, or be a new one (a file
     without a line of its own counts as new) below that directory or ~/.ssh."""
     if path == Path(os.devnull):
         return None
@@ -103,16 +101,15 @@ def _may_be_created(place: Path, home: Path, directory: Path | None) -> bool:
 
 
 class KnownHosts:
-    """The lines of some known_hosts files, by host. Files that do not exist are empty.
-
-    ``problems`` lists the lines that could not be read: "known_hosts:7: not base64"."""
+    """The lines of some known_hosts files, by host. Files that do not exist are empty. ``problems`` lists the lines
+    that could not be read: "known_hosts:7: not base64"."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = tuple(files)
         self.problems: list[str] = []
-        self._plain: dict[str, list[Entry]] = defaultdict(list)
-        self._patterns: list[tuple[tuple[str, ...], Entry]] = []
-        self._hashed: list[tuple[bytes, bytes, Entry]] = []
+        self._plain: dict[str, list[KnownHost]] = defaultdict(list)
+        self._patterns: list[tuple[tuple[str, ...], KnownHost]] = []
+        self._hashed: list[tuple[bytes, bytes, KnownHost]] = []
         self._lock = threading.Lock()
         for path in self.files:
             try:
@@ -144,7 +141,7 @@ class KnownHosts:
             return "the key is not base64"
         if not _is_key_blob(kind, blob):
             return f"not a key of type {kind[:40]!r}"
-        entry = Entry(file, number, marker, kind, blob)
+        entry = KnownHost(file, number, marker, kind, blob)
         if hosts.startswith("|"):
             try:
                 salt, digest = (base64.b64decode(part, validate=True) for part in hosts.removeprefix("|1|").split("|"))
@@ -165,8 +162,8 @@ class KnownHosts:
         """No file has a line that could be read."""
         return not (self._plain or self._patterns or self._hashed)
 
-    def find_entries(self, name: str) -> list[Entry]:
-        """All lines for a host, by its name from `format_known_host_name`."""
+    def find_entries(self, name: str) -> list[KnownHost]:
+        """Returns all lines for a host, by its name from `format_known_host_name`."""
         coded = name.encode()
         return [
             *self._plain.get(name, ()),
@@ -175,22 +172,24 @@ class KnownHosts:
         ]
 
     def key_types(self, name: str) -> list[str]:
-        """The key types known for a host, which it should be asked for."""
+        """Returns the key types known for a host, which it should be asked for."""
         return list(dict.fromkeys(entry.kind for entry in self.find_entries(name) if not entry.marker))
 
-    def judge_key(self, name: str, blob: bytes, *, also: str = "") -> Verdict:
-        """Looks up the key a host shows. ``also`` is a second name to accept it under (the host without its port).
-
-        A revoked key is refused even if another line accepts it; a host known by another key only has "changed"."""
+    def judge_key(self, name: str, blob: bytes, *, also: str = "") -> HostKeyStatus:
+        """Looks up the key a host shows. ``also`` is a second name to accept it under (the host without its port). A
+        revoked key is refused even if another line accepts it; a host known by another key only has "changed"."""
         entries = self.find_entries(name)
         everything = entries + (self.find_entries(also) if also else [])
-        found: dict[KeyState, list[Entry]] = {  # the first that has an entry counts
+        found: dict[KeyState, list[KnownHost]] = {  # the first that has an entry counts
             "revoked": [entry for entry in everything if entry.marker == "@revoked" and entry.blob == blob],
             "ok": [entry for entry in everything if not entry.marker and entry.blob == blob],
             "changed": [entry for entry in entries if not entry.marker],
             "certificate": [entry for entry in everything if entry.marker == "@cert-authority"],
         }
-        return next((Verdict(state, matching[0]) for state, matching in found.items() if matching), Verdict("unknown"))
+        return next(
+            (HostKeyStatus(state, matching[0]) for state, matching in found.items() if matching),
+            HostKeyStatus("unknown"),
+        )
 
     def record_key(self, name: str, kind: str, blob: bytes) -> Path:
         """Appends the key of an unknown host to the first file and returns its path. Raises `OSError`."""
@@ -204,17 +203,17 @@ class KnownHosts:
                     file.seek(size - 1)
                     line = line if file.read(1) == b"\n" else b"\n" + line
                 file.write(line)
-            self._plain[name].append(Entry(str(path), 0, "", kind, blob))
+            self._plain[name].append(KnownHost(str(path), 0, "", kind, blob))
         return path
 
 
 def list_key_types(known: KnownHosts, names: tuple[str, str]) -> list[str]:
-    """The key types known for a host, by the first of its names that is known; see `KnownHosts.key_types`."""
+    """Returns the key types known for a host, by the first of its names that is known; see `KnownHosts.key_types`."""
     return next((types for name in names if name and (types := known.key_types(name))), [])
 
 
 def format_known_hosts_line(name: str, kind: str, blob: bytes) -> str:
-    """The known_hosts line for a key."""
+    """Returns the known_hosts line for a key."""
     return f"{name} {kind} {base64.b64encode(blob).decode()}"
 
 
@@ -224,7 +223,7 @@ def _is_key_blob(kind: str, blob: bytes) -> bool:
 
 
 def matches_patterns(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name matches a list of patterns with ``*`` and ``?``, of which those with ``!`` exclude."""
+    """Returns whether a name matches a list of patterns with ``*`` and ``?``, of which those with ``!`` exclude."""
     # only * and ? are special: brackets are part of "[host]:port"
     plain = [pattern.replace("[", "\0") for pattern in patterns]
     matching = [pattern for pattern in plain if fnmatch.fnmatchcase(name.replace("[", "\0"), pattern.removeprefix("!"))]

@@ -3,10 +3,11 @@
 import base64
 import copy
 import os
+import re
 import shlex
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import paramiko
@@ -18,7 +19,9 @@ from ipexctl.act.ssh.paramiko_internals import SharedAgent
 from ipexctl.act.ssh.settings import DEFAULT_KEYS, Settings
 from ipexctl.model.json_values import Record
 
-_MOST = 6  # keys offered to one host: sshd ends the connection after six failures
+_MAGIC = b"openssh-key-v1\0"
+_OPENSSH_KEY = re.compile(rb"-----BEGIN OPENSSH PRIVATE KEY-----([A-Za-z0-9+/=\s]+)-----END")
+_OFFERED_KEYS = 6  # keys offered to one host: sshd ends the connection after six failures
 
 
 class Key(Record):
@@ -29,101 +32,116 @@ class Key(Record):
 
 
 class UnusableKey(Record):
-    """A requested key that cannot be used, with reason and hint. ``code`` is "key-mode" or "auth"."""
+    """A requested key that cannot be used, with reason and hint. ``code`` is "key-mode", "auth", or "agent" for all
+    keys of an agent that does not answer."""
 
     why: str
     code: str = "auth"
     hint: str | None = None
 
 
-class Keys:
+class _KeyFile(Record):
+    """A file that somebody named as a key: its public part, b"" if there is none, and why it is no private key."""
+
+    public: bytes
+    problem: UnusableKey | None = None
+
+
+class PrivateKeys:
     """Loads keys on demand and caches them. ``ask`` prompts for a passphrase and returns it, or None."""
 
     def __init__(self, ask: Callable[[str], str | None] | None) -> None:
         self._ask = ask
+        self._files: dict[str, _KeyFile] = {}
         self._loaded: dict[str, Key | UnusableKey] = {}
-        self._agent: SharedAgent | None = None
-        self._agent_keys: list[Key] | None = None
+        self._agents: dict[str, SharedAgent | UnusableKey] = {}
         self._lock = threading.Lock()
 
     def select_keys(self, settings: Settings) -> Iterator[Key | UnusableKey]:
-        """The keys to offer to a host, in order: named files, the agent, default files."""
+        """Yields the keys to offer to a host, in order: named files, the agent, default files."""
         offered: set[bytes] = set()
         count = 0
         for key in self._list_candidates(settings):
             if isinstance(key, UnusableKey):
                 yield key
-            elif (blob := _get_public_blob(key.key)) not in offered and count < _MOST:
+            elif (blob := _get_public_blob(key.key)) not in offered and count < _OFFERED_KEYS:
                 offered.add(blob)
                 count += 1
                 yield key
 
     def close(self) -> None:
-        """Disconnects from the agent; keys from files stay loaded, so that no passphrase is asked for twice."""
+        """Disconnects from agents; keys from files stay loaded, so that no passphrase is asked for twice."""
         with self._lock:
-            if self._agent is not None:
-                self._agent.close()
-            self._agent = self._agent_keys = None
-            kept = {path: key for path, key in self._loaded.items() if isinstance(key, Key)}
-            self._loaded = {path: key for path, key in kept.items() if not isinstance(key.key, AgentKey)}
+            for agent in self._agents.values():
+                if isinstance(agent, SharedAgent):
+                    agent.close()
+            self._agents, self._files = {}, {}
+            self._loaded = {path: key for path, key in self._loaded.items() if isinstance(key, Key)}
 
     def _list_candidates(self, settings: Settings) -> Iterator[Key | UnusableKey]:
-        for path in settings.keys:
-            if path.lower() != "none":
-                yield from self._load_key(path, settings.certificates, requested=True)
+        path = os.environ.get("SSH_AUTH_SOCK", "") if settings.agent is None else settings.agent
+        agent, problem = self._list_agent_keys(path)
+        for name in settings.keys:
+            if name.lower() != "none":
+                yield from self._load_key(name, settings.certificates, agent, requested=True)
         if not settings.only_these_keys:
-            yield from self._load_agent_keys()
-            if not settings.keys:
-                for path in DEFAULT_KEYS:
-                    yield from self._load_key(path, (), requested=False)
+            yield from agent.values()
+        for name in () if settings.keys else DEFAULT_KEYS:
+            yield from self._load_key(name, (), agent, requested=False)
+        if problem:
+            yield problem
 
-    def _load_agent_keys(self) -> list[Key]:
+    def _list_agent_keys(self, path: str) -> tuple[dict[bytes, Key], UnusableKey | None]:
+        """Returns the keys of the agent behind a socket by their public parts, and why there are none."""
+        if not path:
+            return {}, None
         with self._lock:
-            if self._agent_keys is None:
+            if path not in self._agents:
                 try:
-                    self._agent = SharedAgent()
-                    found = self._agent.get_keys()
-                    self._agent_keys = [Key(f"agent key {key.comment or key.get_name()}", key) for key in found]
-                except (paramiko.SSHException, OSError):
-                    self._agent_keys = []  # an agent that does not answer is no agent
-            return self._agent_keys
+                    self._agents[path] = SharedAgent(path)
+                except (paramiko.SSHException, OSError) as error:
+                    why = getattr(error, "strerror", None) or str(error)
+                    self._agents[path] = UnusableKey(f"the agent at {path}: {why.lower()}", "agent")
+            agent = self._agents[path]
+        if isinstance(agent, UnusableKey):
+            return {}, agent
+        keys = (Key(f"agent key {key.comment or key.get_name()}", key) for key in agent.get_keys())
+        return {bytes(key.key.asbytes()): key for key in keys}, None
 
-    def _load_key(self, path: str, certificates: tuple[str, ...], *, requested: bool) -> Iterator[Key | UnusableKey]:
-        """The key, after its certificates if there are any, or why it cannot be used."""
-        agent = {bytes(key.key.asbytes()): key for key in self._load_agent_keys()}
+    def _load_key(
+        self, path: str, certificates: tuple[str, ...], agent: Mapping[bytes, Key], *, requested: bool
+    ) -> Iterator[Key | UnusableKey]:
+        """Yields the key, after its certificates if there are any, or why it cannot be used."""
         with self._lock:
-            if path not in self._loaded:
-                self._loaded[path] = self._read_key_file(path, agent)
-            key = self._loaded[path]
+            key = self._find_key(path, agent)
         if isinstance(key, UnusableKey):
             if requested or key.code == "key-mode":
                 yield key
             return
-        if not isinstance(key.key, AgentKey):
-            for certificate in map(str, map(expand_home, (f"{path}-cert.pub", *certificates))):
-                signed = copy.copy(key.key)
-                try:
-                    signed.load_certificate(certificate)
-                except (OSError, ValueError, paramiko.SSHException):
-                    continue  # there is none, or it is of another key
-                yield Key(f"{path} with certificate {certificate}", signed)
+        for certificate in map(str, map(expand_home, (f"{path.removesuffix('.pub')}-cert.pub", *certificates))):
+            signed = _copy_key(key.key)
+            try:
+                signed.load_certificate(certificate)
+            except (OSError, ValueError, paramiko.SSHException):
+                continue  # there is none, or it is of another key
+            yield Key(f"{path} with certificate {certificate}", signed)
         yield key
 
-    def _read_key_file(self, path: str, agent: dict[bytes, Key]) -> Key | UnusableKey:
+    def _find_key(self, path: str, agent: Mapping[bytes, Key]) -> Key | UnusableKey:
+        """Returns the agent's, if it holds that of the file; else the private key of the file."""
+        if path not in self._files:
+            self._files[path] = _inspect_key_file(path)
+        file = self._files[path]
+        if file.public in agent:
+            return agent[file.public]
+        if file.problem:
+            return file.problem
+        if path not in self._loaded:
+            self._loaded[path] = self._read_private_key(path)
+        return self._loaded[path]
+
+    def _read_private_key(self, path: str) -> Key | UnusableKey:
         place = expand_home(path)
-        blob = _read_public_key_blob(place)
-        try:
-            status = place.stat()
-        except OSError as error:
-            return agent.get(blob) or UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}")
-        if not stat.S_ISREG(status.st_mode):  # a FIFO would be waited for, a device never ends
-            return UnusableKey(f"key {path} is not a regular file")
-        mode = stat.S_IMODE(status.st_mode)
-        if status.st_uid == os.getuid() and mode & 0o077:
-            what = f"key {path} can be read by others (mode {mode:04o})"
-            return UnusableKey(what, "key-mode", f"chmod 600 {shlex.quote(path)}")
-        if blob in agent:
-            return agent[blob]
         try:
             key = _load_private_key(place, None)
         except paramiko.PasswordRequiredException:
@@ -140,6 +158,38 @@ class Keys:
         return Key(f"{path} ({compute_fingerprint(key.asbytes())})", key)
 
 
+def _inspect_key_file(path: str) -> _KeyFile:
+    """Returns what a file is, as OpenSSH looks at it: a public key selects that of the agent, and so does the public
+    part of a private one, which lies beside it or, in OpenSSH's own format, in it without encryption."""
+    place = expand_home(path)
+    beside = _read_public_key(_read_start(place.with_name(place.name + ".pub")))
+    try:
+        status = place.stat()
+    except OSError as error:
+        return _KeyFile(beside, UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}"))
+    if not stat.S_ISREG(status.st_mode):  # a FIFO would be waited for, a device never ends
+        return _KeyFile(b"", UnusableKey(f"key {path} is not a regular file"))
+    data = _read_start(place)
+    if public := _read_public_key(data):
+        private = path.removesuffix(".pub") if path.endswith(".pub") else "KEY"
+        what = f"key {path} is a public key, and no agent holds its private key"
+        return _KeyFile(public, UnusableKey(what, hint=f"ssh-add {shlex.quote(private)}"))
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid == os.getuid() and mode & 0o077:
+        what = f"key {path} can be read by others (mode {mode:04o})"
+        return _KeyFile(b"", UnusableKey(what, "key-mode", f"chmod 600 {shlex.quote(path)}"))
+    public = beside or _read_public_part(data)
+    if _get_key_type(public).startswith("sk-"):
+        what = f"key {path} is on a security key, and no agent holds it"
+        return _KeyFile(public, UnusableKey(what, hint=f"ssh-add {shlex.quote(path)}"))
+    return _KeyFile(public)
+
+
+def _copy_key(key: paramiko.PKey) -> paramiko.PKey:
+    """Another object for the same key, which may get a certificate of its own."""
+    return AgentKey(key.agent, key.blob, key.comment) if isinstance(key, AgentKey) else copy.copy(key)
+
+
 def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
     errors: list[Exception] = []
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
@@ -154,12 +204,43 @@ def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
     raise errors[0]
 
 
-def _read_public_key_blob(place: Path) -> bytes:
-    """The public part beside a private key, b"" if there is none."""
+def _read_start(place: Path) -> bytes:
+    """As much of a file as a key may have; b"" if it cannot be read."""
     try:
-        words = place.with_name(place.name + ".pub").read_text("ascii", "replace").split()
-        return base64.b64decode(words[1])
-    except (OSError, IndexError, ValueError):
+        with place.open("rb") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return b""
+
+
+def _read_public_key(data: bytes) -> bytes:
+    for line in data.splitlines():
+        name, _, rest = line.strip().partition(b" ")
+        blob = _decode_base64(rest.split(maxsplit=1)[0] if rest.strip() else b"")
+        if blob and _get_key_type(blob).encode() == name:
+            return blob
+    return b""
+
+
+def _read_public_part(data: bytes) -> bytes:
+    """The public part of a private key in OpenSSH's format (PROTOCOL.key), which is never encrypted; b"" of others."""
+    match = _OPENSSH_KEY.search(data)
+    message = paramiko.Message(_decode_base64(b"".join(match[1].split())) if match else b"")
+    if message.get_bytes(len(_MAGIC)) != _MAGIC:
+        return b""
+    for _ in ("cipher", "key derivation", "its options"):
+        message.get_binary()
+    return message.get_binary() if message.get_int() == 1 else b""
+
+
+def _get_key_type(blob: bytes) -> str:
+    return paramiko.Message(blob).get_binary().decode("ascii", "replace")
+
+
+def _decode_base64(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
         return b""
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import paramiko
 
-from ipexctl.act.ssh.command_link import CommandChannel, CommandLog, make_lost_error, make_no_shell_error
+from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog, make_lost_error, make_no_shell_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
-from ipexctl.act.ssh.shared_shell import ENDING, SharedShellLink
+from ipexctl.act.ssh.shared_shell import SharedShellChannel, ShellRequest, make_request, make_shell_command
 from ipexctl.act.ssh.tcp import EarlyConnection
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.commands import Command
@@ -21,9 +21,10 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 from ipexctl.model.text import printable
 
-_PIECE = 1 << 20
+_READ_SIZE = 1 << 20
 _NO_SESSION = 2  # what OpenSSH answers beyond MaxSessions (RFC 4254, 5.1: SSH_OPEN_CONNECT_FAILED)
-_PACKET = 1 << 15  # bytes sshd takes in one packet
+_PACKET_SIZE = 1 << 15  # bytes sshd takes in one packet
+_END_TIMEOUT = 2.0  # seconds that a session may take to end
 
 
 class SSHChannel(CommandChannel):
@@ -70,9 +71,9 @@ class SSHChannel(CommandChannel):
         pieces: list[tuple[Stream, bytes]] = []
         with suppress(*LOSSES):  # no acknowledgement could be sent: the data is valid, the next read reports the loss
             if self._channel.recv_ready():
-                pieces.append(("out", self._splitters["out"].extract_output(self._channel.recv(_PIECE))))
+                pieces.append(("out", self._splitters["out"].extract_output(self._channel.recv(_READ_SIZE))))
             if self._channel.recv_stderr_ready():
-                pieces.append(("err", self._splitters["err"].extract_output(self._channel.recv_stderr(_PIECE))))
+                pieces.append(("err", self._splitters["err"].extract_output(self._channel.recv_stderr(_READ_SIZE))))
         return [(stream, data) for stream, data in pieces if data]
 
     def _check_end(self) -> None:
@@ -92,7 +93,7 @@ class SSHChannel(CommandChannel):
         remaining = memoryview(data)
         while remaining:
             try:
-                sent = self._channel.send(bytes(remaining[:_PACKET]))
+                sent = self._channel.send(bytes(remaining[:_PACKET_SIZE]))
             except LOSSES:
                 sent = 0
             if not sent:
@@ -125,15 +126,16 @@ class SSHChannel(CommandChannel):
             self._channel.close()
 
 
-class SSHLink(SharedShellLink):
-    """One host over SSH. `connect` must have been called."""
+class SSHLink(CommandLink[CommandChannel]):
+    """One host over SSH, whose brief commands share a shell there. `connect` must have been called."""
 
-    def __init__(self, host: Host, dialler: Dialler, spent: float = 0.0, begun: EarlyConnection | None = None) -> None:
-        """``spent``: seconds of the connect timeout that are over. ``begun``: a connection to log in with."""
+    def __init__(self, host: Host, dialler: Dialler, begun: EarlyConnection | None = None) -> None:
+        """``begun``: a connection to log in with."""
         super().__init__(host)
-        self._dialler, self._spent, self._begun = dialler, spent, begun
+        self._dialler, self._begun = dialler, begun
         self._opening: Any = None  # the socket or transport being connected
         self._transport: Transport | None = None
+        self._shell: CommandChannel | None = None  # while no command uses it
 
     @property
     def alive(self) -> bool:
@@ -146,10 +148,17 @@ class SSHLink(SharedShellLink):
                 self._transport is not None and self._transport.reads_socket and not (self._running or self._starting)
             )
 
+    @property
+    def transport(self) -> Transport:
+        """The connection, for what is no command. Raises `LinkError` where there is none."""
+        if self._transport is None:
+            raise self._make_lost_error()
+        return self._transport
+
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""
         try:
-            transport, notes = self._dialler.dial(self._host, self._remember_socket, self._spent, self._begun)
+            transport, notes = self._dialler.dial(self._host, self._remember_socket, self._begun)
         except (LinkError, *LOSSES):  # `close` closes the socket, at whatever moment of the login
             if self._closed:
                 raise self._make_lost_error() from None
@@ -173,9 +182,7 @@ class SSHLink(SharedShellLink):
     def _start_command(self, command: Command, patience: float) -> SSHChannel:
         nonce = make_nonce()
         shell = wrap_command(format_shell_line(command), nonce)
-        transport = self._transport
-        if transport is None:
-            raise self._make_lost_error()
+        transport = self.transport
         try:
             raw = self._open_session(transport, patience)
             channel = SSHChannel(self._host.name, raw, nonce, CommandLog(self._host.name, command))
@@ -192,7 +199,7 @@ class SSHLink(SharedShellLink):
 
     def _open_session(self, transport: Transport, patience: float) -> paramiko.Channel:
         """A server that allows few sessions, or one, counts each until its process has ended and it knows that."""
-        until = time.monotonic() + ENDING
+        until = time.monotonic() + _END_TIMEOUT
         while True:
             try:
                 return transport.open_session(timeout=patience)
@@ -202,7 +209,63 @@ class SSHLink(SharedShellLink):
             if not self._end_idle_shell():
                 time.sleep(0.05)
 
+    def _start_brief_command(self, command: Command, patience: float) -> CommandChannel:
+        request = make_request(command)
+        shell = self._hand_over(request, patience)
+
+        def release(usable: bool) -> None:
+            with self._lock:
+                keep = usable and self._shell is None and not self._closed
+                if keep:
+                    self._shell = shell
+            if not keep:
+                shell.close()
+
+        return SharedShellChannel(shell, request.nonce, CommandLog(self._host.name, command), release)
+
+    def _hand_over(self, request: ShellRequest, patience: float) -> CommandChannel:
+        """Returns the shell that executes the request: the one that waits, or a new one."""
+        shell = self._take_shell()
+        if shell is not None:
+            if _write_line(shell, request.format_line()):
+                return shell
+            shell.close()  # it was ended on the host since its last command
+        shell = self._start_command(make_shell_command(request), patience)
+        _write_line(shell, request.format_first_line())  # why it did not start is read from its outputs
+        return shell
+
+    def _take_shell(self) -> CommandChannel | None:
+        with self._lock:
+            shell, self._shell = self._shell, None
+        if shell is not None and shell.has_ended():
+            shell.close()
+            return None
+        return shell
+
+    def _end_idle_shell(self) -> bool:
+        """Returns whether there was one. Waits for its end."""
+        shell = self._take_shell()
+        if shell is None:
+            return False
+        with suppress(LinkError), shell:
+            shell.end_input()
+            while shell.read(_END_TIMEOUT):
+                pass
+        return True
+
 
 def _describe_loss(transport: paramiko.Transport) -> str:
     error = transport.get_exception()
     return error.what if isinstance(error, ConnectError) else "the connection was lost"
+
+
+def _write_line(shell: CommandChannel, line: bytes) -> bool:
+    """Returns whether the shell still took it."""
+    try:
+        shell.write(line)
+    except BrokenPipeError:
+        return False
+    except BaseException:
+        shell.close()
+        raise
+    return True

@@ -15,8 +15,8 @@ from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
 
 # What sshd would give a session too. Nothing else of the user's environment reaches a command.
-_KEPT = ("HOME", "LOGNAME", "USER", "SHELL", "PATH", "LANG", "LC_ALL", "TZ")
-_PIECE = 1 << 18
+_INHERITED_VARIABLES = ("HOME", "LOGNAME", "USER", "SHELL", "PATH", "LANG", "LC_ALL", "TZ")
+_READ_SIZE = 1 << 18
 
 
 class LocalChannel(CommandChannel):
@@ -52,7 +52,7 @@ class LocalChannel(CommandChannel):
             for key, _ in self._selector.select(timeout):
                 if key.data is None:
                     return None
-                if data := os.read(key.fd, _PIECE):
+                if data := os.read(key.fd, _READ_SIZE):
                     pieces.append((cast(Stream, key.data), data))
                 else:
                     self._selector.unregister(key.fileobj)
@@ -104,11 +104,15 @@ class LocalChannel(CommandChannel):
 
 
 class LocalLink(CommandLink[LocalChannel]):
-    """Commands on this machine. ``env`` replaces the environment of a login (`_KEPT` of ours)."""
+    """Commands on this machine. ``env`` replaces the environment of a login (`_INHERITED_VARIABLES` of ours)."""
 
     def __init__(self, host: Host, *, env: Mapping[str, str] | None = None) -> None:
         super().__init__(host)
-        self._env = dict(env) if env is not None else {key: os.environ[key] for key in _KEPT if key in os.environ}
+        self._env = (
+            dict(env)
+            if env is not None
+            else {key: os.environ[key] for key in _INHERITED_VARIABLES if key in os.environ}
+        )
 
     def _start_command(self, command: Command, patience: float) -> LocalChannel:
         way = fit_argument_limit(format_shell_line(command))

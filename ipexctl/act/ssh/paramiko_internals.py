@@ -4,7 +4,9 @@
 Paramiko below the next major release, and `make fast-lowest` runs the tests with the oldest release that is allowed.
 
 - ``Transport._channel_handler_table``: Paramiko drops the name of the signal that ended a command (``exit-signal``).
-- ``Transport._handler_table``: Paramiko has no callback for the replies to a global request.
+- ``Transport._handler_table``: Paramiko has no callback for the replies to a global request, and keeps only the last
+  banner of a login.
+- ``Transport._parse_disconnect``: Paramiko logs why a server disconnects, and forgets it.
 - ``Transport._send_message``: the public ``global_request`` waits for its reply without a limit, and the public
   ``set_keepalive`` asks for no reply, so that it never notices a host that is gone.
 - ``Transport._check_banner``: Paramiko waits for each line of a banner; ours has one deadline.
@@ -16,6 +18,7 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``Transport.completion_event``: stays unset when a transport is closed while it connects.
 - ``Transport.clear_to_send``: tells whether a key exchange is going on, during which sending would block.
 - ``socket._closed``: the transport's thread reads it of its socket before it ends.
+- ``AgentSSH._connect``: the public `Agent` knows no socket but that of the environment, and hides why it has no agent.
 - ``AgentSSH._send_message``: requests of several threads would be mixed on the agent's one connection.
 - ``Channel.in_buffer``, ``in_stderr_buffer``: the public API cannot wait for both outputs at once."""
 
@@ -26,8 +29,14 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import paramiko
-from paramiko.agent import Agent
-from paramiko.common import MSG_CHANNEL_REQUEST, MSG_REQUEST_FAILURE, MSG_REQUEST_SUCCESS, cMSG_GLOBAL_REQUEST
+from paramiko.agent import AgentSSH
+from paramiko.common import (
+    MSG_CHANNEL_REQUEST,
+    MSG_REQUEST_FAILURE,
+    MSG_REQUEST_SUCCESS,
+    MSG_USERAUTH_BANNER,
+    cMSG_GLOBAL_REQUEST,
+)
 from paramiko.message import Message
 
 _READ_AHEAD = 4 << 10  # bytes; each idle connection has a buffer of this size waiting
@@ -75,7 +84,7 @@ class QuietTransport(paramiko.Transport):
     offered: Mapping[str, tuple[str, ...]] = {}
 
     def list_implemented_algorithms(self, name: str) -> Container[str]:
-        """The algorithms of a list of `SecurityOptions` that Paramiko has: it takes no others."""
+        """Returns the algorithms of a list of `SecurityOptions` that Paramiko has: it takes no others."""
         lists = {"kex": "_kex_info", "key_types": "_key_info", "ciphers": "_cipher_info", "digests": "_mac_info"}
         implemented: Container[str] = getattr(self, lists[name])
         return implemented
@@ -92,6 +101,9 @@ class QuietTransport(paramiko.Transport):
         self._channel_handler_table = {**_CHANNEL_HANDLERS, MSG_CHANNEL_REQUEST: _handle_channel_request}
         for reply in (MSG_REQUEST_SUCCESS, MSG_REQUEST_FAILURE):
             self._handler_table[reply] = lambda message: self.handle_keepalive_reply()  # type: ignore[attr-defined]
+        self._handler_table[MSG_USERAUTH_BANNER] = self._keep_login_banner  # type: ignore[attr-defined]
+        self.login_banners: list[str] = []  # what the server tells the user during the login, in its order
+        self.farewell = ""  # why the server disconnected, in its own words
         self.packetizer.start_handshake = lambda timeout: None  # type: ignore[method-assign]
 
     @property
@@ -127,6 +139,13 @@ class QuietTransport(paramiko.Transport):
         if isinstance(self.sock, BufferedSocket):
             self.prepare_banner_read(self.sock.socket)
         super()._check_banner()  # type: ignore[misc]
+
+    def _keep_login_banner(self, message: Message) -> None:
+        self.login_banners.append(message.get_binary().decode("utf-8", "replace"))
+
+    def _parse_disconnect(self, message: Message) -> None:
+        message.get_int()  # its code is that of a protocol error for every reason
+        self.farewell = message.get_binary().decode("utf-8", "replace")
 
     def _log(self, level: int, msg: object, *args: object) -> None:
         """Discards Paramiko's log lines."""
@@ -164,12 +183,24 @@ class OutputEvent(threading.Event):
         super().clear()
 
 
-class SharedAgent(Agent):
-    """A connection to the SSH agent that several threads may use."""
+class SharedAgent(AgentSSH):
+    """A connection to the SSH agent behind a socket, which several threads may use. Raises `OSError` where none answers
+    there, `SSHException` for another program."""
 
-    def __init__(self) -> None:
-        self._request_lock = threading.Lock()
+    def __init__(self, path: str) -> None:
         super().__init__()
+        self._request_lock = threading.Lock()
+        conn = socket.socket(socket.AF_UNIX)
+        try:
+            conn.connect(path)
+            self._connect(conn)  # type: ignore[attr-defined]
+        except BaseException:
+            conn.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._close()  # type: ignore[attr-defined]
 
     def _send_message(self, msg: Message) -> tuple[int, Message]:
         with self._request_lock:

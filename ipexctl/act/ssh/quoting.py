@@ -14,8 +14,8 @@ from ipexctl.model.commands import Command
 from ipexctl.model.json_values import Record
 
 # The kernel takes no single argument longer than 128 KiB (MAX_ARG_STRLEN); longer scripts come in through stdin.
-_LONGEST = 100_000
-_NOISE = 1 << 20  # bytes of startup noise that are searched for the nonce
+_ARGUMENT_LIMIT = 100_000
+_NOISE_LIMIT = 1 << 20  # bytes of startup noise that are searched for the nonce
 
 # Read the same inside single quotes by sh, csh and fish: no such quotes, backslash, "!" or line ends among them.
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?$^\"-]")
@@ -23,7 +23,7 @@ _UNSAFE_IN_DOUBLE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?^-]")
 
 
 def format_shell_line(command: Command) -> bytes:
-    """The command as one line of sh. Raises `ValueError` for what no argument list can hold."""
+    """Returns the command as one line of sh. Raises `ValueError` for what no argument list can hold."""
     line = os.fsencode(command.format_line())
     if b"\0" in line:
         raise ValueError(f"{command.argv[0]}: an argument has a NUL byte in it, which no program can be given")
@@ -38,35 +38,26 @@ class ShellCommand(Record):
 
 
 def fit_argument_limit(text: bytes) -> ShellCommand:
-    """A line of sh of any length."""
-    return ShellCommand(text) if len(text) < _LONGEST else _pass_through_stdin(text)
+    """Returns a line of sh of any length."""
+    return ShellCommand(text) if len(text) < _ARGUMENT_LIMIT else _pass_through_stdin(text)
 
 
 def _pass_through_stdin(text: bytes) -> ShellCommand:
-    """A line of sh that executes ``text`` from its stdin, and leaves what follows there to what ``text`` starts.
-
-    In braces: of a text that did not arrive whole, sh executes nothing. dd with ``fullblock`` takes exactly these bytes
-    out of a pipe, that of coreutils and that of busybox. busybox's head reads ahead, up to 4 KiB of the command's own
-    input, and throws them away; coreutils' does not, and stands in for a dd that does not know the word (which then has
-    read nothing)."""
+    """Returns a line of sh that executes ``text`` from its stdin, and leaves what follows there to what ``text``
+    starts. In braces: of a text that did not arrive whole, sh executes nothing. dd with ``fullblock`` takes exactly
+    these bytes out of a pipe, that of coreutils and that of busybox. busybox's head reads ahead, up to 4 KiB of the
+    command's own input, and throws them away; coreutils' does not, and stands in for a dd that does not know the word
+    (which then has read nothing)."""
     whole = b"{ " + text + b"\n}"
     size = len(whole)
     return ShellCommand(b'eval "$(dd bs=%d count=1 iflag=fullblock 2>/dev/null || head -c %d)"' % (size, size), whole)
-
-
-def report_signals(text: bytes) -> bytes:
-    """A line of sh that runs ``text`` as its child and ends with its status, 128 and n where signal n ended it.
-
-    For OpenSSH's client, which drops the message of a server that a signal ended the command. The shell survives the
-    SIGTERM of its process group to do so; its own words on a child that was killed are nobody's output."""
-    return b"trap : TERM; exec 3>&2 2>/dev/null; (" + text + b") 2>&3 3>&-; exit $?"
 
 
 def wrap_command(text: bytes, nonce: bytes) -> ShellCommand:
     """A line of sh through any login shell: prints nonce and process id, then runs ``text`` in the home directory."""
     greeting = b"echo " + nonce + b" $$"
     command = fit_argument_limit(b'cd "${HOME:-/}" 2>/dev/null; %s; %s >&2; %s' % (greeting, greeting, text))
-    if len(_quote_for_any_shell(command.line)) >= _LONGEST:
+    if len(_quote_for_any_shell(command.line)) >= _ARGUMENT_LIMIT:
         command = _pass_through_stdin(command.line)
     return ShellCommand(b"exec /bin/sh -c " + _quote_for_any_shell(command.line), command.stdin)
 
@@ -93,7 +84,7 @@ class OutputSplitter:
     noise: bytearray = field(default_factory=bytearray)
 
     def extract_output(self, data: bytes) -> bytes:
-        """The part of ``data`` that is the command's output."""
+        """Returns the part of ``data`` that is the command's output."""
         if self.started:
             return data
         self.noise += data
@@ -107,7 +98,7 @@ class OutputSplitter:
                 del self.noise[start:]
                 return output
             start = self.noise.find(mark, end)
-        if len(self.noise) > _NOISE:  # keep the end, which may hold half a nonce, and a sample of the beginning
+        if len(self.noise) > _NOISE_LIMIT:  # keep the end, which may hold half a nonce, and a sample of the beginning
             del self.noise[4096 : len(self.noise) - 4096]
         return b""
 

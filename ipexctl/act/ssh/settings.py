@@ -1,10 +1,6 @@
-"""Where and how a host is reached: the user's ssh_config (see `sshconfig`), by the precedence of Fabric's `Connection`.
-
-docs/decisions/0012-fabric.md says what Fabric is used for, and what not."""
+"""Where and how a host is reached: by the user's words, then by ssh_config (see `sshconfig`), then by defaults."""
 
 import getpass
-import threading
-from functools import lru_cache
 from pathlib import Path
 
 from ipexctl.act.inputs import expand_home
@@ -18,7 +14,6 @@ from ipexctl.model.text import printable
 _SYSTEM = Path("/etc/ssh/ssh_config")
 _USER_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _MOST_JUMPS = 16  # one behind the other; tokens in ProxyJump can make a loop of ever new names
-IMPORTING = threading.RLock()  # of Fabric and Paramiko, whose imports cannot bear one another in another thread
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _GLOBAL_KNOWN = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
@@ -34,6 +29,7 @@ class Settings(Record):
     keys: tuple[str, ...]  # identity files, in the order they are tried; empty: the default ones
     certificates: tuple[str, ...]
     only_these_keys: bool  # IdentitiesOnly
+    agent: str | None  # IdentityAgent, the socket of the agent that is asked for keys; empty: none; None: as usual
     alias: str | None  # HostKeyAlias
     known_hosts: tuple[Path, ...]  # new keys are recorded in the first
     user_known_hosts: tuple[Path, ...]  # what they may not contradict, where the hostfile names the first; else ()
@@ -50,13 +46,13 @@ class Settings(Record):
 
 
 def choose_connect_timeout(settings: Settings, seconds: float) -> float:
-    """Seconds that connecting may take: ``seconds``, or ssh_config's ConnectTimeout where that is less."""
+    """Returns seconds that connecting may take: ``seconds``, or ssh_config's ConnectTimeout where that is less."""
     return min(seconds, settings.timeout or seconds)
 
 
 def list_known_host_names(settings: Settings) -> tuple[str, str]:
-    """The name of a host in known hosts, and a second one under which its key is taken, or "": a key that is known
-    without the port is good for every port of a host."""
+    """Returns the name of a host in known hosts, and a second one under which its key is taken, or "": a key that is
+    known without the port is good for every port of a host."""
     if settings.alias:
         return settings.alias.lower(), ""
     other = "" if settings.port == 22 else settings.address.lower()
@@ -65,7 +61,6 @@ def list_known_host_names(settings: Settings) -> tuple[str, str]:
 
 class SSHSettings:
     """Reads ssh_config once (``path``, then the ``system``'s; without a path neither) and answers for hosts.
-
     ``known_hosts`` replaces the user's files. Raises `UsageError` for a file that cannot be read as ssh_config, or that
     others can write; `ConnectError` for a host that cannot be reached as it says."""
 
@@ -77,16 +72,15 @@ class SSHSettings:
 
     def find_settings(self, host: Host) -> "Settings":
         hop = Hop(host.name, host.address, host.user, host.port)
-        return self._resolve_settings(hop, (), (), host.key, host.vars.get("known_hosts"))
+        jumps = tuple(map(Hop.parse, host.vars["jump"].split(","))) if "jump" in host.vars else ()
+        return self._resolve_settings(hop, jumps, (), host.key, host.vars.get("known_hosts"))
 
     def _resolve_settings(
         self, host: Hop, jumps: tuple[Hop, ...], behind: tuple[Hop, ...], key: str | None, known_hosts: str | None
     ) -> "Settings":
-        """``jumps`` were named for this hop and beat its own; ``behind`` are the hosts that are reached through it.
-
-        A jump host that would be behind itself, by a ProxyJump for all hosts, is reached directly."""
+        """``jumps`` were named for this hop and beat its own; ``behind`` are the hosts that are reached through it. A
+        jump host that would be behind itself, by a ProxyJump for all hosts, is reached directly."""
         options = self._config.lookup(host.host, host.user, host.port)
-        user, port = _choose_login(host.user, host.port, options.get_word("user"), options.get_word("port"))
         try:
             jumps = jumps or tuple(map(Hop.parse, options.get_proxy("proxyjump")))
         except ValueError:
@@ -98,11 +92,12 @@ class SSHSettings:
             name=host.text,
             pattern=host.host,
             address=options.host,
-            user=user,
-            port=port,
+            user=host.user or options.get_word("user") or getpass.getuser(),
+            port=host.port or int(options.get_word("port", "0")) or 22,
             keys=(key,) if key else options.get_paths("identityfile"),
             certificates=options.get_paths("certificatefile"),
             only_these_keys=bool(key) or options.get_word("identitiesonly") == "yes",
+            agent=options.get_agent(),
             alias=options.get_word("hostkeyalias") or None,
             known_hosts=self._list_known_hosts(options, known_hosts),
             user_known_hosts=self._list_known_hosts(options, None) if known_hosts else (),
@@ -125,18 +120,3 @@ class SSHSettings:
         if path not in self._expanded:
             self._expanded[path] = expand_home(path)
         return self._expanded[path]
-
-
-@lru_cache
-def _choose_login(user: str | None, port: int | None, config_user: str, config_port: str) -> tuple[str, int]:
-    """User and port by Fabric's precedence: what the user says, then ssh_config, then the local user and 22."""
-    if (config_user or None, int(config_port or 0) or None) == (user, port):  # nothing to decide: Fabric is not needed
-        return user or getpass.getuser(), port or 22
-    with IMPORTING:
-        import fabric
-
-    overrides = {key: value for key, value in (("user", config_user), ("port", int(config_port or 0))) if value}
-    # Lazy: no fabric.yml of anybody is read. Its ssh_config is empty, and it opens no connection.
-    config = fabric.Config(overrides=overrides, lazy=True)
-    connection = fabric.Connection("host", user=user, port=port, config=config, gateway=False, forward_agent=False)
-    return connection.user, connection.port

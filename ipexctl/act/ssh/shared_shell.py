@@ -6,20 +6,16 @@ pyenv or conda): a shared shell pays for them once, and saves each further comma
 import os
 import shlex
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from ipexctl.act.scripts import read_script
-from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog
+from ipexctl.act.ssh.command_link import CommandChannel, CommandLog
 from ipexctl.act.ssh.quoting import format_shell_line, make_nonce
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
-from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
-from ipexctl.model.links import LinkError
 
-ENDING = 2.0  # seconds that a session may take to end
-_LONGEST_LINE = 1024  # bytes: a shell reads lines byte by byte, longer ones for longer than a program takes to start
+_LINE_LIMIT = 1024  # bytes: a shell reads lines byte by byte, longer ones for longer than a program takes to start
 
 
 class ShellRequest(Record):
@@ -32,7 +28,7 @@ class ShellRequest(Record):
 
     def format_line(self) -> bytes:
         """For a shell that runs."""
-        if len(self.command) <= _LONGEST_LINE and b"\n" not in self.command:
+        if len(self.command) <= _LINE_LIMIT and b"\n" not in self.command:
             return b"0 %d %s %s\n" % (self.input, self.nonce, self.command)
         text = b"{ " + self.command + b"\n}"
         return b"%d %d %s\n%s" % (len(text), self.input, self.nonce, text)
@@ -46,9 +42,9 @@ def make_request(command: Command) -> ShellRequest:
     return ShellRequest(make_nonce(), format_shell_line(command), command.late_input or len(command.stdin))
 
 
-def make_shell_command(first: ShellRequest | None = None) -> Command:
-    """What starts a shared shell. It has the ``first`` command, so that no program has to read it there."""
-    begins = f"first={shlex.quote(os.fsdecode(first.command))}\n" if first else ""
+def make_shell_command(first: ShellRequest) -> Command:
+    """Returns what starts a shared shell. It has the ``first`` command, so that no program has to read it there."""
+    begins = f"first={shlex.quote(os.fsdecode(first.command))}\n"
     return Command(("ipexctl-shared_shell.sh",), script=begins + read_script("shared_shell.sh"), inline=True)
 
 
@@ -62,7 +58,7 @@ class EndFinder:
     _held: bytes = b""  # what may be the beginning of that line
 
     def extract_output(self, data: bytes) -> bytes:
-        """The part of ``data`` that is known to be the command's output."""
+        """Returns the part of ``data`` that is known to be the command's output."""
         mark = b"\n" + self.nonce
         data = self._held + data
         start = data.find(mark)
@@ -80,7 +76,6 @@ class EndFinder:
 
 class SharedShellChannel(CommandChannel):
     """A command in a shared shell: what the shell says until both outputs have their last line; see `Channel`.
-
     ``release`` is called once, when the channel is closed: with True where the shell can take the next command, with
     False where this one did not end."""
 
@@ -130,67 +125,3 @@ class SharedShellChannel(CommandChannel):
             self._closed = True
             self._log.log_end(self._ends["out"].status if self._is_complete else None)
             self._release(self._is_complete)
-
-
-class SharedShellLink(CommandLink[CommandChannel]):
-    """A link whose brief commands share a shell on its host."""
-
-    def __init__(self, host: Host) -> None:
-        super().__init__(host)
-        self._shell: CommandChannel | None = None  # while no command uses it
-
-    def _start_brief_command(self, command: Command, patience: float) -> CommandChannel:
-        request = make_request(command)
-        shell = self._hand_over(request, patience)
-
-        def release(usable: bool) -> None:
-            with self._lock:
-                keep = usable and self._shell is None and not self._closed
-                if keep:
-                    self._shell = shell
-            if not keep:
-                shell.close()
-
-        return SharedShellChannel(shell, request.nonce, CommandLog(self._host.name, command), release)
-
-    def _hand_over(self, request: ShellRequest, patience: float) -> CommandChannel:
-        """The shell that executes the request: the one that waits, or a new one."""
-        shell = self._take_shell()
-        if shell is not None:
-            if _write_line(shell, request.format_line()):
-                return shell
-            shell.close()  # it was ended on the host since its last command
-        shell = self._start_command(make_shell_command(request), patience)
-        _write_line(shell, request.format_first_line())  # why it did not start is read from its outputs
-        return shell
-
-    def _take_shell(self) -> CommandChannel | None:
-        with self._lock:
-            shell, self._shell = self._shell, None
-        if shell is not None and shell.has_ended():
-            shell.close()
-            return None
-        return shell
-
-    def _end_idle_shell(self) -> bool:
-        """Whether there was one. Waits for its end."""
-        shell = self._take_shell()
-        if shell is None:
-            return False
-        with suppress(LinkError), shell:
-            shell.end_input()
-            while shell.read(ENDING):
-                pass
-        return True
-
-
-def _write_line(shell: CommandChannel, line: bytes) -> bool:
-    """Whether the shell still took it."""
-    try:
-        shell.write(line)
-    except BrokenPipeError:
-        return False
-    except BaseException:
-        shell.close()
-        raise
-    return True

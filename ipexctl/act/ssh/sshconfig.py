@@ -19,7 +19,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -39,10 +39,10 @@ _HOP_URI = re.compile(  # in the user's name %41 is a letter, and what follows a
 _PIECE = re.compile(  # white space, a part in quotation marks, a character that is quoted, or any other
     r"""[ \t]+|(?P<quote>['"])(?:\\['"\\]|\\(?!['"\\])|(?!\\|(?P=quote)).)*(?P=quote)|\\['"\\ ]|.""", re.DOTALL
 )
-_DEEP = 16  # nested Include lines, as in OpenSSH
+_INCLUDE_DEPTH = 16  # nested Include lines, as in OpenSSH
 _WITHOUT_VALUE = ("all", "canonical", "final")
-_PATIENCE = 10.0  # seconds for a command of `Match exec`; OpenSSH waits for ever
-_MOST = (1 << 31) - 1  # of a C int
+_MATCH_EXEC_TIMEOUT = 10.0  # seconds for a command of `Match exec`; OpenSSH waits for ever
+_INT_MAX = (1 << 31) - 1  # of a C int
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -74,14 +74,19 @@ File = list[_Option | _Scope]
 
 
 class Hop(Record):
-    """A host of a ProxyJump line: ``[user@]host[:port]`` or ``ssh://[user@]host[:port][/]``.
+    """A host of a ProxyJump line: ``[user@]host[:port]`` or ``ssh://[user@]host[:port][/]``. ``text`` has the first
+    form, as messages show it."""
 
-    ``text`` has the first form, as messages show it."""
-
-    text: str = field(compare=False)
+    text: str
     host: str
     user: str | None
     port: int | None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hop) and (self.host, self.user, self.port) == (other.host, other.user, other.port)
+
+    def __hash__(self) -> int:
+        return hash((self.host, self.user, self.port))
 
     @classmethod
     def parse(cls, text: str) -> "Hop":
@@ -98,12 +103,11 @@ class Hop(Record):
 
 
 def read_config(path: Path, base: Path, scope: "_Scope | None" = None, depth: int = 0) -> File:
-    """The lines of a file and of those that it includes, none if there is no such file.
-
-    Relative names in Include lines are below ``base``. Raises `UsageError` for a file that others can write, and for a
-    line that cannot be read."""
-    if depth > _DEEP:
-        raise UsageError(f"{path} is not read: Include lines are nested more than {_DEEP} deep")
+    """Returns the lines of a file and of those that it includes, none if there is no such file. Relative names in
+    Include lines are below ``base``. Raises `UsageError` for a file that others can write, and for a line that cannot
+    be read."""
+    if depth > _INCLUDE_DEPTH:
+        raise UsageError(f"{path} is not read: Include lines are nested more than {_INCLUDE_DEPTH} deep")
     try:
         data = read_trusted_file(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -132,7 +136,7 @@ def read_config(path: Path, base: Path, scope: "_Scope | None" = None, depth: in
 
 
 def _find_included_files(patterns: Iterable[str], base: Path) -> Iterator[Path]:
-    """The files of an Include line. One in the home of a user that does not exist is no file, as for OpenSSH."""
+    """Yields the files of an Include line. One in the home of a user that does not exist is no file, as for OpenSSH."""
     for pattern in patterns:
         with suppress(UsageError):
             yield from map(Path, sorted(glob.glob(str(base / expand_home(pattern)))))  # noqa: PTH207
@@ -143,7 +147,7 @@ def _make_config_error(place: str, why: str, text: str) -> UsageError:
 
 
 def _parse_line(line: str) -> tuple[str, list[str]]:
-    """The keyword and its words; "" for a keyword that is not used here. Raises `ValueError`."""
+    """Returns the keyword and its words; "" for a keyword that is not used here. Raises `ValueError`."""
     match = _LINE.fullmatch(line)
     if not match:
         raise ValueError("a keyword without a value")
@@ -161,7 +165,7 @@ def _parse_line(line: str) -> tuple[str, list[str]]:
 
 
 def _split_words(text: str) -> Iterator[str]:
-    """The words of a line, as OpenSSH splits them: both kinds of quotation marks, ``\\`` before one, comments.
+    """Yields the words of a line, as OpenSSH splits them: both kinds of quotation marks, ``\\`` before one, comments.
 
     Raises `ValueError` for a quotation mark without its partner."""
     word: str | None = None
@@ -214,23 +218,25 @@ _WHOLE_LINE = ("proxycommand", "proxyjump")
 _NUMBERS = ("port", "connecttimeout", "canonicalizemaxdots")
 _SCOPES = ("host", "match", "include")
 ALGORITHMS = ("kexalgorithms", "hostkeyalgorithms", "ciphers", "macs")
-_WORDS = ("hostname", "user", "hostkeyalias", *ALGORITHMS)
+_WORDS = ("hostname", "user", "hostkeyalias", "identityagent", *ALGORITHMS)
 _KEYWORDS = {*_WORDS, *_CHOICES, *_FILES, *_LISTS, *_WHOLE_LINE, *_NUMBERS, *_SCOPES}
 
 
 def _parse_value(keyword: str, words: list[str]) -> tuple[str, ...]:
-    """The words of an option in one form; () for one that leaves it to a later line. Raises `ValueError`."""
+    """Returns the words of an option in one form; () for one that leaves it to a later line. Raises `ValueError`."""
     if not words:
         raise ValueError("a keyword without a value")
     word = words[0]
     if len(words) > 1 and (keyword not in _LISTS or "none" in map(str.lower, words)):
         raise ValueError("more than one word")
+    if keyword == "identityagent":
+        _check_agent_variables(word)
     if keyword == "port":
         return (_parse_port(word),)
     if keyword == "connecttimeout":
         return () if word == "none" else (_parse_duration(word),)
     if keyword == "canonicalizemaxdots":
-        return (_parse_number(word, 0, _MOST),)
+        return (_parse_number(word, 0, _INT_MAX),)
     if keyword == "proxyjump":
         word = re.split(r"[\s#]", word)[0]
     if word.lower() == "none" and keyword in (*_LISTS, *_WHOLE_LINE):
@@ -242,8 +248,17 @@ def _parse_value(keyword: str, words: list[str]) -> tuple[str, ...]:
     return (_CHOICES[keyword][word.lower()],) if keyword in _CHOICES else tuple(words)
 
 
+def _check_agent_variables(word: str) -> None:
+    """Raises `ValueError` for a variable that is not set, or is none, as ``ssh`` does for every host."""
+    if re.fullmatch(r"\$(?!\{)\w*\W.*|\$", word, re.ASCII | re.DOTALL):
+        raise ValueError("not a name of a variable")
+    for name, end in re.findall(r"\$\{([^}]*)(\}?)", word):
+        if not end or name not in os.environ:
+            raise ValueError(f"${{{name}}} is not set")
+
+
 def _parse_port(text: str) -> str:
-    """The number of a port, which may be the name of a service. Raises `ValueError`."""
+    """Returns the number of a port, which may be the name of a service. Raises `ValueError`."""
     with suppress(ValueError):
         return _parse_number(text, 1, 65535)
     try:
@@ -262,7 +277,7 @@ def _parse_number(text: str, least: int, most: int) -> str:
 def _parse_duration(text: str) -> str:
     parts = re.findall(r"\+?([0-9]+)([smhdw]?)", text.lower())
     seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-    if not re.fullmatch(r"(?:\+?[0-9]+[smhdw]?)+", text.lower()) or seconds > _MOST:
+    if not re.fullmatch(r"(?:\+?[0-9]+[smhdw]?)+", text.lower()) or seconds > _INT_MAX:
         raise ValueError("not a time")
     return str(seconds)
 
@@ -288,7 +303,7 @@ class HostOptions:
         self._options = {name: [_Option(name, (word,), None, "")] for name, word in given.items() if word}
 
     def get_words(self, name: str) -> tuple[str, ...]:
-        """The words of an option; () where it is not set."""
+        """Returns the words of an option; () where it is not set."""
         return tuple(word for option in self._options.get(name, ()) for word in option.words)
 
     def get_word(self, name: str, default: str = "") -> str:
@@ -313,8 +328,16 @@ class HostOptions:
         )
         return tuple(word for word, each in words if _expand_home(word, each))  # as written: messages show it
 
+    def get_agent(self) -> str | None:
+        """IdentityAgent: the socket of the agent that is asked for keys, "" for none; None for the environment's.
+        Raises `UsageError`."""
+        word = next(iter(self.get_paths("identityagent")), "SSH_AUTH_SOCK")
+        if word in ("SSH_AUTH_SOCK", "none"):
+            return None if word == "SSH_AUTH_SOCK" else ""
+        return os.environ.get(word[1:], "") if word.startswith("$") else str(expand_home(word))
+
     def get_files(self, name: str) -> tuple[Path, ...]:
-        """The words of an option that names files and knows no tokens. Raises `UsageError`."""
+        """Returns the words of an option that names files and knows no tokens. Raises `UsageError`."""
         return tuple(_expand_home(word, each) for each in self._options.get(name, ()) for word in each.words)
 
     def get_proxy(self, name: str) -> tuple[str, ...]:
@@ -377,12 +400,14 @@ class HostOptions:
         return matches_patterns(_SUBJECTS[criterion.kind](self), criterion.patterns) != criterion.negated
 
     def _exec_succeeds(self, command: str, place: str) -> bool:
-        """Of a `Match exec`; one that takes longer than `_PATIENCE` has failed. It may not read our own input."""
+        """Of a `Match exec`; one that exceeds `_MATCH_EXEC_TIMEOUT` has failed. It may not read our own input."""
         line = _expand_tokens(command, self._build_tokens(), place)
         shell = os.environ.get("SHELL") or "/bin/sh"
         quiet = subprocess.DEVNULL
         try:
-            return not subprocess.call((shell, "-c", line), stdin=quiet, stdout=quiet, stderr=quiet, timeout=_PATIENCE)
+            return not subprocess.call(
+                (shell, "-c", line), stdin=quiet, stdout=quiet, stderr=quiet, timeout=_MATCH_EXEC_TIMEOUT
+            )
         except (OSError, subprocess.TimeoutExpired):
             return False
 
@@ -413,7 +438,7 @@ class OpenSSHConfig:
         self._has_final = any(criterion.kind == "final" for criterion in criteria)
 
     def lookup(self, hostname: str, user: str | None = None, port: int | None = None) -> "HostOptions":
-        """The options of a host; a user and a port that were given beat the files. Raises `UsageError`, and
+        """Returns the options of a host; a user and a port that were given beat the files. Raises `UsageError`, and
         `ConnectError` for a name that had to be made canonical and cannot be resolved."""
         options = HostOptions(hostname, user, port)
         options.apply_lines(self._file)
@@ -426,7 +451,7 @@ class OpenSSHConfig:
 
 
 def _canonicalize_host_name(options: "HostOptions") -> str:
-    """The full name of a host under one of the CanonicalDomains; its own name where there is none."""
+    """Returns the full name of a host under one of the CanonicalDomains; its own name where there is none."""
     host = options.host.lower()
     proxied = options.get_proxy("proxycommand") or options.get_proxy("proxyjump")
     if proxied and options.get_word("canonicalizehostname") != "always":

@@ -17,11 +17,10 @@ LOST_AFTER = 30  # seconds without any reply from a host, after which it is lost
 
 
 class EagerSocket(socket.socket):
-    """Acknowledges at once what it receives, as long as it is ``eager``.
-
-    Before its first session sshd leaves Nagle's algorithm on (RFC 896): it keeps a packet back while an earlier one is
-    not acknowledged, as the host keys that it tells of and the answer to the first channel. A kernel that has nothing
-    to send puts an acknowledgement off (RFC 1122, 4.2.3.2), Linux for 40 ms, which each connection then took longer."""
+    """Acknowledges at once what it receives, as long as it is ``eager``. Before its first session sshd leaves Nagle's
+    algorithm on (RFC 896): it keeps a packet back while an earlier one is not acknowledged, as the host keys that it
+    tells of and the answer to the first channel. A kernel that has nothing to send puts an acknowledgement off (RFC
+    1122, 4.2.3.2), Linux for 40 ms, which each connection then took longer."""
 
     eager = True
 
@@ -34,9 +33,8 @@ class EagerSocket(socket.socket):
 
 
 def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Callable[[Any], None]) -> socket.socket:
-    """A socket to the host; its addresses share the time. Raises `ConnectError`.
-
-    ``deadline`` is on the monotonic clock, ``limit`` (seconds) is for messages, ``on_socket`` gets each new socket."""
+    """Returns a socket to the host; its addresses share the time. Raises `ConnectError`. ``deadline`` is on the
+    monotonic clock, ``limit`` (seconds) is for messages, ``on_socket`` gets each new socket."""
     timeout = failure = _make_timeout_error(settings, limit)
     addresses = _resolve_addresses(settings, deadline)
     for number, (family, address) in enumerate(addresses):
@@ -72,7 +70,7 @@ class EarlyConnection:
         threading.Thread(target=self._connect, name=f"TCP {settings.address}", daemon=True).start()
 
     def take(self, deadline: float, on_socket: Callable[[Any], None]) -> socket.socket:
-        """The socket, once it is connected. Raises `ConnectError` as `open_tcp` does."""
+        """Returns the socket, once it is connected. Raises `ConnectError` as `open_tcp` does."""
         with self._lock:
             self._on_socket = on_socket
             if self._socket is not None:

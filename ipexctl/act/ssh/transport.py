@@ -23,9 +23,9 @@ _LISTS = {
     "macs": ("digests", "macs", "server_mac_algo_list"),
 }
 
-_WINDOW = 4 << 20  # bytes a host may send ahead on one channel: enough for 1 Gbit/s at 30 ms
-_TICK = 2.4  # seconds: how often an idle transport looks at its clock; hundreds of them do
-_KEEPALIVE = 7.0  # seconds of silence before a keepalive; three unanswered mean that the host is lost
+_WINDOW_SIZE = 4 << 20  # bytes a host may send ahead on one channel: enough for 1 Gbit/s at 30 ms
+_CLOCK_INTERVAL = 2.4  # seconds: how often an idle transport looks at its clock; hundreds of them do
+_KEEPALIVE_INTERVAL = 7.0  # seconds of silence before a keepalive; three unanswered mean that the host is lost
 LOSSES = (paramiko.SSHException, EOFError, OSError)  # what Paramiko raises where a connection is lost
 
 _log = logging.getLogger("ipexctl.ssh")
@@ -41,7 +41,7 @@ class Transport(QuietTransport):
     connect_error: ConnectError | None = None  # what ended it; Paramiko itself would report an end of file
 
     def __init__(self, sock: Any) -> None:
-        super().__init__(sock, _WINDOW)
+        super().__init__(sock, _WINDOW_SIZE)
         self.set_log_channel("ipexctl.ssh")
         self._unanswered = 0
         self._eager_socket = sock if isinstance(sock, EagerSocket) else None
@@ -80,8 +80,8 @@ class Transport(QuietTransport):
 
     def start_keepalive(self) -> None:
         """From now on a host that does not answer for `LOST_AFTER` seconds is disconnected."""
-        self.call_when_idle(_KEEPALIVE, self._check_alive)
-        self.sock.settimeout(_TICK)
+        self.call_when_idle(_KEEPALIVE_INTERVAL, self._check_alive)
+        self.sock.settimeout(_CLOCK_INTERVAL)
 
     def end(self) -> None:
         """Ends the connection and wakes whoever waits on it."""
@@ -94,12 +94,18 @@ class Transport(QuietTransport):
     def get_exception(self) -> Exception | None:
         return self.connect_error or super().get_exception()
 
+    def describe_refusal(self) -> str:
+        """Returns what the server wrote to the user when it ended the login, as a part of a sentence; empty if it wrote
+        nothing. That is why it disconnects, else its last banner: PAM's words come as one, behind the server's own."""
+        words = " ".join((self.farewell or "".join(self.login_banners[-1:])).split())
+        return f": the host says '{printable(words, 300)}'" if words else ""
+
     def handle_keepalive_reply(self) -> None:
         self._unanswered = 0
 
     def prepare_banner_read(self, sock: socket.socket) -> None:
         await_banner(sock, self.deadline)
-        sock.settimeout(_TICK)  # whoever waits has a deadline of his own, and `end` wakes all
+        sock.settimeout(_CLOCK_INTERVAL)  # whoever waits has a deadline of his own, and `end` wakes all
 
     def _check_alive(self) -> None:
         if self._unanswered >= 3:

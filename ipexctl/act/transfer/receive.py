@@ -17,17 +17,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ipexctl.act.private_files import make_private_directories, sync_file_system
 from ipexctl.act.stall_timer import PATIENCE, StallTimer
 from ipexctl.act.transfer.send import build_script_command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.model.text import printable
 from ipexctl.protocol.paths import PART
+from ipexctl.store.private_files import make_private_directories, sync_file_system
 
-_PIECE = 1 << 20
+_READ_SIZE = 1 << 20
 _THIS_HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())  # processes of others cannot be asked for
-_GROWTH = 16 << 20  # bytes by which a file may have grown since it was listed; they are not kept
+_GROWTH_LIMIT = 16 << 20  # bytes by which a file may have grown since it was listed; they are not kept
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -54,11 +54,6 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
             self._part = f"{PART}{_THIS_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
             os.mkdir(self._part, 0o700, dir_fd=self._root)
 
-    @property
-    def staging(self) -> Path:
-        """A private directory on the same file system, removed by `close`."""
-        return self.path / self._part
-
     def write_file(self, local: str, chunks: Iterator[bytes], *, mtime: int, executable: bool) -> int:
         """Writes one file, moves it into place and returns its size. Raises `UnsafePathError`, and whatever ``chunks``
         raises; then no file has changed."""
@@ -74,28 +69,15 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
                     with _convert_os_errors(local):
                         while remaining:
                             remaining = remaining[file.write(remaining) or 0 :]
-            self._move_into_place(name, local, mtime, executable)
+            *above, leaf = local.split("/")
+            with _convert_os_errors(local), _open_nested_directory(self._root, above) as at:
+                os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
+                os.utime(name, (mtime, mtime), dir_fd=self._root)
+                os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
         except BaseException:
             os.unlink(name, dir_fd=self._root)
             raise
         return size
-
-    def adopt_file(self, name: str, local: str, *, mtime: int, executable: bool) -> int:
-        """Moves the file ``name``, which rsync wrote into `staging`, into place and returns its size."""
-        *above, leaf = name.split("/")
-        with _convert_os_errors(local), _open_nested_directory(self._root, [self._part, *above]) as at:
-            status = os.stat(leaf, dir_fd=at, follow_symlinks=False)
-        if not stat.S_ISREG(status.st_mode):
-            raise UnsafePathError(f"{printable(local, 200)} is not a regular file")
-        self._move_into_place(f"{self._part}/{name}", local, mtime, executable)
-        return status.st_size
-
-    def _move_into_place(self, name: str, local: str, mtime: int, executable: bool) -> None:
-        *above, leaf = local.split("/")
-        with _convert_os_errors(local), _open_nested_directory(self._root, above, make=True) as at:
-            os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
-            os.utime(name, (mtime, mtime), dir_fd=self._root)
-            os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
 
     def sync(self) -> None:
         """Puts what was received on the disk: once, since a wait for each of many small files takes longer than to send
@@ -122,7 +104,7 @@ def stat_local_file(root: Path, local: str) -> tuple[int, int] | None:
 
 
 def is_case_insensitive(into: Path) -> bool:
-    """Whether the file system of ``into`` ignores the case of names."""
+    """Returns whether the file system of ``into`` ignores the case of names."""
     at = into
     while not at.is_dir() and at != at.parent:
         at = at.parent
@@ -152,19 +134,19 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
         header = super().frombuf(buf, encoding, errors)
-        if header.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and header.size > _PIECE:
+        if header.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and header.size > _READ_SIZE:
             raise tarfile.ReadError("an extended header that is too long")
         return header
 
 
 def measure_free_space(into: Path) -> int:
-    """Bytes that are free where ``into`` is or will be."""
+    """Returns bytes that are free where ``into`` is or will be."""
     return shutil.disk_usage(next(at for at in (into, *into.absolute().parents) if at.exists())).free
 
 
 def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
     """Yields name, size and contents of the files named in ``sizes`` as they arrive; contents must be read before the
-    next file. No more bytes of a file are taken than its size; behind one that has grown by more than `_GROWTH` the
+    next file. No more bytes of a file are taken than its size; behind one that grew by more than `_GROWTH_LIMIT` the
     stream ends. Raises `LinkError` if the connection is lost or the host sends what was not requested."""
     expected = {name.removeprefix("./").lstrip("/"): name for name in sizes}
     request = b"".join(os.fsencode(name) + b"\0" for name in sizes)
@@ -182,7 +164,7 @@ def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Itera
 
         def contents(file: IO[bytes], left: int) -> Iterator[bytes]:
             try:
-                while chunk := file.read(min(_PIECE, left)):
+                while chunk := file.read(min(_READ_SIZE, left)):
                     left -= len(chunk)
                     yield chunk
             except tarfile.TarError:
@@ -190,7 +172,7 @@ def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Itera
 
         try:
             with tarfile.open(
-                fileobj=io.BufferedReader(pipe, _PIECE), mode="r|", bufsize=_PIECE, ignore_zeros=True,
+                fileobj=io.BufferedReader(pipe, _READ_SIZE), mode="r|", bufsize=_READ_SIZE, ignore_zeros=True,
                 encoding="utf-8", errors="surrogateescape", tarinfo=_Header,
             ) as stream:  # fmt: skip
                 for member in stream:
@@ -203,7 +185,7 @@ def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Itera
                     if file is not None:
                         size = min(member.size, sizes[name])
                         yield name, size, contents(file, size)
-                    if member.size > sizes[name] + _GROWTH:
+                    if member.size > sizes[name] + _GROWTH_LIMIT:
                         return
         except tarfile.TarError:
             if pipe.size or watch.stalled:  # an empty stream means that none of the files exists any more
@@ -246,21 +228,19 @@ class _Pipe(io.RawIOBase):
         return f": {printable(lines[-1], 160)}" if lines else ""
 
 
-def _open_subdirectory(at: int, name: str, *, make: bool = True) -> int:
-    """Opens a directory in a directory, never through a symbolic link."""
-    if make:
-        with contextlib.suppress(FileExistsError):  # also from another host's thread, or another ipexctl
-            os.mkdir(name, 0o700, dir_fd=at)
+def _open_subdirectory(at: int, name: str) -> int:
+    """Opens a directory in a directory, never through a symbolic link; makes it if there is none."""
+    with contextlib.suppress(FileExistsError):  # also from another host's thread, or another ipexctl
+        os.mkdir(name, 0o700, dir_fd=at)
     return os.open(name, _DIRECTORY, dir_fd=at)
 
 
 @contextlib.contextmanager
-def _open_nested_directory(root: int, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
-    """Opens a directory below ``root``, one by one."""
+def _open_nested_directory(root: int, names: Sequence[str]) -> Iterator[int]:
     at = os.dup(root)
     try:
         for name in names:
-            inner = _open_subdirectory(at, name, make=make)
+            inner = _open_subdirectory(at, name)
             os.close(at)
             at = inner
         yield at

@@ -5,7 +5,6 @@ into place by rename."""
 
 import hashlib
 import io
-import math
 import os
 import tarfile
 import time
@@ -13,35 +12,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import IO
 
 from ipexctl.act.scripts import read_script
 from ipexctl.act.stall_timer import PATIENCE, StallTimer
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Progress
-from ipexctl.model.links import Channel, Link, LinkError
+from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.paths import PART
 
-Archive = Iterable[bytes] | Callable[[str], Iterable[bytes]]  # pieces, or what makes them
 Emit = Callable[[Event], None]
 
 _CHUNK = 1 << 20  # bytes per write to the link
 _PROGRESS_INTERVAL = 0.1  # seconds between two progress events of one host
-_BRIEF = 2 << 20  # bytes of a tar stream up to which it goes through the host's shared shell, which takes it as a whole
+_SHARED_SHELL_LIMIT = (
+    2 << 20
+)  # bytes of a tar stream up to which it goes through the host's shared shell, which takes it as a whole
 _TRIES = 3
-UNFIT_RECORD = "unfit-record"  # the code of a host's failure: its old files are not those that were recorded
-_UNFIT_STATUS = 4  # of receive_tree.sh, for the same
-_SLOWEST = 2000.0  # bytes a second that the input of a script arrives with at least
-_SLOWEST_DISK = 20e6  # bytes a second that a host makes files of old ones with at least, and reads and stores them
+_SLOWEST_RATE = 2000.0  # bytes a second that the input of a script arrives with at least
 
 
 def send_file(
     link: Link, source: Path, target: str, emit: Emit, step: str, *, sha256: str | None = None, mode: int = 0o600
 ) -> bool:
     """Copies one large file to ``target`` (absolute, or relative to the home directory) and verifies its hash there.
-
     Resumes an interrupted transfer. Returns False if the host has the same file already. ``sha256`` (hex) is computed
     where it is not given. Raises `LinkError` if the file cannot be written or arrives damaged."""
     directory, _, name = target.rpartition("/")
@@ -67,28 +62,16 @@ def send_file(
     raise _make_step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
 
 
-def install_tree(
-    link: Link, directory: str, archive: Archive, *, own: str, old: Sequence[str] = (), rebuilt: int = 0
-) -> str:
-    """Unpacks a tar stream (in pieces, with names ``tree/…``) into ``directory`` and returns its absolute path.
-
-    ``own`` names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If
-    ``archive`` raises, the host's files are unchanged. A function is called with a private directory on the host
-    (absolute), two levels below ``directory``. Files that rsync has written there are installed with those of the
-    stream, if the stream contains their names (``merged``) and checksum (``sum``). So are those that the host's rsync
-    makes of the old ones and of a ``record`` in the stream; a record that does not fit raises `LinkError` with
-    the code `UNFIT_RECORD`. ``rebuilt`` is how many bytes of files come in either way: the host gets time for them."""
-    patience = PATIENCE + rebuilt / _SLOWEST_DISK
-    if callable(archive):
-        words = (directory, "merge", PART + own, *old)
-        return _stream_to_script(link, words, lambda into: chain(archive(into), [TREE_END]), patience)
+def install_tree(link: Link, directory: str, archive: Iterable[bytes], *, own: str, old: Sequence[str] = ()) -> str:
+    """Unpacks a tar stream (in pieces, with names ``tree/…``) into ``directory`` and returns its absolute path. ``own``
+    names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If ``archive``
+    raises, the host's files are unchanged."""
     words = (directory, "place", PART + own, *old)
     pieces = chain(archive, [TREE_END])
-    beginning = _read_up_to(pieces, _BRIEF)
-    if len(beginning) > _BRIEF:
-        return _stream_to_script(link, words, chain([beginning], pieces), patience)
-    completed = _run_receive_script(link, *words, stdin=beginning, patience=patience)
-    return os.fsdecode(completed.out).removesuffix("\n")
+    beginning = _read_up_to(pieces, _SHARED_SHELL_LIMIT)
+    if len(beginning) > _SHARED_SHELL_LIMIT:
+        return _stream_to_script(link, words, chain([beginning], pieces))
+    return os.fsdecode(_run_receive_script(link, *words, stdin=beginning).out).removesuffix("\n")
 
 
 def list_tree(link: Link, directory: str) -> bytes:
@@ -98,25 +81,20 @@ def list_tree(link: Link, directory: str) -> bytes:
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hash_stream(file)
-
-
-def hash_stream(file: IO[bytes]) -> str:
-    """SHA-256 of what is left to read of a file, in hex."""
     digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
     return digest.hexdigest()
 
 
 def build_tar_file(name: str, data: bytes, mode: int) -> bytes:
-    """One file of a tar stream, header and contents."""
+    """Returns one file of a tar stream, header and contents."""
     return build_tar_header(name, size=len(data), mode=mode) + data + bytes(-len(data) % 512)
 
 
 def build_tar_header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int = 0, link: str | None = None) -> bytes:
-    """The header of a tar member: a file, or a symbolic link to ``link``."""
+    """Returns the header of a tar member: a file, or a symbolic link to ``link``."""
     kind = tarfile.REGTYPE if link is None else tarfile.SYMTYPE
     return _encode_tar_header(name, size=size, mode=mode, mtime=mtime, type=kind, linkname=link or "")
 
@@ -135,8 +113,7 @@ def _encode_tar_header(name: str, **values: object) -> bytes:
 
 @dataclass
 class ProgressReporter:
-    """Counts transferred bytes and emits `Progress` events, at most one per `_PROGRESS_INTERVAL`. Where a transfer
-    begins again (``done = 0``), the events stay at the most that was reached."""
+    """Counts transferred bytes and emits `Progress` events, at most one per `_PROGRESS_INTERVAL`."""
 
     host: str
     step: str
@@ -145,23 +122,18 @@ class ProgressReporter:
     done: int = 0
     detail: str = ""
     _last: float = field(default_factory=time.monotonic)
-    _most: int = 0
 
     def count_chunks(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
             yield chunk
-            self.add_bytes(len(chunk))
-
-    def add_bytes(self, size: int) -> None:
-        self.done += size
-        self.report()
+            self.done += len(chunk)
+            self.report()
 
     def report(self, *, always: bool = False) -> None:
         now = time.monotonic()
         if always or now - self._last >= _PROGRESS_INTERVAL:
             self._last = now
-            self._most = max(self._most, min(self.done, self.total))
-            self.emit(Progress(self.host, self.step, self._most, self.total, "B", self.detail))
+            self.emit(Progress(self.host, self.step, min(self.done, self.total), self.total, "B", self.detail))
 
 
 # The last members of a tar stream that is complete.
@@ -174,26 +146,26 @@ _BEGINS = "target_directory.sh"
 def build_script_command(
     script: str, *words: str, begins: str = "", stdin: bytes = b"", patience: float = PATIENCE
 ) -> Command:
-    """A command that runs a shell script of `remote` with these words, behind that which ``begins`` it; once it has its
-    input it may take so many seconds."""
+    """Returns a command that runs a shell script of `remote` with these words, behind that which ``begins`` it; once it
+    has its input it may take so many seconds."""
     text = (read_script(begins) if begins else "") + read_script(script)
     return Command(
         (f"ipexctl-{script}", *words),
         script=text,
         inline="$$" not in text,  # which is the id of a process of its own
         stdin=stdin,
-        timeout=patience + len(stdin) / _SLOWEST,
+        timeout=patience + len(stdin) / _SLOWEST_RATE,
         cap=256 << 20,
         brief=True,
     )
 
 
-def _build_receive_command(*words: str, stdin: bytes = b"", patience: float = PATIENCE) -> Command:
-    return build_script_command("receive_tree.sh", *words, begins=_BEGINS, stdin=stdin, patience=patience)
+def _build_receive_command(*words: str, stdin: bytes = b"") -> Command:
+    return build_script_command("receive_tree.sh", *words, begins=_BEGINS, stdin=stdin)
 
 
-def _run_receive_script(link: Link, *words: str, stdin: bytes = b"", patience: float = PATIENCE) -> Completed:
-    return _run_script(link, _build_receive_command(*words, stdin=stdin, patience=patience))
+def _run_receive_script(link: Link, *words: str, stdin: bytes = b"") -> Completed:
+    return _run_script(link, _build_receive_command(*words, stdin=stdin))
 
 
 def _run_script(link: Link, command: Command) -> Completed:
@@ -203,20 +175,16 @@ def _run_script(link: Link, command: Command) -> Completed:
     return completed
 
 
-def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive, patience: float = PATIENCE) -> str:
-    """Writes the pieces to the host's script and returns its output. A function that makes them is called with the line
-    that the script first prints, and may take any time. The script may take ``patience`` seconds for its end."""
+def _stream_to_script(link: Link, words: Sequence[str], pieces: Iterable[bytes]) -> str:
+    """Writes the pieces to the host's script and returns its output."""
     output = {"out": bytearray(), "err": bytearray()}
     sent = 0
     with link.stream(_build_receive_command(*words)) as channel, StallTimer(channel.close) as watch:
-        greeting = _read_greeting(channel, output) if callable(pieces) else ""
         try:
-            if greeting is not None:
-                watch.reset(math.inf)
-                for piece in _merge_small_chunks(pieces(greeting) if callable(pieces) else pieces):
-                    channel.write(piece)
-                    watch.reset()
-                    sent += len(piece)
+            for piece in _merge_small_chunks(pieces):
+                channel.write(piece)
+                watch.reset()
+                sent += len(piece)
             channel.end_input()
         except BrokenPipeError:
             pass  # the script ended early; its status and error output follow
@@ -229,7 +197,7 @@ def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive, patienc
                 pass
             raise
         finally:
-            watch.reset(patience + sent / 50e6)  # the script may have to hash or sync the files
+            watch.reset(PATIENCE + sent / 50e6)  # the script may have to hash or sync the files
         for stream, data in channel:
             output[stream] += data[: 4096 - len(output[stream])]
         status = channel.status() if not watch.stalled else 1
@@ -240,19 +208,8 @@ def _stream_to_script(link: Link, words: Sequence[str], pieces: Archive, patienc
     return os.fsdecode(bytes(output["out"])).removesuffix("\n")
 
 
-def _read_greeting(channel: Channel, output: dict[str, bytearray]) -> str | None:
-    """The first line of output; None if the script ended without one."""
-    for stream, data in channel:
-        output[stream] += data[: 8192 - len(output[stream])]
-        line, end, remainder = output["out"].partition(b"\n")
-        if end:
-            output["out"] = remainder
-            return os.fsdecode(bytes(line))
-    return None
-
-
 def _read_up_to(pieces: Iterator[bytes], size: int) -> bytes:
-    """The pieces until there are more than ``size`` bytes of them, or all."""
+    """Returns the pieces until there are more than ``size`` bytes of them, or all."""
     gathered = bytearray()
     for piece in pieces:
         gathered += piece
@@ -280,8 +237,7 @@ def make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
     lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
     what = printable(lines[-1], 200) if lines else f"the host's shell ended with status {status}"
     full = "No space left" in what or "no space left" in what
-    code = UNFIT_RECORD if status == _UNFIT_STATUS else "refused-there"
-    return _make_step_error(link, what, "no-space" if full else code)
+    return _make_step_error(link, what, "no-space" if full else "refused-there")
 
 
 def _make_step_error(link: Link, what: str, code: str) -> LinkError:

@@ -7,17 +7,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ipexctl.act.transfer.cksum import Cksum
 from ipexctl.act.transfer.send import build_tar_directory, build_tar_file, build_tar_header
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
-from ipexctl.model.trees import Entry, Tree
+from ipexctl.model.trees import FileTree, TreeEntry
 
-_CACHED = 32 << 20  # bytes of small files held in memory for all hosts
-_SMALL = 1 << 20  # bytes up to which a file is small
+_CACHE_LIMIT = 32 << 20  # bytes of small files held in memory for all hosts
+_SMALL_FILE_LIMIT = 1 << 20  # bytes up to which a file is small
 _CHUNK = 1 << 20
-_SUMMED = 1 << 16  # bytes summed at once: what is larger than 128 KiB is new memory from the kernel for each piece
-_SHOWN = 20  # paths named in one error
+_SHOWN_PATHS = 20  # paths named in one error
 
 
 class SourceChangedError(Exception):
@@ -28,11 +26,10 @@ class SourceChangedError(Exception):
         self.paths = tuple(paths)
 
 
-def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
-    """Reads the tree below ``root`` without ignored files. Follows no symbolic link and opens no file.
-
-    Raises `UsageError` with all links that leave the tree and all files and directories that cannot be read."""
-    entries: list[Entry] = []
+def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
+    """Reads the tree below ``root`` without ignored files. Follows no symbolic link and opens no file. Raises
+    `UsageError` with all links that leave the tree and all files and directories that cannot be read."""
+    entries: list[TreeEntry] = []
     skipped: list[str] = []
     reasons: list[str] = []
     top = os.path.realpath(root)
@@ -54,38 +51,37 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
             except FileNotFoundError:
                 continue  # removed since the directory was read: not part of the source
             if is_directory:
-                entries.append(Entry(path, "d"))
+                entries.append(TreeEntry(path, "d"))
                 walk(item.path, path + "/")
             elif item.is_symlink():
                 target = os.readlink(item.path)  # noqa: PTH115
                 if _leaves_tree(top, path, target):
                     reasons.append(f"{printable(path)} → {printable(target)}")
-                entries.append(Entry(path, "l", target=target))
+                entries.append(TreeEntry(path, "l", target=target))
             elif stat.S_ISREG(status.st_mode):
                 if not os.access(item.path, os.R_OK):
                     reasons.append(f"{printable(path)}: permission denied")
                 executable = bool(status.st_mode & 0o111)
-                entries.append(Entry(path, "f", status.st_size, _compute_change_stamp(status), executable))
+                entries.append(TreeEntry(path, "f", status.st_size, _compute_change_stamp(status), executable))
             else:
                 skipped.append(path)
 
     walk(str(root), "")
     if reasons:
-        more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
+        more = [f"and {len(reasons) - _SHOWN_PATHS} more"] if len(reasons) > _SHOWN_PATHS else []
         raise UsageError(
             f"{printable(str(root), 200)} has links that leave it, or files that cannot be read",
-            reasons=[*reasons[:_SHOWN], *more],
+            reasons=[*reasons[:_SHOWN_PATHS], *more],
             hint="exclude them with --exclude",
         )
-    return Tree(root, f"{socket.gethostname()}:{top}", tuple(entries), tuple(skipped))
+    return FileTree(root, f"{socket.gethostname()}:{top}", tuple(entries), tuple(skipped))
 
 
-def find_changed_paths(tree: Tree, entries: Sequence[Entry]) -> list[str]:
-    """The paths of the entries that have changed since they were read."""
+def _find_changed_paths(tree: FileTree, entries: Sequence[TreeEntry]) -> list[str]:
     return [entry.path for entry in entries if not _is_unchanged(tree.root, entry)]
 
 
-def _is_unchanged(root: Path, entry: Entry) -> bool:
+def _is_unchanged(root: Path, entry: TreeEntry) -> bool:
     path = os.path.join(root, entry.path)  # noqa: PTH118 - names that are not UTF-8
     try:
         status = os.lstat(path)
@@ -101,19 +97,14 @@ def _is_unchanged(root: Path, entry: Entry) -> bool:
 class Packer:
     """Makes the tar stream of a set of entries: small files are read once for all hosts that need the same set."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: FileTree) -> None:
         self._tree = tree
-        self._packed_trees: dict[tuple[Entry, ...], list[bytes | Entry]] = {}
-        self._sums: dict[tuple[Entry, ...], bytes] = {}
-        self._lock, self._sums_lock = threading.Lock(), threading.Lock()
+        self._packed_trees: dict[tuple[TreeEntry, ...], list[bytes | TreeEntry]] = {}
+        self._lock = threading.Lock()
 
-    def pack(
-        self, entries: tuple[Entry, ...], *, manifest: bytes, to_delete: Sequence[str], by_rsync: Sequence[Entry] = ()
-    ) -> Iterator[bytes]:
-        """The tar stream in pieces, for `send.install_tree`. Raises `SourceChangedError` before its end, so that
-        nothing takes effect.
-
-        ``by_rsync`` are files that rsync has sent already: the stream contains their checksum."""
+    def pack(self, entries: tuple[TreeEntry, ...], *, manifest: bytes, to_delete: Sequence[str]) -> Iterator[bytes]:
+        """Yields the tar stream in pieces, for `send.install_tree`. Raises `SourceChangedError` before its end, so that
+        nothing takes effect."""
         with self._lock:
             if entries not in self._packed_trees:
                 self._packed_trees[entries] = list(self._pack_entries(entries))
@@ -123,38 +114,13 @@ class Packer:
                 yield piece
             else:
                 yield from self._read_padded(piece)
-        if by_rsync:
-            yield build_tar_file("merged", _format_xargs_input([entry.path for entry in by_rsync]), 0o600)
-            yield build_tar_file("sum", self.sum_files(tuple(by_rsync)), 0o600)
         if to_delete:
             yield build_tar_file("to_delete", _format_xargs_input(to_delete), 0o600)
         yield build_tar_file("mark", manifest, 0o600)
-        if changed := find_changed_paths(self._tree, (*entries, *by_rsync)):
+        if changed := _find_changed_paths(self._tree, entries):
             raise SourceChangedError(changed)
 
-    def pack_record(self, path: Path) -> Iterator[bytes]:
-        """The record of a transfer by rsync in the tar stream, in pieces: it comes before what `pack` makes."""
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            yield build_tar_header("record", size=size)
-            while chunk := file.read(_CHUNK):
-                yield chunk
-        yield bytes(-size % 512)
-
-    def sum_files(self, entries: tuple[Entry, ...]) -> bytes:
-        """How many files, and the line that cksum prints for their contents, one after the other; they are read once.
-
-        Raises `SourceChangedError`."""
-        with self._sums_lock:
-            if entries not in self._sums:
-                checksum = Cksum()
-                for entry in entries:
-                    for chunk in self._read_file(entry, _SUMMED):
-                        checksum.update(chunk)
-                self._sums[entries] = b"%d " % len(entries) + checksum.format_line()
-            return self._sums[entries]
-
-    def _pack_entries(self, entries: Sequence[Entry]) -> Iterator[bytes | Entry]:
+    def _pack_entries(self, entries: Sequence[TreeEntry]) -> Iterator[bytes | TreeEntry]:
         """Pieces of the stream; an entry stands for a large file, which is read again for every host."""
         gathered = bytearray(build_tar_directory("tree"))
         held = 0
@@ -167,7 +133,7 @@ class Packer:
             else:
                 mode = 0o700 if entry.executable else 0o600
                 gathered += build_tar_header(name, size=entry.size, mode=mode, mtime=entry.mtime)
-                if entry.size <= _SMALL and held + entry.size <= _CACHED:
+                if entry.size <= _SMALL_FILE_LIMIT and held + entry.size <= _CACHE_LIMIT:
                     held += entry.size
                     for chunk in self._read_padded(entry):
                         gathered += chunk
@@ -180,13 +146,8 @@ class Packer:
                 gathered.clear()
         yield bytes(gathered)
 
-    def _read_padded(self, entry: Entry) -> Iterator[bytes]:
-        """The contents of a file, padded to tar's blocks."""
-        yield from self._read_file(entry)
-        yield bytes(-entry.size % 512)
-
-    def _read_file(self, entry: Entry, size: int = _CHUNK) -> Iterator[bytes]:
-        """The contents of a file in pieces of ``size``, exactly as long as when the tree was read. Raises
+    def _read_padded(self, entry: TreeEntry) -> Iterator[bytes]:
+        """Yields the contents of a file, exactly as long as when the tree was read, padded to tar's blocks. Raises
         `SourceChangedError`."""
         left = entry.size
         try:
@@ -197,11 +158,12 @@ class Packer:
         with os.fdopen(handle, "rb", buffering=0) as file:
             if _compute_change_stamp(os.fstat(file.fileno())) != entry.stamp:
                 raise SourceChangedError([entry.path])
-            while left and (chunk := file.read(min(size, left))):
+            while left and (chunk := file.read(min(_CHUNK, left))):
                 left -= len(chunk)
                 yield chunk
         if left:
             raise SourceChangedError([entry.path])
+        yield bytes(-entry.size % 512)
 
 
 def _format_xargs_input(paths: Sequence[str]) -> bytes:
@@ -214,7 +176,7 @@ def _compute_change_stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _leaves_tree(top: str, path: str, target: str) -> bool:
-    """Whether a link leads out of the tree, by its target's text or after resolving it."""
+    """Returns whether a link leads out of the tree, by its target's text or after resolving it."""
     normalized = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
     if target.startswith("/") or normalized == ".." or normalized.startswith("../"):
         return True

@@ -42,12 +42,12 @@ def parse_catalogue(text: str) -> Catalogue:
 
 
 def mark_placeholders(template: str) -> str:
-    """A word that a check fills in, as in a manual."""
+    """Returns a word that a check fills in, as in a manual."""
     return template.replace("{", "‹").replace("}", "›")
 
 
 def explain_finding(code: str, catalogue: Catalogue) -> str:
-    """The explanation of a code as text. Raises `UsageError` for a code that does not exist."""
+    """Returns the explanation of a code as text. Raises `UsageError` for a code that does not exist."""
     entry = catalogue.get(code.upper())
     if entry is None:
         raise UsageError(f"there is no finding {printable(code)}", hint=_suggest_codes(code.upper(), catalogue))

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import field
 from typing import TypeVar
 
 from ipexctl.decide.releases.table import ReleaseTable
@@ -10,14 +9,13 @@ from ipexctl.model.errors import Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Level
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 
 T = TypeVar("T", bound=Hashable)
 
 
 class Cluster(Record):
     """Hosts as written, the facts of those that answered and the failures of the others, both in the order written.
-
     ``table`` is the version table. ``live`` is False for recorded probes, which may hold a part only."""
 
     inventory: Inventory
@@ -27,14 +25,14 @@ class Cluster(Record):
     live: bool = True
 
     def collect_known(self, read_fact: Callable[[Facts], T | None]) -> dict[str, T]:
-        """The values of a fact, by host, where it is known."""
+        """Returns the values of a fact, by host, where it is known."""
         return {host: value for host, facts in self.facts.items() if (value := read_fact(facts)) is not None}
 
 
 def find_majority(values: Mapping[str, T]) -> T | None:
-    """The commonest value; of equally common ones that of the earliest host. None without hosts."""
+    """Returns the commonest value; of equally common ones that of the earliest host. None without hosts."""
     counts = Counter(values.values())
-    return max(counts, key=lambda value: counts[value]) if counts else None  # max and Counter keep the first
+    return max(counts, key=lambda value: counts[value], default=None)  # max and Counter keep the first
 
 
 class CheckHit(Record):

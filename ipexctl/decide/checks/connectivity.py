@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from ipaddress import ip_interface
 from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.model.answers.doctor import FailedConnection, NetworkCheck, SharedDirectory, TriedConnection
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 
 ALL_PAIRS = 32  # hosts up to which every pair is tried
 
@@ -157,7 +156,7 @@ def _check_connection_quality(report: ConnectivityReport) -> Iterator[CheckHit]:
 
 
 def find_usual_rate(pairs: Iterable[Pair]) -> float | None:
-    """The median of the rates that were measured, bytes a second; None of fewer than three."""
+    """Returns the median of the rates that were measured, bytes a second; None of fewer than three."""
     rates = [pair.rate for pair in pairs if pair.rate]
     return median(rates) if len(rates) > 2 else None
 

@@ -3,6 +3,7 @@
 Names differ between hosts, ``hostname -I`` starts with whatever came up first, and ``docker0`` has the same address
 everywhere; what the hosts of a run have in common is a subnet in which each of them has an address of its own."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
@@ -36,11 +37,10 @@ _Addresses = Mapping[str, Sequence[_HostAddress]]
 
 
 def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, InterfaceChoice]:
-    """One choice a host, in the order given (the first is the head). A host without any usable address is left out.
-
-    In order: loopback where all hosts are this one machine; else the best subnet in which every host has an address of
-    its own (real rather than virtual, the one we came in by, faster, larger MTU, IPv4); else, host by host, the address
-    we came in by, or the one of the default route."""
+    """One choice a host, in the order given (the first is the head). A host without any usable address is left out. In
+    order: loopback where all hosts are this one machine; else the best subnet in which every host has an address of its
+    own (real rather than virtual, the one we came in by, faster, larger MTU, IPv4); else, host by host, the address we
+    came in by, or the one of the default route."""
     if is_one_machine(facts):
         return {host: _choose_loopback(fact) for host, fact in facts.items()}
     usable = {host: _list_usable_addresses(fact) for host, fact in facts.items()}
@@ -53,8 +53,8 @@ def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, InterfaceChoic
 def select_interfaces(
     hosts: Iterable[Host], facts: Mapping[str, Facts], iface: str | None = None
 ) -> tuple[Mapping[str, InterfaceChoice], Mapping[str, UsageError]]:
-    """The interface of each host: that of ``--iface``, else that of the hostfile, else as `choose_interfaces` has it;
-    and why a host has none. Whatever listens on a host, or is measured between hosts, uses these."""
+    """Returns the interface of each host: that of ``--iface``, else that of the hostfile, else as `choose_interfaces`
+    has it; and why a host has none. Whatever listens on a host, or is measured between hosts, uses these."""
     choices, problems = dict[str, InterfaceChoice](), dict[str, UsageError]()
     automatic = choose_interfaces(facts)
     for host in hosts:
@@ -70,9 +70,8 @@ def select_interfaces(
 def choose_host_interface(
     iface: str | None, host: Host, facts: Facts, choice: InterfaceChoice | None
 ) -> InterfaceChoice:
-    """The interface that ``--iface`` or the hostfile (``iface``, or ``ifhn`` by its address) names, else ``choice``.
-
-    Raises `UsageError` (exit 4) if there is none."""
+    """Returns the interface that ``--iface`` or the hostfile (``iface``, or ``ifhn`` by its address) names, else
+    ``choice``. Raises `UsageError` (exit 4) if there is none."""
     wanted = iface or host.vars.get("iface") or host.vars.get("ifhn")
     if choice and wanted in (None, choice.name, choice.address):
         return choice
@@ -89,7 +88,7 @@ def choose_host_interface(
 
 
 def is_one_machine(facts: Mapping[str, Facts]) -> bool:
-    """Every host was reached over loopback, or without SSH at all."""
+    """Returns whether every host was reached over loopback, or without SSH at all."""
     return bool(facts) and all(is_loopback(fact.ssh_address) for fact in facts.values())
 
 
@@ -112,6 +111,19 @@ def is_loopback(address: str | None) -> bool:
     """No address at all is a host reached without SSH: this machine."""
     word = parse_ip_interface(address) if address is not None else None
     return address is None or (word is not None and word.ip.is_loopback)
+
+
+_OWN_NAME = re.compile(r"(.+\.)?localhost[46]?(\.localdomain[46]?)?|ip6-(localhost|loopback)")  # RFC 6761, /etc/hosts
+
+
+def means_itself(name: str) -> bool:
+    """Whether any host means itself by this name or address: localhost, 127.0.0.1, ::1; 0.0.0.0, to which one connects
+    at home."""
+    name = name.strip().strip("[]").rstrip(".").lower()
+    word = parse_ip_interface(name)
+    unspecified = word is not None and word.ip.is_unspecified
+    mapped = name.startswith("::ffff:") and is_loopback(name.removeprefix("::ffff:"))
+    return bool(_OWN_NAME.fullmatch(name)) or unspecified or mapped or is_loopback(name)
 
 
 def _choose_loopback(fact: Facts) -> InterfaceChoice:
@@ -146,7 +158,6 @@ def _find_shared_subnets(facts: Mapping[str, Facts], usable: _Addresses) -> list
 
 
 def _choose_address(network: Network, places: Sequence[_HostAddress]) -> _HostAddress:
-    """The host's address in a network it is in: its fastest, if several."""
     candidates = [place for place in places if place.word.network == network]
     return max(candidates, key=lambda place: (not place.interface.virtual, place.interface.speed or 0))
 
@@ -213,5 +224,8 @@ def _choose_interface(fact: Facts, usable: Sequence[_HostAddress], count: int) -
         why = "it has the default route"
     else:
         why = "nothing better is up"
-    note = Note("one-host", why) if count == 1 else Note("no-shared-subnet", f"no subnet is shared by all hosts; {why}")
+    if count == 1:
+        note = Note("one-host", why)
+    else:
+        note = Note("no-shared-subnet", f"no subnet is shared by all hosts; {why}")
     return InterfaceChoice(place.interface.name, str(place.word.ip), note)

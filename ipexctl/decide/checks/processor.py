@@ -18,7 +18,7 @@ def has_bf16(level: str | None) -> bool:
 
 
 def find_common_level(cluster: Cluster) -> str | None:
-    """The highest level that all hosts share; None unless it is known of all of them."""
+    """Returns the highest level that all hosts share; None unless it is known of all of them."""
     facts = [fact for fact in cluster.facts.values() if fact.isa_level is not None]
     if not facts or len(facts) < len(cluster.facts):
         return None
@@ -42,17 +42,15 @@ def check_instruction_sets(host: str, fact: Facts) -> Iterator[CheckHit]:
     hidden = own and silicon and ORDER.index(silicon) < ORDER.index(own) and (silicon, own) != ("AMX_FP16", "AMX")
     note = fact.isa_refused.get(silicon or "")
     if hidden and not (note and note.code == "no-tiles"):
-        remedy = (
-            'another instance type, or CPU model "host" in the hypervisor'
-            if fact.is_vm
-            else "look into the BIOS and at the kernel's age and boot parameters (cat /proc/cmdline)"
-        )
+        remedy = "look into the BIOS and at the kernel's age and boot parameters (cat /proc/cmdline)"
+        if fact.is_vm:
+            remedy = 'another instance type, or CPU model "host" in the hypervisor'
         values = {"silicon": silicon, "level": own, "remedy": remedy}
         yield CheckHit("CPU003", host, values, note.text if note else "")
 
 
 def check_mixed_isa(cluster: Cluster) -> Iterator[CheckHit]:
-    """The hosts that hold the others back: those below the best level that is there."""
+    """Yields the hosts that hold the others back: those below the best level that is there."""
     levels = cluster.collect_known(lambda fact: fact.isa_level)
     if len(set(levels.values())) < 2 or find_common_level(cluster) is None:
         return
@@ -76,7 +74,7 @@ def check_mixed_isa(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def check_usable_cpus(host: str, fact: Facts) -> Iterator[CheckHit]:
-    """What keeps a run from using all CPUs of a host, or from using them all alike."""
+    """Yields what keeps a run from using all CPUs of a host, or from using them all alike."""
     allowed, online = fact.cpus_allowed, fact.logical_online
     if allowed is not None and online and len(allowed) < online:
         yield CheckHit("CPU005", host, {"allowed": len(allowed), "online": online}, f"allowed: {format_cpus(allowed)}")

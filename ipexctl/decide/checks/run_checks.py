@@ -42,19 +42,19 @@ CLUSTER_CHECKS: tuple[Callable[[Cluster], Iterator[CheckHit]], ...] = (  # hosts
     software.check_installed_stack,
 )
 _GRAVITY = get_args(Level)
-_EVIDENCE = 6  # lines shown of one finding
-_LONGEST = 500  # characters of one of them
+_EVIDENCE_LINES = 6  # lines shown of one finding
+_EVIDENCE_WIDTH = 500  # characters of one of them
 
 
 def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] = ()) -> tuple[Finding, ...]:
-    """All findings, the gravest first. ``hits`` are those of checks between hosts."""
+    """Returns all findings, the gravest first. ``hits`` are those of checks between hosts."""
     groups: dict[tuple[str, Level, str, tuple[tuple[str, str], ...], bool], dict[str, list[str]]] = {}
     hints: dict[str, Hint] = {}  # by their printable text
     of_hosts = (check(host, fact) for check in HOST_CHECKS for host, fact in cluster.facts.items())
     of_clusters = (check(cluster) for check in CLUSTER_CHECKS)
     for hit in chain(*of_hosts, *of_clusters, hits):
         entry = catalogue[hit.code]
-        words = {key: printable(str(value), _LONGEST) for key, value in hit.values.items()}
+        words = {key: printable(str(value), _EVIDENCE_WIDTH) for key, value in hit.values.items()}
         hints |= {words[key]: value for key, value in hit.values.items() if isinstance(value, Hint)}
         title = entry.title.format_map(_Placeholders(words))
         key = (hit.code, hit.level or entry.level, title, tuple(sorted(words.items())), entry.action and hit.action)
@@ -71,7 +71,7 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
 
 
 def _format_limit(cluster: Cluster, excluded: Sequence[str]) -> str:
-    """The value of --limit that leaves these hosts out, and all others that the user has left out, too."""
+    """Returns the value of --limit that leaves these hosts out, and all others that the user has left out, too."""
     limit = cluster.inventory.limit
     names = [name for name in cluster.facts if name not in excluded] if limit else excluded
     patterns = fold_names(names, len(names)).split(", ") if not any(":" in name for name in names) else names
@@ -98,12 +98,12 @@ class _Placeholders(dict[str, str]):
 
 def _merge_evidence(lines_by_host: Mapping[str, Sequence[str]]) -> str:
     """Each line once, with the hosts it is true of, unless that is all of them or the line names them itself."""
-    places = ((printable(line, _LONGEST), host) for host, lines in lines_by_host.items() for line in lines)
+    places = ((printable(line, _EVIDENCE_WIDTH), host) for host, lines in lines_by_host.items() for line in lines)
     evidence_lines = [
         line
         if len(hosts) == len(lines_by_host) or all(host in line for host in hosts)
         else f"{join_names(hosts, 3)}: {line}"
         for line, hosts in group_pairs(places).items()
     ]
-    more = len(evidence_lines) - _EVIDENCE
-    return "\n".join([*evidence_lines[:_EVIDENCE], f"and {more} more"] if more > 0 else evidence_lines)
+    more = len(evidence_lines) - _EVIDENCE_LINES
+    return "\n".join([*evidence_lines[:_EVIDENCE_LINES], f"and {more} more"] if more > 0 else evidence_lines)

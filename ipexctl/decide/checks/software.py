@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
+from ipexctl.decide.launch.dialects import identify_dialect
 from ipexctl.decide.releases.table import get_minor_version, get_public_version, parse_version
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.findings import Level
@@ -63,10 +64,13 @@ def _report_lost_releases(
     values: Mapping[str, object],
     evidence: str = "",
 ) -> CheckHit:
-    """An error if no release is left, a warning if the newest is lost, else information."""
+    """Returns an error if no release is left, a warning if the newest is lost, else information."""
     left = [release for release in releases if release not in lost]
-    level: Level = "error" if not left else "warning" if releases[-1] in lost else "info"
-    remedy = advise("install", "--torch", left[-1].torch, text="an older release:") if left else "a newer system there"
+    level: Level = "error"
+    remedy = "a newer system there"
+    if left:
+        level = "warning" if releases[-1] in lost else "info"
+        remedy = advise("install", "--torch", left[-1].torch, text="an older release:")
     if level == "info":
         remedy = "nothing to do with the newest release (the default)"
     versions = list(dict.fromkeys(release.ipex for release in lost))
@@ -156,7 +160,7 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def needs_import_check(installed: Installed) -> bool:
-    """Whether this stack is untested: not made by ipexctl, or changed since."""
+    """Returns whether this stack is untested: not made by ipexctl, or changed since."""
     held = installed.packages
     torch = held.get("torch")
     others = [held[name] for name in (_IPEX, _ONECCL) if name in held]
@@ -174,7 +178,7 @@ def check_imports(cluster: Cluster, problems: Mapping[str, Sequence[str]]) -> It
 
 
 def _explain_import_error(message: str, packages: Mapping[str, str]) -> str:
-    """What an import error of this stack means; else its own words."""
+    """Returns what an import error of this stack means; else its own words."""
     torch = packages.get("torch", "")
     if "undefined symbol" in message:
         for name in (_IPEX, _ONECCL):
@@ -196,7 +200,7 @@ def _explain_import_error(message: str, packages: Mapping[str, str]) -> str:
 
 
 def check_environment(host: str, fact: Facts) -> Iterator[CheckHit]:
-    """What is installed or set beside the stack, and what the stack will miss."""
+    """Yields what is installed or set beside the stack, and what the stack will miss."""
     packages, venv = (fact.installed.packages, fact.installed.venv) if fact.installed else ({}, "")
     torch, ipex = packages.get("torch"), packages.get(_IPEX)
     for text in fact.mpi:
@@ -214,6 +218,8 @@ def check_environment(host: str, fact: Facts) -> Iterator[CheckHit]:
 
 
 def _detect_mpi_flavour(version_output: str) -> str:
-    words = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "prte": "Open MPI", "Intel": "", "HYDRA": "MPICH"}
-    other = "another MPI" if version_output else ""
-    return next((flavour for word, flavour in words.items() if word in version_output), other)
+    known = identify_dialect(version_output)
+    if known is None:
+        return "another MPI" if version_output else ""
+    dialect, _ = known
+    return "" if dialect.name == "impi" else dialect.title

@@ -14,7 +14,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.text import format_size, join_names
 
 NEEDED = 4 << 30  # bytes of one environment: 3.4 GiB measured for a CPU row, and room to unpack
-_LITTLE = 128 << 20  # bytes below which logs and checkpoints do not fit either
+_LOG_SPACE = 128 << 20  # bytes below which logs and checkpoints do not fit either
 LOOKED_UP = 16  # hosts up to which every name is looked up on every host; beyond, the head's alone
 _SSH_FINDINGS = {
     "host-key-changed": "SSH003",
@@ -38,7 +38,8 @@ def _format_ssh_command(host: Host) -> list[str]:
     """The ssh command for the same connection: options of the hostfile, the rest from SSH's own configuration."""
     port = ["-p", str(host.port)] if host.port else []
     key = ["-i", host.key] if host.key else []
-    return ["ssh", *port, *key, f"{host.user}@{host.address}" if host.user else host.address]
+    jump = ["-J", host.vars["jump"]] if "jump" in host.vars else []
+    return ["ssh", *port, *key, *jump, f"{host.user}@{host.address}" if host.user else host.address]
 
 
 def check_required_facts(cluster: Cluster) -> Iterator[CheckHit]:
@@ -89,7 +90,7 @@ def check_disks(host: str, fact: Facts) -> Iterator[CheckHit]:
             continue
         mounts.add(disk.mount)
         fresh, where = disk.path == venv, f"{disk.mount} {disk.filesystem}".strip()
-        needed = NEEDED if fresh else _LITTLE
+        needed = NEEDED if fresh else _LOG_SPACE
         if disk.free < needed:
             values = {"path": disk.path, "needed": format_size(needed)}
             yield CheckHit("DSK001", host, values, f"{format_size(disk.free)} free on {where}")
@@ -98,7 +99,7 @@ def check_disks(host: str, fact: Facts) -> Iterator[CheckHit]:
 
 
 def check_own_host_name(cluster: Cluster) -> Iterator[CheckHit]:
-    """A loopback address for the own name is harmless on a single host."""
+    """Yields a loopback address for the own name is harmless on a single host."""
     for host, fact in cluster.facts.items() if len(cluster.inventory) > 1 else ():
         loopback = [address for address in fact.self_addresses if is_loopback(address)]
         if loopback and not is_loopback(fact.ssh_address):
@@ -161,7 +162,10 @@ def check_clock(cluster: Cluster) -> Iterator[CheckHit]:
             direction = "ahead of" if offset > 0 else "behind"
             by = f"{abs(offset):.0f} s" if abs(offset) >= 100 else f"{abs(offset):.1f} s"
             same_offset = len(offsets) > 1 and all(abs(other - middle) <= 1 for other in offsets.values())
-            evidence = "as all hosts are: this machine's clock is the wrong one" if same_offset else f"± {doubt:.1f} s"
+            if same_offset:
+                evidence = "as all hosts are: this machine's clock is the wrong one"
+            else:
+                evidence = f"± {doubt:.1f} s"
             yield CheckHit("SYS001", host, {"direction": direction}, f"{by} {evidence}")
 
 

@@ -1,60 +1,86 @@
-"""The catalogue of known errors in ``ipexctl/data/errors.toml``, and the diagnosis of a failure by it."""
+"""The catalogue of known errors in ``ipexctl/data/errors.toml``, and which of them evidence is known as."""
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
+from ipexctl.decide.diagnosis.evidence import Evidence, RaisedException
 from ipexctl.model.findings import Diagnosis
 from ipexctl.model.hints import advise
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 from ipexctl.model.toml import parse_toml
 
-_LOOKED_AT = 1 << 16  # letters of each text
-_LINE = 1000  # letters of a line: no pattern may take long over one that has no end
+_PATTERNS = ("pattern", "raised_in")
+_SEARCHED_LENGTH = 1 << 16  # letters of each text
+_LINE_LIMIT = 1000  # letters of a line: no pattern may take long over one that has no end
 
 
 class KnownError(Record):
-    """One entry: `pattern` is searched in what was written, `signal` is the one that ended the rank (0: any way)."""
+    """One entry: `pattern` is searched in what was written, `raised_in` in the files of the exception's stack, `signal`
+    is the one that ended the rank (0: any way). A `symptom` is the consequence of what happened to another rank."""
 
     code: str
     pattern: re.Pattern[str]
-    message: str
     title: str
     why: str
-    fix: str
-    source: Sequence[str]
+    fix: str = ""  # else the command
+    raised_in: re.Pattern[str] | None = None
     signal: int = 0
     command: str = ""
+    symptom: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)  # words of the message → those to say instead
 
 
 KnownErrors = Sequence[KnownError]
 
 
-def parse_known_errors(text: str) -> KnownErrors:
-    """Of the program's own table: a malformed one is a bug."""
-    items = parse_toml(text).items()
-    return tuple(KnownError(code, **{**item, "pattern": re.compile(item["pattern"])}) for code, item in items)
+class ErrorMatch(Record):
+    """An entry that fits: `words` of the groups of its pattern, `line` that shows it."""
+
+    known: KnownError
+    words: Mapping[str, str] = field(default_factory=dict)
+    line: str = ""
 
 
-def diagnose(errors: KnownErrors, texts: Iterable[str], signal: int = 0) -> Diagnosis | None:
-    """The first entry that fits the first of these texts (the most telling first); else that of the signal."""
-    for text in texts:
-        text = "\n".join(line[:_LINE] for line in text[-_LOOKED_AT:].splitlines())
-        for known in errors:
-            if match := known.pattern.search(text):
-                return _make_diagnosis(known, match)
-    return next((_make_diagnosis(known) for known in errors if signal and known.signal == signal), None)
+def parse_known_errors(text: str, packages: Mapping[str, str]) -> KnownErrors:
+    """Of the program's own table: a malformed one is a bug. ``packages`` maps modules to what is installed for them."""
+    modules = "|".join(map(re.escape, packages))
+    errors = []
+    for code, item in parse_toml(text).items():
+        patterns = {key: re.compile(item[key].replace("{packages}", modules)) for key in _PATTERNS if key in item}
+        names = packages if "{packages}" in item["pattern"] else {}
+        errors.append(KnownError(code, **{**item, **patterns, "names": names}))
+    return tuple(errors)
 
 
-def _make_diagnosis(known: KnownError, match: re.Match[str] | None = None) -> Diagnosis:
-    words, line = {}, ""
-    if match:
-        words = {name: word or "?" for name, word in match.groupdict().items()}
-        line = match.string[: match.start()].rpartition("\n")[2] + match.string[match.start() :].partition("\n")[0]
+def match_evidence(errors: KnownErrors, evidence: Evidence) -> ErrorMatch | None:
+    """Returns what the strongest of this evidence is known as; weaker evidence never decides instead of it."""
+    if evidence.exceptions:
+        return next(filter(None, (_search(errors, raised) for raised in evidence.exceptions)), None)
+    for known in errors:
+        if evidence.signal and known.signal == evidence.signal:
+            return ErrorMatch(known)
+    return _search(errors, RaisedException(evidence.output))
+
+
+def make_diagnosis(match: ErrorMatch) -> Diagnosis:
+    """Returns the match in words."""
+    known = match.known
 
     def fill(text: str) -> str:
-        return re.sub(r"\{(\w+)\}", lambda m: words.get(m[1], m[0]), text)
+        return re.sub(r"\{(\w+)\}", lambda name: match.words.get(name[1], name[0]), text)
 
     command = advise(*map(fill, shlex.split(known.command)[1:])) if known.command else ""
-    fix = command if known.fix == known.command else fill(known.fix)
-    return Diagnosis(known.code, fill(known.title), known.why, fix, line.strip()[:500], command)
+    return Diagnosis(known.code, fill(known.title), fill(known.why), fill(known.fix) or command, match.line, command)
+
+
+def _search(errors: KnownErrors, raised: RaisedException) -> ErrorMatch | None:
+    text = "\n".join(line[:_LINE_LIMIT] for line in raised.text[-_SEARCHED_LENGTH:].splitlines())
+    for known in errors:
+        if known.raised_in and not known.raised_in.search(raised.files):
+            continue
+        if match := known.pattern.search(text):
+            words = {name: known.names.get(word, word) for name, word in match.groupdict("?").items()}
+            line = text[: match.start()].rpartition("\n")[2] + text[match.start() :].partition("\n")[0]
+            return ErrorMatch(known, words, line.strip()[:500])
+    return None

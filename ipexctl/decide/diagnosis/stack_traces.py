@@ -2,13 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ipexctl.model.answers.manage import StackPlace
 from ipexctl.model.events import RankStack, Stalled
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import join_names
+from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -17,6 +19,14 @@ _SPY = re.compile(r'Thread [^"]*\([^)]*\)(?:: "(?P<name>.*)")?$')
 _SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d+))?\)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
 _STANDARD = re.compile(r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>")
+_HOOKS = frozenset((*HOOK_FILES, *PROFILE_HOOK_FILES))
+# What talks to other ranks: the functions that a script calls, what is below them, and frameworks of torch.distributed.
+_CALLS = re.compile(r"(?:^|/)torch/distributed/(?:distributed_c10d|rendezvous|_functional_collectives|utils)\.py$")
+_BACKENDS = re.compile(r"(?:^|/)(?:impi_torch|oneccl_bindings_for_pytorch|torch_ccl|horovod)/")
+_FRAMEWORKS = re.compile(r"(?:^|/)torch/distributed/(?:fsdp|_composable|_tools|algorithms|pipelining)/")
+_BETWEEN = re.compile(
+    r"(?:^|/)torch/(?:distributed/c10d_logger|_ops|utils/_contextlib|_dynamo/eval_frame)\.py$|^\w+\.py$"
+)
 
 _STATES = {
     "T": "stopped by a signal (SIGSTOP); SIGCONT lets it go on",
@@ -29,22 +39,20 @@ _STATES = {
 }
 
 
-class Frame(Record):
+class StackFrame(Record):
+    """A line of a program: `file` is its path in the library that it belongs to, or, where `own`, in the user's code
+    below the directory of the script."""
+
     file: str
     line: int
     function: str
-
-    @property
-    def path_in_library(self) -> str:
-        """The file's name in the library it belongs to; "" for the user's own code."""
-        match = _LIBRARY.search(self.file) or _STANDARD.search(self.file)
-        return next(filter(None, match.groups()), self.file) if match else ""
+    own: bool = False
 
     def __str__(self) -> str:
-        return f"{self.path_in_library or self.file.rpartition('/')[2]}:{self.line} {self.function}"
+        return f"{self.file}:{self.line} {self.function}"
 
 
-Stack = tuple[Frame, ...]  # innermost first
+Stack = tuple[StackFrame, ...]  # innermost first
 
 
 class StackGroup(Record):
@@ -55,12 +63,12 @@ class StackGroup(Record):
     where: str
     line: str = ""  # of the user's own code: "train.py:41"
     function: str = ""  # what they are in
-    waits: bool = False  # for other ranks: in a call of torch.distributed
+    waits: bool = False  # for other ranks
 
 
 def parse_main_thread(text: str) -> Stack:
-    """The stack of the main thread; empty without one."""
-    threads: list[tuple[str, list[Frame]]] = []
+    """Returns the stack of the main thread; empty without one."""
+    threads: list[tuple[str, list[tuple[str, str, str]]]] = []
     spied = False
     for line in text.splitlines():
         if _FAULT.match(line):
@@ -69,99 +77,144 @@ def parse_main_thread(text: str) -> Stack:
             spied = True
             threads.append((spy.group("name") or "", []))
         elif threads and (frame := _FAULT_FRAME.match(line) or _SPY_FRAME.match(line)):
-            number = int(frame.group("line") or 0)
-            threads[-1][1].append(Frame(frame.group("file"), number, frame.group("function")))
+            threads[-1][1].append((frame["file"], frame["line"], frame["function"]))
     if not threads:
         return ()
     named = [frames for name, frames in threads if name == "MainThread"]
     # faulthandler writes the newest thread first: the main thread is the last one. py-spy begins with it.
-    return tuple(named[0] if named else threads[0][1] if spied else threads[-1][1])
+    return _make_stack([*named, threads[0 if spied else -1][1]][0])
+
+
+def _make_stack(frames: Iterable[tuple[str, str, str]]) -> Stack:
+    """Returns the frames but those of our hooks, with names that are the same on all hosts: the home of the user, the
+    directory of the script and the environment may be others on each."""
+    placed = [
+        (find_path_in_library(file), file, line, function)
+        for file, line, function in frames
+        if file.rpartition("/")[2] not in _HOOKS
+    ]
+    script = next((file for path, file, _, _ in reversed(placed) if not path), "")
+    directory = script[: script.rfind("/") + 1]
+    stack = []
+    for path, file, line, function in placed:
+        own = file.removeprefix(directory) if file.startswith(directory) else "/".join(file.rsplit("/", 2)[-2:])
+        stack.append(StackFrame(path or own, int(line or 0), function, not path))
+    return tuple(stack)
+
+
+def find_path_in_library(file: str) -> str:
+    """Returns the file's name in the library it belongs to; "" for the user's own code."""
+    match = _LIBRARY.search(file) or _STANDARD.search(file)
+    return next(filter(None, match.groups()), file) if match else ""
 
 
 def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
     """Ranks at the same place together, the smallest group first. Of a rank with several processes the one that is
     deepest in the user's work counts: the one with the longest stack."""
-    of_rank: dict[int, tuple[RankStack, Stack]] = {}
-    for stack in stacks:
-        frames = parse_main_thread(stack.text)
-        if stack.rank not in of_rank or len(frames) > len(of_rank[stack.rank][1]):
-            of_rank[stack.rank] = stack, frames
-    members_by_place: dict[tuple[str, Stack], list[tuple[RankStack, Stack]]] = {}
-    for stack, frames in of_rank.values():
-        place = "" if frames else _describe_state(stack), _remove_script_directory(frames)
-        members_by_place.setdefault(place, []).append((stack, frames))
+    members: dict[tuple[str, Stack], list[RankStack]] = {}
+    shown: list[Stack] = []  # of the first rank of each group
+    for stack, frames in _choose_processes(stacks).values():
+        call = _find_waiting_call(frames)
+        frames = frames[call or 0 :]  # how the backend waits is of no interest, nor is the line inside of the call
+        place = frames if call is None else (replace(frames[0], line=0), *frames[1:])
+        key = "" if frames else _describe_state(stack), place
+        shown += [] if key in members else [frames]
+        members.setdefault(key, []).append(stack)
     groups = []
-    for (state, _), members in members_by_place.items():
-        frames = members[0][1]
+    for ((state, _), ranks), frames, position in zip(members.items(), shown, _describe_positions(shown), strict=True):
         groups.append(
             StackGroup(
-                tuple(sorted(stack.rank for stack, _ in members)),
-                tuple(dict.fromkeys(stack.host for stack, _ in members)),
-                state or _describe_position(frames),
+                tuple(sorted(stack.rank for stack in ranks)),
+                tuple(dict.fromkeys(stack.host for stack in ranks)),
+                state or position,
                 _format_own_line(frames),
                 frames[0].function if frames else "",
-                any("/torch/distributed/" in f"/{frame.file}" for frame in frames[:4]),
+                _find_waiting_call(frames) is not None,
             )
         )
     return tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks)))
 
 
-def _remove_script_directory(frames: Stack) -> Stack:
-    """The stack with paths as they are in libraries, and below the directory of the script, the outermost frame that is
-    in none: the home of the user may be another one on each host."""
-    script = next((frame.file for frame in reversed(frames) if not frame.path_in_library), "")
-    directory = script[: script.rfind("/") + 1]
-    names = (frame.path_in_library or frame.file.removeprefix(directory) for frame in frames)
-    return tuple(Frame(name, frame.line, frame.function) for name, frame in zip(names, frames, strict=True))
+def _choose_processes(stacks: Sequence[RankStack]) -> dict[int, tuple[RankStack, Stack]]:
+    of_rank: dict[int, tuple[RankStack, Stack]] = {}
+    for stack in stacks:
+        frames = parse_main_thread(stack.text)
+        if stack.rank not in of_rank or len(frames) > len(of_rank[stack.rank][1]):
+            of_rank[stack.rank] = stack, frames
+    return of_rank
+
+
+def _find_waiting_call(frames: Stack) -> int | None:
+    """Returns the frame of the call in which a rank talks to others; None of one that does something else."""
+    call = None
+    for number, frame in enumerate(frames):
+        if _CALLS.search(frame.file) or _BACKENDS.search(frame.file):
+            call = number
+        elif _FRAMEWORKS.search(frame.file):
+            return number if call is None else call
+        elif frame.own or not _BETWEEN.search(frame.file):
+            break
+    return call
 
 
 def describe_places(stacks: Sequence[RankStack]) -> tuple[StackPlace, ...]:
-    """The groups of `group_stacks`, the largest first, each with the stack of its first rank."""
-    texts: dict[int, Stack] = {}
-    for stack in stacks:
-        texts[stack.rank] = max(texts.get(stack.rank, ()), parse_main_thread(stack.text), key=len)
+    """Returns the groups of `group_stacks`, the largest first, each with the stack of its first rank."""
+    chosen = _choose_processes(stacks)
     return tuple(
-        StackPlace(group.ranks, group.hosts, group.where, tuple(map(str, texts[group.ranks[0]])))
+        StackPlace(group.ranks, group.hosts, group.where, tuple(map(str, chosen[group.ranks[0]][1])))
         for group in reversed(group_stacks(stacks))
     )
 
 
 def describe_position(text: str) -> str:
-    """Where the main thread of these stacks is, in one line; empty without one."""
-    frames = parse_main_thread(text)
-    return _describe_position(frames) if frames else ""
+    """Returns where the main thread of these stacks is, in one line; empty without one."""
+    return _describe_position(parse_main_thread(text))
 
 
 def find_script_line(traceback: str, stacks: str) -> str:
-    """The user's own line, ``train.py:41``, in which this exception was raised; without one, that of the main thread of
-    these stacks. Empty without both."""
-    raised = [Frame(file, int(line), function) for file, line, function in _RAISED.findall(traceback)]
-    return _format_own_line(raised[::-1]) or _format_own_line(parse_main_thread(stacks))
+    """Returns the user's own line, ``train.py:41``, in which this exception was raised; without one, that of the main
+    thread of these stacks. Empty without both."""
+    raised = _make_stack(_RAISED.findall(traceback)[::-1])
+    return _format_own_line(raised) or _format_own_line(parse_main_thread(stacks))
 
 
-def _format_own_line(frames: Sequence[Frame]) -> str:
+def _format_own_line(frames: Stack) -> str:
     own = _find_own_frame(frames)
     return f"{own.file.rpartition('/')[2]}:{own.line}" if own else ""
 
 
-def _find_own_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the user's own code; the first of ``frames`` is the innermost of all."""
-    return next((frame for frame in frames if not frame.path_in_library), None)
+def _find_own_frame(frames: Stack) -> StackFrame | None:
+    """Returns the innermost frame of the user's own code; the first of ``frames`` is the innermost of all."""
+    return next((frame for frame in frames if frame.own), None)
+
+
+def _describe_positions(stacks: Sequence[Stack]) -> list[str]:
+    """`_describe_position` of each; where two are the same, with the callers in which they differ."""
+    names = [_describe_position(frames) for frames in stacks]
+    described = []
+    for frames, name in zip(stacks, names, strict=True):
+        twins = [other for other, same in zip(stacks, names, strict=True) if same == name and other != frames]
+        pairs = [zip(frames, twin, strict=False) for twin in twins]
+        callers = dict.fromkeys(str(next((mine for mine, other in pair if mine != other), "")) for pair in pairs)
+        described.append(" ← ".join([name, *filter(None, callers)]))
+    return described
 
 
 def _describe_position(frames: Stack) -> str:
     """``torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step``: innermost, and the user's."""
-    own, first = _find_own_frame(frames), frames[0]
-    return str(first) if own in (None, first) else f"{first} ← {own}"
+    own, first = _find_own_frame(frames), frames[0] if frames else None
+    return " ← ".join(map(str, filter(None, [first, own if own != first else None])))
 
 
 def _describe_state(stack: RankStack) -> str:
     description = _STATES.get(stack.state, f"state {stack.state}")
-    return f"{description} (in {stack.wchan})" if stack.wchan and stack.state in ("D", "S") else description
+    if stack.wchan and stack.state in ("D", "S"):
+        return f"{description} (in {stack.wchan})"
+    return description
 
 
 def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
-    """The line of the warning. ``hosts`` maps ranks to hosts."""
+    """Returns the line of the warning. ``hosts`` maps ranks to hosts."""
     seconds = f"{stalled.seconds:.0f} s"
     if stalled.kind == "stragglers":
         done = len(hosts) - len(stalled.ranks)
@@ -197,7 +250,8 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
         where = f"{wait} in {most.function}" if most.function else f"{are} elsewhere"
         lines.append(f"{len(most.ranks)} of {size} ranks {where}, {_format_ranks(odd)} on {names} {does} not")
     elif few:
-        lines.append(f"the ranks are at {len(groups)} different places")
+        verb = "wait" if all(group.waits for group in groups) else "are"
+        lines.append(f"the ranks {verb} at {len(groups)} different places")
     elif len(most.ranks) > 1:
         lines.append(f"all {len(most.ranks)} ranks are at the same place")
     width = max(len(_format_ranks(group.ranks)) for group in groups)
@@ -215,13 +269,14 @@ def find_odd_ranks(groups: Sequence[StackGroup]) -> tuple[int, ...]:
 
 
 def _separate_odd_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], StackGroup]:
-    """The groups that are elsewhere, and those they are compared with as one."""
+    """Returns the groups that are elsewhere, and those they are compared with as one."""
     waiting = [group for group in groups if group.waits]
     if not 0 < len(waiting) < len(groups):
         return list(groups[:-1]), groups[-1]
     # Ranks in a collective wait for the other ranks.
     ranks = tuple(rank for group in waiting for rank in group.ranks)
-    most = StackGroup(ranks, (), "", function=waiting[-1].function, waits=True)
+    calls = " or ".join(dict.fromkeys(group.function for group in reversed(waiting)))
+    most = StackGroup(ranks, (), "", function=calls, waits=True)
     return [group for group in groups if not group.waits], most
 
 

@@ -53,7 +53,6 @@ def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
 
 
 def _list_directories(bundle: ProbeOutput, paths: Iterable[str]) -> list[str]:
-    """The directories of our own groups and their parents."""
     own_groups = _list_groups(paths)
     fits = re.compile(r"(/sys/fs/cgroup(?:/(?:cpu|cpu,cpuacct|cpuacct,cpu|memory))?)(|/.*)/[^/]+").fullmatch
     matches = (match for match in map(fits, bundle.files) if match and match[2] in own_groups)

@@ -80,7 +80,6 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
 
 
 def _count_threads_per_core(cores: Sequence[Core]) -> int | None:
-    """Of each core; None where they differ."""
     sizes = {len(core.cpus) for core in cores}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -164,7 +163,7 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     sizes = {package: len(of_package) for package, of_package in packages.items()}
     complete = all(_parse_count(block.get("siblings")) == sizes[block.get("physical id", "?")] for block in processors)
     if not processors or not complete or len(numbers) < len(processors) or not per_socket:
-        return Topology(cores_per_socket=per_socket, threads_per_core=threads)
+        return _read_container_cpuinfo(processors, numbers) or Topology(None, per_socket, threads)
     counted = [
         count
         # Some kernels go on to count cores that are off line: more than CPUs.
@@ -174,8 +173,25 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     ]
     cores = _group_cpus_by_core(processors, sum(counted))
     uniform = len({(block.get("siblings"), block.get("cpu cores")) for block in processors}) == 1
-    threads = _count_threads_per_core(cores) if cores else threads if uniform else None  # the latter is a mean
+    if cores:
+        threads = _count_threads_per_core(cores)
+    elif not uniform:
+        threads = None  # it is a mean
     return Topology(len(packages), max(counted), threads, sum(counted), tuple(sorted(numbers)), None, cores)
+
+
+def _read_container_cpuinfo(processors: list[dict[str, str]], numbers: list[int]) -> Topology | None:
+    """Of a container whose /proc/cpuinfo has its own CPUs, counted from 0 on, with the computer's numbers of cores and
+    siblings in each block (LXCFS). One block alone may be a sample of a text."""
+    places = {(block.get("physical id"), block.get("core id")) for block in processors}
+    if len(processors) < 2 or numbers != [*range(len(processors))] or any(None in place for place in places):
+        return None
+    sizes = Counter(block["physical id"] for block in processors)
+    cores = _group_cpus_by_core(processors, len(places))
+    if any(sizes[block["physical id"]] >= (_parse_count(block.get("siblings")) or 0) for block in processors):
+        return None
+    per_socket = max(Counter(core.socket for core in cores).values())
+    return Topology(len(sizes), per_socket, _count_threads_per_core(cores), len(cores), tuple(numbers), None, cores)
 
 
 def _list_cpu_ids(processors: list[dict[str, str]]) -> list[int]:

@@ -22,7 +22,6 @@ def find_isa_level(
     flags: Collection[str], silicon: str | None = None, hidden_by: str = "the BIOS or the kernel", tiles: str = ""
 ) -> tuple[str, Mapping[str, Note]]:
     """The level, and for each higher one why the host does not have it (codes: ``no-tiles``, ``no-flags``, ``hidden``).
-
     ``silicon`` is the level of the microarchitecture where it is known, ``hidden_by`` who would hide what it has, and
     ``tiles`` what the kernel answered to a process that asked for AMX: "granted", "refused 95" or "" for not asked."""
     refused: dict[str, Note] = {}

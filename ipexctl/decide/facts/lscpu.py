@@ -50,8 +50,8 @@ def _parse_text(text: str) -> dict[str, str]:
 
 
 def _join_wrapped_lines(lines: list[str]) -> str:
-    """A terminal cuts a long value at its width, in the middle of words; other writers wrap at blanks. All lines but
-    the last being equally long (or one shorter: a blank at the end got lost) is the terminal."""
+    """A terminal cuts a long value at its width, in the middle of words; other writers wrap at blanks. All
+    lines but the last being equally long (or one shorter: a blank at the end got lost) is the terminal."""
     head = re.match(r"\s*[^:]+:\s*", lines[0])
     column = head.end() if head else 0
     value = lines[0][column:]

@@ -11,14 +11,14 @@ _AROUND = " \t\r\n\0"  # some who gather files of /sys keep the NUL behind them
 
 
 def parse_integer(text: str | None, most: int = 1 << 62) -> int | None:
-    """A non-negative decimal integer up to ``most``."""
+    """Returns a non-negative decimal integer up to ``most``."""
     if text is None or not _WHOLE.fullmatch(text := text.strip(_AROUND)):
         return None
     return value if (value := int(text)) <= most else None
 
 
 def parse_cpu_list(text: str | None) -> tuple[int, ...] | None:
-    """A list in the kernel's form, "0-3,8" or "" for none."""
+    """Returns a list in the kernel's form, "0-3,8" or "" for none."""
     if text is None:
         return None
     cpus: set[int] = set()
@@ -35,7 +35,7 @@ def parse_cpu_list(text: str | None) -> tuple[int, ...] | None:
 
 
 def parse_cpu_mask(text: str | None) -> tuple[int, ...] | None:
-    """A mask in the kernel's form, "00000000,00000202": words of 32 bits, the highest first."""
+    """Returns a mask in the kernel's form, "00000000,00000202": words of 32 bits, the highest first."""
     words = (text or "").strip(_AROUND).split(",")
     if len(words) * 32 > MOST_CPUS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
         return None
@@ -45,7 +45,7 @@ def parse_cpu_mask(text: str | None) -> tuple[int, ...] | None:
 
 @lru_cache(4096)  # many look at the same addresses, and to read one is much work
 def parse_ip_interface(text: str) -> IPv4Interface | IPv6Interface | None:
-    """An address, with or without a prefix."""
+    """Returns an address, with or without a prefix."""
     try:
         return ip_interface(text)
     except ValueError:

@@ -16,7 +16,7 @@ from ipexctl.model.json_values import select_attributes
 from ipexctl.model.notes import Note
 
 # Processors that only a hypervisor has: their family and model are those of some old one, and mean nothing.
-_INVENTED = ("QEMU Virtual CPU", "Common KVM processor", "Common 32-bit KVM processor")
+_EMULATED_MODELS = ("QEMU Virtual CPU", "Common KVM processor", "Common 32-bit KVM processor")
 
 
 def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
@@ -30,9 +30,9 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     model_name = first.get("model name") or _get_field(fields, "Model name") or first.get("cpu")  # the last on POWER
     names = ("CPU family", "Model", "Stepping")
     family, model, stepping = (parse_integer(first.get(name.lower()) or fields.get(name)) for name in names)
-    invented = (model_name or "").startswith(_INVENTED)
-    uarch = None if invented else uarchs.find(vendor, family, model, stepping, flags)
-    silicon = uarch.level if uarch else None
+    invented = (model_name or "").startswith(_EMULATED_MODELS)
+    uarch = None if invented else uarchs.find(vendor, family, model, stepping, flags, model_name or "")
+    silicon = (uarch.level or None) if uarch else None
     arch = _detect_arch(bundle, fields, processors, flags)
     hypervisor = _detect_hypervisor(bundle, fields)
     is_vm = _detect_vm(flags, hypervisor, fields)
@@ -107,6 +107,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         allocators=system.find_allocators(paths),
         tools=tools,
         scheduler=system.find_scheduler(environ, path_marks, tools),
+        accelerators=system.find_accelerators(path_marks),
         disks=disks,
         silicon=silicon,
         container=system.find_container(bundle, path_marks),
@@ -127,7 +128,6 @@ def _list_socket_cpus(cores: tuple[Core, ...]) -> dict[str, tuple[int, ...]]:
 
 
 def _get_field(fields: Mapping[str, str], name: str) -> str | None:
-    """A field of lscpu, which writes "-" for unknown values."""
     value = fields.get(name, "").strip()
     return value if value not in ("", "-") else None
 
@@ -166,8 +166,8 @@ def _detect_hypervisor(bundle: ProbeOutput, fields: Mapping[str, str]) -> str | 
 
 
 def _detect_vm(flags: frozenset[str], hypervisor: str | None, fields: Mapping[str, str]) -> bool | None:
-    """The flag is the processor's own word; without flags (not x86), who the hypervisor is. The mainboard alone proves
-    nothing on x86: clouds write their name on bare metal too."""
+    """The flag is the processor's own word; without flags (not x86), who the hypervisor is. The mainboard alone
+    proves nothing on x86: clouds write their name on bare metal too."""
     if "hypervisor" in flags:
         return True
     if _get_field(fields, "Hypervisor vendor"):

@@ -3,21 +3,21 @@
 A bundle is what ``doctor --save-bundle`` writes and ``doctor --recorded`` reads:
 ``{"files": {"/proc/cpuinfo": "…"}, "commands": {"lscpu": "…"}}``."""
 
+import dataclasses
 import hashlib
 import json
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hints import advise
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 from ipexctl.model.text import printable
 
-_LINES = 4096
+_LINE_LIMIT = 4096
 CAP = 1 << 20  # bytes of one frame
 CAP_ASIDE = 1 << 18  # bytes of one answer outside of frames: the host's shell reads it byte by byte
 _GRACE = 5.0  # seconds beyond the limit: to start on a busy host, to kill what hangs and to say so
@@ -27,7 +27,6 @@ def build_probe_command(
     text: str, nonce: str, *, venv: str = "", workdir: str = "", names: Sequence[str] = (), limit: float = 10.0
 ) -> Command:
     """``text`` is that of ``remote/probe.sh``; ``nonce`` must not be guessable. ``names`` are looked up on the host.
-
     ``limit`` (seconds, whole ones: not every `sleep` knows fractions) bounds each question; all run at once."""
     seconds = max(1, round(limit))
     argv = ("sh", "-s", "--", nonce, str(seconds), str(CAP_ASIDE), venv, workdir, *names)
@@ -42,18 +41,18 @@ class ProbeOutput(Record):
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def file(self, path: str) -> str | None:
-        """The content without the blanks around it; None for a file that is absent or empty."""
+        """Returns the content without the blanks around it; None for a file that is absent or empty."""
         return self.files.get(path, "").strip() or None
 
     def command(self, name: str) -> str:
         return self.commands.get(name, "")
 
     def lines(self, command: str) -> list[str]:
-        """The lines of a command's output, up to a number that no honest host exceeds."""
-        return self.commands.get(command, "").splitlines()[:_LINES]
+        """Returns the lines of a command's output, up to a number that no honest host exceeds."""
+        return self.commands.get(command, "").splitlines()[:_LINE_LIMIT]
 
     def search(self, path: str, pattern: str) -> str | None:
-        """The first group of a pattern where it first matches in a file; ``^`` and ``$`` match at each line."""
+        """Returns the first group of a pattern where it first matches in a file; ``^`` and ``$`` match at each line."""
         match = re.search(pattern, self.files.get(path, ""), re.MULTILINE)
         return match[1] if match else None
 
@@ -67,7 +66,7 @@ class ProbeOutput(Record):
         }
 
     def public(self) -> dict[str, Any]:
-        """A form for JSON, with identifiers of the machine and session replaced (users share it)."""
+        """Returns a form for JSON, with identifiers of the machine and session replaced (users share it)."""
         texts = {"files": self.files, "commands": self.commands}
         shown = {key: {name: _redact_text(name, text) for name, text in texts[key].items()} for key in texts}
         return {**shown, "unread": dict(self.unread)} if self.unread else shown
@@ -85,14 +84,14 @@ def _redact_text(name: str, text: str) -> str:
 
 
 def hash_text(text: str) -> str:
-    """A fingerprint that hides the text; a fingerprint stays itself (a saved bundle reads the same)."""
+    """Returns a fingerprint that hides the text; a fingerprint stays itself (a saved bundle reads the same)."""
     if re.fullmatch(r"#[0-9a-f]{16}", text):
         return text
     return "#" + hashlib.sha256(f"ipexctl:{text}".encode()).hexdigest()[:16]
 
 
 def parse_bundle(text: str, source: str) -> ProbeOutput:
-    """A saved bundle. Raises `UsageError` naming ``source``."""
+    """Returns a saved bundle. Raises `UsageError` naming ``source``."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -116,7 +115,7 @@ def _make_bundle_error(source: str, why: str) -> UsageError:
 
 
 def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> ProbeOutput:
-    """The bundle in an answer of ``remote/probe.sh``, which documents the format. Text outside of its frames is
+    """Returns the bundle in an answer of ``remote/probe.sh``, which documents the format. Text outside of its frames is
     ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
     as far as it goes and named in ``unread``."""
     questions, framed = _extract_questions(answer, nonce)
@@ -162,20 +161,20 @@ def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
     return ProbeOutput(files, commands, unread)
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class _Question:
     """The lines of one question outside of frames; ``open`` counts the processes that still answer it."""
 
     open: int = 0
-    lines: list[bytes] = field(default_factory=list)
-    statuses: set[int] = field(default_factory=set)
+    lines: list[bytes] = dataclasses.field(default_factory=list)
+    statuses: set[int] = dataclasses.field(default_factory=set)
 
 
 _ASIDE = re.compile(rb"(asked|output|ended) ([^\n]*)\n")
 
 
 def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
-    """The questions that answered in lines of their own, and the answer without those lines."""
+    """Returns the questions that answered in lines of their own, and the answer without those lines."""
     questions: dict[str, _Question] = {}
     seam, mark = nonce[24:].encode() or nonce.encode(), nonce.encode() + b" "
 

@@ -31,7 +31,7 @@ def read_environment_variables(bundle: ProbeOutput) -> dict[str, str]:
 
 
 def read_marker_paths(bundle: ProbeOutput) -> frozenset[str]:
-    """The marker paths that exist on the host."""
+    """Returns the marker paths that exist on the host."""
     lines = bundle.command("env").splitlines()
     return frozenset(line.removeprefix("there=") for line in lines if line.startswith("there="))
 
@@ -43,6 +43,12 @@ def find_container(bundle: ProbeOutput, path_marks: frozenset[str]) -> str | Non
     marks = {"/run/.containerenv": "podman", "/.dockerenv": "docker"}
     named = [word for trace, word in traces.items() if trace in groups]
     return next(iter([*named, *(word for path, word in marks.items() if path in path_marks)]), None)
+
+
+def find_accelerators(path_marks: frozenset[str]) -> tuple[str, ...]:
+    """Returns the device files of accelerators: NVIDIA's, AMD's, those of the kernel's accel subsystem, Huawei's, and
+    render nodes, which graphics beside a processor have as well."""
+    return tuple(sorted(path for path in path_marks if path.startswith("/dev/")))
 
 
 def read_interfaces(bundle: ProbeOutput) -> tuple[Interface, ...]:
@@ -122,7 +128,7 @@ def parse_own_ssh_address(connection: str | None) -> str | None:
 
 
 def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
-    """The addresses of each looked-up name on the host; unresolved names are missing."""
+    """Returns the addresses of each looked-up name on the host; unresolved names are missing."""
     found: list[tuple[str, str]] = []
     name = ""
     for line in bundle.lines("getent hosts"):
@@ -141,7 +147,7 @@ def read_distribution(bundle: ProbeOutput) -> str | None:
 
 
 def read_glibc(bundle: ProbeOutput) -> str | None:
-    """The version; None also for musl, see `uses_musl`."""
+    """Returns the version; None also for musl, see `uses_musl`."""
     first = next(iter(bundle.command("libraries").splitlines()), "")
     match = re.search(r"(?:^glibc |GLIBC |GNU libc\) )([0-9]\.[0-9]{1,3})\b", first)
     return match[1] if match else None
@@ -177,7 +183,7 @@ _NEEDED = re.compile(r"(libstdc\+\+\.so\.6)(?:\..*)?|lib(?:stdc\+\+|zstd|z|gomp|
 
 
 def find_libraries(paths: Mapping[str, str]) -> tuple[str, ...]:
-    """The sonames of those that some rows of the version table need."""
+    """Returns the sonames of those that some rows of the version table need."""
     return tuple(sorted({match[1] or match[0] for name in paths if (match := _NEEDED.fullmatch(name))}))
 
 
@@ -206,21 +212,20 @@ def read_pythons(bundle: ProbeOutput) -> tuple[Python, ...]:
 
 def _describe_python(path: str, output: str, cut: str, on_musl: bool) -> Python:
     if output == "listed":
-        full = re.search(r"(?:versions/|cpython-|python-?)([0-9]\.[0-9]{1,2}\.[0-9]{1,2})\b", path)
-        short = re.search(r"python([0-9]\.[0-9]{1,2})$", path)
-        version = full[1] if full else short[1] if short else None
+        match = re.search(r"(?:versions/|cpython-|python-?)([0-9]\.[0-9]{1,2}\.[0-9]{1,2})\b", path)
+        match = match or re.search(r"python([0-9]\.[0-9]{1,2})$", path)
     else:
         match = re.fullmatch(r"Python ([0-9]\.[0-9]{1,2}\.[0-9]{1,3})\S*", output.strip())
-        version = match[1] if match else None
-        if version is None:
-            return Python(path, None, False, ascii(output[:80])[1:-1] if output else cut or "does not start")
+    version = match[1] if match else None
+    if version is None and output != "listed":
+        return Python(path, None, False, ascii(output[:80])[1:-1] if output else cut or "does not start")
     if on_musl:
         return Python(path, version, False, "linked to musl: there are no such wheels")
     return Python(path, version)
 
 
 def read_installed_environment(bundle: ProbeOutput) -> Installed | None:
-    """The installed environment, read from its directory without starting its Python."""
+    """Returns the installed environment, read from its directory without starting its Python."""
     head, *contents = re.split(r"^file\t(.*)$", "\n".join(bundle.lines("venv")), flags=re.MULTILINE)
     files = dict(zip(contents[::2], contents[1::2], strict=True))
     cut = (line.partition("\t") for line in head.splitlines())
@@ -233,14 +238,16 @@ def read_installed_environment(bundle: ProbeOutput) -> Installed | None:
     # venv writes ``version``, virtualenv and uv ``version_info``; else the directory has it
     pattern = r"^version(?:_info)? *= *([0-9]\.[0-9]{1,2}(?:\.[0-9]{1,3})?)\b"
     written = re.search(pattern, files.get("pyvenv.cfg", ""), re.MULTILINE)
-    minor = written[1] if written else dists[-1].split("/")[0].removeprefix("python") if dists else None
-    marker = read_marker(files.get("ipexctl.json", ""))
-    python = minor if "python" in values else None
+    marker, python = read_marker(files.get("ipexctl.json", "")), None
+    if "python" in values and written:
+        python = written[1]
+    elif "python" in values and dists:
+        python = dists[-1].split("/")[0].removeprefix("python")
     return Installed(values["venv"][-1], "python" in values, python, packages, marker, tuple(values.get("beside", ())))
 
 
 def read_launchers(bundle: ProbeOutput) -> tuple[str, ...]:
-    """Each mpirun on PATH with the first two lines of its version output."""
+    """Returns each mpirun on PATH with the first two lines of its version output."""
     cut = (line.partition("\t") for line in bundle.lines("mpirun --version"))
     outputs = group_pairs((path, line) for path, tab, line in cut if tab)
     return tuple(f"{path}: {' '.join(' '.join(lines[:2]).split())[:200]}" for path, lines in [*outputs.items()][:64])
@@ -252,7 +259,7 @@ def read_tools(bundle: ProbeOutput) -> dict[str, str]:
 
 
 def find_scheduler(environ: Mapping[str, str], path_marks: frozenset[str], tools: Mapping[str, str]) -> str | None:
-    """The batch system that this login is inside of, or could ask for hosts."""
+    """Returns the batch system that this login is inside of, or could ask for hosts."""
     for word, variable, files, commands in (
         ("slurm", "SLURM_JOB_ID", {"/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"}, {"srun", "sbatch", "sinfo"}),
         ("pbs", "PBS_JOBID", {"/etc/pbs.conf"}, {"qsub"}),
@@ -293,20 +300,20 @@ _LIMITS = {"open files": "nofile", "processes": "nproc", "locked memory": "memlo
 
 
 def read_resource_limits(bundle: ProbeOutput) -> dict[str, int | None]:
-    """The soft limits; None for unlimited."""
+    """Returns the soft limits; None for unlimited."""
     lines = re.findall(r"^Max ([a-z ]+?)\s{2,}(\S+)", bundle.files.get("/proc/self/limits", ""), re.MULTILINE)
     return {_LIMITS[name]: parse_integer(value) for name, value in lines if name in _LIMITS}
 
 
 def read_hugepages(bundle: ProbeOutput) -> dict[str, int]:
-    """What is set apart at boot or by sysctl, of the default size; empty where the kernel has none."""
+    """Returns what is set apart at boot or by sysctl, of the default size; empty where the kernel has none."""
     names = {"HugePages_Total": "total", "HugePages_Free": "free", "Hugepagesize": "size_kb"}
     counts = {name: read_meminfo(bundle, word) for word, name in names.items()}
     return {name: count for name, count in counts.items() if count is not None}
 
 
 def read_meminfo(bundle: ProbeOutput, name: str, path: str = "/proc/meminfo") -> int | None:
-    """A number of /proc/meminfo, in kB where it is a size; ``path`` names the file of one NUMA node."""
+    """Returns a number of /proc/meminfo, in kB where it is a size; ``path`` names the file of one NUMA node."""
     return parse_integer(bundle.search(path, rf"\b{name}:\s*([0-9]{{1,15}})\b"))
 
 

@@ -1,14 +1,15 @@
 """Microarchitectures, read from the text of ``ipexctl/data/cpus.toml``."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from ipexctl.model.json_values import Record
 from ipexctl.model.toml import parse_toml
 
 
 class Uarch(Record):
-    """``level`` is what the silicon has; ``hybrid``: the family has models with two kinds of cores; ``needs``: a flag
-    that tells it from another with the same numbers; ``threads``: the most that one core has."""
+    """``level`` is what the silicon has, "" where that is not known; ``hybrid``: the family has models with two kinds
+    of cores; ``needs``: a flag that tells it from another with the same numbers; ``threads``: the most of one core."""
 
     name: str
     level: str
@@ -17,31 +18,55 @@ class Uarch(Record):
     threads: int = 2
 
 
+class Brand(Record):
+    """Processors of some microarchitectures that are sold with less than their silicon has, by words of their names.
+    ``level`` is what is left, "" where that is not known."""
+
+    words: Sequence[str]
+    uarchs: Sequence[str]
+    level: str
+    source: str
+
+    def sells(self, uarch: Uarch, name: str) -> bool:
+        """Returns whether a processor of this name and microarchitecture is one of them."""
+        return uarch.name in self.uarchs and any(word in name for word in self.words)
+
+
 class Uarchs(Record):
     """The table: models, steppings (none: all) and name, by vendor and family."""
 
     rows: Mapping[tuple[str, int], Sequence[tuple[frozenset[int], frozenset[int], Uarch]]]
+    brands: Sequence[Brand] = ()
 
     def find(
-        self, vendor: str | None, family: int | None, model: int | None, stepping: int | None, flags: Collection[str]
+        self,
+        vendor: str | None,
+        family: int | None,
+        model: int | None,
+        stepping: int | None,
+        flags: Collection[str],
+        name: str = "",
     ) -> Uarch | None:
-        """None where the table does not tell; a row with steppings needs one. The first row that fits counts."""
+        """None where the table does not tell; a row with steppings needs one. The first row that fits counts. ``name``
+        is what the processor was sold as."""
         for models, steppings, uarch in self.rows.get((vendor or "", family or 0), ()):
             known = model in models and (not steppings or stepping in steppings)
             if known and (not uarch.needs or uarch.needs in flags):
-                return uarch
+                brand = next((brand for brand in self.brands if brand.sells(uarch, name)), None)
+                return replace(uarch, level=brand.level) if brand else uarch
         return None
 
 
 def parse_uarchs(text: str) -> Uarchs:
-    """The table of ``cpus.toml``."""
+    """Returns the table of ``cpus.toml``."""
     rows: dict[tuple[str, int], list[tuple[frozenset[int], frozenset[int], Uarch]]] = {}
-    for family in parse_toml(text)["family"]:
+    table = parse_toml(text)
+    for family in table["family"]:
         for cpu in family["cpus"]:
             uarch = Uarch(**{key: value for key, value in cpu.items() if key not in ("models", "steppings")})
             row = (_expand_ranges(cpu["models"]), _expand_ranges(cpu.get("steppings", ())), uarch)
             rows.setdefault((family["vendor"], family["family"]), []).append(row)
-    return Uarchs(rows)
+    return Uarchs(rows, [Brand(**brand) for brand in table["brand"]])
 
 
 def _expand_ranges(words: Sequence[int | Sequence[int]]) -> frozenset[int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.launch.dialects.base import RANK
 from ipexctl.decide.launch.placement import require_equal_ppn
 from ipexctl.decide.launch.tuning import supports_isa
 from ipexctl.decide.parsing import yaml_nodes
@@ -48,8 +48,8 @@ class AccelerateConfig(Record):
 def write_config(
     config: AccelerateConfig, version: str, options: Sequence[FrameworkOption]
 ) -> tuple[str, tuple[str, ...]]:
-    """The file as ``accelerate config`` of that version writes it, byte for byte, for the same answers; and a sentence
-    for each thing asked for that the version cannot say."""
+    """Returns the file as ``accelerate config`` of that version writes it, byte for byte, for the same answers; and a
+    sentence for each thing asked for that the version cannot say."""
     import yaml
 
     several = config.hosts > 1 or config.ranks > 1
@@ -90,11 +90,11 @@ def read_config(text: str, source: str) -> AccelerateConfig:
     def refuse(path: str, what: str) -> None:
         problems.add(scalars[path].origin, f"{path} {what}", value=read(path))
 
-    def read_number(path: str, default: int) -> int:
-        number = read(path, str(default))
-        if number.isdecimal() and len(number) < 7:
-            return int(number)
-        refuse(path, "must be a number")
+    def read_number(path: str, default: int, least: int = 1, most: int = 999_999) -> int:
+        text = read(path, str(default))
+        if text == str(default) or (text.isdecimal() and len(text) < 7 and least <= int(text) <= most):
+            return int(text)
+        refuse(path, f"must be a number from {least} to {most}")
         return default
 
     if read("distributed_type", "NO").upper() not in {"NO", "FALSE", "MULTI_CPU"}:  # an unquoted NO is false to YAML
@@ -107,7 +107,7 @@ def read_config(text: str, source: str) -> AccelerateConfig:
         ranks=read_number("num_processes", 1),
         hosts=read_number("num_machines", 1),
         address=read("main_process_ip"),
-        port=read_number("main_process_port", 0) or None,
+        port=read_number("main_process_port", 0, 1024, 65535) or None,
         precision=precision,
         ipex=read("ipex_config.ipex", read("ipex_config.ipex_enabled")).lower() in {"true", "yes"},  # the latter: 0.19
         hostfile=read("mpirun_config.mpirun_hostfile"),
@@ -118,7 +118,7 @@ def read_config(text: str, source: str) -> AccelerateConfig:
 
 
 def _list_scalars(node: yaml_nodes.Map, prefix: str = "") -> dict[str, yaml_nodes.Scalar]:
-    """The values that are set, by their keys: ``mpirun_config.mpirun_ccl``."""
+    """Returns the values that are set, by their keys: ``mpirun_config.mpirun_ccl``."""
     scalars: dict[str, yaml_nodes.Scalar] = {}
     for key, value in node.pairs:
         if isinstance(value, yaml_nodes.Map):
@@ -129,7 +129,7 @@ def _list_scalars(node: yaml_nodes.Map, prefix: str = "") -> dict[str, yaml_node
 
 
 def apply_config(config: AccelerateConfig | None, task: Run) -> Run:
-    """The task with what only the configuration says: the number of ranks, and the port."""
+    """Returns the task with what only the configuration says: the number of ranks, and the port."""
     if config is None:
         return task
     ranks = config.ranks if task.n is None and task.ppn is None else task.n
@@ -137,7 +137,7 @@ def apply_config(config: AccelerateConfig | None, task: Run) -> Run:
 
 
 def compare_config(config: AccelerateConfig | None, hosts: int, ranks: int) -> list[Note]:
-    """What a run does otherwise than its configuration says."""
+    """Returns what a run does otherwise than its configuration says."""
     if config is None or (config.hosts, config.ranks) in {(hosts, ranks), (1, 1)}:
         return []
     counts = f"num_machines {config.hosts} and num_processes {config.ranks}"
@@ -157,11 +157,10 @@ def build_interpreter_arguments(
     user_env: Mapping[str, str],
     options: Sequence[FrameworkOption],
 ) -> tuple[str, ...]:
-    """What the interpreter is given before the script where mpirun starts ``accelerate launch`` for each rank: it must
-    neither look for a configuration on the host nor start mpirun again.
-
-    ``user_env`` are the user's variables: what they say of precision and IPEX wins over the configuration. Raises
-    `UsageError` (exit 4) for the three versions that cannot be started so beside IPEX."""
+    """Returns what the interpreter is given before the script where mpirun starts ``accelerate launch`` for each rank:
+    it must neither look for a configuration on the host nor start mpirun again. ``user_env`` are the user's variables:
+    what they say of precision and IPEX wins over the configuration. Raises `UsageError` (exit 4) for the three versions
+    that cannot be started so beside IPEX."""
     version = packages.get("accelerate", "")
     flags = ["--cpu"]
     if version and has_ipex(packages) and not supports_option(options, "accelerate", "--ipex", version):
@@ -185,11 +184,13 @@ def start_with_accelerate(
     user_env: Mapping[str, str],
     options: Sequence[FrameworkOption],
     workers: int,
+    shim_env: Mapping[str, str],
 ) -> Launch:
-    """The same launch with mpirun started by Accelerate on the head. Raises `UsageError` where it cannot say that."""
+    """Returns the same launch with mpirun started by Accelerate on the head; ``shim_env`` makes it use our shim. Raises
+    `UsageError` where it cannot say that."""
     version, hint = packages.get("accelerate", ""), "give --ppn, or a configuration without mpirun_config"
     require_equal_ppn(launch, "Accelerate starts mpirun with as many ranks on every host", hint)
-    if launch.dialect != "impi":
+    if not shim_env:
         what = f"Accelerate starts Intel MPI's mpirun here, not that of {launch.launcher}"
         raise UsageError(what, hint="leave out --mpi, or give a configuration without mpirun_config", exit=Exit.STEP)
     if version and not supports_option(options, "accelerate", "mpirun_config", version):
@@ -202,35 +203,44 @@ def start_with_accelerate(
     if not launch.port:
         text = text.replace(f"main_process_port: {PORT}\n", "main_process_port: {port}\n")
     env = {name: setting.value for name, setting in head.env.items() if name in {"HOME", "LANG", "I_MPI_ROOT"}}
-    shim = launch.mpiexec[launch.mpiexec.index("-bootstrap-exec") + 1]
     return replace(
         launch,
         mpiexec=(
             head.python,
             *("-m", "accelerate.commands.launch", "--config_file", f"{head.directory}/{FILE}", "--no_python"),
-            *mpi_launchers.RANK,
+            *RANK,
         ),
         mpiexec_env={
             **launch.mpiexec_env,
             **env,
-            "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-            "I_MPI_HYDRA_BOOTSTRAP_EXEC": shim,
-            "I_MPI_HYDRA_IFACE": head.interface,
+            **shim_env,
         },
         files={FILE: text, HOSTS: "".join(f"{node.label}\n" for node in launch.nodes)},
         launcher=f"{launch.launcher}, started by accelerate {printable(version)}".rstrip(),
-        framed=True,  # mpirun's own labels are Accelerate's to choose
     )
 
 
-def choose_device(packages: Mapping[str, str]) -> dict[str, Setting]:
-    """Accelerate's device of a rank, where it matters.
-
-    By itself it takes cpu:0, and ``Tensor.to("cpu:0")`` copies what is on ``cpu``: optimizers then train copies of the
-    weights that IPEX has packed for its layers, and the model never learns (seen with 1.7.0 and IPEX 2.8.0)."""
-    if "accelerate" not in packages or not has_ipex(packages):
+def choose_device(packages: Mapping[str, str], cpus_alone: bool) -> dict[str, Setting]:
+    """Accelerate's device of a rank, where it matters. ``cpus_alone``: several ranks, and no accelerator for any. By
+    itself it takes cpu:0, and ``Tensor.to("cpu:0")`` copies what is on ``cpu``: optimizers then train copies of the
+    weights that IPEX has packed for its layers, and the model never learns (seen with 1.7.0 and IPEX 2.8.0). And unless
+    it is asked for processors it takes ranks without an accelerator for single processes: each of them trains alone, as
+    does each one of the Trainer (`PartialState._prepare_backend`; seen with 1.15.0 and transformers 5.24.0)."""
+    if "accelerate" not in packages:
         return {}
-    return {"ACCELERATE_TORCH_DEVICE": Setting("cpu", "else Accelerate moves models away from IPEX's weights")}
+    alone = Setting("true", "no host has an accelerator: else each rank of Accelerate and of the Trainer trains alone")
+    ours = Setting("cpu", "else Accelerate moves models away from IPEX's weights")
+    together = {"ACCELERATE_USE_CPU": alone} if cpus_alone else {}
+    return together | ({"ACCELERATE_TORCH_DEVICE": ours} if has_ipex(packages) else {})
+
+
+def has_accelerator(facts: Facts) -> bool:
+    """Whether torch may find an accelerator on this host: by its device files, and by what torch was built for."""
+    torch = (facts.installed.packages if facts.installed else {}).get("torch", "")
+    # A build for Intel's GPUs says so; to others a render node is but a screen. One for processors sees none at all,
+    # but for those that come with a package of their own.
+    unseen = {"xpu": (), "cpu": ("/dev/dri/", "/dev/nvidia", "/dev/kfd")}.get(torch.partition("+")[2], ("/dev/dri/",))
+    return any(not path.startswith(unseen) for path in facts.accelerators)
 
 
 def make_run_config(
@@ -264,7 +274,7 @@ def find_bf16_refusals(
 
 
 def has_ipex(packages: Mapping[str, str]) -> bool:
-    """Whether IPEX is among these packages, name → version."""
+    """Returns whether IPEX is among these packages, name → version."""
     return "intel-extension-for-pytorch" in packages
 
 
@@ -275,7 +285,7 @@ def uses_ipex(config: AccelerateConfig | None, packages: Mapping[str, str], user
 
 
 def choose_precision(config: AccelerateConfig | None, user_env: Mapping[str, str]) -> str:
-    """The mixed precision: that of the variable, else of the configuration, else "no"."""
+    """Returns the mixed precision: that of the variable, else of the configuration, else "no"."""
     return user_env.get("ACCELERATE_MIXED_PRECISION") or (config.precision if config else "no")
 
 

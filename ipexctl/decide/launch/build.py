@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, placement, tuning
+from ipexctl.decide.launch.dialects import get_dialect
+from ipexctl.decide.launch.dialects.base import LaunchLine, ProxyHost
 from ipexctl.decide.launch.environment import HostRuntime, RunSettings
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
 from ipexctl.decide.releases.runtime import Runtime
@@ -15,7 +17,6 @@ from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, NodePlan, RankPlacement, Setting
 from ipexctl.model.notes import Note
-from ipexctl.model.stack import MPI_NAMES
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize
 from ipexctl.protocol import paths
@@ -27,7 +28,6 @@ _LEAST = 3
 def build_launch(
     task: Run,
     run: str,
-    nonce: str,
     hosts: Sequence[Host],
     runtimes: Mapping[str, HostRuntime],
     script: str,
@@ -36,11 +36,10 @@ def build_launch(
     config: accelerate.AccelerateConfig | None = None,
     options: Sequence[FrameworkOption] = (),
 ) -> Launch:
-    """Plan the launch of ``task`` on ``hosts`` (the first is the head).
-
-    ``script`` is a path relative to each host's workdir; ``user_env`` holds the user's variables; ``config`` is the
-    user's Accelerate configuration; ``options`` list the keys and flags that its versions support. Raises `UsageError`:
-    exit 2 when the ranks do not fit, exit 4 when hosts are one machine, or have no common MPI or network."""
+    """Plan the launch of ``task`` on ``hosts`` (the first is the head). ``script`` is a path relative to each host's
+    workdir; ``user_env`` holds the user's variables; ``config`` is the user's Accelerate configuration; ``options``
+    list the keys and flags that its versions support. Raises `UsageError`: exit 2 when the ranks do not fit, exit 4
+    when hosts are one machine, or have no common MPI or network."""
     task = accelerate.apply_config(config, task)
     if task.launcher == "accelerate":
         accelerate.require_accelerate(_get_packages(runtimes[hosts[0].name].facts))
@@ -59,28 +58,29 @@ def build_launch(
             counts, cores, machines, kind="instances", divide=divide, only=task.instance
         )
     else:
+        environment.check_master_address(user_env, {host.name: runtimes[host.name].interface for host in run_hosts})
         backend, reason = choose_backend(task, [runtimes[host.name].runtime for host in run_hosts])
         workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
         least = _LEAST if backend == "impi" else 1
         ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
     head = runtimes[run_hosts[0].name]
+    runtime, dialect = head.runtime, get_dialect(head.runtime.dialect, head.runtime.version)
     isa_settings, isa_warnings = tuning.cap_isa(task, facts, accelerate.has_ipex(_get_packages(head.facts)))
     rdma = environment.has_rdma(facts.values())
     most = max(sum(rank.host == host.name for rank in ranks) for host in run_hosts)
-    ports = mpi_launchers.build_port_env(head.runtime.dialect, task, most)
+    ports = mpi_launchers.build_port_env(dialect, task, most)
     known = (task, head.interface, len(run_hosts), backend, workers, isa_settings, user_env)
-    settings = RunSettings(*known, rdma=rdma, port_env=ports.ranks)
+    together = len(ranks) > 1 and not task.independent
+    cpus_alone = together and not any(map(accelerate.has_accelerator, facts.values()))
+    settings = RunSettings(*known, rdma, ports.ranks, run, len(ranks), cpus_alone)
     nodes: list[NodePlan] = []
     warnings = [*core_warnings, *isa_warnings, *_check_ports(task, backend)]
     for number, host in enumerate(run_hosts):
         node_ranks = [place for place in ranks if place.host == host.name]
         shared = list(machines.values()).count(machines[host.name]) > 1
-        # The label is never a name of the local machine: the launcher asks our shim for every host.
-        label = f"h{number}.ipexctl"
-        node, of_host = _plan_node(settings, label, host.name, runtimes[host.name], node_ranks, shared)
+        node, of_host = _plan_node(settings, number, host.name, runtimes[host.name], node_ranks, shared)
         nodes.append(replace(node, proxy_env={**node.proxy_env, **ports.proxies}))
         warnings += of_host
-    dialect, runtime = head.runtime.dialect, head.runtime
     packages = _get_packages(head.facts)
     warnings += accelerate.compare_config(config, len(run_hosts), len(ranks))
     user_values = {name: setting.value for name, setting in user_env.items()}
@@ -89,12 +89,18 @@ def build_launch(
     bf16 &= accelerate.uses_ipex(config, packages, user_values)
     warnings += accelerate.find_bf16_refusals(facts, task.args, options, bf16)
     by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
-    words = accelerate.build_interpreter_arguments(config, packages, user_values, options) if by_mpirun else ("-u",)
+    if by_mpirun:
+        words = accelerate.build_interpreter_arguments(config, packages, user_values, options)
+    else:
+        words = ("-u",)
     as_module = task.launcher == "module"
     words = ("-u", "-m", script) if as_module else (*words, f"./{script}" if script.startswith("-") else script)
-    mpiexec_env = {"PATH": ":".join(dict.fromkeys([*runtime.path, "/usr/bin", "/bin"])), paths.RUN_ENV: run}
-    if dialect != "impi" and runtime.library_path:  # a host's MPI outside of the loader's default directories
+    path = ":".join(dict.fromkeys([*runtime.path, "/usr/bin", "/bin"]))
+    mpiexec_env = {"PATH": path, "HOME": head.facts.home or "/", paths.RUN_ENV: run}
+    if runtime.library_path:
         mpiexec_env["LD_LIBRARY_PATH"] = ":".join(runtime.library_path)
+    shim = f"{head.directory}/{paths.SHIM}"
+    line = LaunchLine(runtime.mpiexec, shim, head.interface.name, [(node.label, len(node.ranks)) for node in nodes])
     launch = Launch(
         run=run,
         title=script,
@@ -102,42 +108,44 @@ def build_launch(
         backend_reason=reason,
         nodes=tuple(nodes),
         argv=(runtime.python, *words, *task.args),
-        mpiexec=mpi_launchers.build_mpiexec(
-            dialect, runtime.mpiexec, f"{head.directory}/{paths.SHIM}", head.interface.name, nonce, nodes
-        ),
+        mpiexec=(runtime.mpiexec, *dialect.build_arguments(line)),
         mpiexec_env={**mpiexec_env, **nodes[0].proxy_env, **ports.launcher},
         port=task.port or 0,
         warnings=tuple(dict.fromkeys(warnings)),
-        dialect=dialect,
-        launcher=f"{MPI_NAMES[dialect]} {runtime.version}".rstrip(),
-        framed=dialect == "openmpi",
+        dialect=dialect.name,
+        mpi_version=runtime.version,
+        launcher=f"{dialect.title} {runtime.version}".rstrip(),
         membind=task.membind,
         independent=task.independent,
         precision=accelerate.find_set_precision(config, user_values, task.args),
     )
     if config is None or task.launcher != "accelerate" or by_mpirun:
         return launch
-    return accelerate.start_with_accelerate(launch, config, packages, user_values, options, workers)
+    shim_env = dialect.build_shim_env(shim, head.interface.name)
+    return accelerate.start_with_accelerate(launch, config, packages, user_values, options, workers, shim_env)
 
 
 def _plan_node(
-    run: RunSettings, label: str, host: str, host_runtime: HostRuntime, ranks: Sequence[RankPlacement], shared: bool
+    run: RunSettings, number: int, host: str, host_runtime: HostRuntime, ranks: Sequence[RankPlacement], shared: bool
 ) -> tuple[NodePlan, list[Note]]:
-    """The plan for one host, and warnings. ``shared``: another host of the run is the same machine."""
+    """The plan for the host of this number, and warnings. ``shared``: another host of the run is the same machine."""
     facts, interface, runtime = host_runtime.facts, host_runtime.interface, host_runtime.runtime
     preload, warnings = tuning.choose_preloads(run.task, facts, host)
     preload = () if "LD_PRELOAD" in run.user_env else preload  # the user's own, as it is
     tuned, tuning_warnings = tuning.build_host_settings(run.task, facts, preload, host)
-    if runtime.dialect == "openmpi" and shared:
-        one_machine = mpi_launchers.OPENMPI_ONE_MACHINE
-        tuned |= {name: Setting(value, "hosts that are one machine") for name, value in one_machine.items()}
-    tuned |= accelerate.choose_device(_get_packages(facts))
+    dialect = get_dialect(runtime.dialect, runtime.version)
+    if shared:
+        tuned |= {name: Setting(value, "hosts that are one machine") for name, value in dialect.one_machine.items()}
+    if not run.task.independent:
+        tuned |= environment.build_elastic_env(run, number)
+    tuned |= accelerate.choose_device(_get_packages(facts), run.cpus_alone)
     env = environment.build_host_env(run, host_runtime, ranks, tuned)
     if run.task.independent:
         env = {name: env[name] for name in env if name not in instances.RENDEZVOUS or name in run.user_env}
     return NodePlan(
         host=host,
-        label=label,
+        # Never a name of the local machine: the launcher asks our shim for every host.
+        label=f"h{number}.ipexctl",
         interface=interface.name,
         address=interface.address,
         reason=interface.reason,
@@ -145,12 +153,11 @@ def _plan_node(
         workdir=host_runtime.workdir,
         env=env,
         ranks=tuple(
-            replace(rank, env=environment.build_rank_env(run, rank, len(ranks), runtime.dialect, preload))
-            for rank in ranks
+            replace(rank, env=environment.build_rank_env(run, rank, len(ranks), dialect, preload)) for rank in ranks
         ),
         python=runtime.python,
         preload=preload,
-        proxy_env=mpi_launchers.build_environment(runtime.dialect, run.hosts, host_runtime.directory, facts.user),
+        proxy_env=dialect.build_proxy_env(ProxyHost(run.hosts, host_runtime.directory, facts.user)),
         isa=facts.isa_level or "",
     ), [*warnings, *tuning_warnings, *(_check_ccl(run, host, host_runtime, ranks) if run.backend == "ccl" else ())]
 
@@ -213,8 +220,9 @@ def choose_backend(task: Run, runtimes: Sequence[Runtime]) -> tuple[str, str]:
     if (task.backend == "impi" or task.backend_override) and not impi:
         what = "the environment has no impi_torch, which the backend impi needs"
         hint: str = advise("install", "--backend", "impi", text="run with --backend gloo, or install it:")
-        if runtimes[0].dialect == "mpich":
-            what = "the hosts' MPICH has no library of the name that mpi4py asks for, so the backend impi cannot use it"
+        dialect = get_dialect(runtimes[0].dialect, runtimes[0].version)
+        if not mpi_launchers.offers_library(dialect, runtimes[0].mpiexec):
+            what = f"the hosts' {dialect.title} has no library of the name that mpi4py asks for ({dialect.library})"
             hint = "run without --mpi, or with --backend gloo"
         raise UsageError(what, hint=hint, exit=Exit.STEP)
     if task.backend_override:

@@ -4,23 +4,31 @@ own environment is not passed on."""
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from ipexctl.decide.checks.network import InterfaceChoice
+from ipexctl.decide.checks.network import InterfaceChoice, means_itself
 from ipexctl.decide.launch import tuning
+from ipexctl.decide.launch.dialects import get_dialect
+from ipexctl.decide.launch.dialects.base import MpiDialect
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Preload, RankPlacement, Setting
-from ipexctl.model.stack import Dialect
 from ipexctl.model.tasks import Run
-from ipexctl.model.text import looks_secret
-from ipexctl.protocol.hooks import PROFILE_ENV
+from ipexctl.model.text import looks_secret, printable
+from ipexctl.protocol.hooks import MEETING_ENV, PROFILE_ENV
 from ipexctl.protocol.paths import DIRECTORY_ENV, RANK_ENV, RUN_ENV
 
 _RDMA = ("ib", "opa", "hfi", "hsi", "roce")  # names Linux gives to InfiniBand and Omni-Path interfaces
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+# Ranks from which on Gloo connects only those that talk to each other. Each group is a full mesh otherwise, and asks
+# rank 0's store once for each pair: too slow for a thousand (pytorch/gloo#419). Measured with torch 2.13.0, 42 ranks on
+# 3 hosts with 2 cores in all: a group in 0.2 to 0.7 s instead of 1.8, with 60 sockets a rank instead of 107; barrier,
+# all_reduce, broadcast, send, new_group, all_gather_object and DDP as before. But a group that was destroyed and made
+# anew at once failed (12 ranks, 3 of 3), and who waits for a dead peer may wait longer (pytorch/gloo#520).
+_LAZY_INIT_RANKS = 512
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", RUN_ENV, DIRECTORY_ENV, RANK_ENV, PROFILE_ENV}
+_OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", RUN_ENV, DIRECTORY_ENV, RANK_ENV, MEETING_ENV,
+         PROFILE_ENV}  # fmt: skip
 # Never passed from this machine: they name things of this machine, or would make its loader act on a host.
 _NOT_PASSED = {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "PATH", "HOME"}
 
@@ -48,11 +56,14 @@ class RunSettings(Record):
     user_env: Mapping[str, Setting]
     rdma: bool
     port_env: Mapping[str, str]  # for ``--port-range``
+    run: str
+    size: int  # ranks
+    cpus_alone: bool  # several ranks, and no accelerator for any
 
 
 def has_rdma(hosts: Iterable[Facts]) -> bool:
-    """Whether every host has an active RDMA interface: libfabric's provider must be the same on all hosts, but each
-    host would choose its own."""
+    """Returns whether every host has an active RDMA interface: libfabric's provider must be the same on all hosts, but
+    each host would choose its own."""
     return all(any(card.name.startswith(_RDMA) and card.up is not False for card in host.interfaces) for host in hosts)
 
 
@@ -82,15 +93,16 @@ def build_host_env(
     if task.port:
         put("MASTER_PORT", str(task.port), "--port", by_user=True)
     put("GLOO_SOCKET_IFNAME", interface, "interface of this host")
+    if run.size >= _LAZY_INIT_RANKS:
+        put("TORCH_GLOO_LAZY_INIT", "1", f"{run.size} ranks: Gloo else connects each to each other")
     put("FI_TCP_IFACE", interface, "interface of this host")
     if not run.rdma:
         put("FI_PROVIDER", "tcp", "not every host has an RDMA interface that is up")
     for name, value in run.port_env.items():
         put(name, value, "--port-range", by_user=True)
-    if runtime.dialect == "openmpi":
-        put("OMPI_MCA_btl_tcp_if_include", interface, "interface of this host")
-        if not run.rdma:
-            put("UCX_NET_DEVICES", interface, "interface of this host")
+    dialect = get_dialect(runtime.dialect, runtime.version)
+    for name, value in dialect.build_interface_env(interface, run.rdma).items():
+        put(name, value, "interface of this host")
     put("IPEXCTL_BACKEND", run.backend, "--backend", by_user=True)
     if task.backend_override:
         put("IMPI_TORCH_OVERRIDE", "1", "--backend-override", by_user=True)
@@ -98,8 +110,8 @@ def build_host_env(
         put("CCL_WORKER_COUNT", str(run.workers), "--ccl-workers", by_user=True)
         put("CCL_ATL_TRANSPORT", "ofi", "Hugging Face's guide for many CPUs")
         put("CCL_KVS_IFACE", interface, "interface of this host")
-        if runtime.dialect == "openmpi":
-            put("CCL_PROCESS_LAUNCHER", "none", "Open MPI tells oneCCL no ranks that it reads")
+        if not dialect.informs_oneccl:
+            put("CCL_PROCESS_LAUNCHER", "none", f"{dialect.title} tells oneCCL no ranks that it reads")
         if any(place.cpus and not place.workers for place in places):
             put("CCL_WORKER_OFFLOAD", "0", "no core is left for workers: the ranks' own threads do their work")
         # Read even without workers; oneCCL's own choice fails or leaves the rank's cores (src/common/env/env.cpp).
@@ -109,17 +121,53 @@ def build_host_env(
     return {**env, **run.isa_settings, **tuned, **run.user_env}
 
 
+def check_master_address(user_env: Mapping[str, Setting], interfaces: Mapping[str, InterfaceChoice]) -> None:
+    """Raises `UsageError` (exit 2) for a MASTER_ADDR of the user's at which rank 0, on the first of these hosts, cannot
+    be met: an address by which each host means itself, or another host's own."""
+    head, *others = interfaces
+    setting = user_env.get("MASTER_ADDR")
+    if setting is None or not others or means_itself(interfaces[head].address):
+        return
+    value = setting.value.strip().strip("[]")
+    owner = next((host for host in others if interfaces[host].address == value), "")
+    if owner or means_itself(value):
+        whose = f"is {owner}'s address" if owner else "means each host itself"
+        raise UsageError(
+            f"MASTER_ADDR={printable(value, 100)} {whose}; rank 0, which the others look for there, runs on {head}",
+            reasons=[f"set by {setting.source}"],
+            hint=f"leave it out: ipexctl sets it to {interfaces[head].address}",
+        )
+
+
+def build_elastic_env(run: RunSettings, number: int) -> dict[str, Setting]:
+    """Returns what torchrun tells its workers beyond what each wrapper sets, on host ``number`` of the run. The list is
+    that of torch/distributed/run.py and local_elastic_agent.py (torch 2.13.0). Left out: for
+    TORCHELASTIC_USE_AGENT_STORE all ranks would be clients of a store that nobody serves (rendezvous.py); for
+    TORCH_NCCL_ASYNC_ERROR_HANDLING there is no NCCL. NODE_RANK is Lightning's own name for GROUP_RANK."""
+    host, restart = str(number), run.user_env.get("IPEXCTL_RESTART")
+    return {
+        "GROUP_RANK": Setting(host, "number of this host, as torchrun counts its agents"),
+        "NODE_RANK": Setting(host, "the same for Lightning"),
+        "GROUP_WORLD_SIZE": Setting(str(run.hosts), "hosts of the run"),
+        "ROLE_NAME": Setting("default", "torchrun's, where no role is named"),
+        "ROLE_WORLD_SIZE": Setting(str(run.size), "all ranks have one role"),
+        "TORCHELASTIC_RUN_ID": Setting(run.run, "this run: frameworks take its ranks as torchrun's"),
+        "TORCHELASTIC_RESTART_COUNT": Setting(restart.value if restart else "0", "starts before this one"),
+        "TORCHELASTIC_MAX_RESTARTS": Setting(str(run.task.restarts), "--restarts"),
+    }
+
+
 def build_rank_env(
-    run: RunSettings, place: RankPlacement, of_host: int, dialect: Dialect, preload: Sequence[Preload]
+    run: RunSettings, place: RankPlacement, of_host: int, dialect: MpiDialect, preload: Sequence[Preload]
 ) -> dict[str, str]:
-    """Variables of one rank of ``of_host`` on its host: OpenMP threads (one per core), for oneCCL under Open MPI its
-    local rank, and for impi the cores of its communication."""
+    """Variables of one rank of ``of_host`` on its host: OpenMP threads (one per core), for oneCCL its local rank where
+    the launcher does not tell it, and for impi the cores of its communication."""
     env: dict[str, str] = {}
     count = run.task.threads or place.threads
     if run.task.threads or place.cpus:
         env["OMP_NUM_THREADS"] = str(count)
         env |= tuning.build_rank_settings(place, preload, count)
-    if run.backend == "ccl" and dialect == "openmpi":
+    if run.backend == "ccl" and not dialect.informs_oneccl:
         env |= {"CCL_LOCAL_RANK": str(place.local), "CCL_LOCAL_SIZE": str(of_host)}
     if run.backend == "impi" and place.workers:
         env["IMPI_TORCH_WORKER_CORES"] = format_cpus(place.workers)
@@ -129,8 +177,7 @@ def build_rank_env(
 def parse_user_env(
     env: Mapping[str, str], env_files: Mapping[str, str], pass_env: Sequence[str], environ: Mapping[str, str]
 ) -> dict[str, Setting]:
-    """The user's variables, later sources winning: files (name → text) in order, then `pass_env`, then `env`.
-
+    """Returns the user's variables, later sources winning: files (name → text) in order, then `pass_env`, then `env`.
     Values from files and from this machine, and those whose names look secret, are never shown. Raises `UsageError`
     with all problems at once."""
     problems: list[str] = []

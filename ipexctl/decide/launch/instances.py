@@ -47,8 +47,8 @@ def check_options(task: Run) -> None:
 
 
 def select_cores(task: Run, facts: Facts, host: str) -> Cores:
-    """The CPUs of this host for instances or ranks: the usable cores, restricted by ``--numa`` and ``--cpus``, or
-    extended to all hardware threads by ``--logical-cores``. Raises `UsageError` for CPUs the host does not have."""
+    """Returns the CPUs of this host for instances or ranks: the usable cores, restricted by ``--numa`` and ``--cpus``,
+    or extended to all hardware threads by ``--logical-cores``. Raises `UsageError` for CPUs the host does not have."""
     cores = find_usable_cores(facts)
     nodes = {cpu: core.numa or 0 for core in facts.cores or () for cpu in core.cpus}
     allowed = set(facts.cpus_allowed or facts.cpus_online or ())
@@ -78,7 +78,7 @@ def _require_known_cpus(requested: Iterable[int], known: set[int], message: str,
 
 
 def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]) -> tuple[tuple[str, int], ...]:
-    """Number of instances on each host. Raises `UsageError` listing every host on which they do not fit."""
+    """Returns the number of instances on each host. Raises `UsageError` listing every host on which they do not fit."""
     counts = tuple((host.name, _count_host_instances(task, cores[host.name])) for host in hosts)
     size = _choose_instance_size(task)
     short = [
@@ -88,7 +88,10 @@ def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]
         and (room := len(_split_cores(task, cores[host], size)) if size else len(cores[host].cpus)) < count
     ]
     if short:
-        what = f"instances of {pluralize(size, 'core')} do not fit" if size else f"{counts[0][1]} instances do not fit"
+        if size:
+            what = f"instances of {pluralize(size, 'core')} do not fit"
+        else:
+            what = f"{counts[0][1]} instances do not fit"
         raise UsageError(what, reasons=short, hint="ask for fewer --instances, or smaller ones", exit=Exit.STEP)
     if task.instance is not None and (few := [host for host, count in counts if count <= task.instance]):
         what = f"there is no instance {task.instance} on {', '.join(few)}"
@@ -124,7 +127,7 @@ def divide_cores(task: Run, cores: Cores, count: int) -> Sequence[Sequence[int]]
 
 
 def _find_equal_share(task: Run, cores: Cores, count: int) -> int:
-    """The most cores that each of ``count`` instances can have, inside a NUMA node if the numbers allow it."""
+    """Returns the most cores that each of ``count`` instances can have, inside a NUMA node if the numbers allow it."""
     size = max(1, len(cores.cpus) // count)
     inside = range(size, 0, -1) if task.within_node or count % cores.nodes == 0 else ()
     return next((s for s in inside if sum(len(node) // s for node in cores.cpus_by_node) >= count), size)

@@ -1,125 +1,324 @@
-"""Launch lines of mpirun, torchrun, ipexrun, Slurm and ``accelerate launch`` as words of ``ipexctl run``. What each
-option becomes is in ``data/launchers.toml``; what is not there is refused, not guessed."""
+"""Launch lines of mpirun, torchrun, ipexrun, Slurm, Accelerate, DeepSpeed and Horovod as words of ``ipexctl run``.
+
+What each program and option is, is in ``data/launchers.toml``; what is not there is refused, not guessed."""
 
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from ipexctl.model.errors import UsageError
-from ipexctl.model.hints import advise
-from ipexctl.model.json_values import Record
-from ipexctl.model.text import pluralize, printable
-
-_LAUNCH = re.compile(
-    r"^[ \t]*((?:\w+=\S+[ ]+)*(?:(?:mpirun|mpiexec[.\w]*|torchrun|ipexrun|srun|sbatch|accelerate[ ]launch)[ ]"
-    r"|python[\d.]*[ ]-m[ ](?:torch\.distributed|intel_extension_for_pytorch\.cpu)\.\w+)(?:[^\\\n]|\\\n)*)",
-    re.MULTILINE,
+from ipexctl.decide.launch.launch_counts import Counts, Hosts, Level, count_ranks
+from ipexctl.decide.launch.launch_options import LaunchOptions, show
+from ipexctl.decide.launch.launch_script import (
+    FoundLaunch,
+    choose_launch,
+    describe_command,
+    find_in_commands,
+    find_job_words,
+    find_launches,
+    starts_python,
 )
+from ipexctl.decide.launch.launch_table import LaunchTable, Program
+from ipexctl.decide.launch.launch_words import Translation
+from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list
+from ipexctl.decide.parsing.shell import (
+    END,
+    EXPANSION,
+    SimpleCommand,
+    list_expansions,
+    remove_marks,
+    split_commands,
+    split_marked_commands,
+)
+from ipexctl.decide.parsing.shell_variables import Value
+from ipexctl.model.errors import UsageError
+from ipexctl.model.notes import Note
+
+ReadFile = Callable[[str], str]
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_SILENT = re.compile(r"(?:export|declare|readonly|set|echo|printf)\b|[A-Za-z_]\w*=\S*$")
+_REDIRECTION = re.compile(r"\d*&?[<>]")
+_NO_SHELL = {"yaml", "yml", "json", "toml", "cfg", "ini", "md", "rst", "txt"}
+_LEADING_OPTIONS = ("-f", "--hosts", "--limit", "-n", "--ppn")  # options of run, in the order in which they are written
+_INSTANCES = {"--instances", "--cores-per-instance"}
 
 
-class LaunchTable(Record):
-    """``data/launchers.toml``; its comment explains the tables."""
-
-    programs: Mapping[str, str]
-    options: Mapping[str, Mapping[str, str]]
-    variables: Mapping[str, str]
-
-
-def find_launch_lines(text: str) -> Iterator[tuple[int, str, str]]:
-    """The launch lines of a shell file: line number, the line, and the line with what a batch file says of its job."""
-    job = " ".join(["sbatch", *re.findall(r"^#SBATCH[ \t]+(.*)", text, re.MULTILINE)])
-    for match in _LAUNCH.finditer(text):
-        line = match[1].replace("\\\n", " ")
-        yield text.count("\n", 0, match.start(1)) + 1, line, line if job == "sbatch" else f"{job} {line}"
+def translate_line(text: str, table: LaunchTable, read_file: ReadFile) -> Translation:
+    """Returns the translation of a line that stands alone, without the shell that would have read it. ``read_file``
+    gives the text of a batch file or a hostfile. Raises `UsageError` for what cannot be translated, `ValueError` for
+    open quotes."""
+    launch = _choose_command(split_commands(text), table, "the line")
+    return LaunchLineReader(table, read_file, alone=True).translate(launch)
 
 
-class LaunchLine:
-    """A line that is being read: ``words`` are left of it, ``options`` is what it has become. Of an option given twice
-    the first counts. ``read_file`` gives the text of a batch file by its name. Raises `UsageError` for what it does not
-    know, `ValueError` for open quotes."""
+def translate_found(launch: FoundLaunch, table: LaunchTable, read_file: ReadFile) -> Translation:
+    """Returns the translation of a launch line of a shell file, to stand in its place. Raises as `translate_line`."""
+    return LaunchLineReader(table, read_file, alone=False).translate(launch)
 
-    def __init__(self, text: str, table: LaunchTable, read_file: Callable[[str], str]) -> None:
-        self.words, self.table, self.options, self.nodes = shlex.split(text), table, list[tuple[str, ...]](), ""
-        self.read_file = read_file
 
-    def convert(self) -> tuple[list[str], list[str]]:
-        """The options of ``ipexctl run``, and the script with its arguments."""
-        script, is_batch = "", False
-        while self.words and not script:
-            word = self.words.pop(0)
-            name = re.sub(r"^python[\d.]*$", "python", word.rpartition("/")[2])
-            if re.match(r"[A-Za-z_]\w*=", word):
-                self._convert_variable(word)
-            elif name in self.table.programs:
-                script, is_batch = self._read_options(self.table.programs[name]), name == "sbatch"
-            elif is_batch and not word.endswith(".py"):
-                self._read_batch_file(word)
-            else:
-                script = word
-        if not script.endswith(".py") and ("--launcher", "module") not in self.options:
-            what = f"the launch line starts no Python script that is known here: {printable(script or '(none)')}"
+def find_launches_of_file(text: str, file: str, table: LaunchTable) -> list[FoundLaunch]:
+    """Returns the launch lines of a file: a shell file, which may be a batch file, or any other text."""
+    if file.rpartition(".")[2].lower() in _NO_SHELL and not text.startswith("#!"):
+        return list(find_launches(text, table, {}, is_shell=False))
+    job = LaunchLineReader(table, str, alone=False)
+    try:
+        job.read_job(find_job_words(text))
+    except (UsageError, ValueError):
+        return list(find_launches(text, table, {}))  # each line is refused with the same error
+    return list(find_launches(text, table, list_job_variables(job.levels)))
+
+
+def _choose_command(commands: Sequence[SimpleCommand], table: LaunchTable, what: str) -> FoundLaunch:
+    """Returns the launch line among these commands; else the one that starts Python; else the only one."""
+    found = list(find_in_commands(commands, table, {}))
+    if not found:
+        every = [describe_command(commands, at) for at in range(len(commands))]
+        found = [each for each in every if starts_python(each.words)] or every
+    return choose_launch([each for each in found if starts_python(each.words)] or found, what)
+
+
+class LaunchLineReader(LaunchOptions):
+    """A line that is being read. ``alone``: no shell is there any more that would replace ``$NAME``."""
+
+    def __init__(self, table: LaunchTable, read_file: ReadFile, *, alone: bool) -> None:
+        super().__init__(table)
+        self.read_file, self.alone = read_file, alone
+        self.levels: list[Level] = []
+        self.has_python = False
+        self.scheduler = ""  # in whose batch job the line starts
+        self.elsewhere: dict[str, str] = {}  # what another shell would replace, and which
+
+    def translate(self, launch: FoundLaunch) -> Translation:
+        """Returns the translation of a launch line. Raises `UsageError`."""
+        self._take_surroundings(launch, in_place=not self.alone)
+        script = self._read_chain()
+        is_python = self.has_python or self.is_module or remove_marks(script).endswith(".py")
+        if not is_python or not script or script.startswith("-"):
+            what = f"the launch line starts no Python script that is known here: {show(script) or '(none)'}"
             raise UsageError(what, hint="give the line that starts Python; migrate reads a shell file")
-        given = {words[0]: words[-1] for words in self.options}
-        if self.nodes.isdecimal() and self.nodes != "1" and given.get("--ppn", "").isdecimal():
-            self._add_option("-n", str(int(self.nodes) * int(given["--ppn"])))
-        return [word for words in self.options for word in words], [script, *self.words]
+        if EXPANSION.fullmatch(script) and ".py" not in script and any(word.endswith(".py") for word in self.words):
+            what = f"the launch line has {show(script)} before its script, which a shell would have replaced"
+            raise UsageError(what, hint="write its value")
+        host_ranks = [level.given.get(name, "") for level in self.levels for name in ("node-rank", "machine-rank")]
+        if launch.loop and END in "".join(host_ranks):
+            raise UsageError(f"a loop ({launch.loop}) starts {launch.name} for each host: run starts all hosts at once")
+        self._set_hosts(self._set_counts(self._find_hosts()))
+        self._take_input(launch.input)
+        self._note_local_rank()
+        names = [
+            *(name for name in _LEADING_OPTIONS if name in self.options),
+            *(name for name in self.options if name not in _LEADING_OPTIONS),
+        ]
+        options, args = [word for name in names for word in self.options[name]], [script, *self.words]
+        self._refuse_expansions([*options, *args])
+        return Translation(tuple(options), tuple(args), self.list_notes())
 
-    def _read_options(self, program: str) -> str:
-        """Takes the options of one program; the module that it starts, if it starts one."""
-        known = self.table.options[program]
-        while self.words and (self.words[0] in known or self.words[0].startswith("-")):
-            word = self.words.pop(0)
-            name, equals, value = word.partition("=")
-            name = name if name in known else name.replace("_", "-")
-            if name not in known and name[:2] in known:  # -n4
-                name, equals, value = word[:2], "=", word[2:]
-            target = known.get(name)
-            if target is None or not (equals or self.words or target.endswith("!")):
-                wrong = "is not known here" if target is None else "lacks its value"
-                raise UsageError(f"{program}'s option {printable(name)} {wrong}", hint=advise("run", "--help-all"))
-            if target.endswith("!"):
-                self._add_option(*target[:-1].split())
-                continue
-            value = value if equals else self.words.pop(0)
-            if target == "module" and value not in self.table.programs:
-                self._add_option("--launcher", "module")
-                return value
-            self._convert_option(target, value)
-        self._add_option(*known.get("", "").split())
-        return ""
+    def _refuse_expansions(self, words: Sequence[str]) -> None:
+        expansions = list_expansions(words)
+        where = next((self.elsewhere[each] for each in expansions if each in self.elsewhere), "a shell")
+        refused = [each for each in expansions if self.alone or each in self.elsewhere]
+        if refused:
+            what = f"the launch line has {show(refused[0])}, which {where} would have replaced"
+            raise UsageError(what, hint="write its value, or let your own shell replace it")
 
-    def _read_batch_file(self, file: str) -> None:
-        """Takes what a batch file says of its job, and the line that it starts; options already taken win."""
-        lines = [line for _, own, line in find_launch_lines(self.read_file(file)) if not own.startswith("sbatch")]
-        if len(lines) != 1 or self.words:
-            what = "is given arguments" if self.words else f"has {pluralize(len(lines), 'launch line')}"
-            raise UsageError(f"the batch file {printable(file)} {what}", hint=advise("migrate", file))
-        self.words = shlex.split(lines[0])
+    def _take_surroundings(self, launch: FoundLaunch, *, in_place: bool) -> None:
+        """Takes the words of a launch line, and what stands around it; ``in_place``: the commands beside it stay."""
+        self.words, self.scheduler = list(launch.words), launch.scheduler or self.scheduler
+        self.read_job(launch.job)
+        self.exports = {**self.exports, **launch.exports}
+        for name, value in launch.exports.items():
+            self.export_variable(name, value, in_place)
+        if around := [*launch.redirections, *launch.after]:
+            self.leave("shell", " ".join(around))
+        for command in () if in_place else launch.others:
+            if not _SILENT.match(command):
+                self.leave("shell" if _REDIRECTION.match(command) else "command", command)
 
-    def _convert_option(self, target: str, value: str) -> None:
-        if target == "module":
-            self.words.insert(0, value)
-        elif target == "line":
-            self.words = shlex.split(value)
-        elif target == "nodes":
-            self.nodes = self.nodes or value.rpartition(":")[2]  # torchrun's least:most
-        elif target == "hosts":
-            self._add_option("--hosts", re.sub(r":\d+(?=,|$)", "", value))
-        elif target == "variable" or (target == "names" and "=" in value):
-            self._convert_variable(value if "=" in value else f"{value}={self.words.pop(0) if self.words else ''}")
-        elif target == "names":
-            for name in value.split(","):
-                self._add_option("--pass-env", name)
+    def _read_chain(self) -> str:
+        """Reads programs and their options; the script that the last of them starts."""
+        while self.words and not self.is_module:
+            if _ASSIGNMENT.fullmatch(self.words[0]):
+                self.set_variable(self.words.pop(0))
+            elif found := self.table.find_program(self.words):
+                self._read_program(*found)
+            else:
+                break
+        return self.words.pop(0) if self.words else ""
+
+    def _read_program(self, program: Program, length: int) -> None:
+        if program.kind == "refused":
+            raise UsageError(f"the launch line starts {show(' '.join(self.words[:length]))}, which is not translated")
+        before, level = list(self.words), Level(program)
+        del self.words[:length]
+        if program.kind != "prefix":
+            self.levels.append(level)
+        if program.kind == "mpi" and ":" in self.words:
+            self._read_segments(level)
         else:
-            self._add_option(*(f"{target}={value}".split(" ") if " " in target else (target, value)))
+            self.read_options(level)
+        if program.means:
+            self.options["--launcher"] = ("--launcher", program.means)
+        self.has_python = self.has_python or program.name == "python" or program.kind == "agent"
+        if program.rest and self.words and "line" not in level.given:
+            self.apply_meaning(level, program.rest, self.words.pop(0), program.name)
+        elif program.kind == "prefix" and not program.silent:
+            self.leave("prefix", " ".join(map(remove_marks, before[: len(before) - len(self.words)])))
 
-    def _convert_variable(self, assignment: str) -> None:
-        name, _, value = assignment.partition("=")
-        option = self.table.variables.get(name, "-e")
-        self._add_option(option, assignment if option == "-e" else value)
+    def _read_segments(self, level: Level) -> None:
+        """Reads a line of programs between ``:``, which must all be the same one. Raises `UsageError`."""
+        several = f"{level.program.name} starts several programs (:)"
+        lines: list[LaunchOptions] = []
+        places: list[bool] = []  # whether a segment names its own host
+        ends = [at for at, word in enumerate(self.words) if word == ":"]
+        for start, end in zip([-1, *ends], [*ends, len(self.words)], strict=True):
+            line, own = LaunchOptions(self.table), Level(level.program)
+            line.words = self.words[start + 1 : end]
+            line.read_options(own)
+            if not own.ranks.isdecimal():
+                raise UsageError(f"{several}, and not each of them has its -n")
+            places.append(bool({"host", "H"} & {*own.given}))
+            is_one = len(line.hosts) == 1 if places[-1] else not (line.hosts and lines)
+            if not is_one or places[-1] != places[0]:
+                raise UsageError(f"{several}, and not each of them names one host")
+            self.hosts += [(name, own.ranks if places[-1] else slots) for name, slots in line.hosts]
+            level.ranks = str(int(level.ranks or "0") + int(own.ranks))
+            level.fill(own)
+            lines.append(line)
+            self.adopt(line)
+        if any((line.words, line.local) != (lines[0].words, lines[0].local) for line in lines):
+            raise UsageError(f"{several}, and run starts one")
+        self.words = lines[0].words
 
-    def _add_option(self, *words: str) -> None:
-        taken = {each[0] for each in self.options} - {"-e", "--pass-env"}
-        taken |= {"-f", "--hosts"} if taken & {"-f", "--hosts"} else set()
-        if words and words[0] and words[0] not in taken:
-            self.options.append(words)
+    def read_job(self, words: Sequence[str]) -> None:
+        """Takes what a batch file says to sbatch; what the line itself says wins."""
+        if not words:
+            return
+        job, level = LaunchOptions(self.table), Level(self.table.programs["sbatch"])
+        job.words = list(words)
+        job.read_options(level)
+        if job.words:
+            raise UsageError(f"#SBATCH {show(job.words[0])} is no option of sbatch")
+        has_hosts = bool(self.hosts or {"-f", "--hosts"} & {*self.options})
+        self.hosts = self.hosts if has_hosts else job.hosts
+        self.adopt(job, {"-f", "--hosts"} if has_hosts else ())
+        given = next((each for each in self.levels if each.program.kind == "job"), None)
+        if given:
+            given.fill(level)
+        else:
+            self.levels.insert(0, level)
+
+    def _take_line(self, value: str, spelled: str, level: Level) -> None:
+        """A command line in a word, as of ``sh -c``."""
+        launch = _choose_command(split_marked_commands(value), self.table, f"{level.program.name}'s command")
+        if any(each.program.kind in {"mpi", "slurm"} for each in self.levels):
+            self._note_elsewhere(launch, [value], "a shell on each host")
+        arguments = self.words
+        self._take_surroundings(launch, in_place=False)
+        self._take_input(launch.input)
+        if level.program.rest:
+            self.words += arguments  # eval joins its words
+
+    def _take_batch(self, file: str, spelled: str, level: Level) -> None:
+        """A batch file: what it says of its job, and the line that it starts."""
+        arguments, text = self.words, self.read_file(remove_marks(file))
+        self.words = []
+        self.read_job(find_job_words(text))
+        given: dict[str, Value] = {str(number): word for number, word in enumerate(arguments, 1)}
+        given |= {"@": tuple(arguments), "*": tuple(arguments), **list_job_variables(self.levels)}
+        found = [each for each in find_launches(text, self.table, given) if each.name not in {"sbatch", "salloc"}]
+        launch = choose_launch(
+            [each for each in found if starts_python(each.words)] or found, f"the batch file {show(file)}"
+        )
+        self._note_elsewhere(launch, arguments, f"the shell of {show(file)}")
+        self._take_surroundings(launch, in_place=False)
+
+    def _note_elsewhere(self, launch: FoundLaunch, own: Sequence[str], where: str) -> None:
+        """Notes what another shell than that of the line (``own``) would replace in the words of a launch line."""
+        for expansion in {*list_expansions(launch.words)} - {*list_expansions(own)}:
+            self.elsewhere[expansion] = where
+
+    def _set_counts(self, hosts: Hosts | None) -> bool:
+        """Sets ``-n`` and ``--ppn``; whether the hosts keep their slots."""
+        counts = count_ranks(self.levels, hosts)
+        if _INSTANCES & {*self.options}:
+            counts = Counts(note="run starts these instances on each host")
+        elif self.levels and END in self.levels[-1].nodes and not counts.ranks:
+            self.notes.append(Note("nodes", f"{show(self.levels[-1].nodes)} hosts: run takes all that it is given"))
+        if counts.note:
+            self.notes.append(Note("counts", counts.note))
+        self.options |= {
+            name: (name, value) for name, value in {"-n": counts.ranks, "--ppn": counts.ppn}.items() if value
+        }
+        return not counts.ppn
+
+    def _set_hosts(self, keep_slots: bool) -> None:
+        kinds = {level.program.kind for level in self.levels}
+        if self.hosts:
+            entries = [f"{name}:{slots}" if slots and keep_slots else name for name, slots in self.hosts]
+            self.options["--hosts"] = ("--hosts", ",".join(entries))
+        elif "-f" not in self.options and (kinds & {"slurm", "job"} or (self.scheduler and "mpi" in kinds)):
+            self.options.setdefault("--hosts", ("--hosts", self.scheduler or "slurm"))
+
+    def _find_hosts(self) -> Hosts | None:
+        """The hosts of the line: those that it names, each once, or those of its hostfile where that can be read."""
+        counted = any(number for _, number in self.hosts) or len(dict(self.hosts)) < len(self.hosts)
+        slots: dict[str, str] = {}
+        for name, number in self.hosts:
+            slots[name] = str(int(slots.get(name, "0")) + int(number or "1")) if counted else ""
+        self.hosts = list(slots.items())
+        file = self.options.get("-f", ("", ""))[1]
+        mpi = next((level for level in self.levels if level.program.kind == "mpi"), None)
+        if mpi and self.hosts and file:  # hosts of the file, with as many ranks as the list says
+            counts = {number or "1" for number in slots.values()}
+            if len(counts) > 1:
+                raise UsageError("the launch line names hosts with different slots beside a hostfile: give one of them")
+            mpi.ppn = mpi.ppn or counts.pop()
+            self.options["--limit"] = ("--limit", ",".join(slots))
+            self.options.pop("--hosts", None)
+            self.hosts = []
+        elif self.hosts:
+            self.options.pop("-f", None)
+            if any(END in name for name in slots):
+                return None
+            return [(host.name, number) for name, number in slots.items() for host in parse_list(name)]
+        if not file or END in file:
+            return None
+        try:
+            inventory = parse_inventory(self.read_file(file), file)
+            if "--limit" in self.options:
+                inventory = limit_inventory(inventory, self.options["--limit"][1])
+        except UsageError:
+            return None  # run itself says what is wrong with it
+        return [(host.name, str(host.slots or "")) for host in inventory]
+
+    def _take_input(self, source: str) -> None:
+        if not source:
+            return
+        is_of_rank0 = not self.levels or self.levels[-1].program.kind == "mpi"
+        if source not in {"|", "<<"}:
+            if is_of_rank0:
+                self.options["--stdin"] = ("--stdin", source)
+            else:
+                self.leave("shell", f"< {source}")
+        elif self.alone or not is_of_rank0:
+            what = "a pipe (|)" if source == "|" else "a here-document (<<)"
+            raise UsageError(f"the launch line reads its input from {what}", hint="put it into a file: --stdin FILE")
+        else:
+            self.options["--stdin"] = ("--stdin", "-")
+
+    def _note_local_rank(self) -> None:
+        for program in (level.program for level in self.levels if level.program.unless not in level.given):
+            if program.gives:
+                what = f"{program.name} gives each process {program.gives}=N, run does not"
+                self.notes.append(Note("local-rank", f"{what}: the script must read LOCAL_RANK"))
+
+
+def list_job_variables(levels: Sequence[Level]) -> Mapping[str, str]:
+    """Returns the variables of Slurm that are known from the options of sbatch."""
+    job = next((level for level in levels if level.program.kind == "job"), None)
+    if job is None:
+        return {}
+    values = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), job.nodes)
+    ranks = str(int(job.nodes) * int(job.ppn)) if job.nodes.isdecimal() and job.ppn.isdecimal() else ""
+    values |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), job.ranks or ranks)
+    values["SLURM_NTASKS_PER_NODE"] = job.ppn
+    values["SLURM_CPUS_PER_TASK"] = job.given.get("c") or job.given.get("cpus-per-task", "")
+    return {name: value for name, value in values.items() if value}

@@ -20,7 +20,7 @@ from ipexctl.model.text import pluralize
 
 T = TypeVar("T")
 
-_ENOUGH = 0.5  # of the cores, to be used by ranks that stay inside of NUMA nodes
+_NUMA_CORE_SHARE = 0.5  # of the cores, to be used by ranks that stay inside of NUMA nodes
 
 
 class Cores(Record):
@@ -59,17 +59,16 @@ def find_usable_cores(facts: Facts) -> Cores:
 
 
 def interleave(groups: Iterable[Sequence[T]]) -> list[T]:
-    """The first of each group, then the second of each …, so that the first few are from all NUMA nodes."""
+    """Returns the first of each group, then the second of each …, so that the first few are from all NUMA nodes."""
     return [item for turn in zip_longest(*groups) for item in turn if item is not None]
 
 
 def count_ranks(
     hosts: Sequence[Host], cores: Mapping[str, Cores], n: int | None, ppn: int | None
 ) -> tuple[tuple[str, int], ...]:
-    """Number of ranks on each host, in host order; hosts without ranks are left out.
-
-    ``ppn`` wins over the hostfile's slots, slots win over one rank per NUMA node. With ``n`` alone and no slots, the
-    ranks are distributed evenly. Raises `UsageError` when ``n`` ranks do not fit."""
+    """Returns the number of ranks on each host, in host order; hosts without ranks are left out. ``ppn`` wins over the
+    hostfile's slots, slots win over one rank per NUMA node. With ``n`` alone and no slots, the ranks are distributed
+    evenly. Raises `UsageError` when ``n`` ranks do not fit."""
     room = [ppn or host.slots or max(1, cores[host.name].nodes) for host in hosts]
     if n is None:
         return tuple((host.name, count) for host, count in zip(hosts, room, strict=True))
@@ -90,8 +89,8 @@ def count_ranks(
 
 
 def _divide_cores(cores: Cores, ranks: int) -> Sequence[Sequence[int]]:
-    """The cores of each of ``ranks`` ranks, or of fewer where they must share: equal parts, inside one NUMA node where
-    that leaves few cores unused (a batch job may own all of one node and two cores of the next)."""
+    """Returns the cores of each of ``ranks`` ranks, or of fewer where they must share: equal parts, inside one NUMA
+    node where that leaves few cores unused (a batch job may own all of one node and two cores of the next)."""
     if not cores.cpus:
         return [()]
     if ranks > len(cores.cpus):
@@ -100,7 +99,7 @@ def _divide_cores(cores: Cores, ranks: int) -> Sequence[Sequence[int]]:
     if ranks % len(nodes) == 0:
         each = ranks // len(nodes)
         size = min(len(cpus) // each for cpus in nodes)
-        if size * ranks >= _ENOUGH * len(cores.cpus):
+        if size * ranks >= _NUMA_CORE_SHARE * len(cores.cpus):
             return [cpus[i * size : (i + 1) * size] for cpus in nodes for i in range(each)]
     size = len(cores.cpus) // ranks
     flat = [cpu for cpu, _ in cores.cpus]
@@ -118,12 +117,11 @@ def place_ranks(
     divide: Callable[[Cores, int], Sequence[Sequence[int]]] = _divide_cores,
     only: int | None = None,
 ) -> tuple[tuple[RankPlacement, ...], tuple[Note, ...]]:
-    """Place ranks or instances (``kind``) in host order with their cores, and warnings.
-
-    ``machines`` maps hosts to what names their machine: hosts that are one machine share its cores. ``workers`` cores
-    of each rank (its last) are set aside for its collectives when ``least`` or more are left to compute on. ``divide``
-    gives the CPUs of so many processes of a machine; where it gives fewer shares, they are used in turn. ``only`` this
-    process of each host, or all."""
+    """Place ranks or instances (``kind``) in host order with their cores, and warnings. ``machines`` maps hosts to what
+    names their machine: hosts that are one machine share its cores. ``workers`` cores of each rank (its last) are set
+    aside for its collectives when ``least`` or more are left to compute on. ``divide`` gives the CPUs of so many
+    processes of a machine; where it gives fewer shares, they are used in turn. ``only`` this process of each host, or
+    all."""
     warnings = [replace(note, hosts=(host,)) for host, _ in counts if (note := cores[host].note)]
     total: Counter[str] = Counter()  # processes of a machine
     for host, count in counts:

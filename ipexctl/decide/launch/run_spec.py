@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.profile.steps import format_profile_steps
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Launch, RankPlacement
@@ -17,7 +18,8 @@ _PROXY_NAMES = {"PATH", "LD_LIBRARY_PATH", "HOME", "LANG"}
 
 
 class Identity(NamedTuple):
-    """What makes this start this one: the tag's nonce, the token its parts know each other by, who began it, when."""
+    """What makes this start this one: the nonce of its frames, the token its parts know each other by, who began it,
+    when."""
 
     nonce: str
     token: str
@@ -55,12 +57,13 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
         log_cap=task.log_cap * 1000000,
     )
     result = {}
+    dialect = get_dialect(launch.dialect, launch.mpi_version)
     profile = format_profile_steps(task.profile) if task.profile else ""
     for node in launch.nodes:
         env = {name: setting.value for name, setting in node.env.items()}
         result[node.host] = RunSpec(
             **identity._asdict(),
-            **select_attributes(launch, "run", "title", "size", "framed", "independent"),
+            **select_attributes(launch, "run", "title", "size", "independent"),
             **select_attributes(launch, "backend", "precision"),
             **select_attributes(node, "host", "label", "workdir"),
             **select_attributes(task, "share", "fail_fast"),
@@ -78,6 +81,9 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
                 paths.PYTHON_ENV: node.python,
                 paths.AGENT_ENV: f"{node.directory}/{paths.AGENT}",
             },
+            proxies=list(dialect.proxies),
+            rank_variable=dialect.rank_variable,
+            rank_prefixes=list(dialect.rank_prefixes),
             preload=[Library(library.name, library.path) for library in node.preload],
             head=head if node is launch.head else None,
             timings=timings,

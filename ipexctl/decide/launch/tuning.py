@@ -32,8 +32,8 @@ _SPELLINGS: Mapping[str, tuple[str, str, str]] = {
 
 
 def choose_preloads(task: Run, facts: Facts, host: str) -> tuple[tuple[Preload, ...], tuple[Note, ...]]:
-    """The libraries to preload on this host, and warnings about requested ones that are missing. The rank's wrapper
-    tries whether they can be loaded."""
+    """Returns the libraries to preload on this host, and warnings about requested ones that are missing. The rank's
+    wrapper tries whether they can be loaded."""
     libraries: list[Preload] = []
     warnings: list[Note] = []
     candidates = {"auto": ("tcmalloc", "jemalloc"), "default": ()}.get(task.allocator, (task.allocator,))
@@ -112,13 +112,13 @@ def cap_isa(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str
 
 
 def find_common_isa(facts: Mapping[str, Facts]) -> str | None:
-    """The highest level that every host has (one level does not imply all those below it); None without one."""
+    """Returns the highest level that every host has (one level does not imply all those below it); None without one."""
     shared = (level for level in LEVELS if all(supports_isa(fact, level) for fact in facts.values()))
     return next(shared, None)
 
 
 def supports_isa(facts: Facts, level: str) -> bool:
-    """Whether ranks on this host can use this level; without known flags, decided by the order of levels."""
+    """Returns whether ranks on this host can use this level; without known flags, decided by the order of levels."""
     if facts.isa_level not in LEVELS:
         return False
     if level.startswith("AMX") and not facts.isa_level.startswith("AMX"):

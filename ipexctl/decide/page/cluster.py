@@ -1,11 +1,10 @@
-"""Differences between the hosts of a cluster, and the record that `doctor` saves of its probes."""
+"""Properties by which the hosts of runs are compared, and the record that `doctor` saves of its probes."""
 
 from collections.abc import Callable, Iterable, Mapping
 
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.facts import Facts
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.page import ClusterPage, Difference, DoctorRecord
+from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import format_size
 
 _PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "accelerate", "transformers", "numpy")
@@ -57,25 +56,6 @@ def list_properties(facts: Facts) -> dict[str, str]:
     """What is compared of a host, in words; what is not known is left out."""
     values = {name: get(facts) for name, get in _COMPARED.items()}
     return {name: str(value) for name, value in values.items() if value is not None}
-
-
-def find_differences(properties: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Difference, ...]:
-    """What several hosts or runs, given by name with their properties, do not have in common."""
-    each = list(properties)
-    names = dict.fromkeys(name for _, values in each for name in values)
-    differences = []
-    for name in names:
-        groups = group_pairs((values.get(name, "not known"), who) for who, values in each)
-        if len(groups) > 1:
-            ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-            differences.append(Difference(name, tuple((value, tuple(members)) for value, members in ordered)))
-    return tuple(differences)
-
-
-def build_cluster_page(answer: DoctorAnswer, at: float) -> ClusterPage:
-    """The page of what doctor answered at this time."""
-    known = [(host.host, list_properties(host.facts)) for host in answer.hosts if host.facts]
-    return ClusterPage(at, answer, find_differences(known))
 
 
 def make_doctor_record(at: float, answer: DoctorAnswer, before: DoctorRecord | None = None) -> DoctorRecord:

@@ -32,7 +32,7 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
 def _summarise_run(name: str, page: RunPage) -> ReportedRun:
     figures: dict[str, RankSpread] = {}
     for figure in page.figures:
-        if figure.by == "rank" and not figure.steps and figure.key not in ("rank cpu", "rank memory", "epoch", "lr"):
+        if figure.by == "rank" and figure.key not in ("rank cpu", "rank memory", "epoch", "lr"):
             values = [_choose_value(figure.key, curve) for curve in figure.curves]
             figures[figure.key] = RankSpread(min(values), median(values), max(values))
     joules = [host.joules for host in page.hosts if host.joules is not None]

@@ -1,33 +1,26 @@
-"""Spans of time and amounts of space, as people write them in flags."""
+"""Spans of time and addresses of loopback, as people write them in flags."""
 
 import re
+from ipaddress import ip_address
 
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hints import advise
+from ipexctl.model.text import printable
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])", re.ASCII)
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 
 
 def parse_span(flag: str, text: str) -> float:
-    """Seconds of ``90s``, ``2h`` or ``1.5d``. Raises `UsageError`."""
+    """Returns seconds of ``90s``, ``2h`` or ``1.5d``. Raises `UsageError`."""
     match = _SPAN.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{flag} takes a span of time such as 90s, 30m, 2h, 30d or 4w, not {text!r:.40}")
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def parse_size(flag: str, text: str) -> int:
-    """Bytes of ``500M``, ``2G`` or ``1.5GiB``; units are binary. Raises `UsageError`."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"{flag} takes a size such as 500M or 2G, not {text!r:.40}")
-    return int(float(match[1]) * _BYTES[match[2].lower()])
-
-
 def parse_clock(flag: str, text: str) -> float:
-    """Seconds of ``00:12:30``, ``12:30`` or ``750``. Raises `UsageError`."""
+    """Returns seconds of ``00:12:30``, ``12:30`` or ``750``. Raises `UsageError`."""
     parts = text.strip().split(":")
     bad = len(parts) > 3 or not all(re.fullmatch(r"\d{1,6}(?:\.\d{1,6})?", part, re.ASCII) for part in parts)
     if bad or any("." in part for part in parts[:-1]) or any(float(part) >= 60 for part in parts[1:]):
@@ -36,3 +29,31 @@ def parse_clock(flag: str, text: str) -> float:
     for part in parts:
         seconds = seconds * 60 + float(part)
     return seconds
+
+
+def parse_ports(text: str) -> tuple[int, int]:
+    """Returns the port here and that of the host of ``8888`` or ``8888:80``. Raises `UsageError`."""
+    local, _, remote = text.partition(":")
+    ports = [int(word) for word in (local, remote or local) if re.fullmatch(r"\d{1,5}", word, re.ASCII)]
+    if len(ports) != 2 or text.endswith(":") or not all(1 <= port <= 65535 for port in ports):
+        raise UsageError(f"a port is a number from 1 to 65535, as in 6006 or 8888:80, not '{printable(text, 40)}'")
+    return ports[0], ports[1]
+
+
+def parse_loopback(text: str) -> tuple[str, int]:
+    """Reads an address of loopback and a port, 0 for any: ``127.0.0.1:8000``, ``[::1]:0``, ``localhost:1``, ``8000``.
+    Raises `UsageError` for everything else."""
+    host, _, port = text.rpartition(":")
+    host = {"": "127.0.0.1", "localhost": "127.0.0.1"}.get(host, host).strip("[]")
+    try:
+        address, number = ip_address(host), int(port)
+    except ValueError:
+        address, number = None, -1
+    if address is None or not 0 <= number <= 65535 or not port.isascii():
+        what = f"--serve takes an address of this machine and a port, not {printable(text)!r}"
+        raise UsageError(what, hint=advise("watch", "--serve", "127.0.0.1:0"))
+    if not address.is_loopback:
+        reasons = ["whoever reaches this machine could read the output of the ranks"]
+        hint = "from another machine: ssh -L 8000:127.0.0.1:8000 THIS_MACHINE, with --serve 127.0.0.1:8000"
+        raise UsageError(f"--serve {printable(text)} is not an address of loopback", reasons=reasons, hint=hint)
+    return str(address), number

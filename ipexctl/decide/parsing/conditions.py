@@ -25,7 +25,7 @@ Comparisons = Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]
 Kind = Literal["number", "text", "truth", "list", "isa", "nothing"]
 Reader = Callable[[Mapping[str, object]], Any]  # from the values of a host's facts to that of an expression
 
-_LONGEST = 1000
+_EXPRESSION_LIMIT = 1000
 _CONSTANTS: Mapping[str, bool | None] = {"true": True, "false": False, "none": None, "null": None}
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 _ORDERED: Comparisons = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
@@ -66,7 +66,7 @@ class _Part(Record):
 
 @cache
 def list_condition_names() -> Mapping[str, Kind]:
-    """Every name that may be used, and what it is."""
+    """Returns every name that may be used, and what it is."""
     kinds: dict[str, Kind] = {**_HOST_NAMES}
     by_type: tuple[tuple[str, Kind], ...] = (("bool", "truth"), ("int", "number"), ("float", "number"), ("str", "text"))
     for field in fields(Facts):
@@ -79,8 +79,8 @@ def find_condition_error(text: str) -> tuple[int, str] | None:
     """Why an expression cannot be used, with the column (from 0) in it; None where it can."""
     if not text.strip():
         return 0, "when is empty"
-    if len(text) > _LONGEST:
-        return 0, f"when is longer than {_LONGEST} characters"
+    if len(text) > _EXPRESSION_LIMIT:
+        return 0, f"when is longer than {_EXPRESSION_LIMIT} characters"
     try:
         kind = _compile(_parse_expression(text)).kind
         return None if kind == "truth" else (0, f"when must be true or false, this is {_KINDS[kind]}")
@@ -93,14 +93,14 @@ def find_condition_error(text: str) -> tuple[int, str] | None:
 
 
 def needs_host_facts(text: str) -> bool:
-    """Whether the host must be probed; what the hostfile says of it is known."""
+    """Returns whether the host must be probed; what the hostfile says of it is known."""
     used = {node.id for node in ast.walk(_parse_expression(text)) if isinstance(node, ast.Name)}
     return not used <= {*_HOST_NAMES, *_CONSTANTS}
 
 
 def evaluate_condition(text: str, host: Host, facts: Facts | None = None) -> bool:
-    """Whether it is true of this host. Raises `UnknownFact` with the fact's name, also where it ``needs_host_facts``
-    and none are given."""
+    """Returns whether it is true of this host. Raises `UnknownFact` with the fact's name, also where it
+    ``needs_host_facts`` and none are given."""
     values: dict[str, object] = {"host": host.name, "groups": host.groups, "slots": host.slots}
     if facts:
         values = {**to_json(facts), "flags": sorted(facts.flags), **values}
@@ -172,7 +172,7 @@ def _compile_name(node: ast.expr, name: str) -> "_Part":
 
 
 def _compile_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> Reader:
-    """The comparison of two parts; an order is that of numbers, of versions or of instruction sets."""
+    """Returns the comparison of two parts; an order is that of numbers, of versions or of instruction sets."""
     _check_comparison(op, first, second)
     kinds = {first.kind, second.kind}
     read: Callable[[_Part, Mapping[str, object]], Any] = _read_value
@@ -222,7 +222,7 @@ def _check_isa_names(*nodes: ast.expr) -> None:
 
 
 def _format_node(node: ast.expr) -> str:
-    """A part of the expression as it may be shown."""
+    """Returns a part of the expression as it may be shown."""
     match node:
         case ast.Name(id=name):
             return printable(name)

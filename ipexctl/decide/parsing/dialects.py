@@ -75,7 +75,8 @@ def _write_lines(tool: str, write: Callable[[Host], str], carried: Set[str], inv
             missing.insert(0, "IPv6 (Hydra reads an address up to its first colon)")
         guessed = not host.slots and write is _format_deepspeed
         of_host = [f"{host.name}: its slots are not known: 1 is written for {tool}"] if guessed else []
-        of_host += [f"{host.name}: no field of {tool} holds {', '.join(missing)}"] if missing else []
+        if missing:
+            of_host.append(f"{host.name}: no field of {tool} holds {', '.join(missing)}")
         lines += [f"# {printable(warning, 500)}" for warning in of_host]
         lines.append(write(host) + (f"  # {host.name}" if host.name != host.address else ""))
         warnings += of_host
@@ -83,7 +84,7 @@ def _write_lines(tool: str, write: Callable[[Host], str], carried: Set[str], inv
 
 
 def _write_ansible(inventory: Inventory) -> DialectOutput:
-    """A YAML inventory, which carries everything; groups of groups are written flat."""
+    """Returns a YAML inventory, which carries everything; groups of groups are written flat."""
     lines = ["all:", "  hosts:"]
     for host in inventory:
         given: dict[str, str | int | None] = {
@@ -92,13 +93,15 @@ def _write_ansible(inventory: Inventory) -> DialectOutput:
             "ansible_port": host.port,
             "ansible_ssh_private_key_file": host.key,
             "ansible_connection": {"yes": "local", "no": "ssh"}.get(host.vars.get("local", "")),
+            "ansible_ssh_common_args": f"-o ProxyJump={host.vars['jump']}" if "jump" in host.vars else None,
             "slots": host.slots,
-            **{key: value for key, value in host.vars.items() if key != "local"},
+            **{key: value for key, value in host.vars.items() if key not in ("local", "jump")},
         }
         words = [f"      {key}: {quote_yaml(value)}" for key, value in given.items() if value is not None]
         lines += [f"    {quote_yaml(_bracket_ipv6(host.name))}:{'' if words else ' {}'}", *words]
     groups = _group_hosts(inventory)
-    lines += ["  children:"] if groups else []
+    if groups:
+        lines.append("  children:")
     for group, members in groups.items():
         lines += [f"    {quote_yaml(group)}:", "      hosts:"]
         lines += [f"        {quote_yaml(_bracket_ipv6(host.name))}: {{}}" for host in members]
@@ -106,7 +109,7 @@ def _write_ansible(inventory: Inventory) -> DialectOutput:
 
 
 def _write_accelerate(inventory: Inventory) -> DialectOutput:
-    """A ``default_config.yaml`` of Hugging Face Accelerate for CPU training with mpirun."""
+    """Returns a ``default_config.yaml`` of Hugging Face Accelerate for CPU training with mpirun."""
     from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
 
     ranks = sum(host.slots or 1 for host in inventory)
@@ -138,7 +141,7 @@ def _bracket_ipv6(name: str) -> str:
 
 
 def _quote(value: str) -> str:
-    """A value as `read_host_lines` reads it back: bare where that is enough, else in double quotes."""
+    """Returns a value as `read_host_lines` reads it back: bare where that is enough, else in double quotes."""
     if value and not set(value) & set(" \t'\"#\\"):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,18 +1,25 @@
 """The common form of all dialects: host entries and groups, as words with their origin."""
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
+from ipexctl.decide.parsing.ssh_arguments import HOST_KEYS, read_ssh_arguments
 from ipexctl.model.errors import Origin
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import printable
+from ipexctl.model.text import join_names, printable
 
 MAX_GROUPS = 1024
 EVERYONE = frozenset({"all", "ungrouped"})
-_CONNECTIONS = {"local": "yes", **dict.fromkeys(("ssh", "paramiko", "paramiko_ssh", "ansible.netcommon.libssh"), "no")}
+_SSH = ("ssh", "paramiko", "paramiko_ssh", "libssh", "openssh")
+_CONNECTIONS = {"local": "yes", **dict.fromkeys(_SSH, "no")}
+_PRIORITY = "ansible_group_priority"
 _TWICE = "name each host once: several ranks on it are slots=N, several servers at one address NAME address=… port=…"
 
 
@@ -22,7 +29,7 @@ class Word(Record):
 
 
 @dataclass(slots=True)
-class Entry:
+class HostEntry:
     """A host at one place of the input; ``section`` is the group or list of that place."""
 
     name: str
@@ -39,7 +46,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Tree:
+class HostTree:
     """What an input holds, and the errors in it. ``open``: unknown keys belong to Ansible and are kept; ``comments``: a
     ``#`` begins one; ``apart`` is how several hosts are written here."""
 
@@ -47,17 +54,17 @@ class Tree:
     open: bool = False
     comments: bool = False
     apart: str = "give each host an item of its own"
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[HostEntry] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
 
-    def add_entry(self, entry: Entry) -> None:
+    def add_entry(self, entry: HostEntry) -> None:
         if len(self.entries) >= MAX_HOSTS:
             self.problems.add(entry.origin, f"inventory holds more than {MAX_HOSTS} hosts")
             self.problems.raise_if_any()  # at once: expanding on could take hours
         self.entries.append(entry)
 
     def get_or_add_group(self, name: str, origin: Origin) -> Group | None:
-        """The group of that name, made on first mention."""
+        """Returns the group of that name, made on first mention."""
         if name in self.groups:
             return self.groups[name]
         if why := validators.group(name):
@@ -69,56 +76,120 @@ class Tree:
         return self.groups.get(name)
 
     def set_key(self, words: dict[str, Word], key: Word, value: Word, open_keys: bool = False) -> None:
-        """Stores one ``key=value`` under its canonical name, or adds its errors. ``open_keys``: as ``open``."""
-        name, text, add = validators.ALIASES.get(key.text, key.text), value.text, self.problems.add
-        foreign = name not in validators.KEYS
+        """Stores one ``key=value`` under its canonical name, or adds its errors. ``open_keys``: as ``open``. Ansible's
+        names stay: which of several counts is known when all are."""
+        is_open, name, text, add = self.open or open_keys, key.text, value.text, self.problems.add
+        if not (is_open and name == "username"):  # nobody's login there
+            name = validators.ALIASES.get(name, name)
+        meant = validators.ANSIBLE.get(name, name)
+        foreign = meant not in validators.KEYS
+        same = {name} if self.open else {name for name in words if validators.ANSIBLE.get(name, name) == meant}
         if name in {"ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "password"}:
             what = f"'{key.text}' is not supported: passwords do not belong into inventories"
             add(key.origin, what, hint="use a key (key=~/.ssh/id_ed25519) or ssh-agent")
         elif foreign and validators.SECRET.search(name):
             return  # a secret of another tool: neither kept nor shown
-        elif foreign and not (self.open or open_keys or name.startswith("ansible_")):
+        elif foreign and not (is_open or name.startswith("ansible_")):
             add(key.origin, f"unknown key '{printable(key.text)}'{suggest_nearest(name, validators.KEYS)}")
         elif foreign and validators.group(name):  # a name from a YAML file can be any text
             add(key.origin, "key must be letters, digits, '_', '.', '-'", value=key.text)
-        elif name in words:
-            add(key.origin, f"{name} is given twice", value=f"{key.text}={text}")
-        elif key.text == "ansible_connection" and text == "smart":
-            return
-        elif key.text == "ansible_connection" and text not in _CONNECTIONS:
-            add(value.origin, "ansible_connection must be ssh or local", value=text)
+        elif same & words.keys():
+            add(key.origin, f"{meant} is given twice", value=f"{key.text}={text}")
+        elif not (foreign and name not in validators.SSH_ARGUMENTS) and validators.TEMPLATE.search(text):
+            what = f"{key.text} is a template, and templates are not evaluated"
+            add(value.origin, what, value=text, hint="write the value itself")
         else:
-            text = _CONNECTIONS[text] if key.text == "ansible_connection" else text
-            if why := validators.KEYS.get(name, validators.value)(_strip_ipv6_brackets(name, text)):
-                add(value.origin, why, value=text or f"{key.text}=")
-            else:
-                words[name] = Word(text, value.origin)
+            self._set_value(words, name, value, key)
+
+    def _set_value(self, words: dict[str, Word], name: str, value: Word, key: Word) -> None:
+        text, meant = value.text, validators.ANSIBLE.get(name, name)
+        if name == "ansible_connection":
+            bare = text.removeprefix("ansible.").removeprefix("builtin.").removeprefix("legacy.")
+            text = _CONNECTIONS.get(bare.removeprefix("netcommon."), "")
+            if bare == "smart":
+                return
+            if not text:
+                self.problems.add(value.origin, "ansible_connection must be ssh or local", value=value.text)
+                return
+        if why := validators.KEYS.get(meant, validators.value)(_strip_ipv6_brackets(meant, text)):
+            self.problems.add(value.origin, why, value=text or f"{key.text}=")
+        else:
+            words[name] = Word(text, value.origin)
 
 
 def _strip_ipv6_brackets(key: str, text: str) -> str:
-    """An address may be written with the brackets that IPv6 needs elsewhere."""
+    """Returns an address may be written with the brackets that IPv6 needs elsewhere."""
     return text[1:-1] if key == "address" and text[:1] == "[" and text[-1:] == "]" else text
 
 
-def assemble_inventory(tree: Tree, source: str) -> Inventory:
+Beside = Mapping[tuple[str, str], Mapping[str, Word]]
+"""Variables from files of their own, by kind ("group" or "host") and name."""
+
+
+def assemble_inventory(tree: HostTree, source: str, beside: Beside = MappingProxyType({})) -> Inventory:
     """Hosts in the order of their first mention, group words below their own. Errors go to the tree's ``problems``."""
     problems = tree.problems
     merged = _merge_entries(tree.entries, problems)
     depth, above = _order_groups(tree.groups, problems)
-    hosts = []
+    hosts, ignored = [], list[tuple[str, str]]()
     for entry, sections in merged:
         groups = {name for section in sections for name in (section, *above.get(section, ()))} - {""}
-        inherited = sorted(groups | ({"all"} & tree.groups.keys()), key=lambda name: (depth.get(name, 0), name))
+        of_host = groups | {"all"} if groups - EVERYONE else EVERYONE
+        ranks = {name: (depth.get(name, name != "all"), _read_priority(tree, name), name) for name in of_host}
+        inherited = sorted(of_host, key=ranks.__getitem__)  # as in Ansible: deeper groups win, then the alphabet
         words: dict[str, Word] = {}
-        for name in inherited:  # as in Ansible: deeper groups win, then the alphabet
+        for name in inherited:
             words |= tree.groups[name].words if name in tree.groups else {}
-        hosts.append(_make_host(entry, words | entry.words, tuple(sorted(groups - EVERYONE)), problems))
+        for name in inherited:
+            words |= beside.get(("group", name), {})
+        words.pop(_PRIORITY, None)
+        words |= entry.words
+        words |= beside.get(("host", entry.name), {})
+        ignored += ((option, entry.name) for option in dict.fromkeys(resolve_words(words)))
+        hosts.append(_make_host(entry, words, tuple(sorted(groups - EVERYONE)), problems))
     if not hosts and not problems:
         problems.add(Origin(source), "names no host")
-    return Inventory(tuple(hosts), source)
+    warnings = tuple(_describe_ignored(option, names) for option, names in group_pairs(ignored).items())
+    return Inventory(tuple(hosts), source, warnings=warnings)
 
 
-def _make_host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], problems: InputErrors) -> Host:
+def _read_priority(tree: HostTree, group: str) -> int:
+    """Returns what decides between groups of one depth: the higher number wins."""
+    word = tree.groups[group].words.get(_PRIORITY) if group in tree.groups else None
+    return int(word.text) if word and re.fullmatch(r"-?[0-9]{1,9}", word.text) else 1
+
+
+def _describe_ignored(option: str, hosts: Sequence[str]) -> str:
+    """Returns one sentence about an option of ssh that an inventory names in vain."""
+    of = f"{printable(option, 80)} for {join_names(hosts, 1)} has no effect"
+    if option == HOST_KEYS:
+        return f"{of}: host keys are always checked (--accept-new-host-keys records new ones)"
+    return f"{of}: put it into ~/.ssh/config"
+
+
+def resolve_words(words: dict[str, Word]) -> tuple[str, ...]:
+    """Replaces Ansible's names by ours, which they beat, and its options of ssh by what they say of the host. Returns
+    the options that have no effect."""
+    for name, meant in validators.ANSIBLE.items():
+        if name in words:
+            words[meant] = words.pop(name)
+    ignored: list[str] = []
+    for name in validators.SSH_ARGUMENTS:
+        if name not in words:
+            continue
+        read = read_ssh_arguments(words[name].text)
+        refused = [key for key, text in read.values.items() if validators.KEYS[key](text)]
+        unused = [*read.ignored, *(f"{key} in {name}" for key in refused)]
+        for key, text in read.values.items():
+            if key not in refused:
+                words.setdefault(key, Word(text, words[name].origin))
+        ignored += unused
+        if not unused:
+            del words[name]
+    return (*ignored, *(["ansible_ssh_executable"] if "ansible_ssh_executable" in words else []))
+
+
+def _make_host(entry: HostEntry, words: dict[str, Word], groups: tuple[str, ...], problems: InputErrors) -> Host:
     values = {key: word.text for key, word in words.items()}
     slots, max_slots = values.pop("slots", None), values.get("max_slots")
     if slots and max_slots and int(max_slots) < int(slots):
@@ -138,19 +209,22 @@ def _make_host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], pr
     )
 
 
-def _merge_entries(entries: list[Entry], problems: InputErrors) -> list[tuple[Entry, list[str]]]:
-    """One entry a host. Twice in one section is an error; in several groups, its words must not contradict."""
-    merged: dict[str, tuple[Entry, list[str]]] = {}
+def _merge_entries(entries: list[HostEntry], problems: InputErrors) -> list[tuple[HostEntry, list[str]]]:
+    """Returns one entry a host. Twice in one section is an error; in several groups, its words must not contradict."""
+    merged: dict[str, tuple[HostEntry, list[str]]] = {}
     first: dict[tuple[str, str], Origin] = {}
     for entry in entries:
         same = entry.name.lower()
         if before := first.get((same, entry.section)):
-            where = "by one range" if before == entry.origin else f"first in line {before.line}, column {before.column}"
+            if before == entry.origin:
+                where = "by one range"
+            else:
+                where = f"first in line {before.line}, column {before.column}"
             problems.add(entry.origin, f"{entry.name} is listed twice, {where}", hint=_TWICE)
             continue
         first[same, entry.section] = entry.origin
         if same not in merged:
-            merged[same] = (Entry(entry.name, entry.origin, dict(entry.words)), [entry.section])
+            merged[same] = (HostEntry(entry.name, entry.origin, dict(entry.words)), [entry.section])
             continue
         known, sections = merged[same]
         sections.append(entry.section)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ipexctl.decide.parsing import validators
-from ipexctl.decide.parsing.host_entries import Entry, Tree, Word
+from ipexctl.decide.parsing.host_entries import HostEntry, HostTree, Word
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.ranges import RangeError, expand_ranges
 from ipexctl.model.errors import Origin
@@ -18,17 +18,17 @@ _BLANK = " \t"
 _NONE: Mapping[str, Word] = {}
 _SECTION = re.compile(r"\[[ \t]*([A-Za-z_][^\[\]:]*?)[ \t]*(?::[ \t]*([A-Za-z]+)[ \t]*)?\][ \t]*(?:[#;].*)?")
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
-_PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|([^ \t'"]+)""")
+_PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|(\{\{.*?\}\}|[^ \t'"]+)""")
 _QUOTED = re.compile(r"""(?:'([^']*)'|"([^"]*)")[ \t]*(?:#.*)?""")
 _RANGE = re.compile(r"[0-9a-zA-Z]+([-,:/][0-9a-zA-Z]+)*")
 _WORD, _WORD_OR_COMMENT = re.compile(r"[ \t]*([^ \t]*)"), re.compile(r"[ \t]*([^ \t#]*)")
 
 
-def read_host_lines(text: str, source: str, problems: InputErrors) -> Tree:
-    """A whole hostfile or INI inventory. Ends of lines may be CRLF; the last may lack its end."""
+def read_host_lines(text: str, source: str, problems: InputErrors) -> HostTree:
+    """Returns a whole hostfile or INI inventory. Ends of lines may be CRLF; the last may lack its end."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     sections = [_parse_section(line) for line in lines]
-    tree = Tree(problems, any(sections), comments=True, apart="write one host a line")
+    tree = HostTree(problems, any(sections), comments=True, apart="write one host a line")
     group, kind = "", "hosts"
     for number, (line, section) in enumerate(zip(lines, sections, strict=True), 1):
         origin = Origin(source, number, len(line) - len(line.lstrip(_BLANK)) + 1)
@@ -49,9 +49,9 @@ def read_host_lines(text: str, source: str, problems: InputErrors) -> Tree:
     return tree
 
 
-def read_host_list(text: str, source: str, problems: InputErrors) -> Tree:
+def read_host_list(text: str, source: str, problems: InputErrors) -> HostTree:
     """``a,b:4,node[01-16]``: host lines between commas, as in ``--hosts``. Comments and further lines are not known."""
-    tree = Tree(problems, apart="separate hosts with commas")
+    tree = HostTree(problems, apart="separate hosts with commas")
     start = 0
     for end in [*_find_outside_brackets(text, ","), len(text)]:
         if text[start:end].strip(_BLANK):
@@ -68,23 +68,29 @@ def _find_outside_brackets(text: str, wanted: str) -> Iterator[int]:
             yield i
 
 
-def read_host_line(tree: Tree, line: str, origin: Origin, section: str = "", words: Mapping[str, Word] = _NONE) -> None:
+def read_host_line(
+    tree: HostTree, line: str, origin: Origin, section: str = "", words: Mapping[str, Word] = _NONE
+) -> None:
     """Adds the hosts of one line. ``origin`` is that of its first character, ``words`` are their variables from
     elsewhere. A line with a variable of Ansible may have others that are not ours."""
     match = (_WORD_OR_COMMENT if tree.comments else _WORD).match(line)
     assert match is not None  # the pattern matches any text
     host = Word(match[1], _shift_origin(origin, match.start(1)))
+    if validators.TEMPLATE.search(host.text):
+        tree.problems.add(host.origin, "host is a template, and templates are not evaluated", value=line.strip(_BLANK))
+        return
     own = dict(words)
     pairs = list(_parse_pairs(tree, line, match.end(), origin, host))
     open_keys = any(key.text.startswith("ansible_") for key, _ in pairs)
     for key, value in pairs:
         tree.set_key(own, key, value, open_keys)
     names = _expand_names(tree, host, own)
-    if "address" in own and len(names) > 1:
-        tree.problems.add(own["address"].origin, f"one address for {len(names)} hosts", value=own["address"].text)
+    address = next((word for key, word in own.items() if validators.ANSIBLE.get(key, key) == "address"), None)
+    if address and len(names) > 1:
+        tree.problems.add(address.origin, f"one address for {len(names)} hosts", value=address.text)
         return
     for name in names:
-        tree.add_entry(Entry(name, host.origin, dict(own), section))
+        tree.add_entry(HostEntry(name, host.origin, dict(own), section))
 
 
 def _shift_origin(origin: Origin, columns: int) -> Origin:
@@ -92,7 +98,6 @@ def _shift_origin(origin: Origin, columns: int) -> Origin:
 
 
 def _parse_section(line: str) -> tuple[str, str] | None:
-    """The group and kind of a section line; ``[fe80::1]`` and ``[01-16]`` are hosts."""
     text = line.strip(_BLANK)
     match = _SECTION.fullmatch(text)
     if not match or validators.is_ipv6(text.partition("]")[0][1:]):
@@ -100,10 +105,9 @@ def _parse_section(line: str) -> tuple[str, str] | None:
     return match[1], match[2] or "hosts"
 
 
-def _expand_names(tree: Tree, word: Word, words: dict[str, Word]) -> list[str]:
-    """The host names a word like ``alice@node[1-4]:8`` stands for; its user and slots go to ``words``.
-
-    What follows the colon is slots for MPI and a port for Ansible: in its inventories we refuse to guess."""
+def _expand_names(tree: HostTree, word: Word, words: dict[str, Word]) -> list[str]:
+    """Returns the host names a word like ``alice@node[1-4]:8`` stands for; its user and slots go to ``words``. What
+    follows the colon is slots for MPI and a port for Ansible: in its inventories we refuse to guess."""
     problems, origin, host_text = tree.problems, word.origin, word.text
     before = len(problems)
     if "@" in host_text:
@@ -123,7 +127,9 @@ def _expand_names(tree: Tree, word: Word, words: dict[str, Word]) -> list[str]:
             what = f"':{printable(slots)}' is a port in an Ansible inventory and slots in a hostfile"
             problems.add(at, what, value=host_text, hint="write port=N or slots=N")
         elif why := validators.slots(slots):
-            hint = f"write port={slots} for an SSH port" if slots.isdigit() and not validators.port(slots) else None
+            hint = None
+            if slots.isdigit() and not validators.port(slots):
+                hint = f"write port={slots} for an SSH port"
             problems.add(at, why, value=host_text, hint=hint)
         else:
             tree.set_key(words, Word("slots", at), Word(slots, at))
@@ -149,8 +155,8 @@ def _expand_host(text: str, origin: Origin, problems: InputErrors) -> list[str]:
     return names
 
 
-def _parse_pairs(tree: Tree, line: str, i: int, origin: Origin, host: Word) -> Iterator[tuple[Word, Word]]:
-    """The ``key=value`` words of a line from offset ``i`` on. Values may be quoted; nothing is ever expanded."""
+def _parse_pairs(tree: HostTree, line: str, i: int, origin: Origin, host: Word) -> Iterator[tuple[Word, Word]]:
+    """Yields the ``key=value`` words of a line from offset ``i`` on. Values may be quoted; nothing is ever expanded."""
     while i < len(line):
         if line[i] in _BLANK:
             i += 1
@@ -176,7 +182,7 @@ def _parse_pairs(tree: Tree, line: str, i: int, origin: Origin, host: Word) -> I
             i += len(bare)
 
 
-def _parse_group_variable(tree: Tree, line: str, origin: Origin, group: str) -> None:
+def _parse_group_variable(tree: HostTree, line: str, origin: Origin, group: str) -> None:
     """A line of ``[group:vars]``: the value reaches to the end of the line, as in Ansible."""
     start = origin.column - 1
     key = _KEY.match(line, start)

@@ -16,11 +16,10 @@ _PIECE = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]])+|[\[\]]")
 
 
 def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") -> Inventory:
-    """The hosts that ``text`` chooses, in their own order; the first of them is the head.
-
-    Pieces stand between commas or colons: a host's name or address, a group, ``all``, a glob (``node*``), a range
-    (``node[01-04]``); ``!piece`` takes away, ``&piece`` keeps only what is also there. Only ``!pieces``: all but those.
-    Raises `UsageError` for a name that no host or group has, with the nearest ones, and when no host is left."""
+    """Returns the hosts that ``text`` chooses, in their own order; the first of them is the head. Pieces stand between
+    commas or colons: a host's name or address, a group, ``all``, a glob (``node*``), a range (``node[01-04]``);
+    ``!piece`` takes away, ``&piece`` keeps only what is also there. Only ``!pieces``: all but those. Raises
+    `UsageError` for a name that no host or group has, with the nearest ones, and when no host is left."""
     problems = InputErrors(source)
     index = _index_names(inventory)
     pieces = _split_pattern(text, index)

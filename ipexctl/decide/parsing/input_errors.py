@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.text import printable
 
-_SHOWN = 50  # a file of rubbish must not become a flood of messages …
-_ENOUGH = 1000  # … nor a long wait: after so many, reading ends
+_SHOWN_ERRORS = 50  # a file of rubbish must not become a flood of messages …
+_ERROR_LIMIT = 1000  # … nor a long wait: after so many, reading ends
 
 
 class InputErrors:
@@ -18,12 +18,11 @@ class InputErrors:
         self._all: dict[tuple[Origin, str], str | None] = {}  # where and what → hint
 
     def add(self, origin: Origin, what: str, *, value: str | None = None, hint: str | None = None) -> None:
-        """Adds an error once. ``value`` is the text in the file; it is shown escaped.
-
-        Raises `UsageError` when there are so many that reading on would help nobody."""
+        """Adds an error once. ``value`` is the text in the file; it is shown escaped. Raises `UsageError` when there
+        are so many that reading on would help nobody."""
         text = what if value is None else f"{what}, found '{printable(value)}'"
         self._all.setdefault((origin, text), hint)
-        if len(self._all) >= _ENOUGH:
+        if len(self._all) >= _ERROR_LIMIT:
             self.raise_if_any()
 
     def __len__(self) -> int:
@@ -39,8 +38,10 @@ class InputErrors:
         hint = hints.pop() if len(hints) == 1 else None  # one that helps with all
         if len(errors) == 1:
             raise UsageError(errors[0], hint=hint)
-        reasons = errors[:_SHOWN] + ([f"… and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else [])
-        count = f"{len(errors)} errors" + (" and perhaps more" if len(errors) >= _ENOUGH else "")
+        reasons = errors[:_SHOWN_ERRORS] + (
+            [f"… and {len(errors) - _SHOWN_ERRORS} more"] if len(errors) > _SHOWN_ERRORS else []
+        )
+        count = f"{len(errors)} errors" + (" and perhaps more" if len(errors) >= _ERROR_LIMIT else "")
         raise UsageError(f"{printable(self.source, 300)} has {count}", reasons=reasons, hint=hint)
 
 

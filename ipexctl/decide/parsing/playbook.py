@@ -46,6 +46,11 @@ _LOCAL = ("/", ".", "~")
 _NEVER_EMPTY = _PATHS | {"workdir", "venv", "python"}
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PASSED_ON = frozenset({"args", "argv", "env"})
+"""Keys whose values are for other programs, of which some have templates of their own."""
+_OF_JINJA = re.compile(r"\{\{-?\s*(?!end\b|else\b)[A-Za-z_]\w*(?:[.\[(][^{}]*|\s*[|*+/%~-][^{}]*)?\s*\}\}")
+"""A template that begins with a name, as Ansible has them: Go's begin with a dot or a word before one."""
+_ENVIRONMENT = re.compile(r"lookup\(\s*['\"]env['\"]\s*,\s*['\"](\w+)['\"]")
 
 
 def parse_playbook(
@@ -58,19 +63,18 @@ def parse_playbook(
     strict: bool = True,
     ansible: str = "",
 ) -> Play:
-    """The play in ``text``; raises `UsageError` with every error in it.
-
-    ``base`` is the directory of the playbook, where relative paths on this machine start; ``environ`` is what
-    ``${env:NAME}`` may look into for the names of ``env_allow``; ``variables`` win over those of ``vars``. With
-    ``strict`` those that the playbook neither sets nor uses are errors. ``ansible`` is the text of ``ansible.toml``:
-    what to write instead of words of Ansible."""
+    """Returns the play in ``text``; raises `UsageError` with every error in it. ``base`` is the directory of the
+    playbook, where relative paths on this machine start; ``environ`` is what ``${env:NAME}`` may look into for the
+    names of ``env_allow``; ``variables`` win over those of ``vars``. With ``strict`` those that the playbook neither
+    sets nor uses are errors. ``ansible`` is the text of ``ansible.toml``: what to write instead of words of Ansible."""
     problems = InputErrors(source)
     root = read_yaml_node(text.removeprefix("\ufeff"), source, problems)
-    parser = _Parser(problems, base, environ, variables, parse_toml(ansible))
+    parser = _Parser(problems, base, environ, variables, _parse_ansible_words(ansible))
     play = parser.parse_play(root) if isinstance(root, Map) else None
     if play is None and not problems:
         what = f"playbook must be a mapping with steps, not {name_kind(root)}" if root else "playbook is empty"
-        problems.add(root.origin if root else Origin(source), what)
+        hint = "it is one play: name, hosts, vars and steps stand at the top of the file" if root else None
+        problems.add(root.origin if root else Origin(source), what, hint=hint)
     known = play.variables if play and strict else variables.keys()
     for name in variables.keys() - known:
         problems.add(Origin(""), f"the playbook has no variable '{printable(name)}'{suggest_nearest(name, known)}")
@@ -79,8 +83,18 @@ def parse_playbook(
     return play
 
 
+def _parse_ansible_words(text: str) -> Mapping[str, Mapping[str, str]]:
+    """Returns what to write instead of each word of Ansible, by where it stands: in a play, in a step, as hosts."""
+    advice = {
+        place: {word: instead for words, instead in entries for word in words.split()}
+        for place, entries in parse_toml(text).items()
+    }
+    both = advice.get("both", {})
+    return {**advice, "play": both | advice.get("play", {}), "step": both | advice.get("step", {})}
+
+
 def make_playbook_schema() -> dict[str, Any]:
-    """The JSON schema of a playbook, for editors."""
+    """Returns the JSON schema of a playbook, for editors."""
     text = {"type": ["string", "number", "boolean"]}
     definitions: dict[str, Any] = {}
     actions = {}
@@ -165,7 +179,7 @@ class _Parser:
         hostfile, inventory = self._parse_hosts(self._replace_variables(root.get("hosts")))
         plain = _select_keys(self._replace_variables(root), PlayKeys.model_fields.keys() - {"env_allow"})
         keys = self._validate(PlayKeys, plain) or PlayKeys()
-        node = root.get("steps")
+        node, hosts_node = root.get("steps"), root.get("hosts")
         steps: list[Step] = []
         for item in node.items if isinstance(node, Seq) else ():
             if step := self._parse_step(self._replace_variables(item), inventory, keys, steps):
@@ -179,6 +193,7 @@ class _Parser:
             steps=tuple(steps),
             name=keys.name,
             hostfile=hostfile,
+            hosts_origin=hosts_node.origin if hosts_node else None,
             inventory=inventory,
             variables=frozenset(self.known),
             uses=tuple(self.uses),
@@ -206,6 +221,8 @@ class _Parser:
         if isinstance(node, Scalar):
             if not node.text.strip() or node.is_null:
                 self.problems.add(node.origin, "hosts is empty")
+            if why := self.ansible.get("hosts", _NONE).get(node.text):
+                self.problems.add(node.origin, f"hosts: {why}", value=node.text)
             return _join_base(self.base, node.text), None  # it is only read, and as nothing but a hostfile
         before = len(self.problems)
         tree = read_node(node, self.problems)
@@ -242,14 +259,18 @@ class _Parser:
             return None
         inherited = FailurePolicy.model_fields.keys() - keys.model_fields_set
         given = dict(keys) | {name: getattr(play, name) for name in inherited} | {"when": when}
-        return Step(action=action, task=step_tasks[0], origin=node.origin, **given)
+        body = actions[0][1]
+        places = {key.text: value.origin for key, value in (body.pairs if isinstance(body, Map) else ())}
+        return Step(action=action, task=step_tasks[0], origin=node.origin, places=places, **given)
 
     def _parse_when(self, node: Node | None) -> str:
-        """One expression; of a list, all must be true."""
+        """Returns one expression; of a list, all must be true."""
         good = []
         for part in node.items if isinstance(node, Seq) else (node,) if node else ():
             if not isinstance(part, Scalar):
                 self.problems.add(part.origin, f"when must be an expression, not {name_kind(part)}")
+            elif validators.TEMPLATE.search(part.text):
+                continue  # that is an error already
             elif error := conditions.find_condition_error(part.text):
                 column = part.origin.column + (error[0] if part.plain else 0)
                 self.problems.add(replace(part.origin, column=column), error[1])
@@ -258,7 +279,6 @@ class _Parser:
         return " and ".join(f"({text})" for text in good) if len(good) > 1 else "".join(good)
 
     def _parse_task(self, action: Scalar, body: Node, above: Sequence[Step]) -> tasks.Task | None:
-        """The task of one step, checked by its schema."""
         model = _MODELS[action.text]
         body = Map((), action.origin) if is_null(body) else body
         if not isinstance(body, Map):
@@ -322,7 +342,6 @@ class _Parser:
 
     def _validate(self, model: type[Model], node: Map, action: str = "") -> Model | None:
         """The model of a mapping; each error of the schema is added with the place of its value. None if there are any.
-
         ``action`` is the step's for the keys of its task; the keys of a play or a step themselves have none."""
         before = len(self.problems)
         for _, value in node.pairs if not action else ():
@@ -333,29 +352,39 @@ class _Parser:
         except ValidationError as error:
             for fault in error.errors(include_url=False):
                 wrong = _find_node(node, fault["loc"])
-                path = ".".join(str(part) for part in (action, *fault["loc"])) if action else str(fault["loc"][0])
+                if action:
+                    path = ".".join(str(part) for part in (action, *fault["loc"]))
+                else:
+                    path = str(fault["loc"][0])
                 text = wrong.text if isinstance(wrong, Scalar) else None if action else name_kind(wrong)
+                if isinstance(wrong, Scalar) and validators.TEMPLATE.search(wrong.text):
+                    continue  # that is an error already
                 reason = f"{path} {describe_error(fault)}"
                 self.problems.add(wrong.origin, reason, value=None if fault["type"] == "missing" else text)
             return None
         return read if len(self.problems) == before else None
 
-    def _replace_variables(self, node: Any) -> Any:
-        """The same node with every text replaced; keys stay as they are."""
+    def _replace_variables(self, node: Any, passed_on: bool = False) -> Any:
+        """The same node with every text replaced; keys stay as they are. ``passed_on``: it is for other programs."""
         if isinstance(node, Scalar):
-            text = self._replace_in_text(node)
+            text = self._replace_in_text(node, passed_on)
             return node if text == node.text else Scalar(text, node.origin, plain=False)
         if isinstance(node, Seq):
-            return Seq(tuple(self._replace_variables(item) for item in node.items), node.origin)
+            return Seq(tuple(self._replace_variables(item, passed_on) for item in node.items), node.origin)
         if isinstance(node, Map):
-            return Map(tuple((key, self._replace_variables(value)) for key, value in node.pairs), node.origin)
+            passed = ((key, value, passed_on or key.text in _PASSED_ON) for key, value in node.pairs)
+            pairs = ((key, self._replace_variables(value, is_passed)) for key, value, is_passed in passed)
+            return Map(tuple(pairs), node.origin)
         return node
 
-    def _replace_in_text(self, node: Scalar) -> str:
+    def _replace_in_text(self, node: Scalar, passed_on: bool = False) -> str:
+        text, pattern = node.text, _OF_JINJA if passed_on else validators.TEMPLATE
+        if pattern.search(text) and not (passed_on and "{%" in text):  # a whole template is one of the program's own
+            self.problems.add(node.origin, "templates are not evaluated", value=text, hint=_suggest_variable(text))
         return _VARIABLE.sub(lambda match: self._get_replacement(match, node), node.text)
 
     def _get_replacement(self, match: re.Match[str], node: Scalar) -> str:
-        """What stands for one reference; the reference itself where that is an error."""
+        """Returns what stands for one reference; the reference itself where that is an error."""
         name, literal = match[1], "$${ is a literal ${"
         if match[0] == "$${":
             return "${"
@@ -364,7 +393,9 @@ class _Parser:
         elif (variable := name.removeprefix("env:")) != name:
             if variable in self.allowed and variable in self.environ:
                 return self.environ[variable]
-            hint = f"env_allow: [{variable}]" if variable not in self.allowed and _NAME.fullmatch(variable) else None
+            hint = None
+            if variable not in self.allowed and _NAME.fullmatch(variable):
+                hint = f"env_allow: [{variable}]"
             why = "not set" if variable in self.allowed else "not in env_allow"
             self.problems.add(node.origin, f"environment variable '{printable(variable)}' is {why}", hint=hint)
         else:
@@ -379,18 +410,26 @@ class _Parser:
         return match[0]
 
 
+def _suggest_variable(text: str) -> str:
+    """Returns what to write instead of a template."""
+    if match := _ENVIRONMENT.search(text):
+        return f"write ${{env:{match[1]}}}, and env_allow: [{match[1]}] at the top of the playbook"
+    name = re.search(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}", text)
+    return f"write ${{{name[1]}}}" if name else "write ${NAME}, with NAME below vars or from --var"
+
+
 def _suggest_replacement(word: str, of: Mapping[str, str], valid: Sequence[str]) -> str | None:
-    """What to write instead of a word of Ansible; None where it is none, or rather a slip of one of ours."""
+    """Returns what to write instead of a word of Ansible; None where it is none, or rather a slip of one of ours."""
     if word.startswith("with_") and not difflib.get_close_matches(word, valid, n=1, cutoff=0.8):
         return of.get(word, of.get("loop"))
-    if word.startswith(("ansible.", "community.")):
+    if re.fullmatch(r"\w+\.\w+\.\w+", word):  # collection and module
         other = _suggest_replacement(word.rpartition(".")[2], of, valid)
         return of.get(word, other or "modules of Ansible are not used: see docs/playbook.md")
     return of.get(word)
 
 
 def _find_last_synced_source(steps: Sequence[Step]) -> str | None:
-    """What these steps have sent to the hosts last: there a fetch looks, unless it says otherwise."""
+    """Returns what these steps have sent to the hosts last: there a fetch looks, unless it says otherwise."""
     for step in reversed(steps):
         match step.task:
             case tasks.Sync(source=source) | tasks.Run(sync=True, script=source):
@@ -399,7 +438,6 @@ def _find_last_synced_source(steps: Sequence[Step]) -> str | None:
 
 
 def _find_local_path(key: str, text: str) -> str | None:
-    """The path on this machine that a key's text names; None if it names none."""
     if key == "with":  # a requirement: NAME @ file:///PATH, or a path
         text = text.rpartition("@")[2].strip() if not text.startswith(_LOCAL) else text
         return _remove_scheme(text) if text.lower().startswith(("file:", *_LOCAL)) else None
@@ -419,7 +457,7 @@ def _select_keys(node: Map, keys: Collection[str]) -> Map:
 
 
 def _find_node(node: Node, path: Sequence[int | str]) -> Node:
-    """The node a path of the schema leads to, or the last one on the way that was written."""
+    """Returns the node a path of the schema leads to, or the last one on the way that was written."""
     for part in path:
         inner: Node | None = None
         if isinstance(node, Map):
@@ -438,7 +476,7 @@ def _to_plain(node: Node) -> Any:
         return None if node.is_null else node.text
     if isinstance(node, Seq):
         return [_to_plain(item) for item in node.items]
-    return {key.text: _to_plain(value) for key, value in node.pairs}
+    return {key.text: _to_plain(value) for key, value in node.pairs} if isinstance(node, Map) else None
 
 
 def _join_base(base: str, path: str) -> str:

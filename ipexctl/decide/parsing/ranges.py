@@ -17,7 +17,7 @@ class RangeError(ValueError):
 
 
 def expand_ranges(text: str) -> list[str]:
-    """All names a text stands for, in order. A text without brackets is itself. Raises `RangeError`."""
+    """Returns all names a text stands for, in order. A text without brackets is itself. Raises `RangeError`."""
     if "[" not in text and "]" not in text:
         return [text]
     pieces: list[list[str]] = []

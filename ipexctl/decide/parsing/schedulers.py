@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ipexctl.decide.parsing import validators
-from ipexctl.decide.parsing.host_entries import Tree, Word
+from ipexctl.decide.parsing.host_entries import HostTree, Word
 from ipexctl.decide.parsing.host_lines import read_host_line, read_host_list
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
@@ -23,14 +23,14 @@ SCHEDULERS = tuple(_HINTS)
 
 
 def find_variable(scheduler: str, environ: Mapping[str, str], *names: str) -> str:
-    """The first of these variables that the scheduler has set. Raises `UsageError` outside of an allocation."""
+    """Returns the first of these variables that the scheduler has set. Raises `UsageError` outside of an allocation."""
     if name := next((name for name in names if environ.get(name)), None):
         return name
     what = f"--hosts {scheduler} found no allocation: {names[0]} is not set"
     raise UsageError(what, hint=_HINTS[scheduler])
 
 
-def read_slurm(environ: Mapping[str, str], problems: InputErrors) -> Tree:
+def read_slurm(environ: Mapping[str, str], problems: InputErrors) -> HostTree:
     """``SLURM_JOB_NODELIST`` (``node[01-04],gpu7``), with slots from ``SLURM_TASKS_PER_NODE`` (``4(x4),2``) if set."""
     name = find_variable("slurm", environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     tree = read_host_list(environ[name], name, problems)
@@ -45,7 +45,7 @@ def read_slurm(environ: Mapping[str, str], problems: InputErrors) -> Tree:
     return _set_slots(tree, counts, origin, text) if text else tree
 
 
-def read_lsf(environ: Mapping[str, str], problems: InputErrors) -> Tree:
+def read_lsf(environ: Mapping[str, str], problems: InputErrors) -> HostTree:
     """``LSB_MCPU_HOSTS`` (``a 4 b 2``: hosts and their slots), or ``LSB_HOSTS`` (``a a b``: a host for each slot)."""
     name = find_variable("lsf", environ, "LSB_MCPU_HOSTS", "LSB_HOSTS")
     words = environ[name].split()
@@ -53,9 +53,9 @@ def read_lsf(environ: Mapping[str, str], problems: InputErrors) -> Tree:
     return _set_slots(read_host_list(",".join(hosts), name, problems), counts, Origin(name), environ[name])
 
 
-def read_pbs(text: str, source: str, problems: InputErrors) -> Tree:
-    """The file that ``PBS_NODEFILE`` names: a line for each slot."""
-    tree, lines = Tree(problems), text.split()
+def read_pbs(text: str, source: str, problems: InputErrors) -> HostTree:
+    """Returns the file that ``PBS_NODEFILE`` names: a line for each slot."""
+    tree, lines = HostTree(problems), text.split()
     hosts, counts = _count_repeats(lines)
     for host in hosts:
         read_host_line(tree, host, Origin(source, lines.index(host) + 1, 1))
@@ -63,13 +63,12 @@ def read_pbs(text: str, source: str, problems: InputErrors) -> Tree:
 
 
 def _count_repeats(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Each word once, and how often it stands there."""
+    """Returns each word once, and how often it stands there."""
     counts = Counter(words)
     return list(counts), list(map(str, counts.values()))
 
 
-def _set_slots(tree: Tree, counts: Sequence[str], origin: Origin, text: str) -> Tree:
-    """Gives each host its count; ``text`` is where they were read."""
+def _set_slots(tree: HostTree, counts: Sequence[str], origin: Origin, text: str) -> HostTree:
     if tree.problems:
         return tree
     if any(map(validators.slots, counts)):

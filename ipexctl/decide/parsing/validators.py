@@ -1,7 +1,7 @@
 """What hosts, users, ports and the like may be made of. Allow-lists: whatever is not named here is refused.
 
 Each check returns the reason for a refusal, or None. The words that pass are safe to show, and safe as words of
-ssh, rsync and mpirun: none begins with a dash or holds a blank, a quote or anything a shell knows."""
+ssh and mpirun: none begins with a dash or holds a blank, a quote or anything a shell knows."""
 
 import ipaddress
 import re
@@ -15,6 +15,7 @@ MAX_SLOTS = 1024  # per host; the largest x86 machines have fewer cores, and com
 Check = Callable[[str], str | None]
 
 _NOT_HOST = re.compile(r"[^A-Za-z0-9._-]")
+_HOP = re.compile(r"(?:(?P<user>[^@]*)@)?(?:\[(?P<v6>[^]]*)\]|(?P<host>[^:@]*))(?::(?P<port>.*))?")
 _NOT_RANGE = re.compile(r"[^A-Za-z0-9._\[\]:/, \t-]")
 
 
@@ -27,7 +28,9 @@ def _describe_non_ascii(text: str) -> str:
     """Code point, name and column of the first character that may look like a letter of ASCII and is none."""
     column = next((number for number, char in enumerate(text, 1) if not char.isascii()), 0)
     char = text[column - 1 : column]
-    return f"; column {column} is U+{ord(char):04X} {unicodedata.name(char, '')}".rstrip() if char else ""
+    if char:
+        return f"; column {column} is U+{ord(char):04X} {unicodedata.name(char, '')}".rstrip()
+    return ""
 
 
 def _require_number(name: str, most: int) -> Check:
@@ -36,7 +39,7 @@ def _require_number(name: str, most: int) -> Check:
 
 
 def is_address(text: str) -> bool:
-    """An IPv4 or IPv6 address without brackets and without a zone."""
+    """Returns an IPv4 or IPv6 address without brackets and without a zone."""
     try:
         return "%" not in text and bool(ipaddress.ip_address(text))
     except ValueError:
@@ -44,12 +47,12 @@ def is_address(text: str) -> bool:
 
 
 def is_ipv6(text: str) -> bool:
-    """An IPv6 address without brackets and without a zone."""
+    """Returns an IPv6 address without brackets and without a zone."""
     return ":" in text and is_address(text)
 
 
 def host(text: str) -> str | None:
-    """A host name, an IPv4 address, or an IPv6 address without its brackets."""
+    """Returns a host name, an IPv4 address, or an IPv6 address without its brackets."""
     if not text:
         return "host is empty"
     if is_ipv6(text):
@@ -71,7 +74,7 @@ def host(text: str) -> str | None:
 
 
 def host_range(text: str) -> str | None:
-    """The characters of a host with ranges, or of an IPv6 address in brackets."""
+    """Returns the characters of a host with ranges, or of an IPv6 address in brackets."""
     if text.startswith("-"):
         return "host begins with a dash"
     bad = _NOT_RANGE.search(text)
@@ -99,7 +102,9 @@ group = _require_match(
 
 def interface_address(text: str) -> str | None:
     """MPICH resolves a name of an interface on each host; here only the address says which interface is meant."""
-    return None if is_address(text) else "ifhn must be an IP address of the host; iface=NAME names an interface"
+    if is_address(text):
+        return None
+    return "ifhn must be an IP address of the host; iface=NAME names an interface"
 
 
 def path(text: str) -> str | None:
@@ -116,6 +121,18 @@ def value(text: str) -> str | None:
     return None if bad is None else f"value holds '{printable(bad)}'"
 
 
+def jump(text: str) -> str | None:
+    """Jump hosts between commas, the first one first: ``[user@]host[:port]``."""
+    for hop in text.split(","):
+        match = _HOP.fullmatch(hop)
+        if not match:
+            return "jump must be hosts between commas: user@host:port"
+        parts = ((user, match["user"]), (host, match["v6"] or match["host"]), (port, match["port"]))
+        if why := next((why for check, part in parts if part is not None and (why := check(part))), None):
+            return f"jump: {why}"
+    return None
+
+
 KEYS: Mapping[str, Check] = {
     "slots": slots,
     "max_slots": slots,
@@ -125,6 +142,7 @@ KEYS: Mapping[str, Check] = {
     "iface": iface,
     **dict.fromkeys(("key", "venv", "workdir", "python", "known_hosts"), path),
     "ifhn": interface_address,
+    "jump": jump,
     "local": yes_no,
     "lab": group,
     "binding": value,  # binding, of MPICH, is not used
@@ -133,13 +151,24 @@ KEYS: Mapping[str, Check] = {
 
 ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("max-slots", "slots_max", "slots-max"), "max_slots"),
-    **dict.fromkeys(("username", "ansible_user", "ansible_ssh_user"), "user"),
+    "username": "user",
+}
+"""What MPIs call our keys. ``username`` is a variable of its own in an inventory of Ansible."""
+
+ANSIBLE: Mapping[str, str] = {
+    **dict.fromkeys(("ansible_user", "ansible_ssh_user"), "user"),
     **dict.fromkeys(("ansible_host", "ansible_ssh_host"), "address"),
     **dict.fromkeys(("ansible_port", "ansible_ssh_port"), "port"),
     **dict.fromkeys(("ansible_private_key_file", "ansible_ssh_private_key_file"), "key"),
     "ansible_connection": "local",
 }
-"""What other tools call our keys (``ansible_connection=local`` is ``local=yes``)."""
+"""What Ansible calls them (``ansible_connection=local`` is ``local=yes``). Of two names of one key the later counts."""
+
+SSH_ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+"""Ansible's variables with options of ssh, in the order in which it passes them on."""
+
+TEMPLATE = re.compile(r"\{\{|\{%")
+"""How a template of Jinja begins, which Ansible would evaluate."""
 
 SECRET = re.compile(r"pass(word|wd|phrase)?$|_pass_|secret|token|vault", re.IGNORECASE)
 """Keys of other tools whose values are neither kept nor shown."""

@@ -6,6 +6,7 @@ converts it. Tags, anchors and aliases, several documents, duplicate keys and de
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ipexctl.decide.parsing.input_errors import InputErrors
@@ -44,7 +45,14 @@ class Map(Record):
         return next((value for name, value in self.pairs if name.text == key), None)
 
 
-Node = Scalar | Seq | Map
+class Unread(Record):
+    """A value that is not looked into, where that is no error: an alias, or one with a tag. ``kind`` names it."""
+
+    kind: str
+    origin: Origin
+
+
+Node = Scalar | Seq | Map | Unread
 NULL = Scalar("", Origin(""))
 
 
@@ -52,25 +60,36 @@ def is_null(node: "Node") -> bool:
     return isinstance(node, Scalar) and node.is_null
 
 
+MERGE = "merge keys (<<) are not supported: write the keys out"
+
+
+def is_merge(key: Scalar) -> bool:
+    """Returns whether a key of a mapping stands for the keys of another one."""
+    return key.plain and key.text == "<<"
+
+
 def quote_yaml(value: str | int) -> str:
-    """A scalar that YAML reads back as it is: JSON, but for characters that cannot be printed."""
+    """Returns a scalar that YAML reads back as it is: JSON, but for characters that cannot be printed."""
     quoted = json.dumps(value, ensure_ascii=False)
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 
 
 def name_kind(node: "Node") -> str:
-    """What a node is, for a message."""
+    """Returns what a node is, for a message."""
     if isinstance(node, Scalar):
         return "nothing" if node.is_null else "a single value"
+    if isinstance(node, Unread):
+        return node.kind
     return "a list" if isinstance(node, Seq) else "a mapping"
 
 
-def read_yaml_node(text: str, source: str, problems: InputErrors) -> "Node | None":
-    """The one document of a text; None if it is empty or cannot be read (``problems`` says why)."""
+def read_yaml_node(text: str, source: str, problems: InputErrors, *, lenient: bool = False) -> "Node | None":
+    """Returns the one document of a text; None if it is empty or cannot be read (``problems`` says why). ``lenient``:
+    it is mostly for another tool. Its tags and aliases are `Unread`, and its merge keys stay."""
     import yaml
 
     try:
-        return _Builder(source, problems).build(yaml.parse(text, Loader=yaml.SafeLoader))
+        return _Builder(source, problems, lenient).build(yaml.parse(text, Loader=yaml.SafeLoader))
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         origin = Origin(source, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
@@ -78,6 +97,9 @@ def read_yaml_node(text: str, source: str, problems: InputErrors) -> "Node | Non
     except yaml.MarkedYAMLError as error:
         problem = error.problem or error.context or ""
         words, begun = _explain_yaml_error(problem)
+        if template := _find_template(text, source, error.problem_mark, error.context_mark):
+            problems.add(template, "templates are not evaluated: write the value itself")
+            return None
         mark = error.context_mark if begun and error.context_mark else error.problem_mark or error.context_mark
         origin = Origin(source, mark.line + 1, mark.column + 1) if mark else Origin(source)
         problems.add(origin, f"not YAML: {words}")
@@ -104,6 +126,16 @@ _YAML_ERRORS = (
 """What the parser's commonest errors mean, and whether the place to look at is where the thing begins."""
 
 
+def _find_template(text: str, source: str, *marks: Any) -> Origin | None:
+    """Returns where a template begins on one of these lines: without quotation marks it is not YAML."""
+    lines = text.split("\n")
+    for mark in marks:
+        column = max(map(lines[mark.line].find, ("{{", "{%"))) if mark and mark.line < len(lines) else -1
+        if column >= 0:
+            return Origin(source, mark.line + 1, column + 1)
+    return None
+
+
 def _explain_yaml_error(error: str) -> tuple[str, bool]:
     for pattern, words, begun in _YAML_ERRORS:
         if match := re.fullmatch(pattern, error):
@@ -120,43 +152,54 @@ class _Builder(Record):
 
     source: str
     problems: InputErrors
+    lenient: bool
 
     def build(self, events: Iterator[Any]) -> "Node | None":
         import yaml
 
-        stack: list[tuple[Origin, list[Node]]] = []
+        stack: list[tuple[Origin, list[Node], str]] = []
         root: Node | None = None
         for count, event in enumerate(events):
             node: Node | None = None
             if count > 2 * MAX_NODES:
                 self._add_error_and_stop(event, f"larger than {MAX_NODES} values")
-            self._check_tag(event)
+            tag = self._read_tag(event)
             match event:
                 case yaml.DocumentStartEvent() if root is not None:
                     self._add_error_and_stop(event, "second document: one file is one document")
+                case yaml.AliasEvent() if self.lenient:
+                    node = Unread(f"the alias *{event.anchor} (write it out)", self._locate_event(event))
                 case yaml.AliasEvent():
                     self._add_error_and_stop(event, f"alias *{event.anchor} is not supported: write the value out")
                 case yaml.ScalarEvent():
                     node = Scalar(event.value, self._locate_event(event), plain=event.style is None)
+                    node = Unread(tag, node.origin) if tag else node
                 case yaml.CollectionStartEvent():
                     if len(stack) >= MAX_DEPTH:
                         self._add_error_and_stop(event, f"nested deeper than {MAX_DEPTH} levels")
-                    stack.append((self._locate_event(event), []))
+                    stack.append((self._locate_event(event), [], tag))
                 case yaml.CollectionEndEvent():
-                    origin, parts = stack.pop()
+                    origin, parts, tag = stack.pop()
                     in_map = isinstance(event, yaml.MappingEndEvent)
                     node = self._make_map(parts, origin) if in_map else Seq(tuple(parts), origin)
+                    node = Unread(tag, origin) if tag else node
             if node is not None and stack:
                 stack[-1][1].append(node)
             elif node is not None:
                 root = node
         return None if isinstance(root, Scalar) and root.is_null else root
 
-    def _make_map(self, parts: "list[Node]", origin: Origin) -> Map:
+    def _make_map(self, parts: "list[Node]", origin: Origin) -> "Map | Scalar":
+        if len(parts) == 2 and isinstance(inner := parts[0], Map) and len(inner.pairs) == 1 and is_null(parts[1]):
+            name, value = inner.pairs[0]
+            if inner.origin == replace(origin, column=origin.column + 1) and is_null(value):
+                return Scalar(f"{{{{ {name.text} }}}}", origin)  # a template that lacks quotation marks
         pairs: dict[str, tuple[Scalar, Node]] = {}
         for key, value in zip(parts[::2], parts[1::2], strict=True):
             if not isinstance(key, Scalar):
                 self.problems.add(key.origin, f"key is {name_kind(key)}, it must be a single word")
+            elif is_merge(key) and not self.lenient:
+                self.problems.add(key.origin, MERGE)
             elif key.text in pairs:
                 line = pairs[key.text][0].origin.line
                 self.problems.add(key.origin, f"key is given twice, first in line {line}", value=key.text)
@@ -164,11 +207,18 @@ class _Builder(Record):
                 pairs[key.text] = key, value
         return Map(tuple(pairs.values()), origin)
 
-    def _check_tag(self, event: Any) -> None:
+    def _read_tag(self, event: Any) -> str:
+        """Returns what an event's tag makes of it; "" where it has none, or one of YAML's own."""
         tag = getattr(event, "tag", None)
-        if tag is not None and tag not in _PLAIN_TAGS:
-            shown = f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
+        if tag is None or tag in _PLAIN_TAGS:
+            return ""
+        shown = f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
+        if not self.lenient:
             self.problems.add(self._locate_event(event), "tag is not allowed: a file is data", value=shown)
+            return ""
+        if tag == "!vault":
+            return "what ansible-vault encrypted"
+        return f"a value with the tag {printable(shown, 40)}"
 
     def _locate_event(self, event: Any) -> Origin:
         return Origin(self.source, event.start_mark.line + 1, event.start_mark.column + 1)

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import pluralize, printable
-from ipexctl.model.trees import Entry
+from ipexctl.model.trees import TreeEntry
 
 LARGEST = 256 << 10  # bytes of a file that is compared line by line
 FILES = 20  # compared per host
-_LINES = 200  # shown per file
-_WIDTH = 200  # characters shown of a line
+_SHOWN_LINES = 200  # shown per file
+_SHOWN_WIDTH = 200  # characters shown of a line
 
 
-def select_comparable_files(plan: SyncPlan, remote_tree: RemoteTree) -> tuple[Entry, ...]:
+def select_comparable_files(plan: SyncPlan, remote_tree: RemoteTree) -> tuple[TreeEntry, ...]:
     """Of what is to be sent: files that are there in an old version, and small enough to be compared."""
 
-    def fits(entry: Entry) -> bool:
+    def fits(entry: TreeEntry) -> bool:
         remote = remote_tree.entries.get(entry.path)
         return (
             entry.kind == "f" and remote is not None and remote.kind == "f" and max(entry.size, remote.size) <= LARGEST
@@ -38,8 +38,8 @@ def format_diff(path: str, old: bytes, new: bytes) -> str:
     lines = [*difflib.unified_diff(before, after, f"{shown} (there)", f"{shown} (here)", lineterm="")]
     if not lines:
         return f"{shown} differs in how its last line ends"
-    more = [f"… and {pluralize(len(lines) - _LINES, 'more line')}"] if len(lines) > _LINES else []
-    return "\n".join([*(printable(line.replace("\t", "    "), _WIDTH) for line in lines[:_LINES]), *more])
+    more = [f"… and {pluralize(len(lines) - _SHOWN_LINES, 'more line')}"] if len(lines) > _SHOWN_LINES else []
+    return "\n".join([*(printable(line.replace("\t", "    "), _SHOWN_WIDTH) for line in lines[:_SHOWN_LINES]), *more])
 
 
 def _split_lines(data: bytes) -> list[str]:
@@ -49,7 +49,7 @@ def _split_lines(data: bytes) -> list[str]:
 
 
 def group_by_hosts(differences: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Each difference once, with the hosts of which it is true."""
+    """Yields each difference once, with the hosts of which it is true."""
     for text, names in group_pairs((text, name) for name, texts in differences.items() for text in texts).items():
         if text:
             yield tuple(names), text

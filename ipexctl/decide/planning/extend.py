@@ -8,6 +8,7 @@ from typing import Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from ipexctl.decide.releases.mpi_choice import DEFAULT, find_wheel_mpi
 from ipexctl.decide.releases.resolve import match_version
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Exit, UsageError
@@ -21,10 +22,9 @@ _RELEASE = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt",
 def find_environment(
     task: Install, request: StackRequest, venv: str, facts: Mapping[str, Facts]
 ) -> tuple[InstallMarker, StackRequest] | None:
-    """The environment that ``task`` changes, and the request for its release: that of the first host that has one at
-    ``venv``. None where ``task`` describes a new one, or asks for another release.
-
-    Raises `UsageError` (exit 4) if packages are to be removed or renewed that it has not, or that are its release."""
+    """Returns the environment that ``task`` changes, and the request for its release: that of the first host that has
+    one at ``venv``. None where ``task`` describes a new one, or asks for another release. Raises `UsageError` (exit 4)
+    if packages are to be removed or renewed that it has not, or that are its release."""
     if not (task.with_ or task.without or task.upgrade):
         return None
     envs = [fact.installed for fact in facts.values() if fact.installed and fact.installed.venv == venv]
@@ -34,11 +34,12 @@ def find_environment(
         with suppress(UsageError):  # another release is asked for
             kept, _ = build_release_request(marker.packages, marker.python, mpi, request, task.mpi)
     held = marker.packages if marker and kept else {}
+    release = list_release_packages(marker) if marker else {*_RELEASE}
     reasons = [
-        f"--{word} {name}: it is " + ("of the release, which --torch changes" if name in _RELEASE else f"not in {venv}")
+        f"--{word} {name}: it is " + ("of the release, which --torch changes" if name in release else f"not in {venv}")
         for word, names in (("without", task.without), ("upgrade", task.upgrade))
         for name in map(canonicalize_name, names)
-        if name in _RELEASE or name not in held
+        if name in release or name not in held
     ]
     if reasons:
         raise UsageError("the environment cannot be changed in this way", reasons=reasons, exit=Exit.STEP)
@@ -53,7 +54,9 @@ def build_release_request(
     members = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt")
     torch, ipex, oneccl = (get_public_version(packages.get(package, "")) or None for package in members)
     track: Track = "ipex" if ipex else "native"
-    backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if "impi-torch" in packages else "gloo"
+    backend: Literal["ccl", "impi", "gloo"] = "impi" if "impi-torch" in packages else "gloo"
+    if oneccl:
+        backend = "ccl"
     release = StackRequest(track, torch, ipex, oneccl, backend, python)
     reasons = []
     for word in ("track", "torch", "ipex", "oneccl", "backend", "python"):
@@ -62,26 +65,39 @@ def build_release_request(
         if asked not in {None, "auto", have} and not (version and match_version(get_public_version(asked), version)):
             reasons.append(f"{word} {asked} is asked for, the lock has {have or 'none'}")
     dialect, _, program = mpi.partition(" ")
-    if asked_mpi not in {"auto", dialect or "wheel", program or "wheel"}:
-        reasons.append(f"--mpi {asked_mpi} is asked for, the lock has {mpi or 'the Intel MPI of the wheels'}")
+    own = program or find_wheel_mpi(packages)
+    if asked_mpi not in {"auto", own, dialect} and (asked_mpi, own) != ("impi", DEFAULT):
+        wheel = "the Intel MPI of the wheels" if own == DEFAULT else f"the wheel of {own}"
+        reasons.append(f"--mpi {asked_mpi} is asked for, the lock has {mpi or wheel}")
     if reasons:
         raise UsageError("the lock file is of another stack", reasons=reasons, hint="leave out --locked, or the rest")
-    return release, program or "wheel"
+    return release, own
 
 
 def keep_requirements(marker: InstallMarker, task: Install) -> Install:
-    """The task with the MPI and the requirements that an environment then has."""
+    """Returns the task with the MPI and the requirements that an environment then has."""
     changed = {read_package_name(text) for text in (*task.with_, *task.without)} - {""}
     earlier = marker.requested
     if earlier is None:  # not known of an older ipexctl's: all stay
-        earlier = tuple(name for name in marker.packages if name not in _RELEASE)
+        earlier = tuple(name for name in marker.packages if name not in list_release_packages(marker))
     kept = [text for text in earlier if read_package_name(text) not in changed]
     stack, requested = marker.stack, tuple(dict.fromkeys([*kept, *task.with_]))
-    return replace(task, with_=requested, backend=stack.backend, mpi=stack.mpi.program or "wheel")
+    return replace(task, with_=requested, backend=stack.backend, mpi=_find_env_mpi(marker))
+
+
+def list_release_packages(marker: InstallMarker) -> set[str]:
+    """Returns packages that belong to the release of an environment, among them the wheel of its MPI."""
+    return {*_RELEASE, marker.stack.mpi.kind}
+
+
+def _find_env_mpi(marker: InstallMarker) -> str:
+    """Returns what ``--mpi`` names the MPI that an environment was installed for."""
+    mpi = marker.stack.mpi
+    return mpi.program or find_wheel_mpi([mpi.kind])
 
 
 def use_env_python(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[str, Facts]:
-    """The facts with the environment's own interpreter as that of each host that has the environment."""
+    """Returns the facts with the environment's own interpreter as that of each host that has the environment."""
     python = Python(f"{marker.prefix}/bin/python", f"{marker.python}.0")
     markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed and fact.installed.marker}
     having = {name for name, own in markers.items() if own.id == marker.id}
@@ -89,7 +105,7 @@ def use_env_python(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[st
 
 
 def read_package_name(requirement: str) -> str:
-    """The package that a requirement names; empty where it names none (a path, an option)."""
+    """Returns the package that a requirement names; empty where it names none (a path, an option)."""
     try:
         return canonicalize_name(Requirement(requirement).name)
     except InvalidRequirement:
@@ -97,6 +113,7 @@ def read_package_name(requirement: str) -> str:
 
 
 def pin_installed_release(pins: Sequence[str], marker: InstallMarker) -> tuple[str, ...]:
-    """The pins of a release at exactly the versions of an environment, builds with a local version included."""
-    held = {name: version for name, version in marker.packages.items() if name in _RELEASE}
+    """Returns the pins of a release at exactly the versions of an environment, builds with a local version included."""
+    release = list_release_packages(marker)
+    held = {name: version for name, version in marker.packages.items() if name in release}
     return tuple(f"{name}=={held[name]}" if (name := read_package_name(pin)) in held else pin for pin in pins)

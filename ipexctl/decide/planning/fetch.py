@@ -3,18 +3,15 @@
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ipexctl.decide.planning.ignore import Ignored
-from ipexctl.decide.planning.sync import select_for_rsync
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
 from ipexctl.model.names import fold_names
-from ipexctl.model.tasks import Transfer
 from ipexctl.model.text import format_size, join_names, pluralize, printable
 from ipexctl.protocol.paths import MANIFEST, PART
 
-_LONGEST = 255  # bytes of a file's name on every file system that matters
+_NAME_LIMIT = 255  # bytes of a file's name on every file system that matters
 
 
 class RemoteFile(Record):
@@ -35,16 +32,14 @@ class Listing(Record):
     matched: frozenset[int] = frozenset()
     links: tuple[str, ...] = ()  # below a directory: not followed, not fetched
     refused: tuple[str, ...] = ()  # names that must not be made here, with the reason
-    rsync: bool = False
 
 
 class FetchPlan(Record):
-    """What one host shall send. ``by_rsync`` are those of ``items`` that come by rsync, ``refused`` as in `Listing`."""
+    """What one host shall send. ``refused`` as in `Listing`."""
 
     path: str
     items: tuple[RemoteFile, ...] = ()
     unchanged: int = 0
-    by_rsync: tuple[RemoteFile, ...] = ()
     refused: tuple[str, ...] = ()
 
     @property
@@ -55,19 +50,20 @@ class FetchPlan(Record):
         """For the screen: ``3 files, 34 MiB``."""
         if self.items:
             return f"{pluralize(len(self.items), 'file')}, {format_size(self.size)}"
-        return f"nothing to do, {pluralize(self.unchanged, 'file')} the same" if self.unchanged else "nothing there"
+        if self.unchanged:
+            return f"nothing to do, {pluralize(self.unchanged, 'file')} the same"
+        return "nothing there"
 
 
 def anchor_pattern(pattern: str) -> str:
-    """A pattern as the host's script takes it: absolute, below ``~/``, or beginning with ``./``."""
+    """Returns a pattern as the host's script takes it: absolute, below ``~/``, or beginning with ``./``."""
     return pattern if pattern.startswith(("/", "~/", "./")) else f"./{pattern}"
 
 
 def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> Listing:
-    """What `act.transfer.receive.list_files` brought. ``folds``: names here that differ only in case are one file.
-
-    Raises `ValueError` if it is malformed."""
-    path, tool, *records = data.split(b"\0")
+    """Returns what `act.transfer.receive.list_files` brought. ``folds``: names here that differ only in case are one
+    file. Raises `ValueError` if it is malformed."""
+    path, *records = data.split(b"\0")
     if not records or records.pop() or len(records) % 2:
         raise ValueError("a list of files was cut")
     items: dict[str, RemoteFile] = {}
@@ -93,18 +89,18 @@ def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> List
     refused += [f"{printable(local, 300)}: here it would be the same file as {printable(first, 300)}"
                 for local, first in clashing.items()]  # fmt: skip
     wanted = tuple(items[local] for local in sorted(items) if local not in clashing)
-    return Listing(os.fsdecode(path), wanted, frozenset(matched), tuple(links), tuple(refused), tool == b"rsync")
+    return Listing(os.fsdecode(path), wanted, frozenset(matched), tuple(links), tuple(refused))
 
 
 def _is_ignored(parts: Sequence[str], directory: bool, ignored: Ignored) -> bool:
-    """Whether a path, or a directory it lies in, is left out."""
+    """Returns whether a path, or a directory it lies in, is left out."""
     return any(ignored("/".join(parts[:end]), directory or end < len(parts)) for end in range(1, len(parts) + 1))
 
 
 def _find_path_error(parts: Sequence[str]) -> str:
     if ".." in parts:
         return "leads out of the destination"
-    return "its name is too long" if any(len(os.fsencode(part)) > _LONGEST for part in parts) else ""
+    return "its name is too long" if any(len(os.fsencode(part)) > _NAME_LIMIT for part in parts) else ""
 
 
 def _find_case_clashes(names: Iterable[str]) -> dict[str, str]:
@@ -125,37 +121,19 @@ def plan_fetch(listing: Listing, local_file: Callable[[str], tuple[int, int] | N
     return FetchPlan(listing.path, items, len(listing.items) - len(items), refused=listing.refused)
 
 
-def choose_rsync_files(
-    plan: FetchPlan, local_file: Callable[[str], tuple[int, int] | None], mode: Transfer, *, both: bool
-) -> FetchPlan:
-    """The same with what comes by rsync: all, or big files of which an old version is here, where that saves enough.
-
-    ``both`` sides have rsync. ``mode`` is as for `Sync.transfer`."""
-    if mode == "tar" or not both:
-        return plan
-    if mode == "rsync":
-        return replace(plan, by_rsync=plan.items)
-    saved = {item: min(item.size, local[0]) for item in plan.items if (local := local_file(item.local)) is not None}
-    return replace(plan, by_rsync=select_for_rsync(saved))
-
-
 def format_plans(plans: Mapping[str, FetchPlan], into: str) -> str:
-    """What comes from where, hosts with the same files together. The dry run prints it."""
-    works = (((p.path, p.items, p.by_rsync, p.summary()), name) for name, p in plans.items())
+    """Returns what comes from where, hosts with the same files together. The dry run prints it."""
+    works = (((p.path, p.items, p.summary()), name) for name, p in plans.items())
     lines: list[str] = []
-    for (path, items, by_rsync, summary), names in group_pairs(works).items():
+    for (path, items, summary), names in group_pairs(works).items():
         hosts = printable(fold_names(names), 400)
         lines.append(f"{hosts}: {printable(path, 200)} → {printable(into, 200)}/{hosts}")
-        rsynced = set(by_rsync)
-        lines += [
-            f"  get {printable(item.local, 400)} ({format_size(item.size)}){' by rsync' if item in rsynced else ''}"
-            for item in items
-        ]
+        lines += [f"  get {printable(item.local, 400)} ({format_size(item.size)})" for item in items]
         if not items:
             lines.append(f"  {summary}")
     return "\n".join(lines)
 
 
 def format_names(names: Sequence[str]) -> str:
-    """A few names, for a message."""
+    """Returns a few names, for a message."""
     return join_names([printable(name, 200) for name in names], 20)

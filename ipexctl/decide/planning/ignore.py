@@ -16,9 +16,8 @@ Ignored = Callable[[str, bool], bool]
 
 
 def compile_ignore(patterns: Iterable[str]) -> Ignored:
-    """A test of (relative path, is a directory). The last pattern that matches decides; ``!`` takes back in.
-
-    A pattern with a slash in it counts from the top; one that ends in a slash is only for directories."""
+    """Returns a test of (relative path, is a directory). The last pattern that matches decides; ``!`` takes back in. A
+    pattern with a slash in it counts from the top; one that ends in a slash is only for directories."""
     rules: list[tuple[re.Pattern[str], bool, bool]] = []
     for line in patterns:
         pattern = line.rstrip("\n")
@@ -44,7 +43,7 @@ def compile_ignore(patterns: Iterable[str]) -> Ignored:
 
 
 def _translate_token(token: re.Match[str]) -> str:
-    """A wildcard, a set of characters or a character as a regular expression."""
+    """Returns a wildcard, a set of characters or a character as a regular expression."""
     if token[0] in _WILDCARDS:
         return _WILDCARDS[token[0]]
     if token[3] is not None:

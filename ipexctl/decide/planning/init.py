@@ -81,7 +81,10 @@ def list_questions(
 ) -> Iterator[Question]:
     """What is not answered yet and does not depend on other answers, with what the facts say. Hosts come before."""
     if answers.script is None:
-        why = "the only script here" if len(scripts) == 1 else "one of " + ", ".join(scripts[:5]) if scripts else ""
+        if len(scripts) == 1:
+            why = "the only script here"
+        else:
+            why = "one of " + ", ".join(scripts[:5]) if scripts else ""
         yield Question("script", "Which script shall be started?", scripts[0] if len(scripts) == 1 else "", why)
     if answers.ppn is None:
         count, why = _suggest_ranks(inventory, facts, config)
@@ -105,7 +108,7 @@ def make_backend_question(stack: Stack) -> Question:
 
 
 def apply_answer(answers: Answers, key: str, text: str) -> Answers | str:
-    """The answers with one more, or what is wrong with it."""
+    """Returns the answers with one more, or what is wrong with it."""
     parse, complaint = _PARSERS[key]
     value = parse(text.strip() if key == "script" else text.strip().lower())
     return complaint if value is None else replace(answers, **{key: value})
@@ -166,7 +169,7 @@ def _find_host_below(level: str, facts: Mapping[str, Facts]) -> str | None:
 
 
 def format_hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str) -> str:
-    """A hostfile in our own dialect, with the facts of each host as comments."""
+    """Returns a hostfile in our own dialect, with the facts of each host as comments."""
     lines = [
         f"# Hosts, written by ipexctl init {when}. The first is node0, where mpirun starts.",
         "# Keys: address= user= port= slots= key= venv= workdir= iface=; groups stand in [brackets]",
@@ -176,7 +179,7 @@ def format_hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str)
 
 
 def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str]:
-    """A line per host for a comment."""
+    """Returns a line per host for a comment."""
     width = max(len(host.name) for host in inventory)
     lines = []
     for host in inventory:
@@ -203,8 +206,8 @@ def format_playbook(
     when: str,
     whys: Mapping[str, str],
 ) -> str:
-    """The commented playbook; ``template`` is the text of ``data/playbook.j2``. ``hosts`` is the hostfile's path as the
-    playbook names it, ``name`` its own file."""
+    """Returns the commented playbook; ``template`` is the text of ``data/playbook.j2``. ``hosts`` is the hostfile's
+    path as the playbook names it, ``name`` its own file."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -235,7 +238,7 @@ def format_playbook(
 
 
 def _format_scalar(text: str) -> str:
-    """A scalar as YAML and our variables read it back."""
+    """Returns a scalar as YAML and our variables read it back."""
     if _PLAIN.fullmatch(text) and text.lower() not in {"null", "~", ""}:
         return text
     return _quote_scalar(text)

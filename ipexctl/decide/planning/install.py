@@ -29,47 +29,13 @@ Do = Literal["nothing", "tidy", "switch", "build"]
 From = Literal["hosts", "controller"]
 
 # Unpacked bytes of a wheel nobody has opened yet, per byte of it: torch 2.8.0 with its libraries measured 2.3.
-_SWELLS = 2.4
-_BESIDES = 20 << 20  # the environment itself, uv's lists
+_UNPACKED_RATIO = 2.4
+_ENVIRONMENT_OVERHEAD = 20 << 20  # the environment itself, uv's lists
 _FILES, _FILES_OF_TORCH = 250, 11_500  # of a wheel at least, on average; measured with torch 2.8.0 and 2.13.0
-_CLEARLY = 1.5  # times as fast must the way over the controller be: hosts that fetch need less room, and keep a cache
 
 
-class Rates(Record):
-    """Bytes a second, as measured: of each host from the index, of the controller to a host (``up``) and from the index
-    (``down``), from where it lacks ``missing`` bytes."""
-
-    hosts: Mapping[str, float]
-    up: float
-    down: float = 0.0
-    missing: int = 0
-
-    def choose_downloader(self, host: str, size: int) -> tuple[From, str]:
-        """Who is to download, and why where `describe` does not say it. Over the controller: its own download, then
-        once to the first host; what hosts then give each other is the faster the more of them there are."""
-        own = self.hosts.get(host, 0.0)
-        if not own:
-            return "controller", "this host gets nothing from the index"
-        if not self.up or (self.missing and not self.down):
-            return "hosts", ""
-        sent = size / self.up + (self.missing / self.down if self.missing else 0.0)
-        return ("controller" if size / own > _CLEARLY * sent else "hosts"), ""
-
-    def describe(self, hosts: Sequence[str]) -> str:
-        """What was measured of hosts that download in the same way; empty where that decided nothing."""
-        known = sorted(rate for host in hosts if (rate := self.hosts.get(host, 0.0)))
-        if not known or not self.up or (self.missing and not self.down):
-            return ""
-        least, most = (f"{format_size(int(rate))}/s" for rate in (known[0], known[-1]))
-        who = "this host downloads" if len(hosts) == 1 else "these hosts download"
-        downloads = f" and downloads {format_size(int(self.down))}/s" if self.missing else ""
-        span = least if least == most else f"{least} to {most}"
-        return f"{who} {span}, the controller sends {format_size(int(self.up))}/s{downloads}"
-
-
-class Step(Record):
+class InstallStep(Record):
     """One host's part. ``why`` is the cause; ``need`` the bytes that must be free; ``wheels`` are to be installed.
-
     ``base``: the environment that is taken as it is, by links to its files, without the packages ``removed``; empty for
     an environment from nothing."""
 
@@ -81,13 +47,12 @@ class Step(Record):
     wheels: tuple[Wheel, ...] = ()
     base: str = ""
     removed: tuple[str, ...] = ()
-    measured: bool = False  # the rates of hosts and controller decided who downloads
 
 
 class Plan(Record):
     """Ordered: the steps by host, and the text that says all of it."""
 
-    steps: Mapping[str, Step]
+    steps: Mapping[str, InstallStep]
     text: str
 
     @property
@@ -100,10 +65,8 @@ class Plan(Record):
 
 
 def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Facts]) -> str:
-    """The one absolute path of the environment: ``named``, or that of the hosts. It is one because mpiexec starts its
-    helper on every host by the path it has on the head.
-
-    Raises `UsageError` (exit 4) if there is none."""
+    """Returns the one absolute path of the environment: ``named``, or that of the hosts. It is one because mpiexec
+    starts its helper on every host by the path it has on the head. Raises `UsageError` (exit 4) if there is none."""
     if named:
         return named
     wanted = {
@@ -125,8 +88,8 @@ def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Fac
 
 
 def read_state(fact: Facts, venv: str, lock: Lock) -> Inspection | None:
-    """What the facts say of a host that has exactly this already and nothing besides, so that nobody need look there
-    again; else None."""
+    """Returns what the facts say of a host that has exactly this already and nothing besides, so that nobody need look
+    there again; else None."""
     state = fact.installed
     if state is None or state.venv != venv or state.marker is None or state.marker.id != lock.id:
         return None
@@ -142,9 +105,9 @@ def list_download_origins(lock: Lock) -> list[tuple[str, int]]:
 
 
 def estimate_unpacked(wheels: Sequence[Wheel]) -> int:
-    """Bytes an environment with these wheels will take, roughly; 0 if no size is known."""
+    """Returns bytes an environment with these wheels will take, roughly; 0 if no size is known."""
     size = sum(wheel.size for wheel in wheels)
-    return int(size * _SWELLS) + _BESIDES if size else 0
+    return int(size * _UNPACKED_RATIO) + _ENVIRONMENT_OVERHEAD if size else 0
 
 
 def _find_base_environment(lock: Lock, state: Inspection, markers: Mapping[str, InstallMarker]) -> InstallMarker | None:
@@ -156,7 +119,7 @@ def _find_base_environment(lock: Lock, state: Inspection, markers: Mapping[str, 
 
 
 def _describe_changes(base: InstallMarker, lock: Lock) -> str:
-    """What is added to an environment, taken from it and renewed, in words."""
+    """Returns what is added to an environment, taken from it and renewed, in words."""
     old, new = base.packages, lock.packages
     words = [f"adds {name} {new[name]}" for name in new if name not in old]
     words += [f"removes {name} {old[name]}" for name in old if name not in new]
@@ -170,12 +133,11 @@ def plan_install(
     venv: str,
     seen: Mapping[str, Inspection],
     wheels_from: Literal["auto", "controller", "hosts"],
-    rates: Rates | None = None,
     markers: Mapping[str, InstallMarker] = MappingProxyType({}),
 ) -> tuple[Plan, list[Failure]]:
-    """The plan, and why some hosts can have no part in it (those have no step). ``rates`` decide under ``auto`` who
-    downloads; without them whether a host reaches the index at all. ``markers``: of installed environments."""
-    steps: dict[str, Step] = {}
+    """The plan, and why some hosts can have no part in it (those have no step). Under ``auto`` each host downloads by
+    itself, and those that do not reach the index get the wheels from here. ``markers``: of installed environments."""
+    steps: dict[str, InstallStep] = {}
     failures: list[Failure] = []
     for host, state in seen.items():
         if state.kind not in {"absent", "ours"}:
@@ -186,11 +148,11 @@ def plan_install(
             if not lost:
                 left = [printable(name) for name in state.leftovers]
                 cause = f"an install that was cut short left {join_names(left, 2)}"
-                steps[host] = Step("tidy", cause) if left else Step("nothing", "it is installed")
+                steps[host] = InstallStep("tidy", cause) if left else InstallStep("nothing", "it is installed")
                 continue
             cause = f"repair: {join_names(lost, 3)}"
         elif lock.id in state.complete:
-            steps[host] = Step("switch", "it is there, complete, and not active")
+            steps[host] = InstallStep("switch", "it is there, complete, and not active")
             continue
         else:
             cause = f"instead of {printable(state.active)}" if state.active else "nothing is installed"
@@ -202,14 +164,9 @@ def plan_install(
         if base:
             cause += f": {_describe_changes(base, lock)}"
         way: From = "controller" if wheels_from == "controller" else "hosts"
-        measured = False
         if wheels_from == "auto" and state.unreachable:
             way = "controller"
             cause += f"; this host does not reach {printable(state.unreachable[0])}"
-        elif wheels_from == "auto" and rates:
-            way, because = rates.choose_downloader(host, size)
-            cause += f"; {because}" if because else ""
-            measured = not because
         need = estimate_unpacked(wheels) + (size if way == "controller" else 0)
         if state.free < need:
             free = f"{format_size(state.free)} free in {printable(state.at, 300)}"
@@ -222,15 +179,17 @@ def plan_install(
             failures.append(Failure(host, Kind.STEP, what, ANOTHER_PATH, "no-space"))
             continue
         repair = state.active == lock.id
-        steps[host] = Step("build", cause, way, need, repair, wheels, base.id if base else "", removed, measured)
-    return Plan(steps, _format_plan(stack, lock, venv, steps, rates)), failures
+        steps[host] = InstallStep("build", cause, way, need, repair, wheels, base.id if base else "", removed)
+    return Plan(steps, _format_plan(stack, lock, venv, steps)), failures
 
 
-def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step], rates: Rates | None) -> str:
+def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, InstallStep]) -> str:
     builds = [step for step in steps.values() if step.do == "build"]
     wheels = max((step.wheels for step in builds), key=len, default=lock.wheels)
     size = sum(wheel.size for wheel in wheels)
-    linked = f"; {len(lock.wheels) - len(wheels)} that are there are linked" if len(wheels) < len(lock.wheels) else ""
+    linked = ""
+    if len(wheels) < len(lock.wheels):
+        linked = f"; {len(lock.wheels) - len(wheels)} that are there are linked"
     ways = sorted({step.wheels_from for step in builds if step.wheels})
     fetched = {"hosts": "each host fetches them itself", "controller": "once from here to each host"}
     lines = [
@@ -240,11 +199,8 @@ def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step],
         + "".join(f"; {fetched[way]}" for way in ways),
     ]
     lines += [f"note         {note}" for note in (*stack.notes, *lock.notes)]
-    rows: list[tuple[str, str]] = []
-    works = (((step.do, step.why, step.wheels_from, step.measured), host) for host, step in steps.items())
-    for (do, why, _, measured), hosts in group_pairs(works).items():
-        because = rates.describe(hosts) if rates and measured else ""
-        rows.append((fold_names(hosts), f"{do}: {why}{f'; {because}' if because else ''}"))
+    works = (((step.do, step.why, step.wheels_from), host) for host, step in steps.items())
+    rows = [(fold_names(hosts), f"{do}: {why}") for (do, why, _), hosts in group_pairs(works).items()]
     width = min(max((len(names) for names, _ in rows), default=0), 11)
     lines += [f"{names:<{width}}  {what}" for names, what in rows]
     if builds:
@@ -253,8 +209,8 @@ def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step],
 
 
 def format_pylock(wheels: Sequence[Wheel], paths: Mapping[str, str]) -> str:
-    """The wheels as a pylock.toml (PEP 751): one GET a wheel, nothing to resolve, every hash checked. ``paths``: where
-    a package's wheel lies on that host."""
+    """Returns the wheels as a pylock.toml (PEP 751): one GET a wheel, nothing to resolve, every hash checked.
+    ``paths``: where a package's wheel lies on that host."""
 
     def build_package(wheel: Wheel) -> Package:
         path = paths.get(wheel.name)
@@ -268,7 +224,7 @@ def format_pylock(wheels: Sequence[Wheel], paths: Mapping[str, str]) -> str:
 
 
 def _format_toml(value: object) -> str:
-    """A value of TOML in one line; its basic strings take the escapes of JSON's."""
+    """Returns a value of TOML in one line; its basic strings take the escapes of JSON's."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_format_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):

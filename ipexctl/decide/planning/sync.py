@@ -5,17 +5,15 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from ipexctl.decide.planning.ignore import Ignored
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.names import fold_names
-from ipexctl.model.tasks import Transfer
 from ipexctl.model.text import format_size, pluralize, printable
-from ipexctl.model.trees import Entry, Tree
+from ipexctl.model.trees import FileTree, TreeEntry
 from ipexctl.protocol.paths import MANIFEST, PART
 
 _VERSION = 1
@@ -23,11 +21,7 @@ _SYSTEM = {
     "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "media", "mnt", "opt",
     "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var",
 }  # fmt: skip
-_SHOWN = 20  # obstacles named in one failure
-# rsync costs some round trips and two processes, about 0.1 s: it pays where it can save at least as many bytes as a
-# link of 100 Mbit/s carries in that time. A file below a few blocks of rsync saves nothing.
-_WORTH = 1 << 20
-_BIG = 64 << 10
+_SHOWN_OBSTACLES = 20  # obstacles named in one failure
 
 
 class RemoteEntry(Record):
@@ -47,20 +41,17 @@ class RemoteTree(Record):
     manifest: Mapping[str, Any] | None
     entries: Mapping[str, RemoteEntry]
     parts: tuple[str, ...] = ()  # private directories of pushes that were interrupted, or go on right now
-    rsync: bool = False  # the host has one
 
 
 class SyncPlan(Record):
     """What one host needs. ``blocked`` says why nothing may be sent there."""
 
     path: str
-    send: tuple[Entry, ...] = ()
+    send: tuple[TreeEntry, ...] = ()
     to_delete: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
     needs_manifest: bool = False  # no usable one yet: it is written even if nothing is sent
-    by_rsync: tuple[Entry, ...] = ()  # those of ``send`` that go by rsync
-    old_files: tuple[object, ...] = ()  # what the host has in their places: equal for hosts with the same old files
     previous_source: str = ""  # another directory, of which the destination was a copy
 
     @property
@@ -70,10 +61,6 @@ class SyncPlan(Record):
     @property
     def size(self) -> int:
         return sum(entry.size for entry in self.send if entry.kind == "f")
-
-    @property
-    def rsync_size(self) -> int:
-        return sum(entry.size for entry in self.by_rsync)
 
     @property
     def is_empty(self) -> bool:
@@ -99,7 +86,7 @@ def choose_destination(task_workdir: str | None, host: Host, name: str) -> str:
 
 
 def find_invalid_destinations(destinations: Mapping[str, str]) -> list[str]:
-    """Which hosts' destinations are refused before anything is contacted, and why."""
+    """Returns which hosts' destinations are refused before anything is contacted, and why."""
     faults = {host: validate_destination(where) for host, where in destinations.items()}
     return [f"{host}: {destinations[host]!r} {why}" for host, why in faults.items() if why]
 
@@ -135,18 +122,15 @@ def parse_remote_tree(data: bytes) -> RemoteTree:
         raise ValueError("a list of files was cut")
     entries: dict[str, RemoteEntry] = {}
     parts: list[str] = []
-    rsync = False
     for words, name, target in zip(records[::3], records[1::3], records[2::3], strict=True):
         kind, mode, size, mtime = words.decode("ascii").split()
         if kind == "p" and mode == "0":
             parts.append(os.fsdecode(name))
-        elif kind == "t":
-            rsync = rsync or name == b"rsync"
         else:
             entry = RemoteEntry(kind, int(mode, 8), int(size), int(mtime), os.fsdecode(target))
             entries[os.fsdecode(name)] = entry
     known = _parse_manifest(manifest) if has_manifest else None
-    return RemoteTree(os.fsdecode(path), known, entries, tuple(parts), rsync)
+    return RemoteTree(os.fsdecode(path), known, entries, tuple(parts))
 
 
 def _parse_manifest(data: bytes) -> Mapping[str, Any] | None:
@@ -158,8 +142,8 @@ def _parse_manifest(data: bytes) -> Mapping[str, Any] | None:
     return manifest if good and isinstance(manifest.get("files"), dict) else None
 
 
-def format_manifest(tree: Tree) -> bytes:
-    """What a sync leaves in the destination: what was sent, so that the next one can tell what has changed."""
+def format_manifest(tree: FileTree) -> bytes:
+    """Returns what a sync leaves in the destination: what was sent, so that the next one can tell what has changed."""
     files = {entry.path: [*entry.stamp[:3], entry.executable] for entry in tree.entries if entry.kind == "f"}
     links = [entry.path for entry in tree.entries if entry.kind == "l"]
     return json.dumps(
@@ -168,10 +152,9 @@ def format_manifest(tree: Tree) -> bytes:
 
 
 def plan_sync(
-    tree: Tree, remote_tree: RemoteTree, *, delete: bool, ignored: Ignored, stale: tuple[str, ...] = ()
+    tree: FileTree, remote_tree: RemoteTree, *, delete: bool, ignored: Ignored, stale: tuple[str, ...] = ()
 ) -> SyncPlan:
-    """What must be sent, and with ``delete`` what goes: never what ``ignored`` says is left out of syncs.
-
+    """Returns what must be sent, and with ``delete`` what goes: never what ``ignored`` says is left out of syncs.
     ``stale`` are those of ``remote_tree.parts`` that nobody writes any more."""
     manifest = remote_tree.manifest or {}
     same_source = manifest.get("from") == tree.origin
@@ -179,7 +162,7 @@ def plan_sync(
     links = set(manifest.get("links", ()))
     path = printable(remote_tree.path)
     blocked: list[str] = []
-    send: list[Entry] = []
+    send: list[TreeEntry] = []
     for entry in tree.entries:
         remote = remote_tree.entries.get(entry.path)
         stamp = [*entry.stamp[:3], entry.executable]
@@ -214,8 +197,10 @@ def plan_sync(
                 f"{path} was last synced from {_format_manifest_source(manifest)}: run sync once without --delete first"
             )
     if blocked:
-        more = len(blocked) - _SHOWN
-        return SyncPlan(remote_tree.path, blocked=(*blocked[:_SHOWN], *([f"and {more} more"] if more > 0 else [])))
+        more = len(blocked) - _SHOWN_OBSTACLES
+        return SyncPlan(
+            remote_tree.path, blocked=(*blocked[:_SHOWN_OBSTACLES], *([f"and {more} more"] if more > 0 else []))
+        )
     return SyncPlan(
         remote_tree.path,
         _add_parent_directories(tree, send),
@@ -230,56 +215,20 @@ def _format_manifest_source(manifest: Mapping[str, Any]) -> str:
     return printable(str(manifest.get("from", "elsewhere")), 200)
 
 
-def choose_rsync_files(
-    plan: SyncPlan, remote_tree: RemoteTree, mode: Transfer, *, local_rsync: bool, is_local: bool
-) -> SyncPlan:
-    """The same with what goes by rsync: big files whose old version is there, where that saves enough.
-
-    ``local_rsync``: this machine has rsync; a host that is this machine itself (``is_local``) saves nothing."""
-    files = [entry for entry in plan.send if entry.kind == "f"]
-    if mode == "tar" or not files:
-        return plan
-    if mode == "rsync":
-        if remote_tree.rsync:
-            return _assign_to_rsync(plan, remote_tree, files)
-        return SyncPlan(plan.path, blocked=(*plan.blocked, "there is no rsync, or no cksum, on the host"))
-    if is_local or not (local_rsync and remote_tree.rsync):
-        return plan
-    remotes = {entry: remote_tree.entries.get(entry.path) for entry in files}
-    saved = {entry: min(entry.size, old.size) for entry, old in remotes.items() if old and old.kind == "f"}
-    return _assign_to_rsync(plan, remote_tree, select_for_rsync(saved))
-
-
-def _assign_to_rsync(plan: SyncPlan, remote_tree: RemoteTree, files: Sequence[Entry]) -> SyncPlan:
-    """Files are taken to be the same by rsync's own quick check (rsync(1)): size and time."""
-    remotes = [(entry.path, remote_tree.entries.get(entry.path)) for entry in files]
-    old_files = tuple((path, old and (old.kind, old.size, old.mtime)) for path, old in remotes)
-    return replace(plan, by_rsync=tuple(files), old_files=old_files)
-
-
-T = TypeVar("T")
-
-
-def select_for_rsync(saved: Mapping[T, int]) -> tuple[T, ...]:
-    """The files that are worth an rsync, by the bytes that need not travel, at best: big ones, if they are enough."""
-    big = {file: size for file, size in saved.items() if size >= _BIG}
-    return tuple(big) if sum(big.values()) >= _WORTH else ()
-
-
 def _describe_conflict(remote_tree: RemoteTree, path: str, remote: RemoteEntry, local_kind: str) -> str:
     kind = {"d": "a directory", "f": "a file", "l": "a symbolic link"}.get(remote.kind, "something else")
     return f"{printable(remote_tree.path)}/{printable(path)} is {kind} there, {local_kind} here"
 
 
-def _add_parent_directories(tree: Tree, send: list[Entry]) -> tuple[Entry, ...]:
-    """The directories of what is sent come along, because it is unpacked beside them first."""
+def _add_parent_directories(tree: FileTree, send: list[TreeEntry]) -> tuple[TreeEntry, ...]:
+    """Returns the directories of what is sent come along, because it is unpacked beside them first."""
     paths = {entry.path for entry in send}
     paths |= {parent for path in paths for parent in _list_parent_directories(path)}
     return tuple(entry for entry in tree.entries if entry.path in paths)
 
 
-def _find_deletions(remote_tree: RemoteTree, tree: Tree, ignored: Ignored) -> tuple[str, ...]:
-    """The topmost things to remove: a directory only if everything in it goes."""
+def _find_deletions(remote_tree: RemoteTree, tree: FileTree, ignored: Ignored) -> tuple[str, ...]:
+    """Returns the topmost things to remove: a directory only if everything in it goes."""
     safe = {MANIFEST}
     sent = {entry.path for entry in tree.entries}
     files = {entry.path for entry in tree.entries if entry.kind != "d"}
@@ -309,19 +258,14 @@ def find_stale_directories(remote_tree: RemoteTree, sender: str, is_alive: Calla
 
 
 def format_plans(plans: Mapping[str, SyncPlan], source: str, own: Sequence[str] = ()) -> str:
-    """What is sent where, hosts with the same work together. The dry run prints it. ``own`` are paths in the source
-    that are left out because they are ipexctl's."""
-    works = (((p.path, p.send, p.by_rsync, p.to_delete, p.blocked), name) for name, p in plans.items())
+    """Returns what is sent where, hosts with the same work together. The dry run prints it. ``own`` are paths in the
+    source that are left out because they are ipexctl's."""
+    works = (((p.path, p.send, p.to_delete, p.blocked), name) for name, p in plans.items())
     lines: list[str] = []
-    for (path, send, by_rsync, to_delete, blocked), names in group_pairs(works).items():
+    for (path, send, to_delete, blocked), names in group_pairs(works).items():
         lines.append(f"{printable(fold_names(names), 400)}: {printable(source, 200)} → {printable(path, 200)}")
         lines += [f"  refused: {why}" for why in blocked]
-        rsynced = set(by_rsync)
-        lines += [
-            f"  send {printable(entry.path, 400)}{_describe_entry(entry)}{' by rsync' if entry in rsynced else ''}"
-            for entry in send
-            if entry.kind != "d"
-        ]
+        lines += [f"  send {printable(entry.path, 400)}{_describe_entry(entry)}" for entry in send if entry.kind != "d"]
         lines += [f"  remove {printable(name, 400)}" for name in to_delete]
         if not (send or to_delete or blocked):
             lines.append("  nothing to do")
@@ -329,5 +273,7 @@ def format_plans(plans: Mapping[str, SyncPlan], source: str, own: Sequence[str] 
     return "\n".join(lines)
 
 
-def _describe_entry(entry: Entry) -> str:
-    return f" → {printable(entry.target, 200)}" if entry.kind == "l" else f" ({format_size(entry.size)})"
+def _describe_entry(entry: TreeEntry) -> str:
+    if entry.kind == "l":
+        return f" → {printable(entry.target, 200)}"
+    return f" ({format_size(entry.size)})"

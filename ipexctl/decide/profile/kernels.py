@@ -37,7 +37,7 @@ class KernelReport(NamedTuple):
 
 
 def parse_kernels(text: bytes) -> KernelReport:
-    """What one rank wrote, whatever it is: lines of another form are left out."""
+    """Returns what one rank wrote, whatever it is: lines of another form are left out."""
     sums: dict[Kernel, tuple[int, float]] = {}
     isa = ""
     for line in text.split(b"\n"):
@@ -81,7 +81,7 @@ def find_isa(implementation: str) -> str:
 
 
 def sum_kernels(reports: Iterable[tuple[str, KernelReport]]) -> Iterator[KernelTime]:
-    """The kernels of all ranks (each with its host), the costliest first."""
+    """Yields the kernels of all ranks (each with its host), the costliest first."""
     every: dict[Kernel, tuple[int, float]] = {}
     hosts: dict[Kernel, dict[str, None]] = {}
     for host, report in reports:

@@ -27,16 +27,18 @@ from ipexctl.model.json_values import JsonObject, Record
 from ipexctl.model.profile import CollectiveTime, CollectiveWait, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 
 EXACT = 0.001  # seconds: a clock that the run measured this well is preferred to that of collectives
-_ALONE = 0.01  # seconds: the error of a single collective, which a busy host may leave later; of several their spread
+_SINGLE_CLOCK_ERROR = (
+    0.01  # seconds: the error of a single collective, which a busy host may leave later; of several their spread
+)
 MOST_OPERATORS = 100  # in the profile; the trace has all
 _MOST_WAITS, _LEAST_WAITS = 500, 4  # in the profile, of all ranks, and of each however many they are
 _STEPS_ROW, _COLLECTIVES_ROW = 0, 1_000_000  # threads of a merged rank that are none of its process
 _MOST_ROWS = 32  # of collectives in a rank
 _MOST_ARGUMENTS = 2000  # letters of what is shown of an operator's arguments
-_PIECE = 2000  # events of one piece of the merged trace
+_EVENTS_PER_PIECE = 2000  # events of one piece of the merged trace
 
 
-class HostClock(Record):
+class ClockOffset(Record):
     """A host's clock minus the head's, and how far that may be off; in seconds."""
 
     offset: float
@@ -46,7 +48,7 @@ class HostClock(Record):
 class HostClocks(Record):
     """The file in which the run's keeper leaves them."""
 
-    hosts: Mapping[str, HostClock]
+    hosts: Mapping[str, ClockOffset]
 
 
 class RankSummary(Record):
@@ -85,7 +87,7 @@ class Merging(Record):
 
 
 def summarise_rank(trace: RankTrace, steps: RecordedSteps, kernels: KernelReport) -> RankSummary:
-    """What the merging needs of one rank."""
+    """Returns what the merging needs of one rank."""
     ends = tuple((end - trace.origin) / 1000 for end in steps.ends)
     works = [
         Collective(f"impi:{name[:40]}", (begin - trace.origin) / 1000, (end - trace.origin) / 1000, True)
@@ -105,8 +107,8 @@ def summarise_rank(trace: RankTrace, steps: RecordedSteps, kernels: KernelReport
 
 
 def match_collectives(summaries: Sequence[RankSummary]) -> tuple[list[Match], tuple[str, ...]]:
-    """The n-th call of each name, where all ranks made as many; and sentences about the names where they did not:
-    those of groups of ranks, whose members the trace does not name."""
+    """Returns the n-th call of each name, where all ranks made as many; and sentences about the names where they did
+    not: those of groups of ranks, whose members the trace does not name."""
     numbered: dict[int, dict[str, list[int]]] = {}
     for summary in summaries:
         places = numbered.setdefault(summary.rank, {})
@@ -123,7 +125,7 @@ def match_collectives(summaries: Sequence[RankSummary]) -> tuple[list[Match], tu
     return matches, tuple(notes)
 
 
-def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, HostClock]) -> Merging:
+def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, ClockOffset]) -> Merging:
     """The ranks on one clock: that of the run where it measured every host within `EXACT`, or better than the ends of
     collectives agree; else hosts are shifted so that the collectives of all ranks end together (the median of all)."""
     matches, notes = match_collectives(summaries)
@@ -160,8 +162,8 @@ class EndOffsets(NamedTuple):
 
 
 def measure_offsets(summaries: Sequence[RankSummary], matches: Sequence[Match]) -> EndOffsets | None:
-    """The clocks by the ends of synchronous collectives; None where there is none. A host's end is that of its last
-    rank."""
+    """Returns the clocks by the ends of synchronous collectives; None where there is none. A host's end is that of its
+    last rank."""
     first = summaries[0]
     differences: dict[str, list[float]] = {}
     for match in matches:
@@ -178,11 +180,11 @@ def measure_offsets(summaries: Sequence[RankSummary], matches: Sequence[Match]) 
         return None
     offsets = {host: median(values) for host, values in differences.items()}
     far = [abs(value - offsets[host]) for host, values in differences.items() for value in values]
-    return EndOffsets(offsets, max(far) if len(far) > len(differences) else _ALONE * 1e6)
+    return EndOffsets(offsets, max(far) if len(far) > len(differences) else _SINGLE_CLOCK_ERROR * 1e6)
 
 
 def build_profile(run: str, merging: Merging, missing: Sequence[UnprofiledRank], first: int, last: int) -> Profile:
-    """The tables of a merged profile."""
+    """Returns the tables of a merged profile."""
     summaries = merging.summaries
     waits, awaited = measure_waits(merging)
     ranks = tuple(
@@ -234,7 +236,7 @@ def measure_waits(merging: Merging) -> tuple[dict[tuple[int, int], float], dict[
 
 
 def _measure_union(spans: Sequence[tuple[float, float]]) -> float:
-    """How much time spans cover that may overlap."""
+    """Returns how much time spans cover that may overlap."""
     covered, until = 0.0, float("-inf")
     for start, end in sorted(spans):
         covered += max(0.0, end - max(start, until))
@@ -270,7 +272,7 @@ def _add_collectives(merging: Merging, waits: Mapping[tuple[int, int], float]) -
 
 
 def _list_waits(merging: Merging, waits: Mapping[tuple[int, int], float]) -> tuple[CollectiveWait, ...]:
-    """The longest waits of each rank, in order of time; none where hosts have no common clock."""
+    """Returns the longest waits of each rank, in order of time; none where hosts have no common clock."""
     by_rank = {each.rank: each for each in merging.summaries}
     listed: dict[int, list[CollectiveWait]] = {}
     for match in merging.matches if merging.clock != "hosts" else ():
@@ -289,18 +291,17 @@ def _list_waits(merging: Merging, waits: Mapping[tuple[int, int], float]) -> tup
 
 
 def format_trace(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]:
-    """The merged trace in pieces: Chrome's JSON, a process per rank (``rank 3 · node1``) with a row of steps, its
-    threads, and rows of collectives; arrows go from the rank that came last to those that it kept waiting."""
+    """Yields the merged trace in pieces: Chrome's JSON, a process per rank (``rank 3 · node1``) with a row of steps,
+    its threads, and rows of collectives; arrows go from the rank that came last to those that it kept waiting."""
     yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
     before, events = "", _list_all_events(merging, traces)
-    while lines := [*islice(events, _PIECE)]:
+    while lines := [*islice(events, _EVENTS_PER_PIECE)]:
         yield before + ",\n".join(lines)
         before = ",\n"
     yield "\n]}\n"
 
 
 def _list_all_events(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]:
-    """Each as JSON."""
     numbers = 0
     summaries = {each.rank: each for each in merging.summaries}
     rows: dict[int, list[int]] = {}
@@ -354,11 +355,13 @@ def _format_slice(
     words = f'"ph": "X", "cat": {encode_text(kind or "op")}, "name": {encode_text(name)}, "pid": {pid}, "tid": {thread}'
     times = f'"ts": {start:.3f}, "dur": {max(0.0, end - start):.3f}'
     text = json.dumps(arguments) if arguments else ""
-    return f'{{{words}, {times}, "args": {text}}}' if 0 < len(text) <= _MOST_ARGUMENTS else f"{{{words}, {times}}}"
+    if 0 < len(text) <= _MOST_ARGUMENTS:
+        return f'{{{words}, {times}, "args": {text}}}'
+    return f"{{{words}, {times}}}"
 
 
 def _assign_rows(calls: Sequence[Collective]) -> list[int]:
-    """The row of each call: those of one row do not overlap, unless all of `_MOST_ROWS` are taken."""
+    """Returns the row of each call: those of one row do not overlap, unless all of `_MOST_ROWS` are taken."""
     rows: list[float] = []
     chosen = []
     for call in calls:

@@ -29,7 +29,7 @@ def parse_profile_steps(text: str) -> tuple[int, int]:
 
 
 def format_profile_steps(text: str) -> str:
-    """The same as the ranks read it: ``3:7``."""
+    """Returns the same as the ranks read it: ``3:7``."""
     first, last = parse_profile_steps(text)
     return f"{first}:{last}"
 

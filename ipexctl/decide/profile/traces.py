@@ -16,7 +16,7 @@ from ipexctl.model.json_values import JsonObject, Record
 LARGEST = 272 << 20  # bytes of a trace, unpacked; ranks write a little less
 MOST_EVENTS = 3_000_000
 _MOST_NAME = 500  # letters of a name; the rest is cut off
-_FARTHEST = 1 << 62  # microseconds and nanoseconds beyond this are no time
+_TIME_LIMIT = 1 << 62  # microseconds and nanoseconds beyond this are no time
 # Work of a backend, from the call to its completion: ``gloo:all_reduce`` (torch's Work with a profiling title),
 # ``oneccl_bindings_for_pytorch::allreduce`` and ``torch_ccl::…``.
 _OF_BACKEND = re.compile(r"(gloo|mpi|ucc|ccl|xccl|impi|torch_ccl|oneccl_bindings_for_pytorch)::?(\w+)")
@@ -79,7 +79,7 @@ class Collective(NamedTuple):
 
 
 def unpack_trace(data: bytes) -> bytes:
-    """The text of a file that gzip made. Raises `TraceError`."""
+    """Returns the text of a file that gzip made. Raises `TraceError`."""
     unpacker = zlib.decompressobj(31)
     try:
         text = unpacker.decompress(data, LARGEST + 1)
@@ -93,7 +93,7 @@ def unpack_trace(data: bytes) -> bytes:
 
 
 def parse_trace(data: bytes, rank: int, host: str) -> RankTrace:
-    """The trace of a rank from the bytes of its file. Raises `TraceError`."""
+    """Returns the trace of a rank from the bytes of its file. Raises `TraceError`."""
     try:
         value = json.loads(unpack_trace(data).decode("utf-8"), parse_constant=_refuse_constant)
     except TraceError:
@@ -108,7 +108,7 @@ def parse_trace(data: bytes, rank: int, host: str) -> RankTrace:
     if len(events) > MOST_EVENTS:
         raise TraceError(f"the trace has {len(events):,} events; at most {MOST_EVENTS:,} are read")
     base = value.get("baseTimeNanoseconds", 0)
-    if type(base) is not int or not 0 <= base < _FARTHEST:
+    if type(base) is not int or not 0 <= base < _TIME_LIMIT:
         raise TraceError("the trace has no base time that is one")
     threads: dict[object, int] = {}
     timed: list[tuple[float, Mapping[str, object]]] = []
@@ -147,7 +147,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 def _read_time(event: Mapping[str, object], key: str) -> float:
     value = event.get(key)
-    if type(value) not in (int, float) or not 0 <= value < _FARTHEST:  # type: ignore[operator]  # a number by then
+    if type(value) not in (int, float) or not 0 <= value < _TIME_LIMIT:  # type: ignore[operator]  # a number by then
         raise TraceError(f"an event of the trace has no {key} that is a time")
     return float(value)  # type: ignore[arg-type]
 
@@ -160,7 +160,9 @@ def _number_thread(event: Mapping[str, object], threads: dict[object, int]) -> i
 
 def _select_arguments(event: Mapping[str, object]) -> JsonObject | None:
     values = event.get("args")
-    return {key: values[key] for key in _ARGUMENTS if values.get(key)} or None if isinstance(values, Mapping) else None
+    if isinstance(values, Mapping):
+        return {key: values[key] for key in _ARGUMENTS if values.get(key)} or None
+    return None
 
 
 def find_collectives(slices: Iterable[Slice]) -> list[Collective]:
@@ -176,12 +178,12 @@ def find_collectives(slices: Iterable[Slice]) -> list[Collective]:
 
 
 def is_collective(name: str) -> bool:
-    """Whether a slice is the work of a backend, which overlaps what its thread does."""
+    """Returns whether a slice is the work of a backend, which overlaps what its thread does."""
     return _OF_BACKEND.fullmatch(name) is not None
 
 
 def is_synchronous(collective: Collective) -> bool:
-    """Whether no rank can leave it before the last has entered, and its end is known."""
+    """Returns whether no rank can leave it before the last has entered, and its end is known."""
     return collective.finished and collective.name.partition(":")[2].lstrip("_").startswith(_SYNCHRONOUS)
 
 

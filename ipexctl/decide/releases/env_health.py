@@ -26,7 +26,9 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
         env = fact.installed
         if env is None or not env.exists or env.marker is None:
             where = f" at {env.venv}" if env and env.venv else ""
-            made = "no environment" if env is None or not env.exists else "an environment that ipexctl did not make"
+            made = "an environment that ipexctl did not make"
+            if env is None or not env.exists:
+                made = "no environment"
             add_failure(host, f"{made}{where}", "no-env")
         elif changes := describe_drift(env.marker.packages, env.packages):
             add_failure(host, f"the environment was changed: {join_names(changes, 3)}", "drift")
@@ -53,7 +55,7 @@ def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list
 
 
 def format_install_command(fact: Facts) -> Hint:
-    """The install command for the environment that was probed; the default path is left out."""
+    """Returns the install command for the environment that was probed; the default path is left out."""
     venv = fact.installed.venv if fact.installed else ""
     if not venv.startswith("/") or venv == posixpath.join(fact.home or "", DEFAULT_VENV):
         return advise("install")

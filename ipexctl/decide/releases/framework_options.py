@@ -30,7 +30,7 @@ class FrameworkOption(Record):
     needs: str = ""
 
     def support_in(self, version: str) -> Support:
-        """How ``version`` of the distribution treats it; "idle": accepted without effect."""
+        """Returns how ``version`` of the distribution treats it; "idle": accepted without effect."""
         asked = parse_version(version)
         if self.since and asked < parse_version(self.since):
             return "not yet"
@@ -39,14 +39,16 @@ class FrameworkOption(Record):
         return "idle" if self.idle and asked >= parse_version(self.idle) else "yes"
 
     def explain_support(self, version: str) -> str:
-        """A sentence for a version that does not support it; empty if supported."""
+        """Returns a sentence for a version that does not support it; empty if supported."""
         support = self.support_in(version)
         reasons = {
             "not yet": f"does not know {self.name} yet (from {self.since} on)",
             "no more": f"does not know {self.name} any more (until {self.gone})",
             "idle": f"takes {self.name} and does nothing with it (since {self.idle})",
         }
-        return f"{self.of} {version} {reasons[support]}; instead: {self.instead}" if support in reasons else ""
+        if support in reasons:
+            return f"{self.of} {version} {reasons[support]}; instead: {self.instead}"
+        return ""
 
 
 def parse_options(text: str) -> tuple[FrameworkOption, ...]:
@@ -55,15 +57,14 @@ def parse_options(text: str) -> tuple[FrameworkOption, ...]:
 
 
 def supports_option(options: Sequence[FrameworkOption], of: str, name: str, version: str) -> bool:
-    """Whether this version supports that option; unlisted options count as supported."""
+    """Returns whether this version supports that option; unlisted options count as supported."""
     return all(option.support_in(version) == "yes" for option in options if (option.of, option.name) == (of, name))
 
 
 def find_unsupported_arguments(
     options: Sequence[FrameworkOption], packages: Mapping[str, str], args: Sequence[str]
 ) -> Iterator[Note]:
-    """A note for each argument of a script that the installed Trainer would refuse, ignore or fail of.
-
+    """Yields a note for each argument of a script that the installed Trainer would refuse, ignore or fail of.
     ``packages`` maps distributions to versions. A script that reads such an argument itself is free to: these are
     warnings."""
     given = set(normalise_arguments(args))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ipexctl.decide.releases.mpi_choice import list_mpis
 from ipexctl.decide.releases.resolve import find_obstacles
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version
 from ipexctl.model.answers.install import ListedRelease
@@ -19,10 +20,9 @@ _PYTHON_FROM = "uv python install VERSION on the host, or its distribution; inst
 def list_releases(
     table: ReleaseTable, *, torch: str | None = None, facts: Mapping[str, Facts] | None = None, most: int | None = None
 ) -> tuple[ListedRelease, ...]:
-    """The releases, oldest first. ``torch`` ("2.7" or "2.7.0") selects releases; with ``facts`` each says whether those
-    hosts support it, or why not, with the names of ``most`` hosts (default: all).
-
-    Raises `UsageError` for a torch that is not in the table."""
+    """Returns the releases, oldest first. ``torch`` ("2.7" or "2.7.0") selects releases; with ``facts`` each says
+    whether those hosts support it, or why not, with the names of ``most`` hosts (default: all). Raises `UsageError` for
+    a torch that is not in the table."""
     wanted = None if torch is None else get_public_version(torch)
     releases = [r for r in table.releases if wanted in {None, r.torch, get_minor_version(r.torch)}]
     if not releases:
@@ -34,11 +34,10 @@ def _list_release(
     release: StackRelease, table: ReleaseTable, facts: Mapping[str, Facts] | None, most: int | None
 ) -> ListedRelease:
     notes = find_obstacles(release, StackRequest(), facts or {})
-    reasons = (
-        None
-        if facts is None
-        else tuple(f"{join_names(note.hosts, most or len(note.hosts))}: {note.text}" for note in notes)
-    )
+    if facts is None:
+        reasons = None
+    else:
+        reasons = tuple(f"{join_names(note.hosts, most or len(note.hosts))}: {note.text}" for note in notes)
     names = ("ipex", "oneccl", "isa", "glibc", "glibcxx", "yanked")
     optional: Any = {name: getattr(release, name) or None for name in names}
     return ListedRelease(
@@ -47,6 +46,7 @@ def _list_release(
         module=release.module if release.oneccl else None,
         track="ipex" if release.ipex else "native",
         mpi=describe_mpi(release, table),
+        mpis=list_mpis(release, table),
         indexes=tuple(table.indexes[name].url for name in release.indexes),
         fits=None if reasons is None else not reasons,
         reasons=reasons,
@@ -55,7 +55,7 @@ def _list_release(
 
 
 def describe_mpi(release: StackRelease, table: ReleaseTable) -> str:
-    """The MPI of the release and the package that holds it, in words."""
+    """Returns the MPI of the release and the package that holds it, in words."""
     if release.oneccl:
         return f"Intel MPI {release.binding_mpi} in oneccl_bind_pt"
     return f"impi-rt {table.impi['newest']}"
@@ -80,9 +80,11 @@ def format_releases(entry: Sequence[ListedRelease], taken: StackRelease | None =
         lines.append((*versions, pythons, release.isa or "any", mpi, mark.strip()))
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    shown += ["", *(f"{number}  {text}" for text, number in numbers.items())] if numbers else []
+    if numbers:
+        shown += ["", *(f"{number}  {text}" for text, number in numbers.items())]
     places = {release.python_from for release in entry if release.python_from}
-    shown += ["", *(f"a Python that is not there comes from: {place}" for place in places)] if places else []
+    if places:
+        shown += ["", *(f"a Python that is not there comes from: {place}" for place in places)]
     if any(release.unconfirmed for release in entry):
         shown += ["", "?  passes the import check, but no source of Intel lists the pair"]
     if any("*" in line[-1] for line in lines):

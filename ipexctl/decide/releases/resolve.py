@@ -14,7 +14,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.notes import Note
-from ipexctl.model.stack import BindingOffer, MpiKind, MpiLauncher, Stack, StackRelease, StackRequest
+from ipexctl.model.stack import BindingOffer, MpiKind, Stack, StackRelease, StackRequest
 
 # What IPEX asks of a CPU at import (csrc/cpu/isa/cpu_feature.cpp). Flags decide; where none were read, the level does.
 _FLAGS = {"AVX2": {"avx2", "fma"}, "AVX512": {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}}
@@ -33,9 +33,8 @@ def resolve_stack(
     request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable, offer: BindingOffer | None = None
 ) -> Stack:
     """Choose the stack for these hosts (in the order of ``facts``; none: regardless of hosts). Releases with a newer
-    oneccl_bind_pt than the ``offer`` are passed over.
-
-    Raises `UsageError`: exit 2 for a combination that does not exist, exit 4 if the hosts do not support it."""
+    oneccl_bind_pt than the ``offer`` are passed over. Raises `UsageError`: exit 2 for a combination that does not
+    exist, exit 4 if the hosts do not support it."""
     releases = _select_releases(request, table)
     fitting = [release for release in releases if request.python in {None, *release.pythons}]
     if not fitting:
@@ -69,7 +68,6 @@ def resolve_stack(
 
 
 def _make_python_error(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
-    """The refusal where only the requested Python is missing."""
     unusable = {
         host: any(get_minor_version(python.version or "") == wanted for python in fact.pythons)
         for host, fact in facts.items()
@@ -85,7 +83,7 @@ def _make_python_error(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
 
 
 def find_obstacles(release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]) -> tuple[Note, ...]:
-    """Every reason why a host does not support the release; empty if all do."""
+    """Returns every reason why a host does not support the release; empty if all do."""
     return _check_release(release, request, facts)[0]
 
 
@@ -163,8 +161,8 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
 
 
 def match_version(wanted: str | None, version: str) -> bool:
-    """Whether an exact version meets a request: None and "latest" are any, "2.7.0" (and "2.7.0+cpu") is this one, "2.7"
-    every 2.7.x, ">=2.6,<2.8" is a specifier of packaging. Raises `UsageError` (exit 2) for other texts."""
+    """Returns whether an exact version meets a request: None and "latest" are any, "2.7.0" (and "2.7.0+cpu") is this
+    one, "2.7" every 2.7.x, ">=2.6,<2.8" is a specifier of packaging. Raises `UsageError` (exit 2) for other texts."""
     if wanted in {None, "latest"}:
         return True
     try:
@@ -181,8 +179,8 @@ def match_version(wanted: str | None, version: str) -> bool:
 
 
 def _rank_releases(releases: Sequence[StackRelease], request: StackRequest) -> list[StackRelease]:
-    """The releases with as many of torch, IPEX and binding as the request permits, best first; then, where nothing
-    demands the binding, those without it, and last plain torch where no version is named."""
+    """Returns the releases with as many of torch, IPEX and binding as the request permits, best first; then, where
+    nothing demands the binding, those without it, and last plain torch where no version is named."""
     every = releases
     if request.backend in {"gloo", "impi"}:
         if request.torch is None and request.ipex is None:
@@ -237,7 +235,7 @@ def _make_pair_error(
 def _check_release(
     release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
 ) -> tuple[tuple[Note, ...], str]:
-    """Every reason why some host cannot hold the release (an unknown fact is no reason), and the
+    """Returns every reason why some host cannot hold the release (an unknown fact is no reason), and the
     Python that all of them have."""
     reasons: dict[tuple[str, str], list[str]] = {}
     ipex = f"intel_extension_for_pytorch {release.ipex}"
@@ -289,7 +287,7 @@ def _has_isa(fact: Facts, isa: str) -> bool:
 def _choose_python(
     release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
 ) -> tuple[str, list[tuple[str, str]]]:
-    """The newest Python of the release that every host has; otherwise what each host has instead."""
+    """Returns the newest Python of the release that every host has; otherwise what each host has instead."""
     wanted = {request.python} if request.python else set(release.pythons)
     usable = {host: _list_usable_pythons(fact) for host, fact in facts.items()}
     if common := wanted.intersection(*usable.values()):
@@ -305,14 +303,13 @@ def _choose_python(
 
 
 def _list_usable_pythons(fact: Facts) -> dict[str, str]:
-    """The usable Pythons of a host: minor version → path, the distribution's own where it has one."""
+    """Returns the usable Pythons of a host: minor version → path, the distribution's own where it has one."""
     pythons = [python for python in fact.pythons if python.usable and python.version]
     pythons.sort(key=lambda python: not _is_system_python(python.path))
     return {get_minor_version(python.version or ""): python.path for python in reversed(pythons)}
 
 
 def _is_system_python(path: str) -> bool:
-    """Whether it is the distribution's own Python."""
     return path.startswith("/usr/bin/")
 
 
@@ -330,8 +327,10 @@ def _build_stack(
     release: StackRelease, request: StackRequest, python: str, facts: Mapping[str, Facts], table: ReleaseTable
 ) -> Stack:
     glibcs = [fact.glibc for fact in facts.values() if fact.glibc]
-    glibc = min(glibcs, key=parse_version) if glibcs else ""
-    mpi: MpiKind = "binding" if release.oneccl else "ipex" if release.ipex_mpi else "impi-rt"
+    glibc = min(glibcs, key=parse_version, default="")
+    mpi: MpiKind = "ipex" if release.ipex_mpi else "impi-rt"
+    if release.oneccl:
+        mpi = "binding"
     old = bool(glibc) and parse_version(glibc) < parse_version(table.impi["newest_glibc"])
     impi = table.impi["older" if old else "newest"]
     version = {"binding": release.binding_mpi, "ipex": release.ipex_mpi, "impi-rt": impi}[mpi]
@@ -381,26 +380,15 @@ def _supports_impi(release: StackRelease) -> bool:
 
 
 def replace_impi_by_gloo(stack: Stack, why: str) -> Stack:
-    """The same stack with Gloo where impi_torch is not available; ``why`` goes into its notes."""
+    """Returns the same stack with Gloo where impi_torch is not available; ``why`` goes into its notes."""
     pins = tuple(pin for pin in stack.pins if pin != _MPI4PY)
     notes = tuple(note for note in stack.notes if note.code != "backend-impi")
     gloo = Note("backend-gloo", f"backend gloo, not impi: {why}")
     return replace(stack, backend="gloo", pins=pins, notes=(*notes, gloo))
 
 
-def use_host_mpi(stack: Stack, launcher: MpiLauncher) -> Stack:
-    """The same stack with ranks started by the hosts' own MPI; impi-rt is not installed then."""
-    instead = "; impi-rt is not installed" if stack.mpi == "impi-rt" else ""
-    note = Note("host-mpi", f"mpirun is the hosts' own: {launcher} at {launcher.program}{instead}")
-    stack = replace(stack, launcher=launcher, notes=(*stack.notes, note))
-    if stack.mpi != "impi-rt":
-        return stack
-    pins = tuple(pin for pin in stack.pins if not pin.startswith("impi-rt"))
-    return replace(stack, pins=pins, mpi="system", mpi_version=launcher.version)
-
-
 def _remove_members(release: StackRelease, *members: str) -> StackRelease:
-    """The release without these members; without IPEX it is plain torch, without the requirements of IPEX."""
+    """Returns the release without these members; without IPEX it is plain torch, without the requirements of IPEX."""
     if "ipex" in members:
         return StackRelease(
             torch=release.torch,
@@ -417,7 +405,6 @@ def _remove_members(release: StackRelease, *members: str) -> StackRelease:
 
 
 def _suggest_release_for_python(request: StackRequest, table: ReleaseTable) -> str | None:
-    """Suggest the newest release of the track with wheels for that Python."""
     releases = [
         release.torch
         for release in table.releases
@@ -440,21 +427,23 @@ def _suggest_alternative(request: StackRequest, facts: Mapping[str, Facts], tabl
         for release in _select_releases(other, table):
             if not _check_release(release, other, facts)[0]:
                 words = [f"--torch {release.torch}"]
-                words += ["--backend gloo"] if other.backend == "gloo" else []
-                words += ["--track native"] if not release.ipex else []
-                words += ["without --python"] if request.python and not other.python else []
+                if other.backend == "gloo":
+                    words.append("--backend gloo")
+                if not release.ipex:
+                    words.append("--track native")
+                if request.python and not other.python:
+                    words.append("without --python")
                 return f"these hosts support {release.name}: {' '.join(words)}"
     return None
 
 
 def suggest_sources(release: StackRelease) -> str:
-    """How a release can be installed whose own index does not answer, best first."""
+    """Returns how a release can be installed whose own index does not answer, best first."""
     other = f", or --backend {'impi' if _supports_impi(release) else 'gloo'}" if release.oneccl else ""
     return f"--extra-index-url MIRROR, --find-links DIRECTORY or --wheels WHEELHOUSE with its wheels{other}"
 
 
 def _find_newest_version(table: ReleaseTable, member: str) -> StackRelease:
-    """The newest confirmed release that has the member."""
     having = [release for release in table.releases if getattr(release, member) and not release.unconfirmed]
     return max(having, key=lambda release: parse_version(release.torch))
 

@@ -10,6 +10,8 @@ from oneapi-src/oneCCL:cmake/setvars.sh.in and vars.sh.in at the pin of each rel
 import posixpath
 from collections.abc import Collection, Mapping
 
+from ipexctl.decide.launch.dialects import find_wheel_dialect
+from ipexctl.decide.launch.dialects.base import MpiDialect
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
@@ -18,7 +20,6 @@ from ipexctl.model.stack import Dialect, InstallMarker, MpiKind, MpiLayout, Stac
 
 class Runtime(Record):
     """Absolute paths, equal on all hosts of an installation. ``mpiexec`` is empty where only the hosts have an MPI.
-
     ``path`` and ``library_path`` go in front of PATH and LD_LIBRARY_PATH; ``env`` is set as it is."""
 
     python: str
@@ -35,13 +36,17 @@ class Runtime(Record):
 def _find_mpi_prefix(stack: Stack) -> str:
     """The directory of the wheel with the MPI, below the environment: ends with a slash, or is the environment."""
     modules: dict[MpiKind, str] = {"binding": stack.release.module, "ipex": "intel_extension_for_pytorch"}
-    return f"lib/python{stack.python}/site-packages/{modules[stack.mpi]}/" if stack.mpi in modules else ""
+    if stack.mpi in modules:
+        return f"lib/python{stack.python}/site-packages/{modules[stack.mpi]}/"
+    return ""
 
 
 def list_layout_paths(stack: Stack) -> tuple[str, ...]:
     """Paths below the environment whose presence identifies the layout; see `detect_layout`."""
     if stack.mpi == "system":
         return ()
+    if dialect := _find_other_dialect(stack.mpi):
+        return (*(f"bin/{program}" for program in dialect.programs), f"lib/{dialect.library}")
     names = (
         "bin/mpiexec.hydra", "opt/mpi/bin/mpiexec.hydra", "lib/libmpi.so.12", "opt/mpi/lib/libmpi.so.12",
         "lib/libccl.so.1", "lib/libccl.so.1.0", "lib/libfabric.so.1", "lib/libfabric/libfabric.so.1",
@@ -51,11 +56,12 @@ def list_layout_paths(stack: Stack) -> tuple[str, ...]:
 
 
 def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
-    """The paths of MPI and oneCCL below the environment, from the `list_layout_paths` that were seen on a host.
-
+    """Returns the paths of MPI and oneCCL below the environment, from the `list_layout_paths` that were seen on a host.
     Raises `UsageError` (exit 4) if mpiexec or libmpi is not there: then nothing could be started."""
     if stack.mpi == "system":
         return MpiLayout("system", stack.mpi_version)
+    if dialect := _find_other_dialect(stack.mpi):
+        return _detect_other_layout(stack, dialect, seen)
     prefix = _find_mpi_prefix(stack)
     present = {name.removeprefix(prefix) for name in seen}
 
@@ -70,13 +76,7 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
     libmpi = first("opt/mpi/lib/libmpi.so.12", "lib/libmpi.so.12")
     libccl = first("lib/libccl.so.1", "lib/libccl.so.1.0")
     fabric = first("lib/libfabric/libfabric.so.1", "opt/mpi/libfabric/lib/libfabric.so.1", "lib/libfabric.so.1")
-    missing = [name for name, path in (("mpiexec.hydra", mpiexec), ("libmpi.so.12", libmpi)) if not path]
-    if missing:
-        raise UsageError(
-            f"the environment has no usable MPI: {' and '.join(missing)} not found",
-            reasons=(f"expected from {stack.mpi} below {below('') or '.'}",),
-            exit=Exit.STEP,
-        )
+    _require_mpi(stack, below("") or ".", {"mpiexec.hydra": mpiexec, "libmpi.so.12": libmpi})
     providers = first(f"{posixpath.dirname(fabric)}/prov")
     bins = [posixpath.dirname(mpiexec)] + (["bin"] if mpiexec.startswith("opt/") else [])
     libs = [posixpath.dirname(name) for name in (libccl, libmpi, fabric) if name]
@@ -93,10 +93,30 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
     )
 
 
-def build_runtime(marker: InstallMarker | None) -> Runtime:
-    """The runtime that the marker of an installed environment describes. Pure: trusts what install saw and wrote.
+def _find_other_dialect(kind: MpiKind) -> MpiDialect | None:
+    return None if kind == "impi-rt" else find_wheel_dialect(kind)
 
-    Raises `UsageError` (exit 4) without a marker (an environment not made by ipexctl), or one without an MPI."""
+
+def _detect_other_layout(stack: Stack, dialect: MpiDialect, seen: Collection[str]) -> MpiLayout:
+    program = next((name for name in dialect.programs if f"bin/{name}" in seen), "")
+    library = dialect.library if f"lib/{dialect.library}" in seen else ""
+    _require_mpi(stack, ".", {dialect.programs[-1]: program, dialect.library: library})
+    return MpiLayout(stack.mpi, stack.mpi_version, mpiexec=f"bin/{program}", bin=("bin",), lib=("lib",))
+
+
+def _require_mpi(stack: Stack, place: str, found: Mapping[str, str]) -> None:
+    """Raises `UsageError` (exit 4) if one of these has no path."""
+    if missing := [name for name, path in found.items() if not path]:
+        raise UsageError(
+            f"the environment has no usable MPI: {' and '.join(missing)} not found",
+            reasons=(f"expected from {stack.mpi} below {place}",),
+            exit=Exit.STEP,
+        )
+
+
+def build_runtime(marker: InstallMarker | None) -> Runtime:
+    """Returns the runtime that the marker of an installed environment describes. Pure: trusts what install saw and
+    wrote. Raises `UsageError` (exit 4) without a marker (an environment not made by ipexctl), or one without an MPI."""
     system = marker is not None and marker.layout.mpi == "system"
     if marker is None or not (marker.layout.mpiexec or system):
         raise UsageError(
@@ -109,8 +129,12 @@ def build_runtime(marker: InstallMarker | None) -> Runtime:
     def at(name: str) -> str:
         return prefix if name in {"", "."} else f"{prefix}/{name}"
 
-    # mpirun sources env/vars.sh only where I_MPI_ROOT is unset; setting it keeps the variables ours.
-    env = {"VIRTUAL_ENV": prefix} if system else {"I_MPI_ROOT": at(layout.mpi_root), "VIRTUAL_ENV": prefix}
+    env = {"VIRTUAL_ENV": prefix}
+    if dialect := _find_other_dialect(layout.mpi):
+        env |= {**dialect.build_library_env(prefix, ""), "MPI4PY_MPIABI": dialect.abi}
+    elif not system:
+        # mpirun sources env/vars.sh only where I_MPI_ROOT is unset; setting it keeps the variables ours.
+        env = {"I_MPI_ROOT": at(layout.mpi_root), **env}
     if layout.providers:
         env["FI_PROVIDER_PATH"] = at(layout.providers)
     if layout.ccl_root:
@@ -122,7 +146,7 @@ def build_runtime(marker: InstallMarker | None) -> Runtime:
         # The environment's own lib holds run-time libraries from wheels (intel-openmp); harmless where it holds none.
         library_path=tuple(dict.fromkeys(map(at, [*layout.lib, "lib"]))),
         env=env,
-        dialect="impi",
+        dialect=dialect.name if dialect else "impi",
         version=layout.version,
         module=layout.module or "",
         impi="impi-torch" in marker.packages,

@@ -27,11 +27,12 @@ class ReleaseTable(Record):
     indexes: Mapping[str, Index]
     wrong: tuple[KnownMismatch, ...]
     impi: Mapping[str, str]
+    mpis: Mapping[str, Mapping[str, str]]  # other wheels with an MPI
 
 
 @lru_cache(4096)
 def parse_version(version: str) -> Version:
-    """A version for comparison, without its local part; less than any other for a text that is no version."""
+    """Returns a version for comparison, without its local part; less than any other for a text that is no version."""
     try:
         return Version(get_public_version(version))
     except InvalidVersion:
@@ -47,7 +48,7 @@ def get_public_version(version: str) -> str:
 
 
 def get_minor_version(version: str) -> str:
-    """The first two parts of a version: ``2.8`` of ``2.8.0+cpu``. A text that is no version stays as it is."""
+    """Returns the first two parts of a version: ``2.8`` of ``2.8.0+cpu``. A text that is no version stays as it is."""
     try:
         return ".".join(map(str, Version(version).release[:2]))
     except InvalidVersion:
@@ -65,7 +66,7 @@ def parse_table(text: str) -> ReleaseTable:
     releases = tuple(
         _parse_release(item, data["family"][get_minor_version(item["torch"])], patches) for item in data["row"]
     )
-    return ReleaseTable(releases, indexes, wrong, data["impi"])
+    return ReleaseTable(releases, indexes, wrong, data["impi"], data["mpi"])
 
 
 def _parse_release(

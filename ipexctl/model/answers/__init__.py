@@ -41,32 +41,32 @@ class UnknownAnswer(AnyAnswer):
 
 
 def is_dry(answer: AnyAnswer) -> bool:
-    """Whether nothing was changed for this answer: it shows a plan."""
+    """Returns whether nothing was changed for this answer: it shows a plan."""
     return bool(getattr(answer, "dry", False))
 
 
 def get_next_command(answer: AnyAnswer | None) -> str | None:
-    """The command that comes next, of an answer that names one."""
+    """Returns the command that comes next, of an answer that names one."""
     return getattr(answer, "next", None)
 
 
 def get_answer_kind(cls: type) -> str:
-    """The name of an answer's type in JSON and of its schema: ``doctor``, ``play-list``."""
+    """Returns the name of an answer's type in JSON and of its schema: ``doctor``, ``play-list``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__.removesuffix("Answer")).lower()
 
 
 def find_answer_type(kind: str) -> type[AnyAnswer] | None:
-    """The type of the answers of this kind; None: this version has no such kind."""
+    """Returns the type of the answers of this kind; None: this version has no such kind."""
     module = next((module for module, kinds in KINDS.items() if kind in kinds), None)
     return _list_types(module)[kind] if module else None
 
 
 def list_answer_types() -> Mapping[str, type[AnyAnswer]]:
-    """All kinds of answers and their types."""
+    """Returns all kinds of answers and their types."""
     return {kind: answer for module in KINDS for kind, answer in _list_types(module).items()}
 
 
 def _list_types(module: str) -> Mapping[str, type[AnyAnswer]]:
-    """The answers of a module of this package, by their kinds."""
+    """Returns the answers of a module of this package, by their kinds."""
     types = (each for each in vars(import_module(f"{__name__}.{module}")).values() if isinstance(each, type))
     return {get_answer_kind(each): each for each in types if issubclass(each, AnyAnswer) and each is not AnyAnswer}

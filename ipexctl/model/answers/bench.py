@@ -1,11 +1,10 @@
 """The answer of ``bench``."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from statistics import median
 
 from ipexctl.model.answers import AnyAnswer
-from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.json_values import JsonRecord, field
 
 BENCH_MODES: Mapping[str, str] = {"train": "training", "infer": "inference"}
 

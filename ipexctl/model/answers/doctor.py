@@ -1,13 +1,12 @@
 """The answers of ``doctor``, and what they hold."""
 
 from collections.abc import Mapping
-from dataclasses import field
 
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.json_values import JsonRecord, Record
+from ipexctl.model.json_values import JsonRecord, Record, field
 
 
 class HostFailure(JsonRecord):

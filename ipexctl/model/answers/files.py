@@ -1,9 +1,10 @@
 """The answers of ``sync`` and ``fetch``."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ipexctl.model.answers import AnyAnswer
-from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.json_values import JsonForm, JsonRecord
 
 
 class FailedTransfer(JsonRecord):
@@ -23,11 +24,17 @@ class SyncedHost(JsonRecord):
     removed: int
 
 
+if TYPE_CHECKING:
+    SyncResult = SyncedHost | FailedTransfer
+else:
+    SyncResult = JsonForm("SyncResult", (SyncedHost, FailedTransfer))
+
+
 class SyncAnswer(AnyAnswer):
     """``sync``."""
 
     dry: bool
-    hosts: Mapping[str, SyncedHost | FailedTransfer]
+    hosts: Mapping[str, SyncResult]
     plan: str | None = None
 
 
@@ -40,9 +47,15 @@ class FetchedHost(JsonRecord):
     same: int
 
 
+if TYPE_CHECKING:
+    FetchResult = FetchedHost | FailedTransfer
+else:
+    FetchResult = JsonForm("FetchResult", (FetchedHost, FailedTransfer))
+
+
 class FetchAnswer(AnyAnswer):
     """``fetch``."""
 
     dry: bool
-    hosts: Mapping[str, FetchedHost | FailedTransfer]
+    hosts: Mapping[str, FetchResult]
     plan: str | None = None

@@ -7,8 +7,7 @@ from ipexctl.model.json_values import JsonRecord
 
 
 class ListedHost(JsonRecord):
-    """A host of the inventory; ``origin`` is where it was written (``hosts:3``), ``holder_pid`` the process that
-    holds a persistent connection to it (``--persist``)."""
+    """A host of the inventory; ``origin`` is where it was written (``hosts:3``)."""
 
     name: str
     address: str
@@ -20,7 +19,6 @@ class ListedHost(JsonRecord):
     groups: tuple[str, ...]
     vars: Mapping[str, str]
     origin: str | None
-    holder_pid: int | None = None
 
 
 class HostsAnswer(AnyAnswer):

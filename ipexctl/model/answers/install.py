@@ -1,7 +1,6 @@
 """The answers of ``install``, ``verify``, ``uninstall``, ``wheels`` and ``stacks``."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.json_values import JsonRecord
@@ -75,7 +74,7 @@ class WheelsAnswer(AnyAnswer):
     fetched: tuple[str, ...]
     python: tuple[str, ...]
     bytes: int
-    dry: Literal[True] | None = None
+    dry: bool | None = None
     plan: str | None = None
 
 
@@ -91,6 +90,7 @@ class ListedRelease(JsonRecord):
     pythons: tuple[str, ...]
     isa: str | None
     mpi: str
+    mpis: tuple[str, ...]  # those that it goes with, as --mpi names them
     glibc: str | None
     glibcxx: str | None
     libraries: tuple[str, ...]

@@ -1,7 +1,5 @@
 """The answer of a dry run that has no more to say than its plan."""
 
-from typing import Literal
-
 from ipexctl.model.answers import AnyAnswer
 
 
@@ -9,4 +7,4 @@ class DryRun(AnyAnswer):
     """A dry run of a verb whose plan says it all."""
 
     plan: str
-    dry: Literal[True] = True
+    dry: bool = True

@@ -1,10 +1,10 @@
-"""The answers of ``play``, of its step ``command``, and of ``init``."""
+"""The answers of ``play``, of its step ``command`` (which is ``exec``), and of ``init``."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from ipexctl.model.answers import AnyAnswer
-from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.json_values import JsonForm, JsonRecord
 
 
 class PlayedStep(JsonRecord):
@@ -23,7 +23,7 @@ class PlayAnswer(AnyAnswer):
     steps: tuple[PlayedStep, ...]
     changed: bool
     lost: Mapping[str, str]
-    dry: Literal[True] | None = None
+    dry: bool | None = None
     next: str | None = None
 
 
@@ -45,25 +45,32 @@ class PlayListAnswer(AnyAnswer):
 
 
 class CommandOutput(JsonRecord):
-    """What the step ``command`` wrote on a host."""
+    """What a command wrote on a host; ``cut``: it wrote more than 1 MiB, which is missing here."""
 
     host: str
     status: int
     out: str
     err: str
+    cut: bool | None = None
 
 
 class FailedCommand(JsonRecord):
-    """A host where the step ``command`` failed, and how."""
+    """A host where a command did not come to its end, and why."""
 
     host: str
     failed: str
 
 
+if TYPE_CHECKING:
+    CommandResult = CommandOutput | FailedCommand
+else:
+    CommandResult = JsonForm("CommandResult", (CommandOutput, FailedCommand))
+
+
 class CommandAnswer(AnyAnswer):
     """The step ``command`` of a playbook."""
 
-    hosts: tuple[CommandOutput | FailedCommand, ...]
+    hosts: tuple[CommandResult, ...]
 
 
 class LintedPlaybook(JsonRecord):

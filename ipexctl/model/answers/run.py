@@ -1,7 +1,5 @@
 """The answers of ``run``, ``attach``, ``profile`` and ``plan``."""
 
-from typing import Literal
-
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.profile import Profile
@@ -30,7 +28,7 @@ class RunPlanAnswer(AnyAnswer):
 
     plan: str
     launch: PlannedLaunch
-    dry: Literal[True] = True
+    dry: bool = True
 
 
 class EmitAnswer(AnyAnswer):

@@ -57,7 +57,7 @@ class PruneAnswer(AnyAnswer):
 
 
 class ExportAnswer(AnyAnswer):
-    """``runs --export``: the figures of these runs are in the file ``path``, or the directory for TensorBoard."""
+    """``runs --export``: the figures of these runs are in the file ``path``."""
 
     path: str
     format: ExportFormat

@@ -18,7 +18,7 @@ class AccelerateAnswer(AnyAnswer):
 
 class ScriptUse(JsonRecord):
     """A place of a script that uses something of IPEX or oneCCL. ``last`` and ``gone`` are versions; ``idle`` from
-    which one on it does nothing."""
+    which one on it does nothing; ``notes`` what ``instead`` leaves out of a launch line."""
 
     line: int
     name: str
@@ -29,6 +29,7 @@ class ScriptUse(JsonRecord):
     gone: str
     instead: str
     source: str
+    notes: tuple[str, ...] = ()
 
 
 class ComparedRun(JsonRecord):

@@ -10,7 +10,7 @@ from ipexctl.protocol.messages import KINDS, Message
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, spool
-from ipexctl.remote.agent.keeper_state import State
+from ipexctl.remote.agent.keeper_state import RunPhase
 from ipexctl.remote.agent.watcher import PIECE, JournalTail, check_if_run_over, connect
 
 
@@ -30,7 +30,7 @@ def order(argv: "List[str]") -> int:
 
 
 def _ask_keeper(directory: str, spec: "RunSpec", message: "Message") -> "Optional[messages.KeeperStatus]":
-    """What the keeper answers; None when it does not. Raises OSError or ValueError."""
+    """Returns what the keeper answers; None when it does not. Raises OSError or ValueError."""
     link = connect(directory, spec, Role.ORDER, "controller")
     link.send(message)
     answer = link.wait(spec.timings.reply)
@@ -77,8 +77,8 @@ def list_runs(argv: "List[str]") -> int:
 
 
 def _measure_seconds(directory: str, ended: bool) -> float:
-    """Seconds from the keeper's start to the run's end, or until now, by the clock of the file system alone, which may
-    be a server's. 0.0 where a file that tells is missing."""
+    """Returns seconds from the keeper's start to the run's end, or until now, by the clock of the file system alone,
+    which may be a server's. 0.0 where a file that tells is missing."""
     keeper = os.path.join(directory, paths.KEEPER)  # written as the keeper starts
     with suppress(OSError):
         if ended:
@@ -87,22 +87,21 @@ def _measure_seconds(directory: str, ended: bool) -> float:
     return 0.0
 
 
-_END_OF_OUTPUT = 1 << 16  # bytes of each output that are searched for rank 0's; all ranks share it
+_END_OF_OUTPUT = 1 << 16  # bytes of the output that are searched for rank 0's; all ranks share it
 _LAST_OUTPUT = 1 << 11  # bytes of rank 0's that are passed on
 
 
 def _read_last_output(directory: str, nonce: str) -> str:
-    """The end of rank 0's standard error, where bars are, and after it of its standard output."""
-    pieces = []
-    for name in (paths.ERR, paths.OUT):
-        end = spool.read_end(os.path.join(directory, name), _END_OF_OUTPUT)
-        piece = frames.select_rank_output(end, nonce, 0).replace(b"\r", b"\n")
+    """Returns the end of rank 0's standard error, where bars are, and after it of its standard output."""
+    end, pieces = spool.read_end(os.path.join(directory, paths.OUT), _END_OF_OUTPUT), []
+    for stream in (frames.ERR, frames.OUT):
+        piece = frames.select_rank_output(end, nonce, 0, stream).replace(b"\r", b"\n")
         pieces.append(piece if len(piece) <= _LAST_OUTPUT else piece[-_LAST_OUTPUT:].partition(b"\n")[2])
     return b"\n".join(pieces).decode("utf-8", "replace")
 
 
-_STATES = {state.value: "stopping" for state in (State.STOPPING, State.KILLING, State.FINISHING)}
-_STATES.update({State.GATHERING.value: "starting", State.LAUNCHING.value: "starting"})
+_STATES = {state.value: "stopping" for state in (RunPhase.STOPPING, RunPhase.KILLING, RunPhase.FINISHING)}
+_STATES.update({RunPhase.GATHERING.value: "starting", RunPhase.LAUNCHING.value: "starting"})
 
 
 def show(argv: "List[str]") -> int:
@@ -123,7 +122,7 @@ def stacks(argv: "List[str]") -> int:
         path = os.path.join(directory, paths.JOURNAL)
         tail = JournalTail(path, os.path.getsize(path))
         status = _ask_keeper(directory, spec, messages.RequestStacks(request))
-        if status and status.state != State.RUNNING.value:
+        if status and status.state != RunPhase.RUNNING.value:
             why, status = "the run is %s" % _STATES.get(status.state, status.state), None
         if status and _print_stacks(directory, tail, request, 2 * spec.timings.inquiry + spec.timings.reply):
             return 0

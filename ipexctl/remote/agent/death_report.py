@@ -11,9 +11,9 @@ from ipexctl.protocol.rank_records import RankEnded
 from ipexctl.remote.agent import files, procs
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-TEXT = 20000  # letters kept of a traceback
+TRACEBACK_LIMIT = 20000  # letters kept of a traceback
 FATAL = "Fatal Python error"  # how faulthandler's last words begin
-LINES = 5000  # of the kernel's log that are read
+KERNEL_LINES = 5000  # of the kernel's log that are read
 
 
 class KernelLog:
@@ -26,10 +26,10 @@ class KernelLog:
             os.lseek(self.fd, 0, os.SEEK_END)
 
     def find_death_line(self, pid: int) -> str:
-        """The last line that names this process with a cause of death."""
+        """Returns the last line that names this process with a cause of death."""
         about = re.compile(r"Killed process %d |\[%d\]: segfault|\[%d\] (?:trap|general prot)" % (pid, pid, pid))
         last_line = ""
-        for _ in range(LINES if self.fd >= 0 else 0):
+        for _ in range(KERNEL_LINES if self.fd >= 0 else 0):
             try:
                 line = os.read(self.fd, 8192).decode("utf-8", "replace")
             except BrokenPipeError:
@@ -42,20 +42,24 @@ class KernelLog:
 
 
 def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: KernelLog, elastic: str) -> RankEnded:
-    """The rank's end with its exception, its stacks and the line of the kernel's log that tell of it, each "" if there
-    is none. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
-
-    What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts
-    only where nothing else tells, and not for a script that a signal ended."""
+    """Returns the rank's end with its exception, its stacks and the line of the kernel's log that tell of it, each ""
+    if there is none. ``elastic`` is $TORCHELASTIC_ERROR_FILE. What was raised in another process of the rank than
+    `pid`, its script, may have been handled there. So it counts only where nothing else tells, and not for a script
+    that a signal ended."""
     base = os.path.join(directory, RANKS, "%d" % end.rank)
     exceptions = _read_uncaught_exceptions(base)
     of_helper = {} if end.signal else next(iter(exceptions.values()), {})
     report = _find_script_error(exceptions, pid) or _read_elastic_error(elastic) or of_helper
     trace = str(report.get("traceback", ""))
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
-        _, fatal, stacks = procs.read_file(base + STACKS)[-TEXT:].decode("utf-8", "replace").rpartition(FATAL)
+        _, fatal, stacks = (
+            procs.read_file(base + STACKS)[-TRACEBACK_LIMIT:].decode("utf-8", "replace").rpartition(FATAL)
+        )
         trace = fatal and fatal + stacks
     line = kernel.find_death_line(pid) if end.signal else ""
+    status = report.get("status")  # of a script that had asked to end so
+    if isinstance(status, int):
+        end = end._replace(status=status & 0xFF, signal=0, abort=None, exited=True)
     return end._replace(error=str(report.get("error", "")), traceback=trace, kernel=line)
 
 
@@ -73,7 +77,7 @@ def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
 
 
 def _find_script_error(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, Any]":
-    """What ended the script: its exception; or, where that only says that a command failed (as the launcher of
+    """Returns what ended the script: its exception; or, where that only says that a command failed (as the launcher of
     Accelerate does of the user's script), that command's."""
     own = exceptions.get(pid, {})
     return next((other for other in exceptions.values() if "of" in own and other.get("argv") == own["of"]), own)
@@ -88,7 +92,7 @@ def _get_mtime(path: str) -> float:
 
 
 def _read_elastic_error(path: str) -> "Dict[str, Any]":
-    """The error file that torch's ``@record`` writes."""
+    """Returns the error file that torch's ``@record`` writes."""
     try:
         value: Any = files.read_json("/", path)["message"]
     except (OSError, ValueError, KeyError):
@@ -97,4 +101,4 @@ def _read_elastic_error(path: str) -> "Dict[str, Any]":
         return {"error": str(value)[:2000]}
     extra: Any = value.get("extraInfo")
     trace = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
-    return {"error": str(value.get("message", ""))[:2000], "traceback": trace[-TEXT:]}
+    return {"error": str(value.get("message", ""))[:2000], "traceback": trace[-TRACEBACK_LIMIT:]}

@@ -12,7 +12,7 @@ from ipexctl.protocol.timings import FRESH
 from ipexctl.remote.agent import procs
 
 # Kinds of a rank's records: ``ranks/<rank>.<kind>.json``. Beside them stand those of its stages and notes.
-BEGIN, START, END = "begin", "start", "end"
+BEGIN, START, DROP, END = "begin", "start", "drop", "end"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left: to anybody, or to this account
 
 
@@ -27,7 +27,7 @@ class KeeperAddress(NamedTuple):
 
 
 def read_json(directory: str, name: str) -> "Dict[str, Any]":
-    """The JSON object in a file. Raises OSError or ValueError."""
+    """Returns the JSON object in a file. Raises OSError or ValueError."""
     with open(os.path.join(directory, name), "rb") as file:
         return load_object(file.read())
 
@@ -85,12 +85,12 @@ def _write_atomically(path: str, value: "Dict[str, Any]") -> None:
 
 
 def get_host_tag() -> str:
-    """This host's own name, as a part of a file's name."""
+    """Returns this host's own name, as a part of a file's name."""
     return "".join(c if c.isalnum() or c in ".-" else "_" for c in os.uname().nodename)
 
 
 def belongs_to_other_host(directory: str) -> bool:
-    """Whether another host, with the same home directory, works in this one."""
+    """Returns whether another host, with the same home directory, works in this one."""
     try:
         return bool(read_json(directory, paths.OWNER).get("host", get_host_tag()) != get_host_tag())
     except (OSError, DamagedError):
@@ -98,7 +98,7 @@ def belongs_to_other_host(directory: str) -> bool:
 
 
 def is_fresh(directory: str) -> bool:
-    """Whether it was made a moment ago: the run's first process may be still to come."""
+    """Returns whether it was made a moment ago: the run's first process may be still to come."""
     try:
         return procs.read_age(directory) < FRESH
     except OSError:
@@ -106,7 +106,7 @@ def is_fresh(directory: str) -> bool:
 
 
 def is_half_made(directory: str) -> bool:
-    """Whether this is what a controller left that was killed while it filled a run's directory."""
+    """Returns whether this is what a controller left that was killed while it filled a run's directory."""
     has_spec = os.path.exists(os.path.join(directory, paths.SPEC))
     return os.path.isdir(directory) and not has_spec and not is_fresh(directory)
 
@@ -116,8 +116,8 @@ def build_record_path(rank: int, kind: str) -> str:
 
 
 def write_record(directory: str, kind: str, record: "rank_records.RankRecord") -> str:
-    """A wrapper's message to its guard. Why it could not be written, or ""; it never raises: a rank does not end
-    because there is no space for its record."""
+    """Writes a wrapper's message to its guard; why it could not be written, or ""; it never raises: a rank does not
+    end because there is no space for its record."""
     try:
         write_json(directory, build_record_path(record.rank, kind), rank_records.KINDS.to_object(record))
     except OSError as error:

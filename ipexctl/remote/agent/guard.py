@@ -1,4 +1,5 @@
-"""The guard of a run on one host: starts Hydra's proxy when the keeper asks, reports how ranks end, ends everything.
+"""The guard of a run on one host: starts the launcher's proxy when the keeper asks, passes on what the ranks write,
+reports how they end, ends everything.
 
 It holds a connection to the keeper on node0. When the keeper has been silent for the node lease, it ends all
 processes of the run on this host by itself. It is the sub-reaper of all it starts, so nothing can leave its family."""
@@ -19,12 +20,15 @@ from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.messages import KINDS, HostBusy
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, rpc, stack_traces
+from ipexctl.remote.agent.output_pipe import OutputPipe
 from ipexctl.remote.agent.sampling import Sampler, start_sampler
+
+BACKLOG = 1 << 22  # bytes for the keeper that wait here; more stays in the pipe, and then the ranks wait
+SMALL_OUTPUT = 1 << 14  # bytes: less output is little
 
 
 def main(argv: "List[str]") -> int:
     """``guard RUNDIR ADDRESS [PORT]``: connects to the keeper, prints `GuardReady`, and goes on in the background.
-
     Without PORT a `KeeperListening` on the standard input tells it: this program may begin before the keeper listens.
     Where the input ends without one there is no keeper, and nothing is started. Prints `HostBusy` when another run
     holds this account's lock on the host."""
@@ -70,9 +74,8 @@ def _read_port(patience: float) -> int:
 
 
 def lock_host(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
-    """Takes the lock for as long as this process (not its children) lives; its holder's record if it is taken.
-
-    The kernel gives the lock back when the holder ends, however it ends: there are no stale locks."""
+    """Takes the lock for as long as this process (not its children) lives; its holder's record if it is taken. The
+    kernel gives the lock back when the holder ends, however it ends: there are no stale locks."""
     door = os.open(path + ".door", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -93,6 +96,9 @@ def lock_host(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
         os.close(door)
 
 
+Record = Union[rank_records.RankRecord, rank_records.RankStage, Unreadable]
+
+
 class Guard:
     # Only methods ask for the host's processes or change them, so that a test can play these.
     find_process, reap = staticmethod(procs.find_process), staticmethod(procs.reap_children)
@@ -109,13 +115,16 @@ class Guard:
         self.alive: "Dict[int, procs.Process]" = {}  # rank → its wrapper
         self.ends: "Dict[int, int]" = {}  # wrapper or proxy → a descriptor that wakes us when it ends
         self.ended: "Set[int]" = set()
-        self.wrappers: "Set[int]" = set()  # of all ranks, also of those that have ended
+        self.wrappers: "Set[int]" = set()  # of all ranks, with their stubs, also of those that have ended
         self.proxies: "Set[int]" = set()
         self.missing = ""  # what a proxy needs here, and ends without a word where it is not
         self.ending_since: Optional[float] = None  # when it began to end the ranks, by this host's clock
-        self.orphaned = False  # a wrapper's parent, Hydra's proxy for its rank, has died
         self.last = self.begun = time.monotonic()  # when its last round began, and its last rank
         self.sampler: "Optional[Sampler]" = None
+        self.output = OutputPipe(spec.nonce)
+        self.resting = 0.0  # until when output gathers in the pipe
+        self.scripts: "Dict[int, int]" = {}  # rank → its script's process
+        self.shared_memory: "Set[str]" = set()  # files of it that MPI leaves where ranks do not finalise it
 
     def watch(self) -> None:
         procs.become_reaper()
@@ -125,7 +134,8 @@ class Guard:
             self.write_address()
         self.sampler = start_sampler(self.directory, self.spec)
         while self.do_round(time.monotonic()):
-            select.select(self.list_wakeup_sources(), [], [], self.compute_pause(self.last))
+            unsent = [self.keeper] if self.keeper.open and self.keeper.outbox else []
+            select.select(self.list_wakeup_sources(), unsent, [], self.compute_pause(self.last))
 
     def write_address(self) -> None:
         """For `list_runs.sh`, which asks a Python where there is no such file."""
@@ -143,6 +153,7 @@ class Guard:
                 return self.finish_run()
             self.handle_message(message)
         gone = self.proxies.intersection(self.reap())
+        self.pass_output_on(now)
         self.report_records()  # how its ranks ended comes before the end of their proxy
         if gone:
             self.proxies -= gone
@@ -157,16 +168,44 @@ class Guard:
         return True
 
     def compute_pause(self, now: float) -> float:
-        """Seconds until the next round, if nothing wakes us before. Once all ranks run, rounds may be rare where every
-        end wakes us: each takes the core of a rank for a moment."""
-        timings = self.spec.timings
-        running = self.alive.keys() == set(self.spec.ranks) and now > self.begun + timings.early
+        """Returns seconds until the next round, if nothing wakes us before. Once all ranks run, rounds may be rare
+        where every end wakes us: each takes the core of a rank for a moment."""
         awaited = all(process.pid in self.ends for process in self.alive.values())
-        return timings.steady if running and awaited else timings.tick
+        pause = self.spec.timings.steady if self.is_steady(now) and awaited else self.spec.timings.tick
+        return max(0.0, min(pause, self.resting - now)) if self.resting else pause
+
+    def is_steady(self, now: float) -> bool:
+        """Returns whether all ranks have been running for a moment."""
+        return self.alive.keys() == set(self.spec.ranks) and now > self.begun + self.spec.timings.early
+
+    def pass_output_on(self, now: float) -> None:
+        """What the ranks wrote, to the keeper. While all ranks run, little output gathers before it is read again: each
+        look takes the core of a rank for a moment."""
+        if now < self.resting:
+            return
+        self.resting, count = 0.0, 0
+        while len(self.keeper.outbox) < BACKLOG:
+            data = self.output.take_frames()
+            if not data:
+                break
+            self.keeper.send_output(data)
+            count += len(data)
+        if 0 < count < SMALL_OUTPUT and self.is_steady(now):
+            self.resting = now + self.spec.timings.pace
+
+    def pass_written_output_on(self) -> None:
+        """All that is in the pipe now, however much waits for the keeper: what a rank wrote comes before its end."""
+        count = self.output.measure_content()
+        while count > 0:
+            data = self.output.take_frames()
+            if not data:
+                break
+            self.keeper.send_output(data)
+            count -= len(data)
 
     def list_wakeup_sources(self) -> "List[Any]":
-        """What wakes us at once: the keeper's message, and the end of a wrapper or a proxy (where the kernel and Python
-        offer it)."""
+        """Returns what wakes us at once: the keeper's message, and the end of a wrapper or a proxy (where the kernel
+        and Python offer it)."""
         watched = {process.pid for process in self.alive.values()} | self.proxies
         for pid in set(self.ends) - watched:
             os.close(self.ends.pop(pid))
@@ -174,7 +213,10 @@ class Guard:
             end = procs.open_end(pid)
             if end is not None:  # otherwise the next round finds it
                 self.ends[pid] = end
-        return [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
+        sources = [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
+        if not self.resting and len(self.keeper.outbox) < BACKLOG:
+            return [*sources, self.output]
+        return sources
 
     def handle_message(self, message: "rpc.Received") -> None:
         """Does what the keeper asks. Messages for others are ignored."""
@@ -189,12 +231,14 @@ class Guard:
             with suppress(OSError):  # only a wrapper that begins at this moment misses it: the hard stop is for that
                 files.write_json(self.directory, paths.ENDING, {"at": self.ending_since})
             found = self.find_rank_processes()
+            for process in found:
+                self.shared_memory |= procs.list_shared_memory(process.pid)
             self.send_signal(found, signal.SIGTERM)
             self.send_signal(found, signal.SIGCONT)
         elif isinstance(message, messages.Kill):
-            wrappers = {process.pid for process in self.alive.values()}  # they end, and tell, by themselves
-            self.keeper.send(messages.ProcessesKilled(len(self.find_rank_processes(wrappers))))
-            self.kill_all(self.spec.timings.wipe, self.list_launcher_processes() | wrappers)
+            # Wrappers end, and tell, by themselves.
+            self.keeper.send(messages.ProcessesKilled(len(self.find_rank_processes(self.wrappers))))
+            self.kill_all(self.spec.timings.wipe, self.list_launcher_processes() | self.wrappers)
         elif isinstance(message, messages.ReportLoad):
             self.keeper.send(messages.RankLoads(stack_traces.measure_loads(self.alive)))
         elif isinstance(message, messages.ReportStacks):
@@ -203,11 +247,13 @@ class Guard:
             self.keeper.send(messages.StacksReported())
 
     def start_proxy(self, words: "List[str]") -> None:
-        """Starts Hydra's proxy as a remote shell would: the words joined, read by a shell."""
-        directory, _, program = (shlex.split(" ".join(words)) or [""])[0].rpartition("/")
-        second = os.path.join(directory, "hydra_pmi_proxy")
-        if program == "hydra_bstrap_proxy" and not os.access(second, os.X_OK):
-            self.missing = "%s is missing or cannot be executed" % second
+        """Starts the launcher's proxy with its arguments, and no shell. What a launcher puts before it is for the
+        remote shell of a login: settings of its variables, in that shell's language, and the user's own profile."""
+        argv = find_proxy_command(words, self.spec.proxies[0]) or self.spec.proxies[:1]
+        for name in self.spec.proxies[1:]:
+            path = os.path.join(os.path.dirname(argv[0]), name)
+            if not os.access(path, os.X_OK):
+                self.missing = "%s is missing or cannot be executed" % path
         pid = os.fork()
         if pid:
             self.proxies.add(pid)
@@ -222,8 +268,8 @@ class Guard:
             if self.spec.nofile:
                 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            env = dict(self.spec.proxy_env, **{paths.GUARD_ENV: str(os.getppid())})
-            os.execve("/bin/sh", ["sh", "-c", "exec " + " ".join(words)], env)
+            env = dict(self.spec.proxy_env, **{paths.GUARD_ENV: str(os.getppid()), paths.OUTPUT_ENV: self.output.path})
+            os.execve(argv[0], argv, env)
         finally:
             os._exit(127)
 
@@ -246,8 +292,8 @@ class Guard:
         keeper = files.read_keeper_address(self.directory)
         own = set(keeper.own) if keeper else set()
         for process in (procs.list_processes() if all_now is None else all_now).values():
-            of_hydra = process.parent in self.proxies and _read_program(process.pid).startswith("hydra_")
-            if of_hydra or process.parent in own:
+            second = process.parent in self.proxies and _read_program(process.pid) in self.spec.proxies
+            if second or process.parent in own:
                 keep.add(process.pid)
         return keep | own
 
@@ -257,43 +303,51 @@ class Guard:
             names = sorted(os.listdir(os.path.join(self.directory, paths.RANKS)), key=_get_record_order)
         except OSError:
             return
-        for name in names:
-            if name in self.reported or not name.endswith(paths.RECORD):
-                continue
-            record = self.read_record(name)
-            if record is None:
-                continue
+        records = ((name, self.read_record(name)) for name in names if name.endswith(paths.RECORD))
+        fresh = [(name, record) for name, record in records if record is not None]
+        if any(isinstance(record, rank_records.RankEnded) for _, record in fresh):
+            self.pass_written_output_on()
+        for name, record in fresh:
             self.reported.add(name)
-            if isinstance(record, rank_records.RankBegun):
-                # One that has died already is missed below, unless it left a record of its end.
-                gone = procs.Process(record.pid, -1, os.getpid(), "X")
-                self.wrappers.add(record.pid)
-                self.alive[record.rank] = self.find_process(record.pid) or gone
-                self.begun = self.last
-                continue
-            if isinstance(record, rank_records.RankEnded):
-                self.alive.pop(record.rank, None)
-                self.ended.add(record.rank)
-                record = record._replace(ending=self.ending_since is not None and record.at >= self.ending_since)
-            if not isinstance(record, Unreadable):
-                self.keeper.send(record)
+            self.report_record(record)
         for rank, process in list(self.alive.items()):
             now = self.find_process(process.pid)
-            if now and now.parent != process.parent and not self.orphaned:
-                self.orphaned = True
-                self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
             end = os.path.join(self.directory, files.build_record_path(rank, files.END))
             if (not now or now.start != process.start) and not os.path.exists(end):
                 del self.alive[rank]
                 self.report_unseen_end(rank)
 
+    def report_record(self, record: "Record") -> None:
+        """Passes one on, and takes note of what it says."""
+        if isinstance(record, rank_records.RankBegun):
+            # One that has died already is missed later, unless it left a record of its end.
+            gone = procs.Process(record.pid, -1, os.getpid(), "X")
+            self.wrappers.update((record.pid, record.stub))
+            self.alive[record.rank] = self.find_process(record.pid) or gone
+            self.begun = self.last
+            return
+        if isinstance(record, rank_records.RankStarted):
+            self.scripts[record.rank] = record.child
+        if isinstance(record, (rank_records.RankWorld, rank_records.RankStage, rank_records.RankDropped)):
+            self.shared_memory |= procs.list_shared_memory(self.scripts.get(record.rank, 0))
+        if isinstance(record, rank_records.RankEnded):
+            self.alive.pop(record.rank, None)
+            self.ended.add(record.rank)
+            record = record._replace(ending=self.ending_since is not None and record.at >= self.ending_since)
+        if not isinstance(record, Unreadable):
+            self.keeper.send(record)
+
     def report_unseen_end(self, rank: int) -> None:
-        """Nobody saw its end."""
+        """Its wrapper was killed, and what it still held of the rank's output is lost."""
+        self.pass_written_output_on()
         self.ended.add(rank)
         self.keeper.send(rank_records.RankEnded(rank, self.spec.host, lost=True, at=time.time()))
 
-    def read_record(self, name: str) -> "Union[rank_records.RankRecord, rank_records.RankStage, Unreadable, None]":
-        """The record in a file of a rank; None while it cannot be read. Stages come from the script's own Python."""
+    def read_record(self, name: str) -> "Optional[Record]":
+        """Returns the record in a file of a rank; None while it cannot be read, and of one that was passed on. Stages
+        come from the script's own Python."""
+        if name in self.reported:
+            return None
         rank, _, kind = name[: -len(paths.RECORD)].partition(".")
         try:
             value = files.read_json(self.directory, os.path.join(paths.RANKS, name))
@@ -310,13 +364,17 @@ class Guard:
         self.report_records()
         strays = self.end_strays()
         own = self.list_launcher_processes() - self.proxies if self.spec.head else set()
-        if self.sampler:  # what the ranks wrote is complete once none of them lives
+        if self.sampler:  # its last sample comes when no rank lives any more
             own.add(self.sampler.process.pid)
         left = self.kill_all(self.spec.timings.last_wipe, own)
-        for sample in self.sampler.finish(self.spec.timings.last_figures) if self.sampler else ():
+        for sample in self.sampler.finish(self.spec.timings.last_sample) if self.sampler else ():
             self.keeper.send(sample)
         procs.remove_cgroup(self.group)
         self.report_records()
+        self.pass_written_output_on()
+        for path in self.shared_memory if not left else ():
+            with suppress(OSError):
+                os.unlink(path)
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
             self.report_unseen_end(rank)
         if self.spec.head is None and not left and not self.has_profile():
@@ -329,13 +387,13 @@ class Guard:
         return False
 
     def has_profile(self) -> bool:
-        """Whether a watcher has something to fetch here, and will then remove the directory."""
+        """Returns whether a watcher has something to fetch here, and will then remove the directory."""
         folder = os.path.join(self.directory, hooks.PROFILE)
         return bool(self.spec.profile and os.path.isdir(folder) and os.listdir(folder))
 
     def end_strays(self) -> "List[str]":
-        """Ends what outlived the ranks; its names. As long as it holds a rank's output open, mpirun waits for it: now
-        mpirun's proxies can end by themselves, and it complains of nothing."""
+        """Ends what outlived the ranks; its names. The launcher's proxies may wait for it: now they can end by
+        themselves, and the launcher complains of nothing."""
         patience, strays = self.spec.timings.orderly, self.find_strays()
         until = time.monotonic() + patience / 2  # for helpers that end with their script
         while strays and time.monotonic() < until:
@@ -352,7 +410,7 @@ class Guard:
         return [process for process in self.find_rank_processes() if process.pid not in self.wrappers]
 
     def abort_run(self, why: str) -> bool:
-        """The keeper is lost: ends the run's part on this host alone. False."""
+        """Returns the keeper is lost: ends the run's part on this host alone. False."""
         left = self.kill_all(self.spec.timings.leave)
         procs.remove_cgroup(self.group)
         if self.spec.head is not None:
@@ -368,8 +426,19 @@ class Guard:
 _KINDS = (files.BEGIN, files.START, *hooks.STAGES)  # then notes and END
 
 
+def find_proxy_command(words: "List[str]", proxy: str) -> "List[str]":
+    """Returns the program of this name and its arguments in a command for a remote shell."""
+    split = shlex.split(" ".join(words))
+    programs = [word.rpartition(";")[2] for word in split]
+    at = next((at for at, program in enumerate(programs) if os.path.basename(program) == proxy), 0)
+    arguments = split[at + 1 :]
+    if arguments[-1:] == [")"]:
+        arguments.pop()
+    return programs[at : at + 1] + arguments
+
+
 def _get_record_order(name: str) -> int:
-    """A rank's records in the order they happened, whatever the directory's."""
+    """Returns a rank's records in the order they happened, whatever the directory's."""
     kind = name.split(".")[1] if "." in name else ""
     return _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + (kind == files.END)
 

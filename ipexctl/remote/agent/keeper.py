@@ -1,11 +1,10 @@
-"""The keeper of a run, on node0: starts mpirun, stores its output, watches the hosts, ends everything.
+"""The keeper of a run, on node0: starts mpirun, stores what ranks write, watches the hosts, ends everything.
 
 A run ends when its script ends, on request, at a limit, or when a host is lost. A lost watcher ends nothing, unless the
 run was given a lease. What follows from what is decided in `keeper_state`; here are its clock, connections, processes
 and files. Everything that happens goes into the journal; watchers read the files, so a watcher that comes back goes on
 at the exact byte."""
 
-import fcntl
 import os
 import selectors
 import signal
@@ -13,25 +12,25 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Optional, Set
 
 from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.messages import KINDS
+from ipexctl.protocol.mpi_abort import find_aborts
 from ipexctl.protocol.paths import BOTH, Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, keeper_state, procs, rpc, spool
-from ipexctl.remote.agent.keeper_state import Moment, State
+from ipexctl.remote.agent.keeper_state import Moment, RunPhase
 from ipexctl.remote.agent.launcher_pipes import LauncherPipes
 from ipexctl.remote.agent.progress_monitor import ProgressMonitor
 
-STRANGERS = 64  # waiting places for those who have not proved themselves, beside one for each host
-HELD = 1 << 16  # bytes of the journal that wait for space before the reserve is used
-DRAIN = 1 << 20  # bytes taken from a pipe at a time
-WAKE = 0.02  # seconds between two messages that wake watchers
-FEW = 1 << 14  # bytes: less in a piece of output is little
+UNPROVED_LIMIT = 64  # waiting places for those who have not proved themselves, beside one for each host
+JOURNAL_BACKLOG = 1 << 16  # bytes of the journal that wait for space before the reserve is used
+READ_SIZE = 1 << 16  # bytes taken from a pipe at a time
+SEARCHED_TAIL = 1 << 13  # bytes of mpirun's output that are searched for the end of a rank
+WAKE_INTERVAL = 0.02  # seconds between two messages that wake watchers
 PROGRESS = (rank_records.RankStarted, rank_records.RankStage, rank_records.RankNote)
-_F_SETPIPE_SZ = 1031  # linux/fcntl.h
 
 
 def main(argv: "List[str]") -> int:
@@ -78,15 +77,17 @@ class Keeper:
         self.guards: "Dict[str, rpc.Wire]" = {}
         self.launcher: "Optional[subprocess.Popen[bytes]]" = None
         self.pipes: "Optional[LauncherPipes]" = None
-        self.sinks: "Dict[int, spool.Spool]" = {}  # pipe of mpirun → where it goes
+        cap, pattern = spec.head_spec.log_cap, frames.compile_frame_pattern(spec.nonce)
+        self.output = spool.Spool(os.path.join(directory, paths.OUT), cap, pattern)  # the ranks'
+        self.launcher_output = spool.Spool(os.path.join(directory, paths.ERR), cap)
+        self.launcher_pipes: "Set[int]" = set()  # mpirun's two outputs
+        self.launcher_tail = b""
         self.samples: "Optional[spool.Spool]" = None
-        self.figures: "Dict[Tuple[str, str], str]" = {}  # source and name → the host that sent it
         self.unstored = 0
         self.terminated = False  # by a signal
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
         self.grown, self.woken = False, 0.0  # whether watchers do not know yet of all in the files; when they last did
-        self.resting = 0.0  # until when mpirun's pipes are not read; 0: they are
-        self.monitor = ProgressMonitor(spec.nonce, spec.timings.stall_warn, spec.timings.straggler_warn)
+        self.monitor = ProgressMonitor(pattern, spec.timings.stall_warn, spec.timings.straggler_warn)
         files.reserve_space(directory)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -100,13 +101,12 @@ class Keeper:
         self.write_address([os.getpid()])
         self.write_record(journal.KeeperStarted(os.getpid()))
         lease, last = self.spec.timings.node_lease, time.monotonic()
-        while self.run.state is not State.DONE:
+        while self.run.state is not RunPhase.DONE:
             ready = self.selector.select(self.compute_pause())
             self.check_launcher_end()
             for key, _ in ready:
                 key.data(key.fileobj)
             now = time.monotonic()
-            self.read_again(now)
             for host, guard in list(self.guards.items()):
                 if now - last > lease:  # frozen or suspended: the guards have ended their parts by now
                     self.handle_input(keeper_state.GuardLost(host, "node0 stood still for %.0f s" % (now - last)))
@@ -121,10 +121,10 @@ class Keeper:
         return keeper_state.is_steady(self.run, _read_clocks())
 
     def compute_pause(self) -> float:
-        """Seconds until something is due, if nothing arrives before."""
+        """Returns seconds until something is due, if nothing arrives before."""
         until = [self.spec.timings.steady if self.steady else self.spec.timings.tick]
-        until += [WAKE] if self.grown else []
-        until += [max(0.0, self.resting - time.monotonic())] if self.resting else []
+        if self.grown:
+            until.append(WAKE_INTERVAL)
         return min(until)
 
     def check_launcher_end(self) -> None:
@@ -146,7 +146,7 @@ class Keeper:
             self.pinged = now
             self.send("", messages.Ping(time.time()))
         self.wake_watchers(now)
-        running = self.run.state is State.RUNNING
+        running = self.run.state is RunPhase.RUNNING
         if running and self.monitor.warn and now - self.loaded >= self.monitor.interval:
             self.loaded = now
             self.send("", messages.ReportLoad())
@@ -163,7 +163,7 @@ class Keeper:
 
     def wake_watchers(self, now: float) -> None:
         """A watcher looks into the files a few times a second by itself: lines that are few come at once by this."""
-        if self.grown and now - self.woken >= WAKE:
+        if self.grown and now - self.woken >= WAKE_INTERVAL:
             self.grown, self.woken = False, now
             for link in self.wires:
                 if link.role == Role.WATCH and not link.outbox:  # one that reads nothing gets no more
@@ -199,7 +199,7 @@ class Keeper:
                 guard.send(message)
 
     def start_launcher(self) -> "keeper_state.Input":
-        """All hosts are ready: a free port for the ranks, then mpirun."""
+        """Chooses a free port for the ranks, then starts mpirun: all hosts are ready."""
         head = self.spec.head_spec
         try:
             port = self.find_free_port()
@@ -231,13 +231,10 @@ class Keeper:
         finally:
             os.close(out_write)
             os.close(err_write)
-        for fd, name in ((out_read, paths.OUT), (err_read, paths.ERR)):
+        for fd in (out_read, err_read):
             os.set_blocking(fd, False)
-            with suppress(OSError):  # over the user's pipe quota: the usual 64 KiB do
-                fcntl.fcntl(fd, _F_SETPIPE_SZ, DRAIN)
-            base = os.path.join(self.directory, name)
-            self.sinks[fd] = spool.Spool(base, head.log_cap, frames.build_opening(self.spec.nonce))
-            self.selector.register(fd, selectors.EVENT_READ, self.store_output)
+            self.launcher_pipes.add(fd)
+            self.selector.register(fd, selectors.EVENT_READ, self.store_launcher_output)
         end = procs.open_end(self.launcher.pid)
         if end is not None:
             self.selector.register(end, selectors.EVENT_READ, self.close_end)
@@ -275,14 +272,15 @@ class Keeper:
             except subprocess.TimeoutExpired:
                 self.launcher.kill()
                 self.launcher.wait()
-        self.read_again(time.monotonic())
         until = time.monotonic() + self.spec.timings.last_wipe
-        while self.sinks and time.monotonic() < until:
+        while self.launcher_pipes and time.monotonic() < until:
             for key, _ in self.selector.select(0.1):
-                if key.fd in self.sinks or key.data == self.close_end:
+                if key.fd in self.launcher_pipes or key.data == self.close_end:
                     key.data(key.fd)
-        for fd in list(self.sinks):
-            self.close_pipe(fd)
+        for fd in list(self.launcher_pipes):
+            self.close_launcher_pipe(fd)
+        for sink in (self.output, self.launcher_output):
+            self.unstored += sink.close()
         files.release_space(self.directory)
         status = self.launcher.returncode if self.launcher else None
         end = end._replace(launcher=status, unstored=self.unstored, at=time.time())
@@ -307,7 +305,7 @@ class Keeper:
         except OSError:
             return
         strangers = [link for link in self.wires if not link.role]
-        if len(strangers) >= STRANGERS + len(self.spec.head_spec.hosts):
+        if len(strangers) >= UNPROVED_LIMIT + len(self.spec.head_spec.hosts):
             # Ours prove themselves in a moment: whoever has waited longest is none of them.
             self.drop_connection(min(strangers, key=lambda link: link.since))
         link = rpc.Wire(sock, rpc.GREETS)
@@ -337,78 +335,63 @@ class Keeper:
     def receive_from_guard(self, host: str, message: "rpc.Received") -> None:
         now = time.monotonic()
         ranks = self.spec.head_spec.hosts[host].ranks
+        if isinstance(message, messages.RanksOutput):
+            self.monitor.note_output(message.data, now)
+            self.store_output(self.output, message.data)
+            return
         if isinstance(message, messages.RankLoads):
             for rank, (seconds, state) in message.ranks.items():
                 self.monitor.note_load(rank, seconds, state, now)
             return
-        if isinstance(message, (samples.HostSample, samples.FilePoints)):
+        if isinstance(message, samples.HostSample):
             self.store_sample(host, message)
             return
         if isinstance(message, rank_records.RankEnded):
             self.monitor.note_end(message.rank, message.status == 0, now)
+        elif isinstance(message, rank_records.RankStack):
+            self.monitor.note_stack(message.rank, now)
         elif isinstance(message, PROGRESS) and message.rank in ranks:
             self.monitor.note_progress(message.rank, now)
         self.check_launcher_end()  # before what came of it
         self.handle_input(keeper_state.FromGuard(host, message))
 
-    def store_sample(self, host: str, sample: "samples.Sample") -> None:
-        """Beside the journal, which must not lack space for it. Of files that several hosts see, one host tells."""
+    def store_sample(self, host: str, sample: "samples.HostSample") -> None:
+        """Beside the journal, which must not lack space for it."""
         ranks = self.spec.head_spec.hosts[host].ranks
-        if isinstance(sample, samples.HostSample):
-            of_host = [use for use in sample.ranks if use.rank in ranks]
-            at = keeper_state.convert_to_head_time(self.run, host, sample.at)
-            sample = sample._replace(host=host, at=at, ranks=of_host)
-        else:
-            known = (sample.source, sample.name) in self.figures or len(self.figures) < samples.FIGURES
-            if not known or self.figures.setdefault((sample.source, sample.name), host) != host:
-                return
-            sample = sample._replace(host=host, rank=sample.rank if sample.rank in ranks else -1)
+        at = keeper_state.convert_to_head_time(self.run, host, sample.at)
+        sample = sample._replace(host=host, at=at, ranks=[use for use in sample.ranks if use.rank in ranks])
         self.grown = True
         if self.samples is None:
-            self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.CAP, b"{")
+            self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.CAP)
         self.samples.write(samples.encode_sample(sample))
 
-    def store_output(self, fd: int) -> None:
-        while fd in self.sinks:  # the run's end may have closed it since it was ready
-            try:
-                piece = os.read(fd, DRAIN)
-            except BlockingIOError:
-                return
-            except OSError:
-                piece = b""
-            if not piece:
-                self.close_pipe(fd)
-                return
-            self.monitor.note_output(fd, piece, time.monotonic())
-            missing = self.sinks[fd].write(piece)
-            self.grown = True
-            if missing and not self.unstored:
-                self.write_record(journal.Unstored(self.directory, *self.sinks[fd].measure_free_space(missing)))
-            self.unstored += missing
-            if len(piece) < DRAIN:
-                if len(piece) < FEW and self.steady:
-                    self.rest()
-                return
+    def store_launcher_output(self, fd: int) -> None:
+        try:
+            piece = os.read(fd, READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if piece:
+            self.store_output(self.launcher_output, piece)
+            self.launcher_tail = (self.launcher_tail + piece)[-SEARCHED_TAIL:]
+            for abort in find_aborts(self.launcher_tail):
+                if abort.called and abort.rank is not None:
+                    self.handle_input(keeper_state.RankAborted(abort.rank, abort.code))
+        else:
+            self.close_launcher_pipe(fd)
 
-    def rest(self) -> None:
-        """Leaves mpirun's pipes alone for a while. Whoever is woken for each line takes the core of a rank each time:
-        this process, the watcher, and on this host perhaps the controller."""
-        if not self.resting:
-            self.resting = time.monotonic() + 2 * self.spec.timings.pace
-            for fd in self.sinks:
-                self.selector.unregister(fd)
+    def store_output(self, sink: "spool.Spool", data: bytes) -> None:
+        missing = sink.write(data)
+        self.grown = True
+        if missing and not self.unstored:
+            self.write_record(journal.Unstored(self.directory, *sink.measure_free_space(missing)))
+        self.unstored += missing
 
-    def read_again(self, now: float) -> None:
-        if self.resting and (now >= self.resting or not self.steady):
-            self.resting = 0.0
-            for fd in self.sinks:
-                self.selector.register(fd, selectors.EVENT_READ, self.store_output)
-
-    def close_pipe(self, fd: int) -> None:
-        if not self.resting:
-            self.selector.unregister(fd)
+    def close_launcher_pipe(self, fd: int) -> None:
+        self.selector.unregister(fd)
+        self.launcher_pipes.discard(fd)
         os.close(fd)
-        self.sinks.pop(fd).close()
 
     def drop_connection(self, link: "rpc.Wire") -> None:
         """A connection is over. Of a guard that means: its host, or at least its guard, is lost."""
@@ -417,7 +400,9 @@ class Keeper:
         with suppress(KeyError, ValueError):  # it was dropped before
             self.selector.unregister(link.sock)
         if link.role == Role.GUARD and self.guards.get(link.name) is link:
-            why = "a line on the connection to its guard is not authentic" if link.tampered else "its guard ended"
+            why = "its guard ended"
+            if link.tampered:
+                why = "a line on the connection to its guard is not authentic"
             self.handle_input(keeper_state.GuardLost(link.name, why, link.tampered))
         elif link.tampered and link.role:
             self.write_record(journal.MessageIgnored(link.name, link.role, "not authentic"))
@@ -431,7 +416,7 @@ class Keeper:
             while self.unwritten:
                 self.unwritten = self.unwritten[self.journal.write(self.unwritten) or 0 :]
         except OSError:
-            if len(self.unwritten) > HELD:
+            if len(self.unwritten) > JOURNAL_BACKLOG:
                 files.release_space(self.directory)  # the next line is written there
 
     def write_address(self, own: "List[int]") -> None:

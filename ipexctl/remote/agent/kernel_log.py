@@ -5,10 +5,10 @@ from typing import BinaryIO, Dict, List, Optional
 
 from ipexctl.protocol import hooks
 
-MOST = 32 << 20  # bytes stored of one rank
+STORED_LIMIT = 32 << 20  # bytes stored of one rank
 
 
-class KernelLog:
+class OneDnnLog:
     """``echo``: the user's environment enables these lines, so that they are passed on as well."""
 
     def __init__(self, directory: str, rank: int, echo: bool) -> None:
@@ -16,11 +16,11 @@ class KernelLog:
         self.echo = echo
         self.held = b""  # the beginning of a line that is too short to be classified
         self.verbose: "Optional[bool]" = None  # the line that has begun; None between lines
-        self.room = MOST
+        self.room = STORED_LIMIT
         self.file: "Optional[BinaryIO]" = None
 
     def filter_output(self, data: bytes) -> bytes:
-        """What of the script's output is to be passed on."""
+        """Returns what of the script's output is to be passed on."""
         data, self.held = self.held + data, b""
         passed: "List[bytes]" = []
         while data:
@@ -40,7 +40,7 @@ class KernelLog:
         return b"".join(passed)
 
     def finish(self) -> bytes:
-        """What was held back at the end of the output."""
+        """Returns what was held back at the end of the output."""
         held, self.held = self.held, b""
         if self.file is not None:
             self.file.close()
@@ -59,6 +59,6 @@ class KernelLog:
             self.room = 0  # a full disk ends no rank
 
 
-def open_kernel_log(directory: str, rank: int, env: "Dict[str, str]") -> KernelLog:
+def open_kernel_log(directory: str, rank: int, env: "Dict[str, str]") -> OneDnnLog:
     """For a rank with this environment."""
-    return KernelLog(directory, rank, echo=any(env.get(name) for name in hooks.VERBOSE_ENV))
+    return OneDnnLog(directory, rank, echo=any(env.get(name) for name in hooks.VERBOSE_ENV))

@@ -40,7 +40,7 @@ class LauncherPipes:
         return os.open(os.path.join(self.place, name), os.O_RDWR | os.O_NONBLOCK)
 
     def take_requests(self) -> "List[Tuple[str, List[str]]]":
-        """The hosts' labels, and the words of a proxy for each."""
+        """Returns the hosts' labels, and the words of a proxy for each."""
         with suppress(BlockingIOError):
             self.unread += os.read(self.requests, 1 << 16)
         *names, self.unread = self.unread.split(b"\n")

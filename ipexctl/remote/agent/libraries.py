@@ -29,8 +29,8 @@ def list_loaded_libraries(directory: str, rank: int) -> "List[Tuple[str, str, st
 
 
 def describe_duplicate_libraries(found: "List[Tuple[str, str, str]]", preload: str) -> "List[str]":
-    """A sentence for each kind of which there are two. Intel's OpenMP, preloaded, also speaks for GNU's: another one
-    is loaded then, and never used."""
+    """Returns a sentence for each kind of which there are two. Intel's OpenMP, preloaded, also speaks for GNU's:
+    another one is loaded then, and never used."""
     texts = []
     for kind in sorted({kind for kind, _, _ in found} - ({"OpenMP"} if "libiomp5" in preload else set())):
         copies = ["%s (%s)" % (path, version or "version unknown") for other, path, version in found if other == kind]

@@ -14,11 +14,11 @@ from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import procs, stack_traces
 
 SLOW, FAST = 1.0, 0.1  # seconds between two measurements, of a rank that grows slowly or fast
-SOON = 3.0  # seconds until memory would run out: its stacks are requested
-NEAR = 15.0  # seconds until then: it is measured often
-BETWEEN = 1.0  # seconds between two requests
-MOST = 50  # requests to one rank
-TEXT = 1 << 15  # bytes read of an answer
+STACKS_LEAD = 3.0  # seconds until memory would run out: its stacks are requested
+DENSE_SAMPLING_LEAD = 15.0  # seconds until then: it is measured often
+REQUEST_INTERVAL = 1.0  # seconds between two requests
+REQUEST_LIMIT = 50  # requests to one rank
+ANSWER_LIMIT = 1 << 15  # bytes read of an answer
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -36,15 +36,15 @@ class MemoryWatch:
 
     def watch(self) -> None:
         before, then, requested, requests, pause = read_resident(self.pid), time.monotonic(), 0.0, 0, SLOW
-        while requests < MOST:
+        while requests < REQUEST_LIMIT:
             time.sleep(pause)
             resident, now = read_resident(self.pid), time.monotonic()
             if not resident:
                 return
             growth, before, then = (resident - before) / max(now - then, 0.001), resident, now  # bytes a second
-            left = read_room(*self.group) / growth if growth > 0 else NEAR  # seconds
-            pause = FAST if left < NEAR else SLOW
-            if left < SOON and now - requested > BETWEEN:
+            left = read_room(*self.group) / growth if growth > 0 else DENSE_SAMPLING_LEAD  # seconds
+            pause = FAST if left < DENSE_SAMPLING_LEAD else SLOW
+            if left < STACKS_LEAD and now - requested > REQUEST_INTERVAL:
                 requested, requests = now, requests + self.request_stacks()
 
     def request_stacks(self) -> int:
@@ -59,20 +59,20 @@ class MemoryWatch:
         return 0
 
     def read_last_stacks(self) -> str:
-        """The last stacks that the rank wrote on request; "" where it wrote none."""
+        """Returns the last stacks that the rank wrote on request; "" where it wrote none."""
         if self.offset < 0:
             return ""
-        return procs.read_file(self.path)[self.offset :][:TEXT].decode("utf-8", "replace")
+        return procs.read_file(self.path)[self.offset :][:ANSWER_LIMIT].decode("utf-8", "replace")
 
 
 def read_resident(pid: int) -> int:
-    """Bytes of memory that a process has; 0 when it has ended."""
+    """Returns bytes of memory that a process has; 0 when it has ended."""
     words = procs.read_file("/proc/%d/statm" % pid).split()
     return int(words[1]) * PAGE if len(words) > 1 else 0
 
 
 def find_limiting_group() -> "Tuple[str, int]":
-    """The directory of the nearest control group with a limit of memory, and the limit; ("", 0) without one."""
+    """Returns the directory of the nearest control group with a limit of memory, and the limit; ("", 0) without one."""
     for line in os.fsdecode(procs.read_file("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):

@@ -36,7 +36,7 @@ class Process(NamedTuple):
 
 
 def read_file(path: str) -> bytes:
-    """A file's bytes; none where there is no such file, or it may not be read."""
+    """Returns a file's bytes; none where there is no such file, or it may not be read."""
     try:
         fd = os.open(path, os.O_RDONLY)  # half the time of a file object, and a search of /proc reads hundreds
     except OSError:
@@ -50,13 +50,13 @@ def read_file(path: str) -> bytes:
 
 
 def read_age(path: str) -> float:
-    """Seconds since a file was changed, by the clock of its file system. Raises OSError."""
+    """Returns seconds since a file was changed, by the clock of its file system. Raises OSError."""
     return read_clock(os.path.dirname(path)) - os.stat(path).st_mtime
 
 
 def read_clock(directory: str) -> float:
-    """The time, in Unix seconds, by the clock of a directory's file system, which may be a server's: by a file made
-    there now. Where none can be made, by the clock of this host."""
+    """Returns the time, in Unix seconds, by the clock of a directory's file system, which may be a server's: by a file
+    made there now. Where none can be made, by the clock of this host."""
     import tempfile  # each start of the agent would pay for it
 
     with suppress(OSError), tempfile.TemporaryFile(dir=directory) as probe:
@@ -65,7 +65,7 @@ def read_clock(directory: str) -> float:
 
 
 def find_process(pid: int) -> "Optional[Process]":
-    """The process with this id, or None when there is none (zombies count as none)."""
+    """Returns the process with this id, or None when there is none (zombies count as none)."""
     text = read_file("/proc/%d/stat" % pid)
     if not text:
         return None
@@ -75,28 +75,34 @@ def find_process(pid: int) -> "Optional[Process]":
 
 
 def list_processes() -> "Dict[int, Process]":
-    """All processes of this host (of this process-number namespace), by id."""
+    """Returns all processes of this host (of this process-number namespace), by id."""
     processes = (find_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in processes if process}
 
 
+def list_shared_memory(pid: int) -> "Set[str]":
+    """Files of shared memory that MPI has made and the process has mapped. Only MPICH's have names that stay."""
+    lines = read_file("/proc/%d/maps" % pid).splitlines()
+    return {os.fsdecode(line.split(None, 5)[5]) for line in lines if b" /dev/shm/mpich_shm_" in line}
+
+
 def format_run_mark(run: str) -> str:
-    """The variable that all processes of a run have."""
+    """Returns the variable that all processes of a run have."""
     return "%s=%s" % (paths.RUN_ENV, run)
 
 
 def format_node_mark(run: str, label: str) -> str:
-    """The variable that all processes of one host's part of a run have."""
+    """Returns the variable that all processes of one host's part of a run have."""
     return "%s=%s:%s" % (paths.NODE_ENV, run, label)
 
 
 def has_mark(pid: int, mark: str) -> bool:
-    """Whether the process was started with this in its environment. False where that may not be read."""
+    """Returns whether the process was started with this in its environment. False where that may not be read."""
     return mark.encode() in read_file("/proc/%d/environ" % pid).split(b"\0")
 
 
 def create_cgroup(run: str, label: str) -> str:
-    """A new control group below this process's own, as a directory; empty where that is not allowed."""
+    """Returns a new control group below this process's own, as a directory; empty where that is not allowed."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as text:
             own = [line[3:].strip("/") for line in text.read().splitlines() if line.startswith("0::")]
@@ -108,7 +114,7 @@ def create_cgroup(run: str, label: str) -> str:
 
 
 def find_cgroups(run: str) -> "List[str]":
-    """The control groups of a run on this host, wherever they are."""
+    """Returns the control groups of a run on this host, wherever they are."""
     groups = []
     for path, names, _ in os.walk(_find_cgroup_root()):
         groups += [os.path.join(path, name) for name in names if name.startswith("%s%s-" % (paths.GROUP, run))]
@@ -122,7 +128,7 @@ def join_cgroup(group: str) -> None:
 
 
 def list_cgroup_members(group: str) -> "Set[int]":
-    """All processes in it and below; none for an empty name."""
+    """Returns all processes in it and below; none for an empty name."""
     pids: Set[int] = set()
     for path, _, _ in os.walk(group) if group else ():
         pids.update(map(int, read_file(os.path.join(path, "cgroup.procs")).split()))
@@ -143,7 +149,7 @@ def remove_cgroup(group: str) -> None:
 
 
 def _find_cgroup_root() -> str:
-    """Where the kernel shows control groups of version 2."""
+    """Returns where the kernel shows control groups of version 2."""
     old = os.path.join(_CGROUP, "unified")
     return old if os.path.isdir(old) else _CGROUP
 
@@ -177,7 +183,7 @@ def find_descendants(root: int, processes: "Dict[int, Process]") -> "List[int]":
 
 
 def is_still_alive(process: "Process") -> bool:
-    """Whether this very process (not another one with its number) still lives."""
+    """Returns whether this very process (not another one with its number) still lives."""
     now = find_process(process.pid)
     return now is not None and now.start == process.start
 
@@ -193,10 +199,9 @@ def send_signal(processes: "Iterable[Process]", number: int) -> None:
 def kill_marked(
     mark: str, root: int, spare: "Iterable[int]" = (), patience: float = 5.0, groups: "Iterable[str]" = ()
 ) -> "List[Process]":
-    """SIGKILLs everything with the mark until nothing is left or `patience` seconds passed; returns what is left.
-
-    Where all that is left has been in the kernel's hands (frozen, or waiting for a disk) for `STUCK` seconds, that is
-    not waited for any longer."""
+    """SIGKILLs everything with the mark until nothing is left or `patience` seconds passed; returns what is left. Where
+    all that is left has been in the kernel's hands (frozen, or waiting for a disk) for `STUCK` seconds, that is not
+    waited for any longer."""
     spare = set(spare)
     now = time.monotonic()
     until, moved = now + patience, now
@@ -246,8 +251,8 @@ def rename_word(old: bytes, new: bytes) -> None:
 
 
 def open_end(pid: int) -> "Optional[int]":
-    """A descriptor that becomes readable when the process ends; None where the kernel or Python has no such thing, and
-    of a process that is gone."""
+    """Returns a descriptor that becomes readable when the process ends; None where the kernel or Python has no such
+    thing, and of a process that is gone."""
     try:
         return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
     except OSError:

@@ -45,10 +45,6 @@ class StepProfiler:
         self.traced = False
         self.why = ""
 
-    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Asked by the import system before its own finders, until torch's optimizers are loaded."""
-        return names.find_hooked_spec(name, path, self, self.hook_optimizers) if name == OPTIMIZER else None
-
     def hook_optimizers(self, module: "Any") -> None:
         """torch has hooks of all optimizers from 2.0 on (pytorch/pytorch#89176); before, each class is wrapped when its
         first optimizer is made."""
@@ -200,5 +196,6 @@ def install_profiler(directory: str, rank: str) -> "Optional[StepProfiler]":
     except (OSError, ValueError):
         return None
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library writes when it starts and stops
-    sys.meta_path.insert(0, profiler)
+    finder: Any = names.ModuleHooks({OPTIMIZER: profiler.hook_optimizers})
+    sys.meta_path.insert(0, finder)
     return profiler

@@ -3,33 +3,33 @@
 Signs are bytes written, stages reached, others' good ends. All ranks silent is a stall. One rank silent among others
 that are not is one only if it also uses no processor time: many scripts let rank 0 alone print."""
 
-from typing import Dict, List, Optional, Set, Union
+from typing import Dict, List, Optional, Pattern, Set, Union
 
-from ipexctl.protocol import frames
 from ipexctl.protocol.journal import Resumed, Stall, Straggling
 
-BUDGET = 1 << 20  # bytes of output a second that are looked at for everyone; beyond it only for those in doubt
-IDLE = 0.02  # share of a core below which a rank does nothing
+IDLE_SHARE = 0.02  # share of a core below which a rank does nothing
+# Seconds after the request for a rank's stacks in which its output is no sign: a signal ends what waits in the kernel,
+# and torch's store client writes so (TCPStore.cpp: "retrying … Interrupted system call").
+ECHO_SECONDS = 1.0
 
 
 class ProgressMonitor:
-    """Times in seconds of one monotonic clock. ``warn`` and ``straggler`` 0: never."""
+    """Times in seconds of one monotonic clock. ``frame`` is the pattern of the ranks' frames; ``warn`` and
+    ``straggler`` 0: never."""
 
-    def __init__(self, nonce: str, warn: float, straggler: float) -> None:
+    def __init__(self, frame: "Pattern[bytes]", warn: float, straggler: float) -> None:
         self.warn = warn
         self.straggler = straggler
-        self.nonce = nonce
-        self.tag = frames.compile_rank_pattern(nonce)
+        self.frame = frame
         self.signs: "Dict[int, float]" = {}  # living ranks → last sign
         self.idle: "Dict[int, float]" = {}  # since when it has used no processor
         self.seconds: "Dict[int, float]" = {}
         self.asked: "Dict[int, float]" = {}
         self.states: "Dict[int, str]" = {}
         self.well: "Dict[int, float]" = {}  # ranks that ended well, and when
+        self.disturbed: "Dict[int, float]" = {}  # ranks → when their stacks came
         self.reported: "Set[int]" = set()  # ranks of the stall that goes on
         self.stragglers_reported = False
-        self.second, self.budget = 0.0, BUDGET
-        self.tails: "Dict[int, bytes]" = {}
 
     @property
     def interval(self) -> float:
@@ -49,32 +49,27 @@ class ProgressMonitor:
         before, at = self.seconds.get(rank), self.asked.get(rank, now)
         self.states[rank] = state
         waits_for_a_core = state == "R"  # others have it: that is not its fault
-        if before is None or waits_for_a_core or seconds - before >= IDLE * (now - at) + 0.005 or seconds < before:
+        if (
+            before is None
+            or waits_for_a_core
+            or seconds - before >= IDLE_SHARE * (now - at) + 0.005
+            or seconds < before
+        ):
             self.idle[rank] = now
         self.seconds[rank], self.asked[rank] = seconds, now
 
-    def note_output(self, fd: int, piece: bytes, now: float) -> None:
-        """A piece of one of mpirun's outputs, in order."""
-        if not self.warn:
-            return
-        if now - self.second >= 1.0:
-            self.second, self.budget = now, BUDGET
-        before = self.tails.get(fd, b"")
-        self.tails[fd] = piece[-64:]  # a tag may be cut in two
-        if self.budget > 0:
-            self.budget -= len(piece)
-            for rank in set(self.tag.findall(before + piece)):
-                if int(rank) in self.signs:
-                    self.signs[int(rank)] = now
-            return
-        doubtful = [r for r, at in self.signs.items() if now - at > self.warn / 2 and now - self.idle.get(r, now) > 0]
-        looked = before + piece if doubtful else b""  # a copy of all that ranks write otherwise
-        for rank in doubtful:
-            if frames.build_tag(self.nonce, rank) in looked or frames.build_frame_head(self.nonce, rank) in looked:
+    def note_output(self, frames: bytes, now: float) -> None:
+        """What ranks wrote, in whole frames."""
+        for rank in {int(header[0]) for header in self.frame.findall(frames)} if self.warn else ():
+            if rank in self.signs and now - self.disturbed.get(rank, -ECHO_SECONDS) >= ECHO_SECONDS:
                 self.signs[rank] = now
 
+    def note_stack(self, rank: int, now: float) -> None:
+        """The rank has been asked where it stands."""
+        self.disturbed[rank] = now
+
     def poll(self, now: float) -> "List[Union[Stall, Straggling, Resumed]]":
-        """What is new."""
+        """Returns what is new."""
         stalled_before = bool(self.reported)
         stall = self.find_stall(now)
         alarms: List[Union[Stall, Straggling, Resumed]] = [Resumed()] if stalled_before and not self.reported else []
@@ -82,10 +77,9 @@ class ProgressMonitor:
         return [*alarms, alarm] if alarm else alarms
 
     def find_stall(self, now: float) -> "Optional[Stall]":
-        """A new stall, or None. The same ranks are reported once, until they make progress again.
-
-        ``grave``: not only idle (as a rank that waits for another one to write a checkpoint), but no one gets on, or a
-        rank is stopped or stuck in the kernel."""
+        """Returns a new stall, or None. The same ranks are reported once, until they make progress again. ``grave``:
+        not only idle (as a rank that waits for another one to write a checkpoint), but no one gets on, or a rank is
+        stopped or stuck in the kernel."""
         if not self.warn or not self.signs:
             return None
         last = max([*self.signs.values(), *self.well.values()])

@@ -4,6 +4,7 @@ The token lies in ``spec.json`` (mode 0600) on each host of the run and never tr
 the keeper's challenge and costs one of few waiting places for a few seconds. `seal` says what a line's seal promises.
 """
 
+import base64
 import errno
 import os
 import select
@@ -14,17 +15,19 @@ from contextlib import suppress
 from typing import Any, Iterator, Optional, Sequence, Union
 
 from ipexctl.protocol import seal
-from ipexctl.protocol.codec import LONGEST, DamagedError, Unreadable, load_object
-from ipexctl.protocol.messages import KINDS, Challenge, Hello, Message, Tampered, Welcome
+from ipexctl.protocol.codec import LONGEST, Unreadable, load_object
+from ipexctl.protocol.messages import KINDS, Challenge, Hello, Message, RanksOutput, Tampered, Welcome
 
-Received = Union[Message, Unreadable]
+Received = Union[Message, Unreadable, RanksOutput]
 
 GREETS = 1 << 12  # the same of somebody who has not proved itself yet
+PIECE = 1 << 18  # bytes that are received at a time
+_BYTES = b"="  # the first letter of a line that is no object: bytes in base64
 
 
 def listen_on_free_port(address: str, ports: "Sequence[int]") -> "socket.socket":
-    """A socket that listens on the last free one of the ports from ``ports[0]`` to ``ports[1]``; 0 is any. (MPI takes
-    its own from the first on.) Raises OSError."""
+    """Returns a socket that listens on the last free one of the ports from ``ports[0]`` to ``ports[1]``; 0 is any. (MPI
+    takes its own from the first on.) Raises OSError."""
     for port in range(ports[1], ports[0] - 1, -1):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         try:
@@ -62,7 +65,13 @@ class Wire:
         return self.sock.fileno()
 
     def send(self, message: "Message") -> None:
-        line = KINDS.write(message)
+        self._send_line(KINDS.write(message))
+
+    def send_output(self, output: bytes) -> None:
+        """Sends a `RanksOutput`, of less than 3/4 of `LONGEST`."""
+        self._send_line(_BYTES + base64.b64encode(output))
+
+    def _send_line(self, line: bytes) -> None:
         self.outbox += (self.sending.seal(line) if self.sending else line) + b"\n"
         self.flush()
 
@@ -78,18 +87,19 @@ class Wire:
     def receive(self) -> "Iterator[Received]":
         """Messages received since the last call; closes the wire at its end or at a line that is no object, and as
         ``tampered`` at one whose seal is wrong. Raises nothing."""
-        ended = False
-        while self.open and not ended and len(self.inbox) <= self.most:
+        ended, pieces, size = False, [self.inbox], len(self.inbox)
+        while self.open and not ended and size <= self.most:
             try:
-                piece = self.sock.recv(65536)
+                piece = self.sock.recv(PIECE)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
                 piece = b""
             ended = not piece
-            self.inbox += piece
+            pieces.append(piece)
+            size += len(piece)
             self.heard = self.heard if ended else time.monotonic()
-        *lines, self.inbox = self.inbox.split(b"\n")
+        *lines, self.inbox = b"".join(pieces).split(b"\n")
         self.lines.extend(lines)
         while self.lines:  # a greeting's answer changes how the next line is read
             message = self._read(self.lines.popleft())
@@ -104,7 +114,7 @@ class Wire:
             self.close()
 
     def wait(self, seconds: float) -> "Optional[Received]":
-        """The next message; None if there is none in time, or no more."""
+        """Returns the next message; None if there is none in time, or no more."""
         until = time.monotonic() + seconds
         while self.open and time.monotonic() < until:
             select.select([self], [], [], max(0.0, until - time.monotonic()))
@@ -135,8 +145,10 @@ class Wire:
                 return Tampered()
             line = opened
         try:
+            if self.receiving and line.startswith(_BYTES):
+                return RanksOutput(base64.b64decode(line[1:]))
             return KINDS.from_object(load_object(line))
-        except DamagedError:
+        except ValueError:  # `DamagedError`, or no base64
             return None
 
 

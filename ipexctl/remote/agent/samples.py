@@ -151,7 +151,7 @@ class RankProcesses:
         self.totals: "Dict[int, RankUse]" = {}
 
     def measure(self, wrappers: "Dict[int, int]") -> "Dict[int, RankUse]":
-        """What each rank has used; ranks without a process are left out."""
+        """Returns what each rank has used; ranks without a process are left out."""
         if wrappers != self.wrappers:  # a wrapper may have been taken for another's process before it was known
             self.wrappers, self.rank_of = dict(wrappers), {}
         uses = self.find_rank_processes()
@@ -174,7 +174,7 @@ class RankProcesses:
         return {rank: self.totals[rank] for rank in sums}
 
     def find_rank_processes(self) -> "Dict[int, ProcessUse]":
-        """The processes of all ranks; `rank_of` then has every process of the host."""
+        """Returns the processes of all ranks; `rank_of` then has every process of the host."""
         try:
             pids = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
         except OSError:
@@ -203,7 +203,7 @@ class RankProcesses:
         return uses
 
     def find_rank(self, pid: int, strangers: "Dict[int, ProcessUse]", roots: "Dict[int, int]") -> "Optional[int]":
-        """The rank that a process descends from. The wrapper itself is none of its processes."""
+        """Returns the rank that a process descends from. The wrapper itself is none of its processes."""
         seen: Set[int] = set()
         while pid in strangers and pid not in seen and pid not in roots:
             seen.add(pid)
@@ -213,7 +213,7 @@ class RankProcesses:
         return self.rank_of.get(pid) if pid not in roots else None
 
     def read_process_file(self, pid: int, name: str) -> bytes:
-        """A short file at once: a sample reads hundreds of them, and a file object would cost as much again."""
+        """Returns a short file at once: a sample reads hundreds of them, and a file object would cost as much again."""
         try:
             number = os.open("%s/%d/%s" % (self.proc, pid, name), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -255,7 +255,7 @@ class HostReader:
         return _find_readable([*counts, *packages.values()])
 
     def find_sensors(self) -> "List[str]":
-        """The temperature of each processor."""
+        """Returns the temperature of each processor."""
         sensors = []
         for path in sorted(glob(os.path.join(self.sys, "class/hwmon/hwmon*"))):
             if read_file(os.path.join(path, "name")).decode("utf-8", "replace").strip() in SENSORS:
@@ -267,8 +267,8 @@ class HostReader:
         return _find_readable(sensors)
 
     def find_energy_zones(self) -> "Dict[str, int]":
-        """The directories of the energy counters that this account may read, and where each begins anew. (The kernel
-        lets root alone read them since 5.10.)"""
+        """Returns the directories of the energy counters that this account may read, and where each begins anew. (The
+        kernel lets root alone read them since 5.10.)"""
         zones = {}
         for path in sorted(glob(os.path.join(self.sys, "class/powercap/intel-rapl:*"))):
             name = read_file(os.path.join(path, "name")).decode("utf-8", "replace")
@@ -277,7 +277,7 @@ class HostReader:
         return zones
 
     def find_rdma_ports(self) -> "Dict[str, str]":
-        """The counters of each port of an RDMA device: "mlx5_0/1" and the like."""
+        """Returns the counters of each port of an RDMA device: "mlx5_0/1" and the like."""
         ports = {}
         for path in sorted(glob(os.path.join(self.sys, "class/infiniband/*/ports/*/counters"))):
             parts = path.split("/")
@@ -285,7 +285,7 @@ class HostReader:
         return ports
 
     def read(self, wrappers: "Dict[int, int]") -> "Counters":
-        """Everything now. ``wrappers`` are the ranks that have begun, with their wrapper's process."""
+        """Returns everything now. ``wrappers`` are the ranks that have begun, with their wrapper's process."""
         at, steady = time.time(), time.monotonic()
         seconds, cores, switches = parse_cpu_times(self.read_proc("stat"))
         memory, total, swap = self.read_memory()
@@ -311,14 +311,16 @@ class HostReader:
         return read_file(os.path.join(self.proc, name))
 
     def read_memory(self) -> "Tuple[int, int, int]":
-        """Bytes in use, of how many, and of swap: of the control group where that limits this process to less than the
-        host has. What the kernel could give back at once (its cache) is not in use."""
+        """Returns bytes in use, of how many, and of swap: of the control group where that limits this process to less
+        than the host has. What the kernel could give back at once (its cache) is not in use."""
         amounts = parse_memory(self.read_proc("meminfo"))
         total, swap = amounts.get("MemTotal", 0), amounts.get("SwapTotal", 0) - amounts.get("SwapFree", 0)
         used = total - amounts.get("MemAvailable", amounts.get("MemFree", 0))
         if self.group is not None and self.group.limit < (total or UNLIMITED):
             words = read_file(self.group.statistics).split()
-            cache = parse_number(words[words.index(self.group.cache) + 1]) if self.group.cache in words[:-1] else 0
+            cache = 0
+            if self.group.cache in words[:-1]:
+                cache = parse_number(words[words.index(self.group.cache) + 1])
             used, total = parse_number(read_file(self.group.usage).strip()) - cache, self.group.limit
         return max(0, used), total, max(0, swap)
 
@@ -361,12 +363,12 @@ def find_memory_group(own: bytes, root: str) -> "Optional[MemoryGroup]":
             number = parse_number(read_file(limit).strip())
             if 0 < number < UNLIMITED:
                 groups.append(MemoryGroup(number, usage, statistics, cache))
-    return min(groups) if groups else None
+    return min(groups, default=None)
 
 
 def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample:
-    """What happened between two readings. A counter that went backwards (a device that was taken away, a process that
-    ended) counts from 0; an energy counter begins anew where the kernel says that it does."""
+    """Returns what happened between two readings. A counter that went backwards (a device that was taken away, a
+    process that ended) counts from 0; an energy counter begins anew where the kernel says that it does."""
     seconds = max(1e-3, now.steady - before.steady)
     received, sent = {}, {}
     for name in _choose_busiest(before.traffic, now.traffic):
@@ -441,13 +443,11 @@ def _list_names(path: str) -> "List[str]":
 
 
 def _list_numbered(path: str, word: str) -> "List[int]":
-    """The numbers of "cpu0", "cpu1" and so on."""
     names = (name[len(word) :] for name in _list_names(path) if name.startswith(word))
     return sorted(int(end) for end in names if end.isdigit())
 
 
 def _select_evenly(numbers: "List[int]", most: int) -> "List[int]":
-    """So many of them, evenly."""
     return [numbers[at * len(numbers) // min(most, len(numbers))] for at in range(min(most, len(numbers)))]
 
 

@@ -1,6 +1,6 @@
-"""A process beside the guard that samples its host and reads what scripts wrote into files.
+"""A process beside the guard that samples its host.
 
-A process of its own, because files of others can hang (a dead server, a device): the guard must not. What it writes
+A process of its own, because files of the system can hang (a device, a dead server): the guard must not. What it writes
 into its pipe the guard passes on to the keeper; it ends when the guard closes the other pipe, or dies."""
 
 import os
@@ -13,13 +13,11 @@ from typing import Dict, Iterator, List, Optional
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.protocol.samples import KINDS, FilePoints, Sample, encode_sample
+from ipexctl.protocol.samples import KINDS, HostSample, encode_sample
 from ipexctl.remote.agent import files, procs
 
 DOUBLING = 720  # samples, after which the time between two of them doubles: so a run of weeks stays small
 LONGEST = 60.0  # seconds between two samples, unless the user wants more
-CHUNK = 500  # points of a figure in one message
-SHARE = 1000  # of the time that a search for figures took, this many times passes before the next one
 NICE = 10
 METER = "meter"  # what this process calls itself, in the guard's place
 
@@ -33,8 +31,8 @@ class Sampler:
         self.open = True
         os.set_blocking(output, False)
 
-    def receive(self) -> "List[Sample]":
-        """What it has measured since the last call. Raises nothing."""
+    def receive(self) -> "List[HostSample]":
+        """Returns what it has measured since the last call. Raises nothing."""
         while self.open:
             try:
                 piece = os.read(self.output, 1 << 16)
@@ -48,8 +46,8 @@ class Sampler:
         samples = map(KINDS.read, lines)
         return [sample for sample in samples if not isinstance(sample, Unreadable)]
 
-    def finish(self, patience: float) -> "Iterator[Sample]":
-        """Its last samples, for which it has so many seconds; then it is ended."""
+    def finish(self, patience: float) -> "Iterator[HostSample]":
+        """Yields its last samples, for which it has so many seconds; then it is ended."""
         os.close(self.control)
         until = time.monotonic() + patience
         while self.open and time.monotonic() < until:
@@ -97,74 +95,40 @@ def _run_sampler(directory: str, spec: "RunSpec", control: int, output: int) -> 
 
 
 def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int = 1) -> None:
-    """Writes samples to ``output`` until ``control`` ends; then one more, and what files hold by then.
-
-    Every ``timings.sample`` seconds; after `DOUBLING` samples the time between two doubles, and again after as many
-    more, up to `LONGEST`."""
-    from ipexctl.remote.agent.figure_files import FigureFiles  # the guard itself needs neither
-    from ipexctl.remote.agent.samples import HostReader, compute_sample
+    """Writes samples to ``output`` until ``control`` ends; then one more. Every ``timings.sample`` seconds; after
+    `DOUBLING` samples the time between two doubles, and again after as many more, up to `LONGEST`."""
+    from ipexctl.remote.agent.samples import HostReader, compute_sample  # the guard itself does not need it
 
     cpus = [cpu for place in spec.ranks.values() for cpu in place.cpus[:1]]
     reader = HostReader(cpus)
-    ranks = RankFiles(directory, spec)
-    written = FigureFiles(spec.workdir, procs.read_clock(spec.workdir), os.uname().nodename, ranks.find_rank)
+    wrappers: "Dict[int, int]" = {}
     period, count, ended = spec.timings.sample, 0, False
-    before = reader.read(ranks.find_wrappers())
-    due, figures_due = before.steady + period, before.steady + spec.timings.figures
+    before = reader.read(find_wrappers(directory, spec, wrappers))
+    due = before.steady + period
     while not ended:
         ended = bool(select.select([control], [], [], max(0.0, due - time.monotonic()))[0])
-        now = reader.read(ranks.find_wrappers())
+        now = reader.read(find_wrappers(directory, spec, wrappers))
         _write_sample(output, compute_sample(before, now, spec.host))
         before, count = now, count + 1
         if count % DOUBLING == 0:
             period = max(spec.timings.sample, min(2 * period, LONGEST))
         due = max(due + period, now.steady)
-        if ended or now.steady >= figures_due:
-            patience = spec.timings.last_figures if ended else LONGEST
-            for points in written.read(now.steady + patience):
-                for at in range(0, len(points.points), CHUNK):
-                    part = points.points[at : at + CHUNK]
-                    _write_sample(output, FilePoints(spec.host, points.rank, points.source, points.name, part))
-            took = time.monotonic() - now.steady
-            figures_due = time.monotonic() + max(spec.timings.figures, SHARE * took)
 
 
-class RankFiles:
-    """The processes of the ranks, as their wrappers recorded them."""
-
-    def __init__(self, directory: str, spec: "RunSpec") -> None:
-        self.directory, self.spec = directory, spec
-        self.wrappers: "Dict[int, int]" = {}
-        self.scripts: "Dict[int, int]" = {}  # process → rank
-
-    def find_wrappers(self) -> "Dict[int, int]":
-        """Rank → its wrapper, of those that have begun."""
-        for rank in self.spec.ranks:
-            if rank not in self.wrappers:
-                pid = self.read_number(rank, files.BEGIN, "pid")
-                if pid:
-                    self.wrappers[rank] = pid
-        return self.wrappers
-
-    def find_rank(self, pid: int) -> int:
-        """The rank whose script this process is; -1 for another."""
-        for rank in self.wrappers:
-            if rank not in self.scripts.values():
-                script = self.read_number(rank, files.START, "child")
-                if script:
-                    self.scripts[script] = rank
-        return self.scripts.get(pid, -1)
-
-    def read_number(self, rank: int, kind: str, name: str) -> int:
-        """A number of a record of a rank; 0 where it is missing."""
-        try:
-            value = files.read_json(self.directory, files.build_record_path(rank, kind)).get(name)
-        except (OSError, ValueError):
-            return 0
-        return value if type(value) is int else 0
+def find_wrappers(directory: str, spec: "RunSpec", wrappers: "Dict[int, int]") -> "Dict[int, int]":
+    """Rank → its wrapper, of those that have begun, as they recorded it; those not known yet are added."""
+    for rank in spec.ranks:
+        if rank not in wrappers:
+            try:
+                pid = files.read_json(directory, files.build_record_path(rank, files.BEGIN)).get("pid")
+            except (OSError, ValueError):
+                continue
+            if type(pid) is int and pid:
+                wrappers[rank] = pid
+    return wrappers
 
 
-def _write_sample(output: int, sample: "Sample") -> None:
+def _write_sample(output: int, sample: HostSample) -> None:
     """Ends this process where nobody reads any more."""
     line = encode_sample(sample)
     while line:

@@ -17,23 +17,36 @@ else:
 
 COLLECTIVES = (  # the first of them is the first that DistributedDataParallel does
     "_verify_params_across_processes", "barrier", "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor",
-    "all_gather_object", "broadcast_object_list", "reduce_scatter_tensor",
+    "all_gather_object", "broadcast_object_list", "reduce_scatter_tensor", "reduce_scatter", "reduce", "gather",
+    "scatter", "all_to_all", "all_to_all_single", "gather_object", "scatter_object_list", "send", "recv",
+    "batch_isend_irecv",
 )  # fmt: skip
 
 ERRORS = 8  # exceptions kept of one rank's processes: the latest
 WORDS = 8000  # letters kept of a command line
 
+C10D = "torch.distributed.distributed_c10d"
+WORLDS = {  # modules by which processes meet or train → what `_ipexctl_worlds.Worlds` does with them
+    "torch.optim.optimizer": "hook_optimizers", "torch.distributed.rpc": "hook_rpc", "mpi4py.MPI": "hook_mpi",
+    "horovod.common.basics": "hook_horovod",
+}  # fmt: skip
 LIBRARY = rb"/lib(ccl|mpi|fabric|iomp5|omp|gomp)(-\w+)?\.so[.0-9]*$"
 
 LOOP = b"pt_gloo_runloop"  # what torch calls the threads of Gloo that let go of tensors (ProcessGroupGloo.cpp)
-LOOK = 0.03  # seconds between two looks at them: who waits for Python's lock wakes every 5 ms
-LONG = 10.0  # seconds until the rank goes on all the same
+LOOP_POLL = 0.03  # seconds between two looks at them: who waits for Python's lock wakes every 5 ms
+LOOP_TIMEOUT = 10.0  # seconds until the rank goes on all the same
 
 
-class Hooks:
+class Hooks(names.ModuleHooks):
     def __init__(self, directory: str, rank: str) -> None:
+        super().__init__({"torch.distributed": self.wrap_collectives, C10D: self.wrap_rendezvous})
         self.base = os.path.join(directory, names.RANKS, rank)
         self.reached: "Any" = set()
+        self.worlds: "Any" = None
+        meeting = os.environ.get(names.MEETING_ENV, "")
+        if meeting:  # there are other ranks
+            self.hooks.update(dict.fromkeys(WORLDS, self.hook_world))
+        self.meeting = directory, rank, meeting
 
     def record_stage(self, stage: str) -> None:
         """The rank is at this stage. Said once, by the first of its processes that gets there."""
@@ -79,6 +92,8 @@ class Hooks:
             except Exception:
                 pass  # whatever goes wrong here must not hide the user's own error
             before(kind, error, trace)
+            if self.worlds:
+                self.worlds.abort_mpi(error)
 
         return note
 
@@ -124,10 +139,10 @@ class Hooks:
         try:
             import time
 
-            end = time.monotonic() + LONG
+            end = time.monotonic() + LOOP_TIMEOUT
             before = None
             while time.monotonic() < end:
-                time.sleep(LOOK)
+                time.sleep(LOOP_POLL)
                 now = read_gloo_threads()
                 if now == before and all(state == b"S" for state, _ in now.values()):
                     return
@@ -135,20 +150,52 @@ class Hooks:
         except Exception:
             pass  # without /proc it has had its moment
 
-    # The import system asks this before its own finders, until torch.distributed is there.
+    # The import system asks this before its own finders.
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         if name == "torch":
             self.record_stage(names.TORCH)
-        elif name == "torch.distributed":
-            return names.find_hooked_spec(name, path, self, self.wrap_collectives)
-        return None
+        return super().find_spec(name, path, target)
 
-    def wrap_collectives(self, module: "Any") -> None:
-        """Notes the entry into the rendezvous, and into and out of the first collective; then all is as it was."""
+    def load_worlds(self) -> "Any":
+        """Returns what watches how this rank meets others; None where there are none."""
+        directory, rank, meeting = self.meeting
+        if meeting and self.worlds is None:  # not before the script needs it
+            self.worlds = __import__("_ipexctl_worlds").Worlds(directory, rank, meeting)
+        return self.worlds
+
+    def hook_world(self, module: "Any") -> None:
+        getattr(self.load_worlds(), WORLDS[module.__name__])(module)
+
+    def judge_world(self) -> None:
+        if self.worlds:
+            self.worlds.end()
+
+    def wrap_rendezvous(self, module: "Any") -> None:
+        """Notes the entry into the rendezvous and its end, whichever module it is called from."""
         from functools import wraps
 
-        module_names = vars(module)
+        own, worlds = module.init_process_group, self.load_worlds()
+
+        @wraps(own)
+        def init_process_group(*args: "Any", **kwargs: "Any") -> "Any":
+            if worlds:
+                worlds.note_rendezvous(args, kwargs)
+            self.record_stage(names.RENDEZVOUS)
+            result = own(*args, **kwargs)
+            self.record_stage(names.CONNECTED)
+            if worlds:
+                worlds.note_group()
+            return result
+
+        module.init_process_group = init_process_group
+
+    def wrap_collectives(self, module: "Any") -> None:
+        """Notes the entry into and the end of the first collective; then all is as it was, unless that was a barrier,
+        which moves no data."""
+        from functools import wraps
+
+        module_names, worlds = vars(module), self.load_worlds()
         first = {name: module_names[name] for name in COLLECTIVES if callable(module_names.get(name))}
 
         def unwrap() -> None:
@@ -156,24 +203,23 @@ class Hooks:
                 if getattr(module_names.get(name), "__wrapped__", None) is own:
                     module_names[name] = own
 
-        def noting(own: "Any", before: str, after: str) -> "Any":
+        def noting(name: str, own: "Any") -> "Any":
             @wraps(own)
             def call(*args: "Any", **kwargs: "Any") -> "Any":
-                self.record_stage(before)
+                self.record_stage(names.FIRST_COLLECTIVE)
                 result = own(*args, **kwargs)
-                self.record_stage(after)
-                if after == names.RUNNING:
+                self.record_stage(names.RUNNING)
+                if name != "barrier":
                     unwrap()
                     self.record_libraries()
+                if worlds:
+                    worlds.note_collective(name)
                 return result
 
             return call
 
         for name, own in first.items():
-            module_names[name] = noting(own, names.FIRST_COLLECTIVE, names.RUNNING)
-        own = module_names.get("init_process_group")
-        if callable(own):
-            module_names["init_process_group"] = noting(own, names.RENDEZVOUS, names.CONNECTED)
+            module_names[name] = noting(name, own)
         destroy = module_names.get("destroy_process_group")
         if callable(destroy):
 
@@ -201,12 +247,12 @@ def read_gloo_threads() -> "Any":
 
 
 def format_command(command: "Any") -> str:
-    """A command line, comparable with others."""
+    """Returns a command line, comparable with others."""
     return "\0".join(map(str, command if isinstance(command, (list, tuple)) else [command]))[:WORDS]
 
 
 def read_own_command() -> str:
-    """What this process was started with."""
+    """Returns what this process was started with."""
     with open("/proc/self/cmdline", "rb") as cmdline:
         return format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])
 
@@ -225,6 +271,7 @@ def _install_hooks() -> None:
 
         atexit.register(hooks.record_libraries)
         atexit.register(hooks.wait_for_gloo_threads)  # the first to be registered is the last to be called
+        atexit.register(hooks.judge_world)
         if os.environ.get(names.PROFILE_ENV):
             __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
     except Exception:

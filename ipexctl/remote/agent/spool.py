@@ -1,20 +1,22 @@
-"""One of mpirun's outputs, stored in segments of one size; offsets count from its first byte for ever.
+"""An output of a run, stored in segments of one size; offsets count from its first byte for ever.
 
 Under a cap the oldest segments go first. Without space bytes are lost and counted, the ranks go on; when there is space
-again, a mark tells how much is missing, and what follows begins at a whole tag."""
+again, a mark tells how much is missing. No frame is ever stored in part."""
 
 import os
 from contextlib import suppress
-from typing import BinaryIO, List, Optional, Tuple
+from typing import BinaryIO, List, Optional, Pattern, Tuple
 
-SEGMENT = 1 << 26  # bytes
-LEAST = 1 << 20
-SPARE = 1 << 20  # bytes of the disk that are left for others, and for the run's own records
+from ipexctl.protocol.frames import find_frame_end
+
+SEGMENT_SIZE = 1 << 26  # bytes
+LEAST_SIZE = 1 << 20
+SPARE_SPACE = 1 << 20  # bytes of the disk that are left for others, and for the run's own records
 
 
 def choose_segment_size(cap: int) -> int:
-    """Bytes of a segment under this cap (0: no cap)."""
-    return max(LEAST, min(SEGMENT, cap // 8)) if cap else SEGMENT
+    """Returns bytes of a segment under this cap (0: no cap)."""
+    return max(LEAST_SIZE, min(SEGMENT_SIZE, cap // 8)) if cap else SEGMENT_SIZE
 
 
 def build_segment_path(base: str, number: int) -> str:
@@ -22,14 +24,14 @@ def build_segment_path(base: str, number: int) -> str:
 
 
 def list_segments(base: str) -> "List[int]":
-    """The segments that are there, in order."""
+    """Returns the segments that are there, in order."""
     directory, name = os.path.split(base)
     ends = (entry.rpartition(".") for entry in os.listdir(directory))
     return sorted(int(end) for start, _, end in ends if start == name and end.isdigit())
 
 
 def measure_end(base: str, cap: int) -> int:
-    """The offset of a spool's end; 0 where there is none."""
+    """Returns the offset of a spool's end; 0 where there is none."""
     try:
         number = list_segments(base)[-1]
         return number * choose_segment_size(cap) + os.path.getsize(build_segment_path(base, number))
@@ -38,7 +40,7 @@ def measure_end(base: str, cap: int) -> int:
 
 
 def read_end(base: str, most: int) -> bytes:
-    """The last bytes of a spool, at most so many and at most one segment; empty where there are none."""
+    """Returns the last bytes of a spool, at most so many and at most one segment; empty where there are none."""
     try:
         with open(build_segment_path(base, list_segments(base)[-1]), "rb") as segment:
             segment.seek(-min(most, os.fstat(segment.fileno()).st_size), os.SEEK_END)
@@ -48,47 +50,52 @@ def read_end(base: str, most: int) -> bytes:
 
 
 class Spool:
-    def __init__(self, base: str, cap: int, opening: bytes) -> None:
+    """``frames``: the pattern of the frames of which the output consists; None for plain text."""
+
+    def __init__(self, base: str, cap: int, frames: "Optional[Pattern[bytes]]" = None) -> None:
         self.base = base
         self.cap = cap
         self.size = choose_segment_size(cap)
-        self.opening = opening  # of a tag or a frame
+        self.frames = frames
         self.offset = 0
         self.first = 0  # the oldest segment
         self.file: "Optional[BinaryIO]" = None
+        self.rest = b""  # of a frame that was stored in part when the space ended
         self.gap = 0  # bytes lost since the last one that was stored
 
     def write(self, piece: bytes) -> int:
-        """Stores what can be stored; how many bytes could not be."""
-        skipped = 0
-        if self.gap:
-            at = piece.find(self.opening)
-            skipped = at if at >= 0 else len(piece)
-            count = self.gap + skipped
-            words = b"1 byte of output was" if count == 1 else b"%d bytes of output were" % count
-            mark = b"\n[%s not stored here: no space]\n" % words
-            if skipped == len(piece) or self._append(mark) < len(mark):
+        """Stores what can be stored of some whole frames; how many bytes could not be."""
+        if self.gap or self.rest:
+            self.rest = self.rest[self._append(self.rest) :]
+            words = b"1 byte of output was" if self.gap == 1 else b"%d bytes of output were" % self.gap
+            mark = b"\n[%s not stored here: no space]\n" % words if self.gap else b""
+            if self.rest or self._append(mark) < len(mark):
                 self.gap += len(piece)
                 return len(piece)
-            piece, self.gap = piece[skipped:], 0
-        missing = len(piece) - self._append(piece)
-        self.gap += missing
-        return skipped + missing
+            self.gap = 0
+        done = self._append(piece)
+        if done and self.frames and done < len(piece):
+            end = find_frame_end(piece, self.frames, done)
+            self.rest, done = piece[done:end], end
+        self.gap += len(piece) - done
+        return len(piece) - done
 
     def measure_free_space(self, missing: int) -> "Tuple[int, int]":
-        """Bytes needed to store ``missing`` more, and the free ones, of which some are left for others."""
+        """Returns bytes needed to store ``missing`` more, and the free ones, of which some are left for others."""
         try:
             space = os.statvfs(os.path.dirname(self.base))
         except OSError:
-            return missing + SPARE, 0
-        return missing + SPARE, space.f_bavail * space.f_frsize
+            return missing + SPARE_SPACE, 0
+        return missing + SPARE_SPACE, space.f_bavail * space.f_frsize
 
-    def close(self) -> None:
+    def close(self) -> int:
+        """Returns how many bytes of the last frame could not be stored."""
+        self.rest = self.rest[self._append(self.rest) :]
         if self.file:
             self.file.close()
+        return len(self.rest)
 
     def _append(self, data: bytes) -> int:
-        """Writes as much as there is space for."""
         done = 0
         while done < len(data):
             at = self.offset % self.size
@@ -97,7 +104,7 @@ class Spool:
                     self._open_next_segment()
                 assert self.file is not None
                 space = os.fstatvfs(self.file.fileno())
-                most = min(self.size - at, space.f_bavail * space.f_frsize - SPARE)
+                most = min(self.size - at, space.f_bavail * space.f_frsize - SPARE_SPACE)
                 written = (self.file.write(data[done : done + most]) or 0) if most > 0 else 0
             except OSError:
                 written = 0
@@ -108,7 +115,8 @@ class Spool:
         return done
 
     def _open_next_segment(self) -> None:
-        self.close()
+        if self.file:
+            self.file.close()
         self.file = None
         number = self.offset // self.size
         self.file = open(build_segment_path(self.base, number), "ab", buffering=0)

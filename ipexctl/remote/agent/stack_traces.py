@@ -13,9 +13,9 @@ from ipexctl.protocol.rank_records import RankStack
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import procs
 
-MOST = 8  # processes of one rank that are asked
-TEXT = 1 << 15  # bytes kept of one process's stacks
-STILL = 0.2  # seconds without growth after which stacks are complete
+PROCESS_LIMIT = 8  # processes of one rank that are asked
+STACK_LIMIT = 1 << 15  # bytes kept of one process's stacks
+QUIET_SECONDS = 0.2  # seconds without growth after which stacks are complete
 
 
 def measure_loads(wrappers: "Dict[int, procs.Process]") -> "Dict[int, Tuple[float, str]]":
@@ -38,7 +38,7 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
     for rank, wrapper in sorted(wrappers.items()):
         path = os.path.join(directory, RANKS, "%d%s" % (rank, STACKS))
         family = procs.find_descendants(wrapper.pid, all_now)  # the script itself first
-        answering = [pid for pid in family if has_file_open(pid, path)][:MOST]
+        answering = [pid for pid in family if has_file_open(pid, path)][:PROCESS_LIMIT]
         todo += [(rank, pid, path) for pid in answering or family[:1]]
     before = {path: _get_size(path) for _, _, path in todo}
     asked: Dict[str, int] = {}
@@ -59,15 +59,14 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
         text = texts.get(pid) or _run_py_spy(spy, pid, min(spec.timings.spy, until - time.monotonic()))
         now = procs.find_process(pid)
         state = now.state if now else "X"
-        yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text[:TEXT], time.time())
+        yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text[:STACK_LIMIT], time.time())
 
 
 def _collect_answers(
     before: "Dict[str, int]", asked: "Dict[str, int]", patience: float, until: float
 ) -> "Dict[str, str]":
-    """What was appended to the files, once they grow no more. Moves ``before`` on.
-
-    A process that writes nothing is given up after ``patience`` seconds; one that waits for a core, at ``until``."""
+    """Returns what was appended to the files, once they grow no more. Moves ``before`` on. A process that writes
+    nothing is given up after ``patience`` seconds; one that waits for a core, at ``until``."""
     sizes = {path: before[path] for path in asked}
     begun = grown = time.monotonic()
     while asked and time.monotonic() < until:
@@ -78,11 +77,11 @@ def _collect_answers(
             grown = now
         silent = [pid for path, pid in asked.items() if sizes[path] == before[path]]
         waited_for = silent and (now - begun < patience or any(map(_is_runnable, silent)))
-        if not waited_for and now - grown > STILL:
+        if not waited_for and now - grown > QUIET_SECONDS:
             break
     texts: Dict[str, str] = {}
     for path in asked:
-        data = procs.read_file(path)[before[path] :][:TEXT]
+        data = procs.read_file(path)[before[path] :][:STACK_LIMIT]
         before[path] += len(data)
         texts[path] = data.decode("utf-8", "replace")
     return texts
@@ -118,7 +117,7 @@ def _run_py_spy(program: str, pid: int, patience: float) -> str:
 
 
 def _read_wait_channel(pid: int) -> str:
-    """The kernel function a sleeping process waits in, where the kernel tells."""
+    """Returns the kernel function a sleeping process waits in, where the kernel tells."""
     name = procs.read_file("/proc/%d/wchan" % pid).decode("utf-8", "replace").strip()
     return "" if name == "0" else name
 

@@ -22,9 +22,7 @@ PIECE = 1 << 20  # bytes of a file in one frame, at most: the controller does mu
 def watch(argv: "List[str]") -> int:
     """``watch RUNDIR JOURNAL OUT ERR [once] [SAMPLES|no-samples]``: what is in the run's files from these offsets on,
     in frames, until its end; with ``once`` until the files' present end. Needs no keeper. Tells once when it has sent
-    all that was there when it began.
-
-    Ends early when the controller falls silent (`_exit_when_silent`)."""
+    all that was there when it began. Ends early when the controller falls silent (`_exit_when_silent`)."""
     directory, offsets = argv[0], [int(word) for word in argv[1:4]]
     spec = files.read_spec(directory)
     sink = sys.stdout.buffer
@@ -87,11 +85,10 @@ def watch(argv: "List[str]") -> int:
 
 
 def _exit_when_silent(silent: float) -> None:
-    """Ends this process, however busy, when its input falls silent for so many seconds or ends.
-
-    Of a laptop that fell asleep, or a cable that was cut, no connection tells for hours. The keeper must not take that
-    for a watcher: the run may have a lease. The controller, when it is back, starts another one. A controller that
-    never writes (of a version that did not) is taken to be there."""
+    """Ends this process, however busy, when its input falls silent for so many seconds or ends. Of a laptop that fell
+    asleep, or a cable that was cut, no connection tells for hours. The keeper must not take that for a watcher: the run
+    may have a lease. The controller, when it is back, starts another one. A controller that never writes (of a version
+    that did not) is taken to be there."""
     try:
         if not os.read(0, PIECE):
             return
@@ -140,7 +137,7 @@ def check_if_run_over(directory: str) -> bytes:
 
 
 def connect(directory: str, spec: "RunSpec", role: str, name: str) -> "rpc.Wire":
-    """A connection to the run's keeper, in a role. Raises OSError."""
+    """Returns a connection to the run's keeper, in a role. Raises OSError."""
     keeper = files.read_keeper_address(directory)
     if keeper is None:
         raise OSError("the run has no keeper")

@@ -1,20 +1,17 @@
 """The wrapper of one rank, started by mpirun on the rank's own host.
 
 It applies what is true of that host (environment, cores, working directory, interpreter), maps the launcher's variables
-to RANK, LOCAL_RANK and WORLD_SIZE, starts the script, and leaves a record of how it ended."""
+to RANK, LOCAL_RANK and WORLD_SIZE, starts the script, passes its output on to the guard, and leaves a record of how it
+ended. What the launcher does to its own process of the rank, a stub (`run_stub`), does not reach it:
+MPI_Abort has every such process killed at once, and the rank's last lines and its status would be lost with it."""
 
 import ctypes
-import errno
-import fcntl
 import os
 import resource
 import select
-import selectors
 import signal
-import stat
 import subprocess
 import sys
-import termios
 import threading
 import time
 from contextlib import suppress
@@ -22,107 +19,167 @@ from subprocess import DEVNULL, PIPE
 from typing import Any, Dict, Iterable, List, Optional
 
 from ipexctl.protocol import paths
-from ipexctl.protocol.frames import ERR, OUT, build_frame_head, build_frame_tail, escape_output
-from ipexctl.protocol.hooks import PROFILE_ENV
-from ipexctl.protocol.rank_records import Memory, RankBegun, RankEnded, RankNote, RankStarted
+from ipexctl.protocol.frames import build_head
+from ipexctl.protocol.hooks import MEETING_ENV, PROFILE_ENV
+from ipexctl.protocol.mpi_abort import Abort, find_aborts
+from ipexctl.protocol.rank_records import Memory, RankBegun, RankDropped, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
-from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs
+from ipexctl.remote.agent.output_relay import OutputRelay
 
-_RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-
-FEW = 1 << 13  # bytes: less is little to read at a time
-FRAME = 4096  # bytes: PIPE_BUF, and what Open MPI reads at a time
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}  # the kernel's numbers of the call
 _MPOL_BIND = 2  # linux/mempolicy.h
 
 
 def main(argv: "List[str]") -> int:
     """``rank`` with the run's directory in the environment (set by the guard for all that it starts)."""
+    dropped, held = os.pipe()
+    wrapper = os.fork()
+    if wrapper:
+        os.close(dropped)
+        return run_stub(wrapper)  # holds its end of the pipe until it ends
     stopped: List[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # The guard signals the script itself as well; the wrapper only outlives it.
         signal.signal(number, lambda number, _frame: stopped.append(number))
+    os.close(held)
+    stub = os.getppid()
+    os.setsid()  # launchers signal whole process groups
     directory = argv[0] if argv else os.environ[paths.DIRECTORY_ENV]
     spec = files.read_spec(directory)
-    rank = next((int(os.environ[name]) for name in _RANK if os.environ.get(name, "").isdigit()), None)
-    if rank is None:
+    rank_text = os.environ.get(spec.rank_variable, "")
+    if not rank_text.isdigit():
         return _print_error("mpirun gave this process no rank")
-    place = spec.ranks.get(rank)
-    if place is None:
+    rank = int(rank_text)
+    if rank not in spec.ranks:
         return _print_error("rank %d was planned for another host than %s" % (rank, spec.host))
     # First, so that a killed wrapper is missed.
-    unwritten = files.write_record(directory, files.BEGIN, RankBegun(rank, os.getpid()))
+    unwritten = files.write_record(directory, files.BEGIN, RankBegun(rank, os.getpid(), stub))
     if unwritten:
         return _print_error("rank %d did not start on %s: %s" % (rank, spec.host, unwritten))
-    notes = Notes(directory, rank, spec.host)
-    env = _build_environment(directory, spec, place, rank)
-    preload = _select_loadable_libraries(spec.preload, spec.argv[0], notes)
-    if preload:
-        env["LD_PRELOAD"] = ":".join(preload)
-    _bind_to_cores(place, notes)
-    output = FramedOutput(2, spec.nonce, rank, spec.timings) if spec.framed else Output(spec.timings)
-    if spec.profile:
-        output.kernels = kernel_log.open_kernel_log(directory, rank, env)
-    began, before, kernel = time.time(), _read_memory_limits(), death_report.KernelLog()
-    record = RankEnded(rank, spec.host)
-    if stopped or os.path.exists(os.path.join(directory, paths.ENDING)):
-        record = record._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
-        files.write_record(directory, files.END, record)
-        return 128 + signal.SIGTERM
-    given = os.path.join(directory, paths.STDIN)
-    try:
-        # The launcher's own input may never end: a script that reads it would wait for ever.
-        stdin = os.open(given if rank == 0 and os.path.exists(given) else os.devnull, os.O_RDONLY)
-        # PMI's connection is an inherited descriptor, so descriptors stay open.
-        options: Dict[str, Any] = {"env": env, "cwd": spec.workdir, "close_fds": False, "preexec_fn": _prepare_child}
-        child = subprocess.Popen(spec.argv, stdin=stdin, stdout=PIPE, stderr=PIPE, **options)
-    except OSError as error:
-        files.write_record(directory, files.END, record._replace(status=127, error=str(error), at=time.time()))
-        return _print_error("rank %d could not start %s: %s" % (rank, spec.argv[0], error), 127)
-    if stopped:  # the script may have been born too late for the guard's look
-        child.send_signal(stopped[0])
-    started = RankStarted(rank, spec.host, os.getpid(), child.pid, sorted(os.sched_getaffinity(0)), began)
-    files.write_record(directory, files.START, started)
-    for work, args in ((_check_binding, (child.pid, spec, place, env, notes)), (_end_without_guard, (spec,))):
-        threading.Thread(target=work, args=args, daemon=True).start()
-    watch = memory_watch.MemoryWatch(directory, rank, child.pid)
-    watch.start()
-    status = output.relay_output(child)
-    record = record._replace(signal=max(0, -status), stopped=bool(stopped), at=time.time())
-    after = _read_memory_limits()
-    if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
-        record = record._replace(oom=after)
-    if record.signal == signal.SIGKILL and not stopped:
-        record = record._replace(stacks=watch.read_last_stacks())
-    loaded = libraries.list_loaded_libraries(directory, rank)
-    record = record._replace(libraries=loaded)
-    for text in libraries.describe_duplicate_libraries(loaded, env.get("LD_PRELOAD", "")):
-        notes.add(text)
-    if status:
-        elastic = env["TORCHELASTIC_ERROR_FILE"]
-        record = death_report.describe_rank_death(directory, record, child.pid, kernel, elastic)
-        record = record._replace(unheard=_has_no_reader())
-    if status >= 0:
-        record = record._replace(status=status)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    unwritten = files.write_record(directory, files.END, record)
+    end = Wrapper(directory, spec, rank, dropped, stopped).run_script()
+    unwritten = files.write_record(directory, files.END, end)
     if unwritten:
-        _print_error("the end of rank %d on %s is not recorded: %s" % (rank, spec.host, unwritten))
-    elif spec.framed or spec.independent:
-        return 0  # Open MPI would end the others at once; who failed first, and what then happens, the keeper says
-    return status if status >= 0 else 128 - status
+        return _print_error("the end of rank %d on %s is not recorded: %s" % (rank, spec.host, unwritten))
+    return 0  # a launcher may end the others at once; who failed first, and what then happens, the keeper says
 
 
-def _print_error(why: str, status: int = 1) -> int:
+def run_stub(wrapper: int) -> int:
+    """Is what the launcher takes for the rank: ends when the rank's wrapper does, with its status, or when the
+    launcher's own process ends. Only SIGKILL ends it before: some launchers send other signals at ends that are good
+    (Hydra sends SIGUSR1)."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    procs.rename_word(paths.Role.RANK.encode(), b"stub")
+    launcher = os.getppid()
+    ends = [end for end in (procs.open_end(wrapper), procs.open_end(launcher)) if end is not None]
+    pause = None if len(ends) == 2 else 0.1
+    while os.getppid() == launcher:
+        pid, status = os.waitpid(wrapper, os.WNOHANG)
+        if pid:
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1
+        select.select(ends, [], [], pause)
+    return 1
+
+
+class Wrapper:
+    """One rank on this host. ``dropped`` is a pipe that ends with the rank's stub, ``stopped`` the signals that
+    asked this process to end."""
+
+    def __init__(self, directory: str, spec: "RunSpec", rank: int, dropped: int, stopped: "List[int]") -> None:
+        self.directory, self.spec, self.rank, self.dropped, self.stopped = directory, spec, rank, dropped, stopped
+        self.place = spec.ranks[rank]
+        self.notes = Notes(directory, rank, spec.host)
+        self.env = _build_environment(directory, spec, self.place, rank)
+        self.given_up = False  # by the launcher
+
+    def run_script(self) -> RankEnded:
+        """Starts the script and goes along with it; how it ended."""
+        spec, end = self.spec, RankEnded(self.rank, self.spec.host)
+        preload = _select_loadable_libraries(spec.preload, spec.argv[0], self.notes)
+        if preload:
+            self.env["LD_PRELOAD"] = ":".join(preload)
+        _bind_to_cores(self.place, self.notes)
+        began, before, kernel = time.time(), _read_memory_limits(), death_report.KernelLog()
+        if self.stopped or os.path.exists(os.path.join(self.directory, paths.ENDING)):
+            return end._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
+        try:
+            output = OutputRelay(os.environ.get(paths.OUTPUT_ENV, ""), build_head(spec.nonce, self.rank), spec.timings)
+            if spec.profile:
+                output.kernels = kernel_log.open_kernel_log(self.directory, self.rank, self.env)
+            child = self.start_script()
+        except OSError as error:
+            _print_error("rank %d could not start %s: %s" % (self.rank, spec.argv[0], error))
+            return end._replace(status=127, error=str(error), at=time.time())
+        if self.stopped:  # the script may have been born too late for the guard's look
+            child.send_signal(self.stopped[0])
+        started = RankStarted(self.rank, spec.host, os.getpid(), child.pid, sorted(os.sched_getaffinity(0)), began)
+        files.write_record(self.directory, files.START, started)
+        checks = (child.pid, spec, self.place, self.env, self.notes)
+        for work, args in ((_check_binding, checks), (_end_without_guard, (spec,))):
+            threading.Thread(target=work, args=args, daemon=True).start()
+        watch = memory_watch.MemoryWatch(self.directory, self.rank, child.pid)
+        watch.start()
+        output.relay(child, self.dropped, lambda: self.answer_drop(child, output.tail))
+        status = child.wait()
+        end = end._replace(status=status if status >= 0 else None, signal=max(0, -status), at=output.ended)
+        end = end._replace(stopped=bool(self.stopped))
+        if status or self.given_up:
+            end = self.describe_abort(end, output.tail)
+        after = _read_memory_limits()
+        if end.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
+            end = end._replace(oom=after)
+        if end.signal == signal.SIGKILL and not self.stopped:
+            end = end._replace(stacks=watch.read_last_stacks())
+        loaded = libraries.list_loaded_libraries(self.directory, self.rank)
+        for text in libraries.describe_duplicate_libraries(loaded, self.env.get("LD_PRELOAD", "")):
+            self.notes.add(text)
+        if status:
+            elastic = self.env["TORCHELASTIC_ERROR_FILE"]
+            end = death_report.describe_rank_death(self.directory, end, child.pid, kernel, elastic)
+        if end.abort is not None and end.error:  # the exception is the cause, the call what followed
+            end = end._replace(status=end.abort & 0xFF or 1, abort=None)
+        return end._replace(libraries=loaded)
+
+    def start_script(self) -> "subprocess.Popen[bytes]":
+        """The script's process, in a session of its own: what it sends to its group is not for us. Raises OSError."""
+        given = os.path.join(self.directory, paths.STDIN)
+        # The launcher's own input may never end: a script that reads it would wait for ever.
+        stdin = os.open(given if self.rank == 0 and os.path.exists(given) else os.devnull, os.O_RDONLY)
+        # PMI's connection is an inherited descriptor, so descriptors stay open.
+        options: Dict[str, Any] = {"close_fds": False, "start_new_session": True, "preexec_fn": _prepare_child}
+        options.update(env=self.env, cwd=self.spec.workdir)
+        return subprocess.Popen(self.spec.argv, stdin=stdin, stdout=PIPE, stderr=PIPE, **options)
+
+    def answer_drop(self, child: "subprocess.Popen[bytes]", tail: bytes) -> None:
+        """The launcher has ended its part of the rank. Who has called MPI_Abort waits for that, and would go on now."""
+        self.given_up = True
+        files.write_record(self.directory, files.DROP, RankDropped(self.rank, self.spec.host, time.time()))
+        if self.find_abort(tail):
+            child.kill()
+
+    def find_abort(self, tail: bytes) -> "Optional[Abort]":
+        """Whether this rank has ended the whole job, by what it wrote last. (Within MPI_Init all ranks are rank 0.)"""
+        return next(find_aborts(tail), None)
+
+    def describe_abort(self, end: RankEnded, tail: bytes) -> RankEnded:
+        """The end of a rank that may have ended the whole job: not the signal is its cause that it waited for."""
+        abort = self.find_abort(tail)
+        if abort is None:
+            return end
+        if abort.called:
+            return end._replace(signal=0, abort=abort.code)
+        return end._replace(signal=0, status=end.status or 1)  # MPI's own codes say nothing outside of it
+
+
+def _print_error(why: str) -> int:
     sys.stderr.write("ipexctl: %s\n" % why)
-    return status
+    return 1
 
 
 def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank: int) -> "Dict[str, str]":
     """The rank's whole environment: the launcher's own variables, then what was planned for this host and rank."""
-    launcher = ("PMI", "PMIX", "MPI_", "I_MPI", "HYDRA", "OMPI", "OPAL", "PRTE", "PRRTE", "ACCELERATE_")
+    launcher = (*spec.rank_prefixes, "ACCELERATE_")
     independent = spec.independent  # then nothing may make it look for others
     names = {name: value for name, value in os.environ.items() if name.startswith(launcher) and not independent}
     names.update(spec.env)
@@ -130,6 +187,7 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
     if independent:
         names.update({paths.INSTANCE_ENV: str(rank), paths.INSTANCES_ENV: str(spec.size)})
     else:
+        names.setdefault("ROLE_RANK", str(rank))
         names.update(
             RANK=str(rank),
             WORLD_SIZE=str(spec.size),
@@ -144,6 +202,8 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
     names.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(directory, paths.RANKS, "%d.elastic" % rank))
     if not names.get("MASTER_PORT") and not independent:
         names["MASTER_PORT"] = str(files.read_json(directory, paths.PORT)["port"])
+    if spec.size > 1 and not independent:
+        names[MEETING_ENV] = "%s %s" % (names.get("MASTER_ADDR"), names["MASTER_PORT"])
     hooks = os.path.join(directory, paths.HOOKS)
     names["PYTHONPATH"] = ":".join([hooks, *filter(None, [names.get("PYTHONPATH", "")])])
     return names
@@ -161,114 +221,8 @@ class Notes:
         self.count += 1
 
 
-class Output:
-    """All that the script writes, on its way to a launcher that tags it: no byte of it can be part of a tag, also of a
-    script that knows the run's nonce."""
-
-    def __init__(self, timings: "Timings") -> None:
-        self.timings = timings
-        self.broken = False  # the launcher is gone, and the run with it
-        self.kernels: "Optional[kernel_log.KernelLog]" = None  # with a profile
-
-    def relay_output(self, child: "subprocess.Popen[bytes]") -> int:
-        """Passes on what the child writes until it has ended; its status. What outlives it is not waited for (but its
-        output is, for `Timings.linger`).
-
-        This process runs on the rank's own cores. After the beginning it lets output gather before it reads, unless
-        much came the last time."""
-        assert child.stdout is not None
-        assert child.stderr is not None
-        late, until = time.monotonic() + self.timings.early, 0.0
-        end, only_end = procs.open_end(child.pid), select.poll()
-        with selectors.DefaultSelector() as selector:
-            for pipe, stream in ((child.stdout, OUT), (child.stderr, ERR)):
-                os.set_blocking(pipe.fileno(), False)
-                selector.register(pipe.fileno(), selectors.EVENT_READ, stream)
-            if end is not None:
-                selector.register(end, selectors.EVENT_READ)
-                only_end.register(end, select.POLLIN)
-            pipes, read = 2, 0
-            while pipes:
-                ended = child.poll() is not None  # asked before the pipes, so that nothing written before it is missed
-                if ended and not until:
-                    until = time.monotonic() + self.timings.linger
-                    if end is not None:
-                        selector.unregister(end)
-                ready = selector.select(0 if ended else 0.1 if end is None else None)
-                if ended and (not ready or time.monotonic() > until):
-                    break
-                if ready and not ended and read < FEW and time.monotonic() > late:
-                    only_end.poll(1000 * self.timings.pace)
-                read = 0
-                for key, _ in ready:
-                    if key.fd != end:
-                        count = self.pass_on(key.fd, key.data)
-                        read += count
-                        if not count:
-                            selector.unregister(key.fd)
-                            pipes -= 1
-        if end is not None:
-            os.close(end)
-        if self.kernels:
-            self.write(OUT, self.kernels.finish())
-        return child.wait()
-
-    def pass_on(self, pipe: int, stream: str) -> int:
-        """Writes what the pipe has; how many bytes that were, 0 at its end."""
-        data = os.read(pipe, 1 << 16)
-        count = len(data)
-        if self.kernels and stream == OUT:
-            data = self.kernels.filter_output(data)
-        self.write(stream, data)
-        return count
-
-    def write(self, stream: str, data: bytes) -> None:
-        self.write_all(1 if stream == OUT else 2, escape_output(data))
-
-    def write_all(self, fd: int, data: bytes) -> None:
-        """Writes all of it, for as long as somebody reads."""
-        try:
-            while data and not self.broken:
-                data = data[os.write(fd, data) :]
-        except OSError as error:
-            if error.errno != errno.EPIPE:
-                raise
-            self.broken = True
-
-
-class FramedOutput(Output):
-    """The same for a launcher without tags of its own: pieces with rank, stream and length.
-
-    Open MPI reads up to `FRAME` bytes of a rank's pipe at a time and passes them on in one piece. A frame is written
-    at once, when the pipe is empty; so it is read, and passed on, at once. Both streams go through one pipe (the other
-    may be a terminal, which has no such rule)."""
-
-    def __init__(self, fd: int, nonce: str, rank: int, timings: "Timings") -> None:
-        super().__init__(timings)
-        self.fd = fd
-        self.head = build_frame_head(nonce, rank)
-        self.room = FRAME - len(self.head) - 8
-        self.pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
-        self.poll = select.poll()
-        self.poll.register(fd, 0)
-
-    def write(self, stream: str, data: bytes) -> None:
-        for at in range(0, len(data), self.room):
-            piece = data[at : at + self.room]
-            self.wait_until_read()
-            self.write_all(self.fd, self.head + build_frame_tail(stream, len(piece)) + piece)
-
-    def wait_until_read(self) -> None:
-        """Until everything before was read, or nobody is left to read it."""
-        pause = 0.00005
-        while self.pipe and not self.broken and fcntl.ioctl(self.fd, termios.FIONREAD, b"\0\0\0\0") != b"\0\0\0\0":
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.005)
-            self.broken = bool(self.poll.poll(0))  # an error is all that it can tell
-
-
 def _select_loadable_libraries(libraries: "List[Library]", python: str, notes: "Notes") -> "List[str]":
-    """Those that the loader of this host really loads into the interpreter; it says of the others why not."""
+    """Returns those that the loader of this host really loads into the interpreter; it says of the others why not."""
     good: List[str] = []
     line = [python, "-V"]  # loads all that the interpreter is linked with, and ends before it has started
     for library in libraries:
@@ -346,14 +300,6 @@ def _format_list(numbers: "Iterable[int]") -> str:
     return ",".join("%d" % a if a == b else "%d-%d" % (a, b) for a, b in parts)
 
 
-def _has_no_reader() -> bool:
-    """Whether nobody reads what this rank writes any more: mpirun's part here has ended before it."""
-    poll = select.poll()
-    for fd in (1, 2):
-        poll.register(fd, 0)
-    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
-
-
 def _prepare_child() -> None:
     procs.die_with_parent()
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
@@ -370,7 +316,7 @@ _MEMORY = (
 
 
 def _read_memory_limits() -> "Memory":
-    """The memory of this control group, or of the nearest one above that has numbers."""
+    """Returns the memory of this control group, or of the nearest one above that has numbers."""
     numbers: Dict[str, int] = {}
     for line in os.fsdecode(procs.read_file("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)

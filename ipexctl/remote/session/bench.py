@@ -40,7 +40,7 @@ def finish() -> None:
 
 
 def compute(seconds: float) -> Figures:
-    """Each figure is the best of what fits into so many seconds: Gflop/s of products, bytes a second of memory.
+    """Measures Gflop/s of products and bytes a second of memory, each the best of what fits into so many seconds.
     "spread" is by what share the middle one of the turns was behind the best."""
     threads = len(os.sched_getaffinity(0))
     spread: Dict[str, float] = {}
@@ -68,7 +68,7 @@ def compute(seconds: float) -> Figures:
 
 
 def measure_best_time(work: Callable[[], Any], seconds: float) -> Tuple[float, float]:
-    """The shortest of several turns, after one that warms up; and by what share the middle one was slower."""
+    """Returns the shortest of several turns, after one that warms up; and by what share the middle one was slower."""
     work()
     took: List[float] = []
     until = time.perf_counter() + seconds
@@ -152,7 +152,10 @@ def wait_pingpong(seconds: float) -> PingPong:
             break
         time.sleep(0.1)
     if not rows:
-        why = read_output(folder).splitlines()[-1:] if STARTED[0].poll() else ["ranks are silent (busy processors?)"]
+        if STARTED[0].poll():
+            why = read_output(folder).splitlines()[-1:]
+        else:
+            why = ["ranks are silent (busy processors?)"]
         raise SessionError("bench", "IMB-MPI1 measured nothing within %.0f s: %s" % (seconds, "".join(why)))
     small = [row[1] for size, row in rows.items() if size <= 8]
     rate = max(row[2] for row in rows.values()) * 1e6 or None
@@ -160,7 +163,7 @@ def wait_pingpong(seconds: float) -> PingPong:
 
 
 def parse_table(text: str) -> Dict[int, List[float]]:
-    """Lines of four numbers: bytes → repetitions, t[usec], Mbytes/sec."""
+    """Returns lines of four numbers: bytes → repetitions, t[usec], Mbytes/sec."""
     rows = {}
     for line in text.splitlines():
         try:
@@ -177,7 +180,7 @@ def read_output(folder: str, most: int = 300) -> str:
 
 
 def find_executables(paths: List[str]) -> Executables:
-    """Which of these programs can be executed."""
+    """Returns which of these programs can be executed."""
     return Executables({path: os.access(path, os.X_OK) for path in paths})
 
 

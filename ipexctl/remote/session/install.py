@@ -1,4 +1,4 @@
-"""The session of an install on one host: its requests, and the states that allow them (`State`; see also `loop`).
+"""The session of an install on one host: its requests, and the states that allow them (`SessionState`, see `loop` too).
 
 It runs under any Python of the host from 3.6 on, standard library only. From `lock` on it holds the lock of the
 environment; when the input ends (the controller is gone, the link is cut, the install is done) it stops what it
@@ -49,16 +49,16 @@ NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens", "wheels")  # beside the en
 TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running install
 DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
 BUILD_TIMEOUT = 3600.0  # seconds that unpacking everything may take
-VISITORS = 64  # hosts that fetch from this one at the same time
+VISITOR_LIMIT = 64  # hosts that fetch from this one at the same time
 CONFIRM_TIMEOUT = 60.0  # seconds between a switch and its confirmation, after which the controller counts as gone
-LINGER = 10.0  # seconds for which the host that decides can be asked after the controller has gone
+LINGER_SECONDS = 10.0  # seconds for which the host that decides can be asked after the controller has gone
 CONFIRMED = "tmp/confirmed"  # below the store of the host that decides: all hosts stay with the new environment
 
 
 # states.
 
 
-class State(Enum):
+class SessionState(Enum):
     """How far the session has come. What its end must undo depends on it (`LOCK_HELD`)."""
 
     INSPECTING = "inspecting"  # from the start: reads the host and leaves tokens, changes no environment
@@ -70,36 +70,38 @@ class State(Enum):
     REMOVED = "removed"  # after `remove` (uninstall): nothing of the environment is left, nothing more may be done
 
 
-LOCK_HELD = (State.LOCKED, State.BUILT, State.COMPLETE, State.SWITCHED, State.ACTIVE)
-ANYTIME = (State.INSPECTING, *LOCK_HELD)
+LOCK_HELD = (SessionState.LOCKED, SessionState.BUILT, SessionState.COMPLETE, SessionState.SWITCHED, SessionState.ACTIVE)
+ANYTIME = (SessionState.INSPECTING, *LOCK_HELD)
 
 
-class Command(NamedTuple):
+class RequestHandler(NamedTuple):
     """What answers a request, the states that allow it, and the states to which its success and its failure lead
     (None: the same)."""
 
     answer: Callable[..., Any]
-    states: Tuple[State, ...]
-    after: Optional[State]
-    failed: Optional[State]
+    states: Tuple[SessionState, ...]
+    after: Optional[SessionState]
+    failed: Optional[SessionState]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-COMMANDS: Dict[str, Command] = {}
+COMMANDS: Dict[str, RequestHandler] = {}
 
 
-def register_command(*states: State, after: Optional[State] = None, failed: Optional[State] = None) -> Callable[[F], F]:
-    """Makes a method of `InstallSession` a command, by its name (see `Command`)."""
+def register_command(
+    *states: SessionState, after: Optional[SessionState] = None, failed: Optional[SessionState] = None
+) -> Callable[[F], F]:
+    """Makes a method of `InstallSession` a command, by its name (see `RequestHandler`)."""
 
     def register(answer: F) -> F:
-        COMMANDS[answer.__name__] = Command(answer, states, after, failed)
+        COMMANDS[answer.__name__] = RequestHandler(answer, states, after, failed)
         return answer
 
     return register
 
 
-def next_state(state: State, name: str, succeeded: bool = True) -> Optional[State]:
-    """The state after a command; None if the command is not allowed in this state."""
+def next_state(state: SessionState, name: str, succeeded: bool = True) -> Optional[SessionState]:
+    """Returns the state after a command; None if the command is not allowed in this state."""
     entry = COMMANDS.get(name)
     if entry is None or state not in entry.states:
         return None
@@ -113,7 +115,7 @@ class InstallSession:
     """One environment on this host, and how far its install has come. All requests name the same one."""
 
     def __init__(self) -> None:
-        self.state = State.INSPECTING
+        self.state = SessionState.INSPECTING
         self.venv = self.base = self.target = ""  # the link, the directory of environments, the one to be made in it
         self.tokens: List[str] = []  # left by us; removed at the end
         self.lock_file = -1  # open while this process lives, once it holds the lock
@@ -145,9 +147,9 @@ class InstallSession:
             return
         for path in self.tokens:
             remove_path(path)
-        if self.state is State.ACTIVE and self.decides:
-            time.sleep(LINGER)
-        if self.state is State.SWITCHED and not (self.ask and is_confirmed(**self.ask)):
+        if self.state is SessionState.ACTIVE and self.decides:
+            time.sleep(LINGER_SECONDS)
+        if self.state is SessionState.SWITCHED and not (self.ask and is_confirmed(**self.ask)):
             self.go_back(self.before)
         if self.lock_file >= 0 and self.state in LOCK_HELD and os.path.isdir(self.base):
             self.clean()
@@ -161,7 +163,7 @@ class InstallSession:
 
     @register_command(*ANYTIME)
     def inspect(self, uv: Dict[str, Any], files: List[Dict[str, Any]], origins: List[Origin]) -> messages.Inspection:
-        """What the host has at the place of the environment. Writes nothing."""
+        """Returns what the host has at the place of the environment. Writes nothing."""
         venv, base = self.venv, self.base
         kind, why = "absent", ""
         active: Optional[str] = None
@@ -199,33 +201,8 @@ class InstallSession:
         )
 
     def is_linked(self) -> bool:
-        """Whether the link leads to an environment of ours."""
+        """Returns whether the link leads to an environment of ours."""
         return os.path.islink(self.venv) and os.path.dirname(os.path.realpath(self.venv)) == os.path.realpath(self.base)
-
-    @register_command(*ANYTIME)
-    def measure_rate(self, url: str, login: str, seconds: float, most: int) -> messages.DownloadRate:
-        """Bytes a second at which this host downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
-        import http.client  # slow to import, and few sessions need them
-        import urllib.request
-
-        request = urllib.request.Request(url, headers={"Range": "bytes=0-%d" % (most - 1), "User-Agent": "ipexctl"})
-        if login:  # unredirected: not for a host to which the index sends us
-            proof = "Basic " + base64.b64encode(login.encode()).decode()
-            request.add_unredirected_header("Authorization", proof)
-        begun, received = time.time(), 0
-        try:
-            with urllib.request.urlopen(request, timeout=seconds + 2) as answer:
-                for piece in iter(lambda: answer.read(64 << 10), b""):
-                    received += len(piece)
-                    if received >= most or time.time() - begun > seconds:
-                        break
-        except (OSError, ValueError, http.client.HTTPException):
-            return messages.DownloadRate(0.0)
-        return messages.DownloadRate(received / max(time.time() - begun, 1e-6))
-
-    @register_command(*ANYTIME)
-    def echo(self, data: str) -> None:
-        """Takes data by which the controller measures its upload."""
 
     # -- tokens and lock
 
@@ -241,10 +218,10 @@ class InstallSession:
 
     @register_command(*ANYTIME)
     def find_tokens(self, names: List[str]) -> messages.SeenTokens:
-        """Those of these tokens that this host sees."""
+        """Returns those of these tokens that this host sees."""
         return messages.SeenTokens([name for name in names if os.path.exists(os.path.join(self.base, "tokens", name))])
 
-    @register_command(State.INSPECTING, after=State.LOCKED)
+    @register_command(SessionState.INSPECTING, after=SessionState.LOCKED)
     def lock(self, owner: Dict[str, Any]) -> None:
         """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder."""
         path = os.path.join(self.base, "lock")
@@ -275,7 +252,7 @@ class InstallSession:
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(owner).encode(), 0)
 
-    @register_command(State.LOCKED)
+    @register_command(SessionState.LOCKED)
     def clean(self, wheels: Optional[List[str]] = None) -> messages.Cleaned:
         """Removes what is no complete environment, old tokens, and of the wheels that have arrived those that are not
         these. Only for the holder of the lock."""
@@ -309,9 +286,8 @@ class InstallSession:
     @register_command(*LOCK_HELD)
     def serve(self, address: str, files: List[str]) -> messages.Offer:
         """Serves these files (paths below the store) to other hosts over HTTP at this address as long as this process
-        lives.
-
-        A request without the token in its header gets nothing; the receiver checks the size and hash of each file."""
+        lives. A request without the token in its header gets nothing; the receiver checks the size and hash of each
+        file."""
         from urllib.parse import quote
 
         token = make_token()
@@ -351,7 +327,7 @@ class InstallSession:
     @register_command(*LOCK_HELD)
     def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
-        import http.client  # as above
+        import http.client  # slow to import, and few sessions need them
         import urllib.request
         from urllib.parse import quote
 
@@ -392,7 +368,7 @@ class InstallSession:
 
     # -- building
 
-    @register_command(State.LOCKED, State.BUILT, after=State.BUILT, failed=State.LOCKED)
+    @register_command(SessionState.LOCKED, SessionState.BUILT, after=SessionState.BUILT, failed=SessionState.LOCKED)
     def build(
         self,
         origin: str,
@@ -405,12 +381,11 @@ class InstallSession:
         keep: bool,
         repair: bool,
     ) -> None:
-        """Makes the environment beside the active one. It has no marker yet, so it does not count.
-
-        ``origin`` is an interpreter, or an environment to be taken without the packages ``removed``. ``lock`` is a
-        pylock.toml of exact wheels with hashes (empty: none); ``unpacked`` bytes must be free, the wheels hold
-        ``total`` (0: not known); ``keep``: downloads stay in uv's cache. If another install has made the same
-        environment since the inspection, it is taken as it is, unless it is to be repaired."""
+        """Makes the environment beside the active one. It has no marker yet, so it does not count. ``origin`` is an
+        interpreter, or an environment to be taken without the packages ``removed``. ``lock`` is a pylock.toml of exact
+        wheels with hashes (empty: none); ``unpacked`` bytes must be free, the wheels hold ``total`` (0: not known);
+        ``keep``: downloads stay in uv's cache. If another install has made the same environment since the inspection,
+        it is taken as it is, unless it is to be repaired."""
         target, tmp = self.target, os.path.join(self.base, "tmp")
         if read_marker(target) is not None and not repair:
             return
@@ -457,7 +432,7 @@ class InstallSession:
 
     @register_command(*ANYTIME)
     def list_present(self, paths: List[str]) -> messages.Present:
-        """Those of these paths below the environment that exist."""
+        """Returns those of these paths below the environment that exist."""
         return messages.Present([path for path in paths if os.path.exists(os.path.join(self.target, path))])
 
     @register_command(*ANYTIME)
@@ -474,12 +449,16 @@ class InstallSession:
                 report = json.loads(line.partition(" ")[2])  # the controller checks that it is an `ImportReport`
                 return report if isinstance(report, dict) else {}
         step = (["the import check"] + [line[13:] for line in output.splitlines() if line[:13] == "ipexctl-step "])[-1]
-        how = "status %d" % status if status >= 0 else {int(sign): sign.name for sign in signal.Signals}.get(-status)
+        how = "status %d" % status
+        if status < 0:
+            how = {int(sign): sign.name for sign in signal.Signals}.get(-status, how)
         raise SessionError("import", "%s ended with %s" % (step, how), errors=errors[-4000:])
 
     # -- finishing
 
-    @register_command(State.LOCKED, State.BUILT, after=State.COMPLETE)  # LOCKED: an earlier install has built it
+    @register_command(
+        SessionState.LOCKED, SessionState.BUILT, after=SessionState.COMPLETE
+    )  # LOCKED: an earlier install has built it
     def mark(self, marker: Dict[str, Any]) -> None:
         """Syncs everything to disk, then writes the marker: from here on the environment is complete."""
         os.sync()
@@ -492,7 +471,7 @@ class InstallSession:
         fsync_directory(self.target)
         fsync_directory(self.base)
 
-    @register_command(State.LOCKED, State.COMPLETE, after=State.SWITCHED)
+    @register_command(SessionState.LOCKED, SessionState.COMPLETE, after=SessionState.SWITCHED)
     def switch(self, ask: Optional[Dict[str, Any]], address: str) -> messages.Offer:
         """Makes the environment the active one, in one step, until it is confirmed. Without a word in time this host
         asks ``ask`` (base, token) whether all stay. The one with an ``address`` decides; the answer is where to ask."""
@@ -508,14 +487,14 @@ class InstallSession:
         self.timer.start()
         return offer
 
-    @register_command(State.SWITCHED, after=State.ACTIVE)
+    @register_command(SessionState.SWITCHED, after=SessionState.ACTIVE)
     def confirm(self) -> None:
         """Stays with the new environment. On the host that decides, this is the moment at which all hosts have it."""
         self.timer.cancel()
         if self.decides:
             open(os.path.join(self.base, CONFIRMED), "w").close()
 
-    @register_command(*LOCK_HELD, after=State.COMPLETE)
+    @register_command(*LOCK_HELD, after=SessionState.COMPLETE)
     def go_back(self, before: str) -> None:
         """Makes ``before`` the active environment again; none, if that is empty."""
         self.timer.cancel()
@@ -546,7 +525,7 @@ class InstallSession:
             ids_in_use.update(id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text)
         return messages.Used(sorted(ids_in_use))
 
-    @register_command(State.LOCKED, State.ACTIVE)
+    @register_command(SessionState.LOCKED, SessionState.ACTIVE)
     def remove_unused(self, keep: List[str]) -> messages.Removed:
         """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
         removed = []
@@ -560,12 +539,13 @@ class InstallSession:
                 removed.append(id)
         if removed:
             remove_path(os.path.join(self.base, "cache"))  # what uv kept for them; the one in the home is the user's
-        removed += ["wheels"] if self.state is State.LOCKED and os.path.isdir(os.path.join(self.base, "wheels")) else []
+        if self.state is SessionState.LOCKED and os.path.isdir(os.path.join(self.base, "wheels")):
+            removed.append("wheels")
         remove_path(os.path.join(self.base, "wheels"))
         self.clean()
         return messages.Removed([], removed)
 
-    @register_command(State.INSPECTING, after=State.REMOVED, failed=State.LOCKED)
+    @register_command(SessionState.INSPECTING, after=SessionState.REMOVED, failed=SessionState.LOCKED)
     def remove(self) -> messages.Removed:
         """Removes all that installs made here, unless a job still uses it."""
         if not os.path.isdir(self.base):
@@ -649,12 +629,14 @@ def find_obstacle(path: str) -> str:
     for flag, how in ((os.ST_RDONLY, "read-only"), (os.ST_NOEXEC, "noexec")):
         if flags & flag:
             return "no environment can be in %s: %s is mounted %s" % (path, find_mount(path), how)
-    return "" if os.access(path, os.W_OK | os.X_OK) else "%s cannot be written by %s" % (path, get_user_name())
+    if os.access(path, os.W_OK | os.X_OK):
+        return ""
+    return "%s cannot be written by %s" % (path, get_user_name())
 
 
 def measure_room(path: str) -> Tuple[int, Optional[int], str]:
-    """Bytes and files (None: any number) for which there is room in an existing directory, and whose limit that is: a
-    quota's, where the host's own `quota` tells of one (of network file systems, too)."""
+    """Returns bytes and files (None: any number) for which there is room in an existing directory, and whose limit that
+    is: a quota's, where the host's own `quota` tells of one (of network file systems, too)."""
     space = os.statvfs(path)
     free, files, at = space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, path
     argv, pipe, null = ["quota", "-w", "-p", "-f", find_mount(path)], subprocess.PIPE, subprocess.DEVNULL
@@ -685,7 +667,7 @@ def list_directory(path: str) -> List[str]:
 
 
 def list_packages(environment: str) -> Dict[str, str]:
-    """Names and versions of what is installed, from the directories' names."""
+    """Returns names and versions of what is installed, from the directories' names."""
     versions: Dict[str, str] = {}
     library = os.path.join(environment, "lib")
     for python in list_directory(library):
@@ -724,7 +706,9 @@ def link_environment(source: str, target: str, tmp: str) -> None:
     os.unlink(os.path.join(linked, MARKER))
     for pattern in ("pyvenv.cfg", "bin/*", "lib/*/site-packages/*.pth"):
         for path in glob.glob(os.path.join(linked, pattern)):
-            data = procs.read_file(path) if not os.path.islink(path) and os.path.getsize(path) < 1 << 20 else b""
+            data = b""
+            if not os.path.islink(path) and os.path.getsize(path) < 1 << 20:
+                data = procs.read_file(path)
             if old in data:
                 with open(path + ".new", "wb") as file:
                     file.write(data.replace(old, new))
@@ -741,7 +725,7 @@ def get_readable_size(path: str) -> Optional[int]:
 
 
 def find_uv(base: str, uv: Dict[str, Any]) -> Optional[str]:
-    """The controller's own uv: at its path if this host sees it, or where an earlier install put it."""
+    """Returns the controller's own uv: at its path if this host sees it, or where an earlier install put it."""
     ours = os.path.join(base, "bin", "uv-" + uv["version"])
     for path in (ours, uv["path"]):
         same = get_readable_size(path) == uv["size"] and hash_file(path) == uv["sha256"]
@@ -751,8 +735,8 @@ def find_uv(base: str, uv: Dict[str, Any]) -> Optional[str]:
 
 
 def is_safe_from_others(path: str) -> bool:
-    """Whether nobody but this account and root can change an existing file, or put another in its place: what is
-    executed later is then what was hashed."""
+    """Returns whether nobody but this account and root can change an existing file, or put another in its place: what
+    is executed later is then what was hashed."""
     path = os.path.realpath(path)
     info = os.stat(path)
     shared = bool(info.st_mode & 0o022) and not (stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX)
@@ -770,7 +754,7 @@ def hash_file(path: str) -> str:
 
 
 def find_unreachable(origins: List[Origin]) -> List[Origin]:
-    """Those of ``[[host, port], …]`` that take no connection within 4 seconds, all tried at once."""
+    """Returns those of ``[[host, port], …]`` that take no connection within 4 seconds, all tried at once."""
     if any(os.environ.get(name) for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")):
         return []  # the proxy decides
     unreachable = list(origins)
@@ -814,17 +798,17 @@ def make_token() -> str:
 
 
 def prove_token(token: str, role: str, question: str) -> bytes:
-    """What only one who knows the token can say to this question, in this role."""
+    """Returns what only one who knows the token can say to this question, in this role."""
     return hmac.new(token.encode(), ("%s %s" % (role, question)).encode(), hashlib.sha256).hexdigest().encode()
 
 
 def start_server(address: str, answer: Callable[[Any], None]) -> int:
-    """An HTTP server that lives as long as this process, for `VISITORS` at a time; its port. ``answer`` is given the
-    handler of each GET."""
+    """Starts an HTTP server that lives as long as this process, `VISITOR_LIMIT` at a time; its port. ``answer`` is
+    given the handler of each GET."""
     from http.server import BaseHTTPRequestHandler, HTTPServer  # slow to import, and few sessions need them
     from socketserver import ThreadingMixIn
 
-    visitors = threading.BoundedSemaphore(VISITORS)
+    visitors = threading.BoundedSemaphore(VISITOR_LIMIT)
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 60
@@ -868,8 +852,8 @@ def send_body(visitor: Any, body: Any, size: int) -> None:
 
 
 def is_confirmed(base: str, token: str) -> bool:
-    """Whether the host that decides stays with the new environment. It answers 404 until it knows, and not at all after
-    it has gone back; who does not know the token cannot answer in its place."""
+    """Returns whether the host that decides stays with the new environment. It answers 404 until it knows, and not at
+    all after it has gone back; who does not know the token cannot answer in its place."""
     import http.client  # as above
     import urllib.error
     import urllib.request
@@ -945,7 +929,7 @@ def kill_process_group(child: "subprocess.Popen[bytes]") -> None:
 
 
 def build_uv_environment(tmp: str, cache: str, stall: float) -> Dict[str, str]:
-    """All variables of uv: nothing of the account's own configuration but proxies and certificates."""
+    """Returns all variables of uv: nothing of the account's own configuration but proxies and certificates."""
     env = {
         "HOME": os.path.expanduser("~"),
         "PATH": "/usr/local/bin:/usr/bin:/bin",

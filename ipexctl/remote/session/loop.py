@@ -25,7 +25,6 @@ Run = Callable[[str, Dict[str, Any]], Any]  # command, arguments → answer
 
 def serve_requests(run: Run, clear: Callable[[], None], keepalive: float = 0.0) -> None:
     """Answers requests with what ``run`` returns (`Nothing` for None), until the session ends; then clears.
-
     `SessionError` and `OSError` become failures of the request. Another exception is a fault of ours: it is sent with
     its traceback, for the controller's log. During a request, signs of life are sent for ``keepalive`` seconds."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Dict, List, Optional
 
-from ipexctl.protocol.session import Attempt, Attempts, MarkedDirectories, Ports, SeenMarkerFiles
+from ipexctl.protocol.session import Attempts, ConnectionAttempt, MarkedDirectories, Ports, SeenMarkerFiles
 from ipexctl.remote.session.loop import call_by_name, serve_requests
 
-LARGE = 64 << 10  # bytes that no single packet holds
-MOST = 16 << 20  # bytes of one measurement of the rate
-IDLE = 5.0  # seconds a client may be silent
+LARGE_MESSAGE = 64 << 10  # bytes that no single packet holds
+MEASURED_LIMIT = 16 << 20  # bytes of one measurement of the rate
+IDLE_TIMEOUT = 5.0  # seconds a client may be silent
 CLIENTS = threading.BoundedSemaphore(256)
 MARKER_FILES: List[str] = []  # to be removed at the end
 
@@ -47,7 +47,7 @@ def accept_clients(tcp: socket.socket, token: bytes) -> None:
 
 def serve_client(client: socket.socket, token: bytes) -> None:
     try:
-        client.settimeout(IDLE)
+        client.settimeout(IDLE_TIMEOUT)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not hmac.compare_digest(read_exactly(client, len(token)), token):
             return
@@ -96,13 +96,13 @@ def try_targets(targets: List[Dict[str, Any]], patience: float, token: str, mtu:
     return Attempts(attempts)
 
 
-def try_target(target: Dict[str, Any], patience: float, token: str, mtu: int) -> Attempt:
-    attempt = Attempt(target["host"])
+def try_target(target: Dict[str, Any], patience: float, token: str, mtu: int) -> ConnectionAttempt:
+    attempt = ConnectionAttempt(target["host"])
     try:
         with connect(target, patience, token) as connection:
             attempt = attempt._replace(local=connection.getsockname()[0])
             attempt = attempt._replace(rtt=min(time_echo(connection, b"p", 0) for _ in range(3)), large=False)
-            attempt = attempt._replace(large=time_echo(connection, b"l", LARGE) is not None)
+            attempt = attempt._replace(large=time_echo(connection, b"l", LARGE_MESSAGE) is not None)
     except EOFError:
         attempt = attempt._replace(error="closed by the other host")
     except socket.timeout:
@@ -135,7 +135,7 @@ def connect(target: Dict[str, Any], patience: float, token: str) -> socket.socke
 
 
 def time_echo(connection: socket.socket, word: bytes, count: int) -> float:
-    """Seconds until so many bytes were taken."""
+    """Returns seconds until so many bytes were taken."""
     begun = time.time()
     connection.sendall(word + b"%08x" % count + b"x" * count)
     read_exactly(connection, 1)
@@ -143,11 +143,11 @@ def time_echo(connection: socket.socket, word: bytes, count: int) -> float:
 
 
 def measure_rate(target: Dict[str, Any], patience: float, token: str) -> Optional[float]:
-    """Bytes a second, from one measurement of at most 16 MiB and about 0.3 seconds."""
+    """Returns bytes a second, from one measurement of at most 16 MiB and about 0.3 seconds."""
     try:
         with connect(target, patience, token) as connection:
             count, took, rate = 1 << 20, 0.0, 0.0
-            while took < 0.1 and count < MOST:
+            while took < 0.1 and count < MEASURED_LIMIT:
                 took = time_echo(connection, b"r", count)
                 count, rate = count * 4, count / max(took, 1e-6)
             return rate
@@ -193,7 +193,7 @@ def leave_marker_file(directories: List[str], name: str) -> MarkedDirectories:
 
 
 def find_marker_files(directories: List[str], names: List[str]) -> SeenMarkerFiles:
-    """The marker files of these names, by directory."""
+    """Returns the marker files of these names, by directory."""
     return SeenMarkerFiles(
         {folder: [name for name in names if os.path.exists(os.path.join(folder, name))] for folder in directories}
     )

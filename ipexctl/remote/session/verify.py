@@ -23,7 +23,9 @@ def explain_preload_failure(path: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:300] if lines else ("" if done.returncode == 0 else "status %d" % done.returncode)
+    if lines:
+        return lines[-1][:300]
+    return "" if done.returncode == 0 else "status %d" % done.returncode
 
 
 # What a rank does: MPI from its first to its last call, through the library of this name.
@@ -35,14 +37,12 @@ if sys.argv[1]:
     mpi.MPI_Init(None, None), mpi.MPI_Get_library_version(version, ctypes.byref(size)), mpi.MPI_Finalize()
 print("ipexctl-rank " + version.value.decode("utf-8", "replace").split(chr(10))[0])
 """
-ALONE = {"openmpi": ["--allow-run-as-root", "--oversubscribe", "--mca", "plm", "isolated"]}  # others are Hydra's
 
 
-def query_mpi_version(mpiexec: str, dialect: str, library: str) -> str:
-    """The version of MPI that one rank on this host reports."""
-    argv = [mpiexec, *ALONE.get(dialect, ["-launcher", "fork"]), "-n", "1", sys.executable, "-c", RANK, library]
-    env = dict(os.environ, I_MPI_FABRICS="shm", OMPI_MCA_btl="self,vader")
-    completed = subprocess.run(argv, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=60)
+def query_mpi_version(mpiexec: str, arguments: List[str], library: str) -> str:
+    """The version of MPI that one rank on this host reports. With these arguments it is started without another one."""
+    argv = [mpiexec, *arguments, "-n", "1", sys.executable, "-c", RANK, library]
+    completed = subprocess.run(argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=60)
     lines = completed.stdout.decode("utf-8", "replace").strip().splitlines()
     versions = [line.partition("ipexctl-rank")[2] for line in lines if "ipexctl-rank" in line]
     if completed.returncode or not versions:
@@ -73,7 +73,7 @@ def count_same_files(base: str, target: str) -> int:
 
 
 def find_import_names(packages: List[str]) -> List[str]:
-    """What packages are imported as, by their lists of files."""
+    """Returns what packages are imported as, by their lists of files."""
     place, modules = sysconfig.get_paths()["purelib"], []  # type: str, List[str]
     for name in os.listdir(place):
         package = re.sub("[-_.]+", "-", name[: -len(".dist-info")].rpartition("-")[0]).lower()
@@ -153,7 +153,7 @@ def main(wanted: Dict[str, Any]) -> None:
         attempt("step", "a training step", step)
 
     if wanted.get("mpiexec"):
-        rank = (wanted["mpiexec"], wanted["dialect"], wanted["library"])
+        rank = (wanted["mpiexec"], wanted["single_rank"], wanted["library"])
         report["mpi"] = attempt("mpiexec", "one rank of %s" % rank[0], lambda: query_mpi_version(*rank))
 
     for what, path in wanted.get("preload", []):

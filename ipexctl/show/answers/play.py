@@ -49,6 +49,7 @@ def format_command_outputs(rows: Sequence[CommandOutput | FailedCommand]) -> lis
     items: list[RenderableType] = []
     for (status, *output), group in outputs.items():
         names = phrases.format_hosts(row.host for row in group)
+        names += f" ({len(group)})" if len(group) > 1 else ""
         items.append(outcome(not status, (names, STRONG), f" exit {status}" if status else ""))
         items += [line for part in output if str(part).strip() for line in whole(str(part), 2)]
     return items

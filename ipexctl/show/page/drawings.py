@@ -10,7 +10,7 @@ from math import floor, log10
 
 from markupsafe import Markup
 
-from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed
+from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.launch import PlannedLaunch, RankPlacement
 from ipexctl.model.page import Figure, Mark, RankRow, Span
@@ -117,16 +117,12 @@ def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = ()) -> M
     """The curves of one figure, each in parts at ``breaks``. The script reads values back from the points by the scale
     in ``data-`` attributes."""
     low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
-    begin, extent = 0.0, length
-    if figure.steps:
-        begin = min(curve.points[0][0] for curve in figure.curves)
-        extent = max(curve.points[-1][0] for curve in figure.curves) - begin or 1.0
     lines = []
     for number, curve in enumerate(figure.curves):
         kind = f"c{number % _HUES}{' marked' if curve.marked else ''}"
-        for _, part in groupby(curve.points, lambda point: 0 if figure.steps else bisect(breaks, point[0])):
+        for _, part in groupby(curve.points, lambda point: bisect(breaks, point[0])):
             points = " ".join(
-                f"{max(min(1000 * (at - begin) / extent, 1000), 0):.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
+                f"{max(min(1000 * at / length, 1000), 0):.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
                 for at, value in part
             )
             lines.append(make_tag("polyline", points=points, class_=kind, data_name=clean(curve.name)))
@@ -139,8 +135,7 @@ def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = ()) -> M
     return make_tag(
         "svg", *grid, inner, class_="plot", width="100%", height=_HEIGHT, tabindex=0, role="img",
         aria_label=f"{about}, {format_value(low)} to {format_value(high)}",
-        data_low=f"{low:.6g}", data_high=f"{high:.6g}", data_begin=f"{begin:.6g}", data_extent=f"{extent:.6g}",
-        data_steps=int(figure.steps), data_key=clean(figure.key),
+        data_low=f"{low:.6g}", data_high=f"{high:.6g}",
     )  # fmt: skip
 
 
@@ -257,26 +252,3 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
 
 def _format_link(value: float, figure: str) -> str:
     return f"{value * 1e6:.3g} µs" if figure == "latency" else f"{value * 8 / 1e9:.3g} Gbit/s"
-
-
-def draw_bars(bars: Sequence[tuple[str, float, str]], about: str) -> Markup:
-    """A bar per name: its value, and the words beside it."""
-    most = max((value for _, value, _ in bars), default=0.0)
-    parts: list[Markup] = []
-    for number, (name, value, words) in enumerate(bars if most > 0 else ()):
-        y, width = number * 22, round(300 * value / most, 1)
-        parts.append(make_tag("text", clean(name)[-16:], x=114, y=y + 15, class_="label end"))
-        parts.append(make_tag("rect", x=120, y=y + 3, width=width, height=16, class_="bar"))
-        parts.append(make_tag("text", clean(words), x=126 + width, y=y + 15, class_="label"))
-    return _make_drawing("bars", 560, 22 * len(bars), about, parts)
-
-
-def list_speed_bars(speeds: Sequence[HostSpeed], figure: str) -> list[tuple[str, float, str]]:
-    """Bars of the hosts that were measured: Gflop/s of ``fp32`` or ``bf16``, or GB/s of ``memory``."""
-    values = [(speed.host, value) for speed in speeds if (value := getattr(speed, figure))]
-    unit, scale = ("GB/s", 1e9) if figure == "memory" else ("Gflop/s", 1.0)
-    return [(host, value, f"{_format_speed(value / scale)} {unit}") for host, value in values]
-
-
-def _format_speed(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

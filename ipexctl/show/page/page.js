@@ -44,15 +44,10 @@
     return element;
   };
 
-  // Zoom: the window of an axis, as [begin, end] in seconds or steps. All drawings of time share one window; a chart by
-  // steps has its own.
+  // Zoom: the window of the time axis of a run, as [begin, end] in seconds, which all its drawings share.
   const windows = new Map();
-  const nameAxis = (drawing) => drawing.dataset.steps === "1" ? `steps ${drawing.dataset.key}` : `time ${prefix()}`;
-  const readAxis = (drawing) => {
-    const begin = Number(drawing.dataset.begin || 0);
-    return [begin, begin + Number(drawing.dataset.extent || one("time").dataset.length)];
-  };
-  const readWindow = (drawing) => windows.get(nameAxis(drawing)) || readAxis(drawing);
+  const readLength = () => Number(one("time").dataset.length);
+  const readWindow = () => windows.get(prefix()) || [0, readLength()];
   const formatMoment = (at, span) => {
     const digits = span >= 5 ? 0 : Math.min(Math.max(1 - Math.floor(Math.log10(span)), 1), 4);
     const whole = Math.round(at * 10 ** digits) / 10 ** digits;
@@ -69,7 +64,7 @@
   const drawTimes = () => {
     const rows = article().querySelector(".rows");
     if (!rows) return;
-    const [begin, end] = readWindow(rows), [, length] = readAxis(rows), span = end - begin;
+    const [begin, end] = readWindow(), length = readLength(), span = end - begin;
     const place = (at) => Math.min(Math.max((at - begin) / span, -1), 2) * 100;
     for (const bar of find("rect[width], text", rows)) {
       bar.at ??= ["x", "width"].map((name) => parseFloat(bar.getAttribute(name) || 0) / 100 * length);
@@ -86,56 +81,53 @@
   };
   const drawWindow = () => {
     drawTimes();
-    for (const plot of find(".plot", article())) {
-      const [begin, end] = readWindow(plot), [first, last] = readAxis(plot), inner = plot.querySelector("svg");
-      const box = [1000 * (begin - first) / (last - first), 0, 1000 * (end - begin) / (last - first), inner.viewBox.baseVal.height];
+    const [begin, end] = readWindow(), length = readLength();
+    for (const inner of find(".plot > svg", article())) {
+      const box = [1000 * begin / length, 0, 1000 * (end - begin) / length, inner.viewBox.baseVal.height];
       inner.setAttribute("viewBox", box.join(" "));
     }
-    const shown = windows.get(`time ${prefix()}`), span = shown && shown[1] - shown[0];
+    const shown = windows.get(prefix()), span = shown && shown[1] - shown[0];
     for (const note of find(".window", article())) {
-      note.hidden = windows.size === 0;
-      note.firstElementChild.textContent = shown ? `${formatMoment(shown[0], span)} to ${formatMoment(shown[1], span)}` : windows.size ? "a part of the steps" : "";
+      note.hidden = !shown;
+      note.firstElementChild.textContent = shown ? `${formatMoment(shown[0], span)} to ${formatMoment(shown[1], span)}` : "";
     }
   };
-  const zoom = (drawing, begin, end) => {
-    const [first, last] = readAxis(drawing), whole = last - first;
-    const least = drawing.dataset.steps === "1" ? Math.min(2, whole) : Math.max(0.01, whole * 1e-6);
-    const span = Math.max(end - begin, least);
-    if (span >= whole) windows.delete(nameAxis(drawing));
+  const zoom = (begin, end) => {
+    const length = readLength(), span = Math.max(end - begin, 0.01, length * 1e-6);
+    if (span >= length) windows.delete(prefix());
     else {
-      const from = Math.min(Math.max((begin + end - span) / 2, first), last - span);
-      windows.set(nameAxis(drawing), [from, from + span]);
+      const from = Math.min(Math.max((begin + end - span) / 2, 0), length - span);
+      windows.set(prefix(), [from, from + span]);
     }
     drawWindow();
   };
-  const zoomTo = (begin, end) => zoom(article().querySelector(".rows"), begin - (end - begin) / 20, end + (end - begin) / 20);
+  const zoomTo = (begin, end) => zoom(begin - (end - begin) / 20, end + (end - begin) / 20);
   const showWhole = () => { windows.clear(); drawWindow(); };
 
   const showCursor = (plot, x) => {
     const cursor = plot.querySelector(".cursor") || plot.appendChild(draw("line", { class: "cursor", y1: 0, y2: "100%" }));
     cursor.setAttribute("x1", `${x / 10}%`);
     cursor.setAttribute("x2", `${x / 10}%`);
-    const [begin, end] = readWindow(plot), [first, last] = readAxis(plot), at = begin + x / 1000 * (end - begin);
-    const values = readCurves(plot).map((curve) => ({ ...curve, value: curve.ys[nearest(curve.xs, 1000 * (at - first) / (last - first))] }));
+    const [begin, end] = readWindow(), at = begin + x / 1000 * (end - begin);
+    const values = readCurves(plot).map((curve) => ({ ...curve, value: curve.ys[nearest(curve.xs, 1000 * at / readLength())] }));
     values.sort((a, b) => b.marked - a.marked || b.value - a.value);
     const shown = values.length > 8 ? [...values.slice(0, 4), null, ...values.slice(-3)] : values;
     const words = shown.map((curve) => curve ? `${curve.name}${curve.marked ? " (!)" : ""} ${format(curve.value)}` : "…");
     const readout = plot.closest("figure").querySelector(".readout");
-    readout.textContent = `${plot.dataset.steps === "1" ? `step ${Math.round(at)}` : formatMoment(at, end - begin)}: ${words.join(" · ")}`;
+    readout.textContent = `${formatMoment(at, end - begin)}: ${words.join(" · ")}`;
   };
   let cursor = 500;
   const moveCursor = (plot, x) => {
-    const [begin, end] = readWindow(plot), beyond = x > 1000 ? x - 1000 : Math.min(x, 0);
-    if (beyond && windows.has(nameAxis(plot))) zoom(plot, begin + beyond / 1000 * (end - begin), end + beyond / 1000 * (end - begin));
+    const [begin, end] = readWindow(), beyond = x > 1000 ? x - 1000 : Math.min(x, 0);
+    if (beyond && windows.has(prefix())) zoom(begin + beyond / 1000 * (end - begin), end + beyond / 1000 * (end - begin));
     cursor = Math.min(Math.max(x, 0), 1000);
-    const timed = plot.dataset.steps === "0";
     for (const other of find(".plot", article())) {
-      if (other === plot || (timed && other.dataset.steps === "0" && onScreen(other))) showCursor(other, cursor);
+      if (other === plot || onScreen(other)) showCursor(other, cursor);
     }
   };
   const zoomAt = (drawing, times) => {
-    const [begin, end] = readWindow(drawing), at = begin + cursor / 1000 * (end - begin);
-    zoom(drawing, at - (at - begin) / times, at + (end - at) / times);
+    const [begin, end] = readWindow(), at = begin + cursor / 1000 * (end - begin);
+    zoom(at - (at - begin) / times, at + (end - at) / times);
     if (drawing.matches(".plot")) moveCursor(drawing, cursor);
   };
   const onScreen = (element) => {
@@ -148,8 +140,8 @@
     const box = drawing.getBoundingClientRect();
     return Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
   };
-  const readMoment = (drawing, place) => {
-    const [begin, end] = readWindow(drawing);
+  const readMoment = (place) => {
+    const [begin, end] = readWindow();
     return begin + place * (end - begin);
   };
   let drag = null;  // where a button went down, and the area that is drawn from there
@@ -175,7 +167,7 @@
     area?.remove();
     if (area && event.type === "pointerup") {
       const to = readPlace(drawing, event);
-      zoom(drawing, readMoment(drawing, Math.min(from, to)), readMoment(drawing, Math.max(from, to)));
+      zoom(readMoment(Math.min(from, to)), readMoment(Math.max(from, to)));
     }
   };
   document.addEventListener("pointerup", endDrag);
@@ -241,7 +233,7 @@
     const row = closest(event.target, ".rows [data-rank]"), button = closest(event.target, "button");
     if (button?.matches(".whole")) { showWhole(); closest(button, "article, section")?.querySelector(".scroll, .plot")?.focus(); }
     else if (button?.matches(".show")) zoomTo(Number(button.dataset.begin), Number(button.dataset.end));
-    else if (row && !dragged) openLog(row.dataset.rank, readMoment(row.ownerSVGElement, readPlace(row.ownerSVGElement, event)));
+    else if (row && !dragged) openLog(row.dataset.rank, readMoment(readPlace(row.ownerSVGElement, event)));
     dragged = false;
   });
   document.addEventListener("input", (event) => { if (event.target === one("find")) search(); });
@@ -254,7 +246,7 @@
     const plot = chart(event.target), drawing = plot || closest(event.target, ".scroll")?.querySelector(".rows");
     const moves = { ArrowLeft: cursor - 10, ArrowRight: cursor + 10, PageUp: cursor - 100, PageDown: cursor + 100, Home: 0, End: 1000 };
     if (plot && event.key in moves) moveCursor(plot, moves[event.key]);
-    else if (plot && event.key === "Enter") openLog(0, readMoment(plot, cursor / 1000));
+    else if (plot && event.key === "Enter") openLog(0, readMoment(cursor / 1000));
     else if (drawing && (event.key === "+" || event.key === "=")) zoomAt(drawing, 2);
     else if (drawing && event.key === "-") zoomAt(drawing, 0.5);
     else if (drawing && event.key === "0") showWhole();
@@ -267,32 +259,8 @@
     event.preventDefault();
   });
 
-  // A page that is served while the run goes on: its middle is replaced, what is open stays open.
-  const live = document.body.dataset.live;
-  const refresh = async (tag) => {
-    try {
-      const response = await fetch(`${location.pathname}?part`, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
-      if (response.status === 410) { byId("state").textContent = "the run's watcher has ended"; return; }
-      if (response.status === 200) {
-        const part = new DOMParser().parseFromString(await response.text(), "text/html");
-        const open = new Set(find("details[open][id]").map((each) => each.id));
-        const scrolled = find(".lines").map((each) => [each.closest("details").id, each.scrollTop]);
-        const words = one("find")?.value, all = one("logs").classList.contains("all");
-        document.querySelector("main").replaceWith(document.adoptNode(part.querySelector("main")));
-        chooseRun();
-        open.forEach((id) => { if (byId(id)) byId(id).open = true; });
-        scrolled.forEach(([id, top]) => { if (byId(id)) byId(id).querySelector(".lines").scrollTop = top; });
-        if (words && one("find")) { one("find").value = words; search(); }
-        if (all && one("harmless")) { one("logs").classList.add("all"); one("harmless").checked = true; }
-        if (byId("time").dataset.live === "0") { byId("state").textContent = "the run has ended"; return; }
-      }
-      byId("state").textContent = "live";
-      setTimeout(refresh, 2000, response.headers.get("ETag") || tag);
-    } catch {
-      byId("state").textContent = "no connection to ipexctl watch";
-      setTimeout(refresh, 5000, tag);
-    }
-  };
-  if (live === "1") setTimeout(refresh, 2000, "");
+  // A page that is served while the run goes on asks for itself again, unless somebody reads its logs or has zoomed.
+  const renew = Number(document.body.dataset.renew);
+  if (renew) setInterval(() => { if (!windows.size && !one("find")?.value && !find(".log[open]").length) location.reload(); }, 1000 * renew);
   chooseRun();
 })();

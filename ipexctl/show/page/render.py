@@ -18,16 +18,16 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
-from ipexctl.model.page import ClusterPage, Figure, HostPart, LogLine, RankLog, RankRow, RunPage
+from ipexctl.model.page import Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
 from ipexctl.model.profile import Profile
-from ipexctl.model.text import format_size, pluralize
+from ipexctl.model.text import format_size, pluralize, strip_colours
 from ipexctl.show.compare_screen import describe_run, list_figure_rows, name_columns
 from ipexctl.show.page import drawings
 from ipexctl.show.page.drawings import clean
-from ipexctl.show.page.verdict import make_cluster_verdict, make_verdict
+from ipexctl.show.page.verdict import make_verdict
 from ipexctl.show.phrases import format_clock, format_duration, format_hosts
 from ipexctl.show.profile_screen import format_profile
-from ipexctl.show.sanitise import escape_lines, strip_colours
+from ipexctl.show.sanitise import escape_lines
 
 _LOGS = 8 << 20  # characters of all logs of a page, markup included
 _KINDS = (
@@ -74,14 +74,14 @@ def _make_environment() -> Any:
     return environment
 
 
-def render_template(name: str, *, live: bool = False, **values: object) -> str:
+def render_template(name: str, *, renew: bool = False, **values: object) -> str:
     """A page from its template, with the style and the script in it and their hashes in its policy."""
     texts = {kind: files("ipexctl.show.page").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js")}
     template = _make_environment().get_template(f"{name}.html.j2")
     return str(
         template.render(
             **values,
-            live=live,
+            renew=renew,
             version=__version__,
             style=Markup(texts["css"]),
             script=Markup(texts["js"]),
@@ -96,11 +96,10 @@ def _hash_source(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def render_run(page: RunPage, *, live: bool = False) -> str:
-    """The page of a run, with those before it in the same record. ``live``: it is served while the run goes on, and
-    renews itself."""
+def render_run(page: RunPage, *, renew: bool = False) -> str:
+    """The page of a run, with those before it in the same record. ``renew``: it asks for itself again."""
     parts = [_draw_part(each, f"r{number}-") for number, each in enumerate(page.former, page.dropped + 1)]
-    return render_template("run", live=live, page=page, parts=[*parts, _draw_part(page, "")])
+    return render_template("run", renew=renew, page=page, parts=[*parts, _draw_part(page, "")])
 
 
 def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
@@ -140,41 +139,6 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
     }
 
 
-def render_cluster(page: ClusterPage) -> str:
-    """The page of a cluster, as doctor reports it."""
-    answer = page.answer
-    names = [host.host for host in answer.hosts]
-    trips = [LinkSpeed(made.from_, made.to, made.rtt, None, "TCP") for made in answer.network.made]
-    speeds = answer.speed.hosts if answer.speed else ()
-    figures = (("bf16 matrix products", "bf16"), ("fp32 matrix products", "fp32"), ("Memory bandwidth", "memory"))
-    bars = [(title, drawings.list_speed_bars(speeds, figure)) for title, figure in figures]
-    failures = {host.host: host.failure.what for host in answer.hosts if host.failure}
-    rows = [(host.host, host.facts, failures.get(host.host, "")) for host in answer.hosts]
-    differences = [
-        (each.name, [(value, format_hosts(hosts)) for value, hosts in each.values]) for each in page.differences
-    ]
-    unmeasured = list(answer.speed.missed.items()) if answer.speed else []
-    return render_template(
-        "cluster",
-        title=f"{pluralize(len(names), 'host')}: {format_hosts(names)}",
-        verdict=make_cluster_verdict(answer),
-        at=_format_date(page.at),
-        hosts=_list_hosts(rows),
-        differences=differences,
-        held=sort_findings(answer.findings),
-        checked="" if answer.findings else "No finding.",
-        heat=[*_draw_links(names, answer.speed.pairs if answer.speed else ()),
-              *_draw_heat_map("Round trips of TCP connections in µs", names, trips, "latency")],
-        bars=[(title, drawings.draw_bars(values, title)) for title, values in bars if values],
-        unmeasured=unmeasured,
-        topologies=[
-            (host.host, drawing, host.interface.name if host.interface else "")
-            for host in answer.hosts[:_DRAWN]
-            if (drawing := drawings.draw_topology(host.host, host.facts, None))
-        ],
-    )  # fmt: skip
-
-
 def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
     """The page of several runs side by side; ``figures`` have a curve per run."""
     runs = list(zip(name_columns(len(answer.compared)), answer.compared, strict=True))
@@ -193,14 +157,8 @@ def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
 def _draw_links(names: Sequence[str], links: Sequence[LinkSpeed]) -> list[tuple[str, Markup]]:
     """The heat maps of measured links, each with its title."""
     figures = (("Latency in µs", "latency"), ("Bandwidth in Gbit/s", "rate"))
-    return [each for title, figure in figures for each in _draw_heat_map(title, names, links, figure)]
-
-
-def _draw_heat_map(
-    title: str, names: Sequence[str], links: Sequence[LinkSpeed], figure: str
-) -> list[tuple[str, Markup]]:
-    drawing = drawings.draw_heat_map(names, links, figure)
-    return [(title, drawing)] if drawing else []
+    drawn = [(title, drawings.draw_heat_map(names, links, figure)) for title, figure in figures]
+    return [(title, drawing) for title, drawing in drawn if drawing]
 
 
 def _format_date(at: float) -> str:
@@ -235,7 +193,6 @@ def _draw_figure(figure: Figure, length: float, breaks: Sequence[float] = ()) ->
     high, low = drawings.list_scale(figure)
     names = [curve.name for curve in figure.curves if curve.marked]
     about = f"slow: {', '.join(names[:4])}" if names else pluralize(len(figure.curves), figure.by)
-    about = f"{about}, by step" if figure.steps else about
     return DrawnFigure(figure.title, figure.unit, about, high, low, drawings.draw_chart(figure, length, breaks))
 
 
@@ -338,7 +295,7 @@ _LOG = Markup(
 )
 
 
-def _render_logs(logs: Sequence[RankLog], launcher: Sequence[LogLine], prefix: str) -> Markup:
+def _render_logs(logs: Sequence[LogExcerpt], launcher: Sequence[LogLine], prefix: str) -> Markup:
     room = _LOGS // max(len(logs), 1)
     parts = [_render_log(log, room, prefix) for log in logs]
     if launcher:
@@ -361,7 +318,7 @@ def _format_moment(at: float) -> str:
     return f"{format_clock(tenths // 10)}.{tenths % 10}"
 
 
-def _render_log(log: RankLog, room: int, prefix: str) -> Markup:
+def _render_log(log: LogExcerpt, room: int, prefix: str) -> Markup:
     """The lines of a rank, as many as ``room`` characters hold: a quarter of it from the beginning."""
     rendered: list[str] = []
     head_room = room // 4
@@ -389,8 +346,3 @@ def _render_log(log: RankLog, room: int, prefix: str) -> Markup:
     return _LOG.format(
         f"{prefix}rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", Markup("".join(rendered))
     )
-
-
-def render_part(page: str) -> str:
-    """Of a page that renews itself, what is sent again: its middle."""
-    return page[page.index("<main>") : page.index("</main>") + len("</main>")]

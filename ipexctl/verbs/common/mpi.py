@@ -6,6 +6,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
 from ipexctl.data import read_data
 from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.launch.dialects import DIALECTS, find_wheel_dialect
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event
@@ -15,17 +16,16 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher
 
-_PATIENCE = 20.0  # seconds: `mpirun --version` from a cold network file system
+_VERSION_TIMEOUT = 20.0  # seconds: `mpirun --version` from a cold network file system
 
 
 def find_hosts_mpi(
     wanted: str, hosts: Sequence[Host], context: Context, *, named: str
 ) -> Generator[Event, None, MpiLauncher | dict[str, Failure]]:
-    """The MPI that all hosts have for ``wanted`` (``impi``, ``mpich``, ``openmpi`` or a path), or the hosts without it
-    and why. ``named`` is the option that asks for it, for messages.
-
-    Raises `UsageError` (exit 4) where hosts have different ones."""
-    query = Command(mpi_launchers.build_launcher_query(wanted, read_data("find_mpi.sh")), timeout=_PATIENCE)
+    """Returns the MPI that all hosts have for ``wanted`` (``impi``, ``mpich``, ``openmpi`` or a path), or the hosts
+    without it and why. ``named`` is the option that asks for it, for messages. Raises `UsageError` (exit 4) where hosts
+    have different ones."""
+    query = Command(mpi_launchers.build_launcher_query(wanted, read_data("find_mpi.sh")), timeout=_VERSION_TIMEOUT)
 
     def find_mpi(link: Link, _: object) -> MpiLauncher | Failure:
         launcher = mpi_launchers.parse_launcher_answer(wanted, link.run(query).text)
@@ -42,18 +42,24 @@ def find_hosts_mpi(
 
 
 def choose_mpi(option: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
-    """What MPI to look for on the hosts for ``--mpi`` (empty: the environment's own), and the option that asks for it:
-    ``--mpi``, or that of the install which recorded an MPI of the hosts.
-
-    Raises `UsageError` (exit 4) where the environment's Intel MPI is asked for and it has none."""
-    installed = next((fact.installed for fact in facts.values() if fact.installed), None)
-    recorded = installed.marker.stack.mpi if installed and installed.marker else None
-    program, dialect = (recorded.program or "", recorded.dialect or "") if recorded else ("", "")
-    if program and option in {"auto", dialect}:
-        return program, f"install --mpi {dialect}"
-    if option == "impi" and recorded and recorded.kind == "system":
-        what = "the environment has no Intel MPI: it was installed for the hosts' own MPI"
-        reasons = [f"{recorded.name or dialect} at {program}"]
+    """Returns what MPI to look for on the hosts for ``--mpi`` (empty: the environment's own), and the option that asks
+    for it: ``--mpi``, or that of the install which recorded an MPI of the hosts. A wheel that was added to the
+    environment is found by the name of its MPI. Raises `UsageError` (exit 4) where the environment's Intel MPI is asked
+    for and it has none."""
+    marker = next((fact.installed.marker for fact in facts.values() if fact.installed), None)
+    if marker is None or (option == "auto" and not marker.stack.mpi.program):
+        return ("" if option in {"auto", "impi"} else option), f"--mpi {option}"
+    mpi = marker.stack.mpi
+    if mpi.program and option in {"auto", mpi.dialect}:
+        return mpi.program, f"install --mpi {mpi.program}"
+    wheel = find_wheel_dialect(mpi.kind)
+    if not mpi.program and option == (wheel.name if wheel else "impi"):
+        return "", f"--mpi {option}"
+    if any(dialect.name == option and dialect.wheel in marker.packages for dialect in DIALECTS):
+        return f"{marker.prefix}/bin/mpirun", f"--mpi {option}"
+    if option == "impi":
+        what = "the environment has no Intel MPI: it was installed for another"
+        reasons = [f"{mpi.name} at {mpi.program}" if mpi.program else f"the wheel {mpi.kind} {mpi.version}"]
         hint = advise("install", "--mpi", "wheel", text="run without --mpi, or install it:")
         raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP)
-    return ("" if option in {"auto", "impi"} else option), f"--mpi {option}"
+    return option, f"--mpi {option}"

@@ -15,7 +15,7 @@ from ipexctl.model.json_values import JsonObject, Record
 
 T = TypeVar("T")
 
-_KEPT = 1 << 20  # bytes of each rank's output that are looked through
+_SEARCHED_OUTPUT = 1 << 20  # bytes of each rank's output that are looked through
 
 
 def is_passed_on(event: Event) -> bool:
@@ -29,9 +29,8 @@ def run_nested(
     change: Callable[[Event], Event] = lambda event: event,
 ) -> Generator[Event, None, T]:
     """Shows every event to ``keep`` and passes on those for which it is true, as ``change`` makes them; returns the
-    workflow's value.
-
-    What is thrown in, as an interruption, reaches the workflow, which may end its work in order and say how."""
+    workflow's value. What is thrown in, as an interruption, reaches the workflow, which may end its work in order and
+    say how."""
     thrown: BaseException | None = None
     try:
         while True:
@@ -68,7 +67,7 @@ def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, 
             others.append(event)
         elif isinstance(event, e.Output) and event.stream == "out":
             kept = output.setdefault(event.rank, bytearray())
-            kept += event.data if len(kept) < _KEPT else b""
+            kept += event.data if len(kept) < _SEARCHED_OUTPUT else b""
         return is_passed_on(event)
 
     yield from run_nested(run, take, _advise_without_share)

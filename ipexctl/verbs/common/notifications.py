@@ -4,18 +4,18 @@ from collections.abc import Callable
 
 from ipexctl.act.notify import Notifier
 from ipexctl.decide.saved_runs import classify_result
-from ipexctl.model import events as e
-from ipexctl.model.errors import Kind
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import to_json
 from ipexctl.model.notifications import Notification, NotificationEvent
 from ipexctl.model.reports import CommandReport
+from ipexctl.model.run_state import Attempt, RankState, RunState, Stall
 from ipexctl.model.text import pluralize, printable
-from ipexctl.show import event_json, phrases
+from ipexctl.show import phrases
+from ipexctl.store import event_json
 from ipexctl.verbs.run.saved_runs import describe_cause
 
-_VERDICT = 60.0  # seconds a stall waits for the comparison of its stacks
-_OVER = 5.0  # seconds in which a watcher that came later reads that a stall of before was over
+_VERDICT_TIMEOUT = 60.0  # seconds a stall waits for the comparison of its stacks
+_OLD_STALL_SECONDS = 5.0  # seconds in which a watcher that came later reads that a stall of before was over
 
 
 class NotificationSink:
@@ -29,44 +29,24 @@ class NotificationSink:
     ) -> None:
         self._notifier, self._warn, self._is_interrupted = notifier, warn, is_interrupted
         self._verb = self._title = ""
-        self._run: e.RunStarted | None = None
-        self._stall: Stamped | None = None  # that is not reported yet
-        self._verdict = ""  # of its stacks
+        self._attempt: Attempt | None = None
+        self._stalls = 0  # of the attempt, that were reported
         self._failed = self._closed = False
 
-    def handle_event(self, stamped: Stamped) -> None:
-        event, at = stamped.event, stamped.at
-        if self._stall is not None and at - self._stall.at > (_OVER if self._verdict else _VERDICT):
-            self._report_stall()
-        match event:
-            case e.Started() if not self._verb:
-                self._verb, self._title = event.verb, event.title
-                if event.verb == "play":
-                    self._send("start", at, "started", event.hosts)
-            case e.RunStarted():
-                self._run, self._failed = event, False
-                if self._verb != "play":
-                    hosts = tuple(dict.fromkeys(event.ranks))
-                    many = f"{pluralize(len(event.ranks), 'rank')} on {pluralize(len(hosts), 'host')}"
-                    begun = "watched" if self._verb == "attach" else "started"
-                    self._title = event.title or self._title  # the command only knows a run's id
-                    self._send("start", at, f"{begun}, {many}", hosts, tuple(range(len(event.ranks))))
-            case e.Stalled():
-                self._report_stall()
-                self._stall = stamped
-            case e.StallCompared(text=text):
-                self._verdict = text.partition("\n")[0].strip()
-                if self._verb != "attach":
-                    self._report_stall()
-            case e.Message(code="resumed") if self._verb == "attach":
-                self._stall, self._verdict = None, ""
-            case e.RankEnded(cause="") if event.status != 0:
-                how = phrases.format_signal(event.signal) if event.signal else f"exit code {event.status}"
-                why = f": {event.error}" if event.error else ""
-                text = f"rank {event.rank} on {event.host} failed ({how}){why}"
-                self._report_failure(at, text, event.host, (event.rank,))
-            case e.HostFailed(failure=failure) if failure.kind is Kind.LOST:
-                self._report_failure(at, f"{failure.host}: {failure.what}", failure.host)
+    def handle_event(self, stamped: Stamped, state: RunState) -> None:
+        attempt = state.attempt
+        if not self._verb and state.command is not None:
+            self._verb, self._title = state.command.verb, state.command.title
+            if self._verb == "play":
+                self._send("start", state.command_at, "started", state.command.hosts)
+        if attempt is not None and attempt is not self._attempt:
+            self._report_stalls(state.at, closing=True)
+            self._attempt, self._stalls, self._failed = attempt, 0, False
+            self._report_start(attempt)
+        self._report_stalls(state.at)
+        if self._attempt is not None and not self._failed and (self._attempt.failed or self._attempt.lost):
+            self._failed = True  # others mostly follow from it
+            self._report_failure(self._attempt)
         for warning in self._notifier.pop_warnings():
             self._warn(warning)
 
@@ -74,37 +54,62 @@ class NotificationSink:
         if self._closed:
             return
         self._closed = True
-        self._report_stall()
+        self._report_stalls(0.0, closing=True)
         if report is not None:
             self._report_end(report)
         self._notifier.close(self._is_interrupted)
         for warning in self._notifier.pop_warnings():
             self._warn(warning)
 
-    def _report_stall(self) -> None:
-        """Reports the pending stall, with the verdict of its stacks if it has one."""
-        stamped, verdict = self._stall, self._verdict
-        self._stall, self._verdict = None, ""
-        if stamped is None or not isinstance(stall := stamped.event, e.Stalled):
-            return
-        placed = self._run.ranks if self._run else ()
-        hosts = tuple(dict.fromkeys(placed[rank] for rank in stall.ranks if rank < len(placed)))
-        silent = f"no progress for {stall.seconds:.0f} s: {phrases.format_ranks(stall.ranks)}"
-        if stall.kind == "stragglers":
-            silent = f"stragglers for {stall.seconds:.0f} s: {phrases.format_ranks(stall.ranks)}"
-        self._send("stall", stamped.at, f"{silent}; {verdict}" if verdict else silent, hosts, stall.ranks)
+    def _report_start(self, attempt: Attempt) -> None:
+        if self._verb != "play":
+            ranks = attempt.started.ranks
+            hosts = tuple(dict.fromkeys(ranks))
+            many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len(hosts), 'host')}"
+            begun = "watched" if self._verb == "attach" else "started"
+            self._title = attempt.started.title or self._title  # the command only knows a run's id
+            self._send("start", attempt.at, f"{begun}, {many}", hosts, tuple(range(len(ranks))))
 
-    def _report_failure(self, at: float, text: str, host: str, ranks: tuple[int, ...] = ()) -> None:
-        """The first failure of a run: others mostly follow from it."""
-        if not self._failed:
-            self._failed = True
-            self._send("failure", at, text, (host,), ranks)
+    def _report_stalls(self, now: float, *, closing: bool = False) -> None:
+        """Reports the stalls that are new, each with the verdict of its stacks, for which it waits. A watcher that
+        came later does not report a stall that was over."""
+        for stall in self._attempt.stalls[self._stalls :] if self._attempt else ():
+            last = self._attempt is not None and stall is self._attempt.stalls[-1]
+            late = self._verb == "attach"
+            known = bool(stall.compared) and not late
+            if not (
+                known
+                or closing
+                or not last
+                or now - stall.at > (_OLD_STALL_SECONDS if stall.compared else _VERDICT_TIMEOUT)
+            ):
+                return
+            self._stalls += 1
+            if not (late and stall.resumed):
+                self._report_stall(stall)
+
+    def _report_stall(self, stall: Stall) -> None:
+        event, ranks = stall.event, self._attempt.started.ranks if self._attempt else ()
+        hosts = tuple(dict.fromkeys(ranks[rank] for rank in event.ranks if rank < len(ranks)))
+        what = "stragglers" if event.kind == "stragglers" else "no progress"
+        text = f"{what} for {event.seconds:.0f} s: {phrases.format_ranks(event.ranks)}"
+        verdict = stall.comparison[0].strip() if stall.comparison else ""
+        self._send("stall", stall.at, f"{text}; {verdict}" if verdict else text, hosts, event.ranks)
+
+    def _report_failure(self, attempt: Attempt) -> None:
+        """Reports the first failure of a run."""
+        if attempt.failed is not None:
+            text = _describe_failure(attempt.failed)
+            self._send("failure", attempt.failed.ended_at, text, (attempt.failed.host,), (attempt.failed.rank,))
+        else:
+            host, (at, what) = next(iter(attempt.lost.items()))
+            self._send("failure", at, f"{host}: {what}", (host,))
 
     def _report_end(self, report: CommandReport) -> None:
         result, run = classify_result(report), report.run
         took = phrases.format_duration(report.ended - report.started)
         cause = describe_cause(report)
-        words = {"ok": "ended well", "detached": "goes on without us"}.get(result, result)
+        words = {"ok": "ended well", "detached": "detached"}.get(result, result)
         text = f"{words} after {took}" + (f": {cause}" if cause else "")
         hosts = tuple(dict.fromkeys(rank.host for rank in run.ranks)) if run else ()
         hosts = hosts or tuple(host.host for host in report.hosts)
@@ -121,10 +126,18 @@ class NotificationSink:
         report: CommandReport | None = None,
     ) -> None:
         title = printable(self._title, 200)
-        run = self._run.run if self._run else None
+        run = self._attempt.started.run if self._attempt else None
         text = printable(f"{title or self._verb}: {' '.join(text.split())}", 600)
         value = Notification(event, text, at, self._verb, title, hosts, ranks, run)
         if report is not None:
             ended = (classify_result(report), int(report.exit), report.ended - report.started, report.saved)
             value = Notification(event, text, at, self._verb, title, hosts, ranks, run, *ended)
         self._notifier.send(event, event_json.dump_ascii_json(to_json(value)).encode() + b"\n")
+
+
+def _describe_failure(rank: RankState) -> str:
+    end = rank.ended
+    assert end is not None
+    how = phrases.format_signal(end.signal) if end.signal else f"exit code {end.status}"
+    how = how if end.abort is None else f"MPI_Abort({end.abort})"
+    return f"rank {rank.rank} on {rank.host} failed ({how})" + (f": {end.error}" if end.error else "")

@@ -5,18 +5,19 @@ from collections.abc import Generator, Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from ipexctl.act.private_files import write_private_file
 from ipexctl.decide.page.cluster import choose_doctor_record, make_doctor_record
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Message
-from ipexctl.model.json_values import read_record, to_json
+from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import printable
-from ipexctl.show.event_json import dump_ascii_json
+from ipexctl.store.event_json import dump_ascii_json
+from ipexctl.store.masking import Masker
+from ipexctl.store.private_files import write_private_file
 
 _RECORDS = "doctor"  # directory below the state: what doctor reported, a file per set of hosts
-_KEPT = 32  # files in it
+_STORED_REPORTS = 32  # files in it
 
 
 def check_destination(path: Path) -> None:
@@ -39,34 +40,35 @@ def write_page(path: Path, text: str) -> None:
         raise UsageError(f"{shown} cannot be written: {why}", exit=Exit.RECORD) from None
 
 
-def open_page(path: Path) -> Generator[Event, None, None]:
+def open_page(address: str) -> Generator[Event, None, None]:
     """Opens a page in the user's browser, if there is one."""
-    if not webbrowser.open(path.resolve().as_uri()):
-        yield Message(f"no browser could be started; the page is {path}", "warning", code="browser")
+    if not webbrowser.open(address):
+        yield Message(f"no browser could be started; the page is {address}", "warning", code="browser")
 
 
-def save_doctor_record(state: Path, answer: DoctorAnswer, at: float) -> None:
-    """Remembers what doctor reported of these hosts. A record that cannot be written is left out: a page shows less."""
+def save_doctor_record(state: Path, answer: DoctorAnswer, at: float, masker: Masker) -> None:
+    """Remembers what doctor reported of these hosts, without secrets. A record that cannot be written is left out: a
+    page shows less."""
     names = sorted(host.host for host in answer.hosts)
     path = state / _RECORDS / f"{sha256(chr(0).join(names).encode()).hexdigest()[:16]}.json"
     try:
-        record = make_doctor_record(at, answer, _read_record(path))
+        record = make_doctor_record(at, masker.mask_value(answer), _read_record(path))
         write_private_file(path, dump_ascii_json(to_json(record)).encode())
         newest = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime, reverse=True)
-        for old in newest[_KEPT:]:
+        for old in newest[_STORED_REPORTS:]:
             old.unlink()
     except OSError:
         return
 
 
 def find_doctor_record(state: Path, hosts: Iterable[str]) -> DoctorRecord | None:
-    """What doctor reported last of these hosts, and perhaps of others."""
+    """Returns what doctor reported last of these hosts, and perhaps of others."""
     records = (_read_record(path) for path in (state / _RECORDS).glob("*.json"))
     return choose_doctor_record((record for record in records if record), hosts)
 
 
 def _read_record(path: Path) -> DoctorRecord | None:
     try:
-        return read_record(DoctorRecord, path.read_text("utf-8"))
+        return parse_json(DoctorRecord, path.read_text("utf-8"))
     except (OSError, ValueError):
         return None

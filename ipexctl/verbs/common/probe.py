@@ -37,11 +37,10 @@ def probe_hosts(
     close_links: bool = False,
     meanwhile: Callable[[], object] | None = None,
 ) -> Generator[Event, None, dict[str, Facts | Failure]]:
-    """The facts of every host, or why there are none, by name in the order of the inventory.
-
-    ``venv`` and ``workdir`` are paths on the hosts (absolute, or from ``~/``); by default those of the host's ``venv=``
-    and ``workdir=``. ``timeout`` in seconds bounds each question to a host; all hosts resolve ``resolve_names``. The
-    text that the facts were parsed from is put into ``bundles``. ``close_links`` closes each link after its answer, for
+    """Returns the facts of every host, or why there are none, by name in the order of the inventory. ``venv`` and
+    ``workdir`` are paths on the hosts (absolute, or from ``~/``); by default those of the host's ``venv=`` and
+    ``workdir=``. ``timeout`` in seconds bounds each question to a host; all hosts resolve ``resolve_names``. The text
+    that the facts were parsed from is put into ``bundles``. ``close_links`` closes each link after its answer, for
     commands that ask nothing more: hundreds need not stay open. ``meanwhile`` is called in the background once a host
     is connected (logins come first: they need the interpreter). Yields `FactsRead` per host."""
     first, reading = threading.Lock(), threading.Lock()
@@ -82,10 +81,10 @@ def probe_hosts(
 
 @cache
 def load_uarchs() -> Uarchs:
-    """The table of microarchitectures, ``data/cpus.toml``; read once, when the first host has answered."""
+    """Returns the table of microarchitectures, ``data/cpus.toml``; read once, when the first host has answered."""
     return parse_uarchs(read_data("cpus.toml"))
 
 
 def load_releases() -> ReleaseTable:
-    """The version table, ``data/stacks.toml``."""
+    """Returns the version table, ``data/stacks.toml``."""
     return parse_table(read_data("stacks.toml"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input
+from ipexctl.act.variable_files import read_variable_files
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
@@ -34,11 +35,10 @@ def select_hosts(
     cwd: Path,
     runs: Path | None = None,
 ) -> Inventory:
-    """The hosts of ``--hosts``, else ``--hostfile``, else ``IPEXCTL_HOSTFILE``, else ``./hostfile``; then ``--limit``.
-
-    ``--hosts slurm``, ``pbs`` and ``lsf`` are the allocation of ``environ``. Identity files and known_hosts written as
-    relative paths are relative to the hostfile. ``runs`` holds the saved runs, for ``--limit @failed``. Raises
-    `UsageError`; ``.warnings`` holds what should be reported although it is no error."""
+    """Returns the hosts of ``--hosts``, else ``--hostfile``, else ``IPEXCTL_HOSTFILE``, else ``./hostfile``; then
+    ``--limit``. ``--hosts slurm``, ``pbs`` and ``lsf`` are the allocation of ``environ``. Identity files and
+    known_hosts written as relative paths are relative to the hostfile. ``runs`` holds the saved runs, for ``--limit
+    @failed``. Raises `UsageError`; ``.warnings`` holds what should be reported although it is no error."""
     if hosts is not None and hostfile is not None:
         raise UsageError("--hosts and --hostfile exclude each other: give one of them")
     if hosts is not None:
@@ -53,7 +53,6 @@ def select_hosts(
 
 
 def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:
-    """The hosts of a list, or of the allocation of a scheduler."""
     scheduler = hosts.strip()
     if scheduler not in parsing.SCHEDULERS:
         return parsing.parse_list(hosts)
@@ -63,9 +62,8 @@ def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:
 
 
 def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:
-    """The hosts that ``--limit`` chooses; ``@failed`` in it stands for those that failed in the last saved command.
-
-    Raises `UsageError`."""
+    """Returns the hosts that ``--limit`` chooses; ``@failed`` in it stands for those that failed in the last saved
+    command. Raises `UsageError`."""
     if FAILED not in limit:
         return parsing.limit_inventory(inventory, limit)
     command, failed = _find_last_failed_hosts(runs) if runs else ("", ())
@@ -81,21 +79,24 @@ def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventor
 
 
 def _find_last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
-    """The last saved command that worked on hosts itself, and the hosts that failed in it."""
-    from ipexctl.show.record import list_saved_runs, read_report
+    """Returns the last saved command that worked on hosts itself, and the hosts that failed in it."""
+    from ipexctl.store.record import list_saved_runs, read_report
 
     for directory in reversed(list_saved_runs(runs)):
         report = read_report(directory)  # None: it goes on, or is damaged
         if report is None or report.verb in _ABOUT_RUNS:
             continue
-        lost = {rank.host for rank in report.run.ranks if rank.state in ("failed", "lost")} if report.run else set()
+        if report.run:
+            lost = {rank.host for rank in report.run.ranks if rank.state in ("failed", "lost")}
+        else:
+            lost = set()
         if report.hosts:
             return directory.name, tuple(host.host for host in report.hosts if not host.good or host.host in lost)
     return "", ()
 
 
 def suggest_limit(hosts: Sequence[str]) -> str:
-    """The option that leaves these hosts out of the same command."""
+    """Returns the option that leaves these hosts out of the same command."""
     if len(hosts) > 4:
         return f"without {join_names(hosts, 4)}: --limit '!NAME,!NAME'"
     return f"without {', '.join(hosts)}: --limit '{','.join(f'!{name}' for name in hosts)}'"
@@ -110,10 +111,25 @@ def list_flags(inventory: Inventory, venv: str | None) -> tuple[str, ...]:
 
 
 def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
-    """The hosts of one hostfile or inventory. Raises `UsageError`."""
+    """Returns the hosts of one hostfile or inventory, with the variables of ``group_vars/`` and ``host_vars/`` beside
+    it. Raises `UsageError`."""
+    if (cwd / path).is_dir():
+        files = [file.name for file in sorted((cwd / path).iterdir()) if file.is_file() and file.name[:1] != "."]
+        hint = f"name the file: -f {shlex.quote(printable(str(Path(path, files[0])), 300))}" if files else hint
+        raise UsageError(f"{printable(path, 300)} is a directory", hint=hint)
     file = read_input(path, cwd=cwd, hint=hint)
-    inventory = _resolve_paths(parsing.parse_inventory(file.text, path), file.path.parent)
-    return replace(inventory, warnings=(*inventory.warnings, *file.warnings))
+    inventory = parsing.parse_inventory(file.text, path)
+    groups = dict.fromkeys(("all", "ungrouped", *(group for host in inventory for group in host.groups)))
+    warnings = list(file.warnings)
+    variables = []
+    for kind, names in (("group", [*groups]), ("host", inventory.names)):
+        for name, place, found in read_variable_files(Path(path).parent / f"{kind}_vars", names, cwd):
+            variables.append(parsing.VariableFile(kind, name, place, found.text))
+            warnings += found.warnings
+    if variables:
+        inventory = parsing.parse_inventory(file.text, path, variables)
+    inventory = _resolve_paths(inventory, file.path.parent)
+    return replace(inventory, warnings=(*inventory.warnings, *dict.fromkeys(warnings)))
 
 
 class Permits(Record):
@@ -133,9 +149,8 @@ def read_playbook(
     strict: bool = True,
     permits: Permits = Permits(),
 ) -> Play:
-    """The playbook in a file, or the bundled one of this name; ``variables`` win over its own.
-
-    ``strict``: it must know them. Raises `UsageError`, also where it uses more of this machine than ``permits``."""
+    """Returns the playbook in a file, or the bundled one of this name; ``variables`` win over its own. ``strict``: it
+    must know them. Raises `UsageError`, also where it uses more of this machine than ``permits``."""
     from ipexctl.decide.parsing.playbook import parse_playbook
 
     path = _find_playbook(path, cwd)
@@ -151,7 +166,6 @@ def read_playbook(
 def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
     """Refuses a playbook that names files of this machine outside of its directory, the current one and those that the
     user named, or variables of the environment that the user did not name: whoever wrote it chooses the hosts, too.
-
     Symbolic links are followed; a value of ``--var`` is the user's word. Raises `UsageError` with all of them."""
     from ipexctl.act.bundled_files import list_bundled_files
 
@@ -180,8 +194,8 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
 
 
 def _resolve_path(path: str, start: Path, place: str = "") -> Path:
-    """The absolute path without symbolic links. ``place`` is where it was written. Raises `UsageError` where it cannot
-    be one."""
+    """Returns the absolute path without symbolic links. ``place`` is where it was written. Raises `UsageError` where it
+    cannot be one."""
     try:
         return (start.absolute() / expand_home(path, place)).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
@@ -189,8 +203,7 @@ def _resolve_path(path: str, start: Path, place: str = "") -> Path:
 
 
 def _find_playbook(path: str, cwd: Path) -> str:
-    """The path of a playbook. A word without a directory and an ending that is no file names a bundled one.
-
+    """Returns the path of a playbook. A word without a directory and an ending that is no file names a bundled one.
     Raises `UsageError`."""
     if not path or os.sep in path or path.endswith((".yaml", ".yml")) or (cwd / path).exists():
         return path
@@ -211,10 +224,19 @@ def select_play_hosts(
     play: Play, *, hostfile: str | None, hosts: str | None, environ: Mapping[str, str], cwd: Path
 ) -> Inventory:
     """The hosts of ``--hosts`` or ``--hostfile``, else the play's, else as `select_hosts`. Raises `UsageError`."""
-    if hosts is not None or hostfile is not None or (play.hostfile is None and play.inventory is None):
-        return select_hosts(hostfile=hostfile, hosts=hosts, limit=None, environ=environ, cwd=cwd)
-    hint = "hosts: names a hostfile; hosts themselves are a list: hosts: [node0, node1]"
-    return play.inventory or read_hostfile(play.hostfile or "", cwd=cwd, hint=hint)
+    own = read_play_hosts(play, cwd) if hosts is None and hostfile is None else None
+    return own or select_hosts(hostfile=hostfile, hosts=hosts, limit=None, environ=environ, cwd=cwd)
+
+
+def read_play_hosts(play: Play, cwd: Path) -> Inventory | None:
+    """Returns the hosts that a play brings itself; None where it has none. Raises `UsageError`."""
+    if play.inventory or play.hostfile is None:
+        return play.inventory
+    if play.hosts_origin and not (cwd / play.hostfile).exists():
+        place, shown = printable(str(play.hosts_origin), 300), printable(play.hostfile, 300)
+        hint = "hosts: names a hostfile; hosts themselves are a list: hosts: [node0, node1]; limit: chooses a group"
+        raise UsageError(f"{place}: hosts: {shown} does not exist", hint=hint)
+    return read_hostfile(play.hostfile, cwd=cwd)
 
 
 def _read_default_hostfile(cwd: Path) -> Inventory:
@@ -230,9 +252,8 @@ def _read_default_hostfile(cwd: Path) -> Inventory:
 
 
 def _resolve_paths(inventory: Inventory, directory: Path) -> Inventory:
-    """Makes relative paths of files on this machine absolute; ``~`` is expanded by those who open the file.
-
-    Raises `UsageError` for one in the home of a user that does not exist."""
+    """Makes relative paths of files on this machine absolute; ``~`` is expanded by those who open the file. Raises
+    `UsageError` for one in the home of a user that does not exist."""
 
     def resolve(path: str, host: Host) -> str:
         if path.startswith("~"):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_home, read_input
-from ipexctl.act.private_files import make_private_directories
 from ipexctl.data import read_data
 from ipexctl.decide.checks.benchmarks import judge_speeds
 from ipexctl.decide.checks.catalogue import Catalogue, explain_finding, parse_catalogue
@@ -31,7 +30,9 @@ from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import pluralize, printable
-from ipexctl.verbs.common.pages import check_destination, save_doctor_record, write_page
+from ipexctl.store.masking import Masker
+from ipexctl.store.private_files import make_private_directories
+from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.doctor.import_check import try_imports
@@ -40,7 +41,7 @@ from ipexctl.verbs.doctor.network_check import check_network
 if TYPE_CHECKING:  # most looks neither fix nor measure, and both know much
     from ipexctl.verbs.doctor.fix import Ask
 
-_LIMIT = 16 << 20  # bytes of one saved probe
+_PROBE_LIMIT = 16 << 20  # bytes of one saved probe
 
 
 def doctor(
@@ -51,25 +52,21 @@ def doctor(
     ask: "Ask | None" = None,
     environ: Mapping[str, str] | None = None,
     alone: bool = False,
-    page: str | None = None,
 ) -> Generator[Event, None, None]:
     """Probes and checks the hosts. Without hosts: ``task.recorded`` checks saved probes, ``task.explain`` a code.
-
-    ``page`` is a file for the page of the cluster. ``ask`` puts a question to the user, for ``task.fix``. ``environ``
-    is this machine's, for an install. ``alone`` says that nobody uses the links after this command.
-    Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a host could not be reached or trusted."""
+    ``ask`` puts a question to the user, for ``task.fix``. ``environ`` is this machine's, for an install. ``alone`` says
+    that nobody uses the links after this command. Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a
+    host could not be reached or trusted."""
     if task.explain is not None:
         text = explain_finding(task.explain, load_catalogue())
         yield Started("doctor", f"explain {task.explain}", ())
         yield Answer(answers.ExplainAnswer(task.explain.upper(), text))
         yield Ended("doctor", Exit.OK)
         return
-    if page is not None:
-        check_destination(expand_home(page))
     if task.recorded:
         paths = _name_saved_probes(task.recorded)
-        texts = {name: read_input(path, limit=_LIMIT).text for name, path in paths.items()}
-        yield from check_recorded(texts, paths, page=page, at=context.clock())
+        texts = {name: read_input(path, limit=_PROBE_LIMIT).text for name, path in paths.items()}
+        yield from check_recorded(texts, paths)
         return
     confirm: Ask | None = (lambda _: True) if task.yes else ask
     if task.fix and confirm is None:
@@ -109,8 +106,7 @@ def doctor(
     answer = _make_answer(cluster, findings, network)
     changes = tuple(fixed) if task.fix else None
     answer = replace(answer, imports=problems or None, speed=speeds, fixed=changes)
-    save_doctor_record(context.state, answer, context.clock())
-    yield from _write_page(page, answer, context.clock())
+    save_doctor_record(context.state, answer, context.clock(), Masker(environ or {}))
     yield from _report(cluster, answer, failed)
 
 
@@ -139,12 +135,9 @@ def _make_cluster(inventory: Inventory, results: Mapping[str, Facts | Failure], 
     return Cluster(inventory, facts, failures, load_releases(), live)
 
 
-def check_recorded(
-    texts: Mapping[str, str], paths: Mapping[str, Path] | None = None, *, page: str | None = None, at: float = 0.0
-) -> Generator[Event, None, None]:
+def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Generator[Event, None, None]:
     """Checks saved probes, name → text of the file, without any host. A text that is no probe is a failure of its host;
-    if all are, `UsageError` is raised, which names the first one by its path. ``page`` is a file for the page of the
-    cluster, made at the time ``at``."""
+    if all are, `UsageError` is raised, which names the first one by its path."""
     uarchs = load_uarchs()
     results: dict[str, Facts | Failure] = {}
     refusals: list[UsageError] = []
@@ -163,23 +156,11 @@ def check_recorded(
         yield FactsRead(name, result) if isinstance(result, Facts) else HostFailed(result)
     cluster = _make_cluster(inventory, results, live=False)
     answer = _make_answer(cluster, run_checks(cluster, load_catalogue()), ConnectivityReport())
-    yield from _write_page(page, answer, at)
     yield from _report(cluster, answer)
 
 
-def _write_page(page: str | None, answer: answers.DoctorAnswer, at: float) -> Generator[Event, None, None]:
-    """Writes the page of the cluster, if one is wanted. Raises `UsageError`."""
-    if page is not None:
-        from ipexctl.decide.page.cluster import build_cluster_page
-        from ipexctl.show.page.render import render_cluster
-
-        path = expand_home(page)
-        write_page(path, render_cluster(build_cluster_page(answer, at)))
-        yield Message(f"the page of the cluster is {printable(str(path), 300)}", code="page")
-
-
 def load_catalogue() -> Catalogue:
-    """The findings that come with ipexctl."""
+    """Returns the findings that come with ipexctl."""
     return parse_catalogue(read_data("findings.toml"))
 
 

@@ -38,9 +38,8 @@ def apply_fixes(
     venv: str | None,
     environ: Mapping[str, str],
 ) -> Generator[Event, None, tuple[list[AppliedFix], list[Failure]]]:
-    """What was done, and what failed. Only hosts with ``facts`` are touched.
-
-    ``ask`` is given a question and says whether it is to be done. ``environ`` is the controller's, for install."""
+    """Returns what was done, and what failed. Only hosts with ``facts`` are touched. ``ask`` is given a question and
+    says whether it is to be done. ``environ`` is the controller's, for install."""
     fixed: list[AppliedFix] = []
     failed: list[Failure] = []
     for finding in findings:
@@ -54,7 +53,8 @@ def apply_fixes(
         )
         failed += [result for result in done.values() if isinstance(result, Failure)]
         good = [host for host, result in done.items() if not isinstance(result, Failure)]
-        fixed += [AppliedFix(finding.code, tuple(good), entry.do)] if good else []
+        if good:
+            fixed.append(AppliedFix(finding.code, tuple(good), entry.do))
     reached = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
     fixed += yield from _remove_orphans(reached, context, ask)
     missing = [finding for finding in findings if catalogue[finding.code].safe == "install"]
@@ -62,7 +62,8 @@ def apply_fixes(
     command = complete_hint(advise("install"), list_flags(inventory, venv))
     if hosts and ask(_format_question(missing[0], hosts, f"{command}   (on all hosts)")):
         outcome = yield from run_nested(install(Install(venv=venv), reached, context, environ=environ))
-        fixed += [AppliedFix(missing[0].code, outcome.changed, command)] if outcome.changed else []
+        if outcome.changed:
+            fixed.append(AppliedFix(missing[0].code, outcome.changed, command))
         if outcome.venv is None or outcome.failed:
             failed.append(Failure("", Kind.STEP, "the install did not succeed everywhere", command))
     return fixed, failed
@@ -90,5 +91,4 @@ def _remove_orphans(inventory: Inventory, context: Context, ask: Ask) -> Generat
 
 
 def _format_question(finding: Finding, hosts: Sequence[str], what: str) -> str:
-    """What is wrong, and what would be done about it."""
     return f"{finding.code} {join_names(hosts, 4)}: {finding.title}\n  {what} ?"

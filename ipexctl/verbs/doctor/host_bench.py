@@ -24,9 +24,9 @@ from ipexctl.protocol.session import Executables, Figures, LaunchRequests, Nothi
 from ipexctl.verbs.doctor.host_sessions import HostSessions, find_pythons
 
 TURN = 1.2  # seconds of each of the three figures of a host
-_TALK = 2.0  # seconds of IMB-MPI1's own time
-_PATIENCE = 15.0  # seconds for IMB-MPI1 to say something, on hosts whose processors have other work too
-_SILENCE = 90.0  # seconds: torch from a cold disk takes its time to load
+_IMB_SECONDS = 2.0  # seconds of IMB-MPI1's own time
+_IMB_TIMEOUT = 15.0  # seconds for IMB-MPI1 to say something, on hosts whose processors have other work too
+_SILENCE_TIMEOUT = 90.0  # seconds: torch from a cold disk takes its time to load
 
 
 def measure_host_speeds(
@@ -45,7 +45,7 @@ def measure_host_speeds(
         with turns[_identify_machine(host, facts)]:
             return _build_host_speed(host, facts[host], session.call("compute", Figures, seconds=TURN))
 
-    with HostSessions(together, "bench", pythons, _SILENCE) as sessions:
+    with HostSessions(together, "bench", pythons, _SILENCE_TIMEOUT) as sessions:
         speeds, unmeasured = yield from sessions.run(hosts, "measure", compute)
         missed |= unmeasured
         behind = {hit.host for hit in judge_speeds(SpeedCheck(tuple(speeds.values()))) if hit.code == "SPD001"}
@@ -105,11 +105,17 @@ def _measure_pair(
     """Of two hosts, the first of which starts mpiexec. Raises `LinkError` or `RemoteError`."""
     lead = sessions[0]
     try:
-        request = {"mpiexec": mpiexec, "program": program, "interface": interface, "env": envs[0], "seconds": _TALK}
+        request = {
+            "mpiexec": mpiexec,
+            "program": program,
+            "interface": interface,
+            "env": envs[0],
+            "seconds": _IMB_SECONDS,
+        }
         commands = lead.call("start_mpiexec", LaunchRequests, progress=None, **request).commands
         for session, label, env in zip(sessions, "ab", envs, strict=True):
             session.call("start_rank", Nothing, words=commands.get(label, []), env=env)
-        return lead.call("wait_pingpong", PingPong, seconds=_PATIENCE)
+        return lead.call("wait_pingpong", PingPong, seconds=_IMB_TIMEOUT)
     finally:
         for session in sessions:
             with suppress(LinkError, RemoteError):

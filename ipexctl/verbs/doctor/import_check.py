@@ -17,7 +17,7 @@ from ipexctl.model.text import printable
 from ipexctl.protocol.codec import DamagedError, decode, load_object
 from ipexctl.protocol.session import ImportReport
 
-_PATIENCE = 60.0  # seconds: torch from a cold network file system is slow
+_IMPORT_TIMEOUT = 60.0  # seconds: torch from a cold network file system is slow
 _ANSWER = "ipexctl-verify "
 
 
@@ -25,7 +25,6 @@ def try_imports(
     inventory: Inventory, facts: Mapping[str, Facts], context: Context, *, everywhere: bool = False
 ) -> Generator[Event, None, dict[str, tuple[str, ...]]]:
     """Host → what went wrong when its Python imported torch and what is installed beside it, empty where all is well.
-
     Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt."""
     all_envs = {name: env for name, fact in facts.items() if (env := fact.installed) and env.exists}
     with_torch = {name: env for name, env in all_envs.items() if "torch" in env.packages}
@@ -40,7 +39,7 @@ def try_imports(
         ipex = get_public_version(env.packages.get("intel-extension-for-pytorch", ""))
         argv = (f"{env.venv}/bin/python", "-I", "-", json.dumps({"ipex": ipex, "step": False}))
         try:
-            done = link.run(Command(argv, stdin=script, timeout=_PATIENCE))
+            done = link.run(Command(argv, stdin=script, timeout=_IMPORT_TIMEOUT))
         except LinkError as error:
             return (f"import: {error.failure.what}",)
         answer = next((line for line in reversed(done.text.splitlines()) if line.startswith(_ANSWER)), None)

@@ -14,22 +14,21 @@ from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
-from ipexctl.protocol.session import Attempt, Attempts, MarkedDirectories, Ports, SeenMarkerFiles
+from ipexctl.protocol.session import Attempts, ConnectionAttempt, MarkedDirectories, Ports, SeenMarkerFiles
 from ipexctl.verbs.doctor.host_sessions import HostSessions, find_pythons
 
-_PATIENCE = 3.0  # seconds until an attempt counts as not answered
-_SUSPECTS = 16  # slow links that are measured once more: of more, it is the network and no accident
-_SILENCE = 20.0  # seconds until a host that leads no attempt to its end counts as lost
-_NETWORKED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "9p", "virtiofs")
+_ATTEMPT_TIMEOUT = 3.0  # seconds until an attempt counts as not answered
+_REMEASURED_LINKS = 16  # slow links that are measured once more: of more, it is the network and no accident
+_SILENCE_TIMEOUT = 20.0  # seconds until a host that leads no attempt to its end counts as lost
+_NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "9p", "virtiofs")
 _MarkerFiles = Mapping[str, tuple[str, ...]]  # directory → hosts whose marker files are seen there
 
 
 def check_network(
     inventory: Inventory, facts: Mapping[str, Facts], context: Context, *, everyone: bool = False
 ) -> Generator[Event, None, ConnectivityReport]:
-    """Which hosts reach each other. Hosts without Python take no part; a host that is lost during it is left out.
-
-    Nothing stays on the hosts: the listeners live as long as the sessions, which are closed here."""
+    """Returns which hosts reach each other. Hosts without Python take no part; a host that is lost during it is left
+    out. Nothing stays on the hosts: the listeners live as long as the sessions, which are closed here."""
     choices, problems = select_interfaces(inventory, facts)
     pythons = find_pythons({host: facts[host] for host in choices})
     untried = {host: problem.sentence for host, problem in problems.items() if problem.code == "no-interface"}
@@ -54,7 +53,7 @@ def check_network(
             {"host": other, "address": choices[other].address, **ports[other]._asdict(), "rate": other == rated}
             for other in others
         ]
-        answer = session.call("try_targets", Attempts, targets=targets, patience=_PATIENCE, token=token, mtu=mtu)
+        answer = session.call("try_targets", Attempts, targets=targets, patience=_ATTEMPT_TIMEOUT, token=token, mtu=mtu)
         return [_build_pair(host, attempt) for attempt in answer.attempts]
 
     def try_others(host: str, session: Session) -> tuple[list[Pair], _MarkerFiles]:
@@ -70,7 +69,7 @@ def check_network(
         with one_at_a_time:
             return try_targets(host, session, [pick_target(names, host)], 0)
 
-    with HostSessions(context, "netcheck", pythons, _SILENCE) as sessions:
+    with HostSessions(context, "netcheck", pythons, _SILENCE_TIMEOUT) as sessions:
         ports, silent = yield from sessions.run(hosts, "open a port", open_port)
         names = list(ports)
         tries = plan_connections(names, everyone)
@@ -79,7 +78,7 @@ def check_network(
         pairs = list(chain.from_iterable(pairs for pairs, _ in answers.values()))
         # All measured at the same time; a host that was busy just then is no slow link.
         slow = {pair.source for pair in find_slow_links(pairs)}
-        suspects = [host for host in hosts if host.name in slow][:_SUSPECTS]
+        suspects = [host for host in hosts if host.name in slow][:_REMEASURED_LINKS]
         again, _ = yield from sessions.run(suspects, "measure again", measure_again)
     lost = {**silent, **lost}
     better = {host: max(pair.rate or 0.0 for pair in pairs) for host, pairs in again.items() if pairs}
@@ -90,17 +89,19 @@ def check_network(
 
 
 def _name_marker_file(token: str, host: str) -> str:
-    """The name of a host's file; nobody can have put it there before."""
+    """Returns the name of a host's file; nobody can have put it there before."""
     return f".ipexctl-{token[:16]}-{host}"
 
 
 def _list_shareable_directories(fact: Facts) -> list[str]:
-    """The user's home directory, if it is on a file system that other hosts may see, too."""
-    mounts = tuple(disk.mount for disk in fact.disks if disk.filesystem.startswith(_NETWORKED) and disk.writable)
+    """Returns the user's home directory, if it is on a file system that other hosts may see, too."""
+    mounts = tuple(
+        disk.mount for disk in fact.disks if disk.filesystem.startswith(_NETWORK_FILE_SYSTEMS) and disk.writable
+    )
     return [fact.home] if fact.home and fact.home.startswith(mounts) else []
 
 
-def _build_pair(source: str, attempt: Attempt) -> Pair:
+def _build_pair(source: str, attempt: ConnectionAttempt) -> Pair:
     error, local = (None if text is None else printable(text, 200) for text in (attempt.error, attempt.local))
     return Pair(source, attempt.host, error, attempt.rtt, local, attempt.large, attempt.mtu, attempt.rate)
 

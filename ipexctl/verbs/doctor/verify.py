@@ -9,15 +9,14 @@ from ipexctl.model.errors import Failure, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.tasks import Verify
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import list_flags
 
 
-def verify(task: Verify, inventory: Inventory, context: Context) -> Generator[Event, None, VerifyAnswer]:
+def verify(venv: str | None, inventory: Inventory, context: Context) -> Generator[Event, None, VerifyAnswer]:
     """One look at each host: the marker, and every locked package by its version. Imports nothing, changes nothing."""
-    yield Started("verify", "verify the environments", inventory.names, place=list_flags(inventory, task.venv))
-    seen = yield from probe_hosts(inventory, context, venv=task.venv)
+    yield Started("verify", "verify the environments", inventory.names, place=list_flags(inventory, venv))
+    seen = yield from probe_hosts(inventory, context, venv=venv)
     failures = [found for found in seen.values() if isinstance(found, Failure)]
     facts = {name: found for name, found in seen.items() if isinstance(found, Facts)}
     for failure in find_unhealthy_envs(facts):

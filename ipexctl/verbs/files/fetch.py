@@ -8,7 +8,7 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.inputs import expand_home
-from ipexctl.act.transfer import receive, rsync
+from ipexctl.act.transfer import receive
 from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError
 from ipexctl.act.transfer.send import ProgressReporter
 from ipexctl.decide import parsing
@@ -25,7 +25,6 @@ from ipexctl.model.links import Link, LinkError
 from ipexctl.model.tasks import Fetch
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.verbs.common.select import list_flags
-from ipexctl.verbs.files.sync import find_local_rsync
 
 _STEP = "fetch"
 
@@ -45,7 +44,6 @@ def fetch(
     invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := find_path_fault(pattern))]
     if invalid := [*invalid, *find_invalid_destinations(destinations)]:
         raise UsageError("fetch has invalid paths", reasons=invalid)
-    local_rsync = find_local_rsync(task.transfer)
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
     ignored, folds = compile_ignore(task.exclude), receive.is_case_insensitive(into)
     what = f"{planning.format_names(task.paths)} of {pluralize(len(hosts), 'host')} into {printable(task.into, 200)}"
@@ -61,13 +59,10 @@ def fetch(
         yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
     missing = [pattern for number, pattern in enumerate(task.paths)
                if listings and not any(number in listing.matched for listing in listings.values())]  # fmt: skip
-    plans: dict[str, FetchPlan] = {}
-    for name, listing in listings.items():
-        local_file = partial(receive.stat_local_file, into / name)
-        # rsync takes names below one directory; those a pattern names through a link are no matter: it follows links.
-        both = local_rsync and listing.rsync and not (task.transfer == "auto" and inventory[name].is_local)
-        plan = planning.plan_fetch(listing, local_file)
-        plans[name] = planning.choose_rsync_files(plan, local_file, task.transfer, both=both)
+    plans = {
+        name: planning.plan_fetch(listing, partial(receive.stat_local_file, into / name))
+        for name, listing in listings.items()
+    }
     plan_text = planning.format_plans(plans, task.into)
     yield Planned("fetch", plan_text)
     places = {listing.path for listing in listings.values()}
@@ -99,7 +94,6 @@ def fetch(
 def _fetch_files(
     hosts: Sequence[Host], plans: dict[str, FetchPlan], into: Path, context: Context, patterns: Sequence[str]
 ) -> Generator[Event, None, dict[str, str | Failure]]:
-    """Fetches new files; does not contact hosts that have none."""
     for name, plan in plans.items():
         if not plan.items:
             yield StepEnded(name, _STEP, "ok", plan.summary())
@@ -113,17 +107,9 @@ def _fetch_files(
         plan = plans[host]
         progress = ProgressReporter(host, _STEP, plan.size, emit)
         bad = list(plan.refused)
-        saved = 0
         try:
             with ResultsDir(into, host) as results:
-                items, rsynced = plan.items, set(plan.by_rsync)
-                if rsynced:
-                    try:
-                        saved = _fetch_by_rsync(link, plan, results, progress, bad)
-                        items = tuple(item for item in items if item not in rsynced)
-                    except rsync.RsyncError as why:
-                        emit(Message(f"{why}; fetched without rsync", "warning", host, "no-rsync"))
-                missing = _fetch_tar(link, plan.path, items, results, progress, bad)
+                missing = _fetch_tar(link, plan.path, plan.items, results, progress, bad)
                 again = [[item] for item in missing]  # alone: a second hard link may arrive as a reference to the first
                 missing = [item for one in again for item in _fetch_tar(link, plan.path, one, results, progress, bad)]
                 results.sync()
@@ -139,7 +125,7 @@ def _fetch_files(
         bad += [f"{printable(item.local, 200)} could not be read on the host" for item in missing]
         if bad:
             return Failure(host, Kind.STEP, f"not fetched: {planning.format_names(bad)}", code="name")
-        return plan.summary() + (f" (rsync saved {format_size(saved)})" if saved else "")
+        return plan.summary()
 
     return (yield from run_on_hosts(context, outdated, _STEP, fetch_host, outcome=lambda summary: ("changed", summary)))
 
@@ -166,28 +152,9 @@ def _fetch_tar(
     return list(missing.values())
 
 
-def _fetch_by_rsync(
-    link: Link, plan: FetchPlan, results: ResultsDir, progress: ProgressReporter, bad: list[str]
-) -> int:
-    """Updates large files by rsync; returns the bytes saved. Raises `rsync.RsyncError`."""
-    below = [item for item in plan.by_rsync if not item.name.startswith("/")]
-    if len(below) != len(plan.by_rsync):
-        raise rsync.RsyncError("rsync is for files below the working directory")
-    rsync.receive_files(link, {item.local: item.size for item in below}, plan.path, results.staging, progress.add_bytes)
-    received = progress.done
-    for item in below:
-        try:
-            results.adopt_file(item.local, item.local, mtime=item.mtime, executable=item.executable)
-        except UnsafePathError as why:
-            bad.append(str(why))
-    progress.done = sum(item.size for item in below)
-    return max(0, progress.done - received)
-
-
 def _list_files(
     link: Link, where: str, patterns: Sequence[str], ignored: Ignored, *, folds: bool = False
 ) -> Listing | Failure:
-    """The files of a host that the patterns match."""
     try:
         return planning.parse_listing(receive.list_files(link, where, patterns), ignored, folds=folds)
     except ValueError:
@@ -195,13 +162,12 @@ def _list_files(
 
 
 def _find_changed_files(plan: FetchPlan, listing: Listing) -> list[str]:
-    """Files that have changed on the host since they were listed."""
     current = {item.local: (item.size, item.mtime) for item in listing.items}
     return [item.local for item in plan.items if current.get(item.local) != (item.size, item.mtime)]
 
 
 def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], context: Context) -> list[Host]:
-    """The hosts of ``--from``. Raises `UsageError`."""
+    """Returns the hosts of ``--from``. Raises `UsageError`."""
     if task.from_ == "all":
         return list(inventory)
     if not task.from_.startswith("rank:"):
@@ -226,8 +192,7 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
 
 
 def _read_last_ranks(context: Context) -> list[str]:
-    """The hosts of the ranks of the last saved run."""
-    from ipexctl.show.record import list_saved_runs, read_report
+    from ipexctl.store.record import list_saved_runs, read_report
 
     reports = (read_report(directory) for directory in reversed(list_saved_runs(context.state / "runs")))
     return next(([rank.host for rank in report.run.ranks] for report in reports if report and report.run), [])

@@ -1,5 +1,6 @@
 """``ipexctl sync``: copies a directory to all hosts; sends only what has changed."""
 
+import hashlib
 import os
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -7,10 +8,10 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, connect_ahead, run_on_hosts
 from ipexctl.act.inputs import expand_home
-from ipexctl.act.transfer import rsync
 from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
-from ipexctl.act.transfer.source_tree import read_tree
+from ipexctl.act.transfer.send import ProgressReporter
+from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, read_tree
 from ipexctl.decide.planning import diff
 from ipexctl.decide.planning import sync as planning
 from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
@@ -22,10 +23,10 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Plan
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import pluralize, printable
-from ipexctl.model.trees import Tree
+from ipexctl.model.trees import FileTree
 from ipexctl.verbs.common.select import list_flags
-from ipexctl.verbs.files.tree_sender import STEP, TreeSender, make_transfer_name
 
+_STEP = "sync"
 _IGNORE = ".ipexctlignore"  # patterns of the project itself, read from the top of the source
 
 
@@ -43,7 +44,6 @@ def sync(
     if reasons := planning.find_invalid_destinations(destinations):
         what, hint = "the working directory on the hosts cannot be used", "name another one with --workdir"
         raise UsageError(what, reasons=reasons, hint=hint)
-    local_rsync = find_local_rsync(task.transfer)
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
@@ -59,14 +59,11 @@ def sync(
     )
     failures = {name: failure for name, failure in remote_trees.items() if isinstance(failure, Failure)}
     plans: dict[str, SyncPlan] = {}
-    sender = make_transfer_name(tree).partition("-")[0]
+    sender = _hash_origin(tree)
     for host in inventory:
         if isinstance(remote_tree := remote_trees[host.name], RemoteTree):
             stale = planning.find_stale_directories(remote_tree, sender, _is_other_process)
-            plan = planning.plan_sync(tree, remote_tree, delete=task.delete, ignored=ignored, stale=stale)
-            plans[host.name] = planning.choose_rsync_files(
-                plan, remote_tree, task.transfer, local_rsync=local_rsync, is_local=host.is_local
-            )
+            plans[host.name] = planning.plan_sync(tree, remote_tree, delete=task.delete, ignored=ignored, stale=stale)
     plan_text = planning.format_plans(plans, str(root), own)
     yield Planned("sync", plan_text)
     if task.diff:
@@ -80,7 +77,7 @@ def sync(
             yield Message(text, "warning", name, "other-source")
     reachable = [host for host in inventory if host.name in plans and host.name not in failures]
     if not dry:
-        sent = yield from _send_trees(task, tree, plans, reachable, context)
+        sent = yield from _send_trees(tree, plans, reachable, context)
         failures |= {name: failure for name, failure in sent.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or plans[host.name].path for host in inventory}
     answers: dict[str, SyncedHost | FailedTransfer] = {}
@@ -96,27 +93,44 @@ def sync(
 
 
 def _find_own_paths(root: Path, context: Context) -> tuple[str, ...]:
-    """The directories of ipexctl itself in the tree, relative to ``root``: they change while it is sent."""
+    """Returns the directories of ipexctl itself in the tree, relative to ``root``: they change while it is sent."""
     top, own = root.resolve(), (context.state.resolve(), context.cache.resolve())
     return tuple(path.relative_to(top).as_posix() for path in own if top in path.parents and path.is_dir())
 
 
 def _send_trees(
-    task: tasks.Sync, tree: Tree, plans: dict[str, SyncPlan], reachable: Sequence[Host], context: Context
+    tree: FileTree, plans: dict[str, SyncPlan], reachable: Sequence[Host], context: Context
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Sends each host its changed files; does not contact hosts that are up to date."""
     outdated = [host for host in reachable if not plans[host.name].is_empty]
     for host in reachable:
         if plans[host.name].is_empty:
-            yield StepEnded(host.name, STEP, "ok", plans[host.name].summary())
-    with TreeSender(tree, {host.name: plans[host.name] for host in outdated}, task.transfer) as sender:
-        return (
-            yield from run_on_hosts(context, outdated, STEP, sender.send, outcome=lambda summary: ("changed", summary))
-        )
+            yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
+    packer, manifest = Packer(tree), planning.format_manifest(tree)
+    own = f"{_hash_origin(tree)}-{os.getpid()}"
+
+    def send_tree(link: Link, emit: Emit) -> str | Failure:
+        plan = plans[link.host.name]
+        progress = ProgressReporter(link.host.name, _STEP, plan.size, emit)
+        pieces = progress.count_chunks(packer.pack(plan.send, manifest=manifest, to_delete=plan.to_delete))
+        try:
+            transfer.install_tree(link, plan.path, pieces, own=own, old=plan.parts)
+        except SourceChangedError as change:
+            names = ", ".join(printable(path) for path in change.paths[:5])
+            return Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
+        progress.report(always=True)
+        return plan.summary()
+
+    return (yield from run_on_hosts(context, outdated, _STEP, send_tree, outcome=lambda summary: ("changed", summary)))
+
+
+def _hash_origin(tree: FileTree) -> str:
+    """Begins the names of all syncs of this source for their private directories on hosts; a process id follows."""
+    return hashlib.sha256(os.fsencode(tree.origin)).hexdigest()[:12]
 
 
 def _report_differences(
-    tree: Tree,
+    tree: FileTree,
     plans: dict[str, SyncPlan],
     remote_trees: Mapping[str, RemoteTree | Failure],
     inventory: Inventory,
@@ -155,7 +169,7 @@ def _inspect_destination(link: Link, where: str) -> RemoteTree | Failure:
 
 
 def _find_source(task: tasks.Sync) -> Path:
-    """The directory to copy: the source itself, or the parent of the script it names."""
+    """Returns the directory to copy: the source itself, or the parent of the script it names."""
     source = expand_home(task.source)
     if not source.exists():
         raise UsageError(f"the source {printable(task.source, 200)} does not exist")
@@ -166,16 +180,8 @@ def _find_source(task: tasks.Sync) -> Path:
     return root
 
 
-def find_local_rsync(transfer: tasks.Transfer) -> bool:
-    """Whether this machine has rsync. Raises `UsageError` if it has none and ``--transfer`` requires it."""
-    found = rsync.find_rsync() is not None
-    if transfer == "rsync" and not found:
-        raise UsageError("rsync is not installed on this machine", hint="omit --transfer rsync")
-    return found
-
-
 def resolve_directory(path: Path) -> Path:
-    """The absolute path of a directory, or of the parent of a file; hosts use the same name."""
+    """Returns the absolute path of a directory, or of the parent of a file; hosts use the same name."""
     return Path(os.path.abspath(path if path.is_dir() else path.parent))  # noqa: PTH100 - links stay as they are written
 
 

@@ -1,4 +1,4 @@
-"""Work of the controller in a thread, with its progress as events; and the one that downloads wheels."""
+"""Downloads wheels in a thread, with the progress as events."""
 
 import queue
 import threading
@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from ipexctl.act.packages.download import Tell, download_wheels
 from ipexctl.act.packages.sources import Sources
@@ -15,22 +14,23 @@ from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, HostFailed, Progress, StepStarted
 from ipexctl.model.wheels import Wheel
 
-T = TypeVar("T")
 FETCH = "fetch the wheels"
 
 
-def run_in_background(step: str, work: Callable[[Tell], T], stop: threading.Event) -> Generator[Event, None, T]:
-    """Runs ``work`` in a thread, with its progress as that of ``step`` (ten a second). Sets ``stop`` when the generator
+def _run_in_background(
+    work: Callable[[Tell], dict[str, Path]], stop: threading.Event
+) -> Generator[Event, None, dict[str, Path]]:
+    """Runs ``work`` in a thread, with its progress as that of `FETCH` (ten a second). Sets ``stop`` when the generator
     is closed."""
     events: queue.Queue[Event | None] = queue.Queue(256)
-    future: Future[T] = Future()
+    future: Future[dict[str, Path]] = Future()
     last = 0.0
 
     def tell(done: int, total: int, name: str) -> None:
         nonlocal last
         if time.monotonic() - last >= 0.1 and not events.full():
             last = time.monotonic()
-            events.put(Progress("", step, done, total, "B", name))
+            events.put(Progress("", FETCH, done, total, "B", name))
 
     def body() -> None:
         try:
@@ -55,7 +55,7 @@ def fetch_wheels(
     """Downloads wheels into the cache, as a step that the caller ends. Returns them by package, or the last failure."""
     yield StepStarted("", FETCH)
     try:
-        return (yield from run_in_background(FETCH, partial(download_wheels, wheels, cache, sources, stop), stop))
+        return (yield from _run_in_background(partial(download_wheels, wheels, cache, sources, stop), stop))
     except UsageError as error:
         failures = [Failure("", Kind.STEP, reason, code="wheel") for reason in error.reasons]
         yield from map(HostFailed, failures)

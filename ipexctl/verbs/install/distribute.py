@@ -73,7 +73,9 @@ def distribute_artifacts(
 
 
 def _describe_sent(sent: tuple[str, int]) -> tuple[StepOutcome, str]:
-    return ("changed", f"{format_size(sent[1])} from {sent[0]}") if sent[1] else ("ok", "they have arrived before")
+    if sent[1]:
+        return ("changed", f"{format_size(sent[1])} from {sent[0]}")
+    return ("ok", "they have arrived before")
 
 
 def _describe_artifacts(artifacts: Sequence[Artifact]) -> list[dict[str, object]]:

@@ -6,50 +6,80 @@ system, import on all, write the marker last, and switch when all are ready."""
 
 import os
 import posixpath
-import threading
-import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
-from urllib.parse import unquote, urlsplit
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.packages.download import locate_wheel, measure_download_rate
+from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
 from ipexctl.act.packages.sources import Limits, redact_url
-from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.planning.extend import build_release_request, find_environment, keep_requirements, use_env_python
-from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_download_origins, plan_install, read_state
-from ipexctl.decide.releases.resolve import resolve_stack, use_host_mpi
-from ipexctl.decide.releases.table import get_minor_version
+from ipexctl.decide.planning.install import Plan, choose_venv, list_download_origins, plan_install, read_state
+from ipexctl.decide.releases.mpi_choice import DEFAULT, require_one_mpi, use_host_mpi, use_wheel_mpi
+from ipexctl.decide.releases.resolve import resolve_stack
+from ipexctl.decide.releases.table import ReleaseTable, get_minor_version
 from ipexctl.model import events
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hints import advise, complete_hint
-from ipexctl.model.hosts import Inventory
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
-from ipexctl.model.stack import MpiLauncher, StackRequest
+from ipexctl.model.stack import MpiLauncher, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize
-from ipexctl.protocol.session import DownloadRate, Inspection, Nothing
+from ipexctl.model.wheels import Lock
+from ipexctl.protocol.session import Inspection
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.select import list_flags, suggest_limit
 from ipexctl.verbs.install import build, lock
-from ipexctl.verbs.install.background import run_in_background
 from ipexctl.verbs.install.distribute import distribute_artifacts
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
+from ipexctl.verbs.install.requirements import fix_requirements
 from ipexctl.verbs.install.switch import NOT_SWITCHED, switch_environments, tidy_environments
 
-_MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tried, to see how fast it is
-_LOOK = "look at the hosts"  # its first phase
-_LONG = 0.2  # seconds a sending must take for its speed to mean something
+_FIRST_PHASE = "look at the hosts"  # its first phase
+
+
+class InstallStopped(Exception):
+    """Nothing was changed, and why; the hosts that failed are in the answer."""
+
+    def __init__(self, sentence: str, failed: Mapping[str, Failure]) -> None:
+        super().__init__(sentence)
+        self.sentence, self.failed = sentence, failed
+
+
+class PlannedInstall(NamedTuple):
+    """What is to be done, and what it was decided from."""
+
+    steps: Plan
+    states: Mapping[str, Inspection]
+    tool: Tool  # uv, for hosts that build
+    addresses: Mapping[str, str]
+
+
+class InstallOutcome(NamedTuple):
+    """Hosts that have the new environment now, those that may have it, and what their imports reported."""
+
+    changed: Collection[str] = ()
+    unknown: Collection[str] = ()
+    verified: Mapping[str, build.VerifiedEnv] = MappingProxyType({})
+
+
+class RequestedInstall(NamedTuple):
+    """What was asked for, read as far as this machine can."""
+
+    task: Install
+    request: StackRequest
+    locked: Lock | None  # the user's lock file
 
 
 def install(
@@ -60,27 +90,54 @@ def install(
     environ: Mapping[str, str] = os.environ,
     limits: Limits = Limits(),
     dry: bool = False,
-) -> Generator[events.Event, None, InstallAnswer]:
-    """Returns what `Answer` holds. ``environ`` has pip's and uv's settings.
+) -> Workflow[InstallAnswer]:
+    """Returns what `Answer` holds. ``environ`` has pip's and uv's settings. Raises `UsageError`: exit 2 before anything
+    is contacted, exit 4 before anything is changed."""
+    requested = _read_request(task, inventory, environ)
+    table, request = load_releases(), requested.request
+    resolve_stack(request, {}, table)  # a combination that exists nowhere is refused before any host is contacted
+    flags = list_flags(inventory, requested.task.venv)
+    yield events.Started("install", f"install {request}", inventory.names, place=flags)
+    yield events.PhaseStarted(1, 0, _FIRST_PHASE)
+    try:
+        job = yield from _choose_wheels(requested, inventory, context, table, environ, limits, dry)
+        try:
+            return (yield from _install_stack(job, dry or task.check))
+        finally:
+            job.stop.set()
+            job.close()
+    except InstallStopped as stopped:
+        return (yield from _report_stop(stopped, len(inventory)))
 
-    Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed."""
-    releases = load_releases()
+
+def _read_request(task: Install, inventory: Inventory, environ: Mapping[str, str]) -> RequestedInstall:
+    """Raises `UsageError` (exit 2)."""
+    task = fix_requirements(task)
     python = get_minor_version(task.python) if task.python and "/" not in task.python else None
     request = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
     _check_input(task, inventory)
-    locked = lock.read_lock(task, environ) if task.locked else None
-    if locked:
-        request, mpi = build_release_request(locked.packages, locked.python, locked.mpi, request, task.mpi)
-        task = replace(task, mpi=mpi)
-    resolve_stack(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
-    yield events.Started("install", f"install {request}", inventory.names, place=list_flags(inventory, task.venv))
-    yield events.PhaseStarted(1, 0, _LOOK)
-    if task.wheels and not Path(task.wheels).is_dir():
-        task = replace(task, wheels=str((yield from _open_wheelhouse(Path(task.wheels), context))))
+    if not task.locked:
+        return RequestedInstall(task, request, None)
+    locked = lock.read_lock(task, environ)
+    request, mpi = build_release_request(locked.packages, locked.python, locked.mpi, request, task.mpi)
+    return RequestedInstall(replace(task, mpi=mpi), request, locked)
+
+
+def _choose_wheels(
+    requested: RequestedInstall,
+    inventory: Inventory,
+    context: Context,
+    table: ReleaseTable,
+    environ: Mapping[str, str],
+    limits: Limits,
+    dry: bool,
+) -> Workflow[InstallJob]:
+    """Observes the hosts, and chooses the release and its wheels. Raises `InstallStopped`, `UsageError`."""
+    task, request, locked = requested
     failed: dict[str, Failure] = {}
     facts = yield from _collect_facts(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
-        return (yield from _give_up("nothing was changed: some hosts could not be probed", failed, len(inventory)))
+        raise InstallStopped("nothing was changed: some hosts could not be probed", failed)
     venv = choose_venv(task.venv, inventory, facts)
     base = None
     if not locked and (found := find_environment(task, request, venv, facts)):
@@ -88,26 +145,36 @@ def install(
         task, facts = keep_requirements(base, task), use_env_python(base, facts)
         _check_input(task, inventory)  # a host wrote what the environment has
     if locked or base:
-        stack = resolve_stack(request, facts, releases)
+        stack = resolve_stack(request, facts, table)
     else:
-        stack = yield from lock.resolve_available(request, facts, releases, task, context, environ, limits)
-    if task.mpi not in {"auto", "wheel"}:
-        hosts = [inventory[name] for name in facts]
-        result = yield from find_hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")
-        if not isinstance(result, MpiLauncher):
-            return (yield from _give_up("nothing was changed", {**failed, **result}, len(inventory)))
-        stack = use_host_mpi(stack, result)
+        stack = yield from lock.resolve_available(request, facts, table, task, context, environ, limits)
+    stack = yield from _choose_mpi(task, stack, [inventory[name] for name in facts], context, table, failed)
     wanted = lock.LockRequest(task, stack, context, environ, limits, base)
     if locked:
         chosen = lock.adopt_lock(locked, stack, context)
     else:
         stack, chosen = yield from lock.load_or_create_lock(wanted)
-    job = InstallJob(inventory, context, venv, chosen.id, failed, task, wanted.sources, stack, chosen, facts)
-    try:
-        return (yield from _install_stack(job, dry=dry))
-    finally:
-        job.stop.set()
-        job.close()
+    require_one_mpi(chosen.packages)
+    return InstallJob(inventory, context, venv, chosen.id, failed, task, wanted.sources, stack, chosen, facts)
+
+
+def _choose_mpi(
+    task: Install,
+    stack: Stack,
+    hosts: Sequence[Host],
+    context: Context,
+    table: ReleaseTable,
+    failed: Mapping[str, Failure],
+) -> Workflow[Stack]:
+    """Returns the stack with the MPI of ``--mpi``: a wheel's by its name, the hosts' own by its path."""
+    if task.mpi in {"auto", DEFAULT}:
+        return stack
+    if "/" not in task.mpi:
+        return use_wheel_mpi(stack, task.mpi, table)
+    result = yield from find_hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")
+    if not isinstance(result, MpiLauncher):
+        raise InstallStopped("nothing was changed", {**failed, **result})
+    return use_host_mpi(stack, result, task.backend)
 
 
 def _check_input(task: Install, inventory: Inventory) -> None:
@@ -119,26 +186,15 @@ def _check_input(task: Install, inventory: Inventory) -> None:
         if not path.startswith("/") or any(ord(char) < 32 for char in path) or posixpath.normpath(path) != path:
             reasons.append(f"{what}: {path!r} is not a plain absolute path")
         elif path.count("/") < 2:
-            reasons.append(f"{what}: {path!r} is too near to the root directory")
-    if task.wheels and not Path(task.wheels).is_dir() and not Path(task.wheels).is_file():
-        reasons.append(f"--wheels: {task.wheels!r} is neither a directory nor an archive")
+            reasons.append(f"{what}: {path!r} must be at least two levels deep")
+    if task.wheels and not Path(task.wheels).is_dir():
+        reasons.append(f"--wheels: {task.wheels!r} is not a directory")
     reasons += [f"--requirements: {name!r} is not a file" for name in task.requirements if not Path(name).is_file()]
     for text in task.with_:
         if not text.strip() or text.lstrip().startswith("-") or "\n" in text:
             reasons.append(f"--with: {text!r} is not a requirement")
     if reasons:
-        raise UsageError("some of the input is wrong", reasons=reasons)
-
-
-def _open_wheelhouse(archive: Path, context: Context) -> Workflow[Path]:
-    """The directory of a wheelhouse that came as one file. Raises `UsageError`."""
-    step = "open the wheelhouse"
-    yield events.StepStarted("", step)
-    house = yield from run_in_background(
-        step, lambda tell: unpack_wheelhouse(archive, context.cache, tell), threading.Event()
-    )
-    yield events.StepEnded("", step, "ok", f"{pluralize(len(list(house.iterdir())), 'wheel')} of {archive.name}")
-    return house
+        raise UsageError("invalid arguments", reasons=reasons)
 
 
 def _collect_facts(
@@ -170,8 +226,21 @@ def _collect_facts(
     return facts
 
 
-def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
-    """Inspects the hosts, plans, builds, verifies and switches."""
+def _install_stack(job: InstallJob, dry: bool) -> Workflow[InstallAnswer]:
+    """Inspects the hosts, plans, builds, verifies and switches. Raises `InstallStopped`, `UsageError`."""
+    planned = yield from _plan_steps(job)
+    steps, outcome = planned.steps, InstallOutcome()
+    if dry:
+        changing = {name for name, step in steps.steps.items() if step.do != "nothing"}
+        outcome = InstallOutcome(changing - job.failed.keys())
+    elif job.failed and not job.task.partial:
+        raise InstallStopped("nothing was changed", job.failed)
+    elif not steps.changes_nothing:
+        outcome = yield from _change_hosts(job, planned)
+    return (yield from _report_result(job, steps, outcome, dry=dry))
+
+
+def _plan_steps(job: InstallJob) -> Workflow[PlannedInstall]:
     names = [host.name for host in job.inventory if host.name in job.facts and host.name not in job.failed]
     addresses = choose_addresses(job)
     job.task = replace(job.task, wheels_from=(yield from choose_downloader(job)))
@@ -183,57 +252,73 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
         states = {name: states[name] for name in names if name in states}
     envs = [fact.installed.marker for fact in job.facts.values() if fact.installed and fact.installed.marker]
     markers = {marker.id: marker for marker in envs}
-    wanted = job.stack, job.lock, job.venv, states, job.task.wheels_from
-    steps, unfit = plan_install(*wanted, markers=markers)
-    if rates := (yield from _measure_rates(job, steps, states)):
-        steps, unfit = plan_install(*wanted, rates, markers)
+    steps, unfit = plan_install(job.stack, job.lock, job.venv, states, job.task.wheels_from, markers)
     for failure in unfit:
         job.failed[failure.host] = failure
         yield events.HostFailed(failure)
     yield events.Planned("install", steps.text)
-    if dry or job.task.check:
-        return (yield from _report_result(job, steps, dry=True))
-    if job.failed and not job.task.partial:
-        return (yield from _give_up("nothing was changed", job.failed, len(job.inventory)))
-    if steps.changes_nothing:
-        return (yield from _report_result(job, steps))
+    return PlannedInstall(steps, states, tool, addresses)
+
+
+def _change_hosts(job: InstallJob, planned: PlannedInstall) -> Workflow[InstallOutcome]:
+    """Locks the environments, builds them on one host of each file system, and switches to them."""
+    steps = planned.steps
     for note in (*map(str, job.stack.notes), *job.lock.notes):
         yield events.Message(note)
     changed = [name for name, step in steps.steps.items() if step.do != "nothing"]
     does = {step.do for step in steps.steps.values()}
     checks = ["send the wheels", "unpack"] * ("build" in does) + ["check", "switch"] * bool(does & {"build", "switch"})
-    job.phases = (_LOOK, "lock", *checks, "tidy")
+    job.phases = (_FIRST_PHASE, "lock", *checks, "tidy")
     yield from job.start_phase("lock")
     groups = yield from job.find_shared_fs_groups(changed, "installs")
-    leaders = [group[0] for group in groups]
-    cleaned = yield from build.lock_environments(job, leaders)
+    cleaned = yield from build.lock_environments(job, [group[0] for group in groups])
     if cleaned is None:
-        return (yield from _report_result(job, steps))
-    builders = [name for name in leaders if name not in job.failed and steps.steps[name].do == "build"]
+        return InstallOutcome()
+    verified = yield from _build_environments(job, planned, groups)
+    return (yield from _switch_hosts(job, planned, groups, cleaned, verified))
+
+
+def _build_environments(
+    job: InstallJob, planned: PlannedInstall, groups: Sequence[Sequence[str]]
+) -> Workflow[Mapping[str, build.VerifiedEnv] | None]:
+    """Returns what the new environments' imports reported; None where the wheels could not be had."""
+    steps, states, tool, addresses = planned
+    leaders = [group[0] for group in groups if group[0] not in job.failed]
+    builders = [name for name in leaders if steps.steps[name].do == "build"]
     for group in groups if builders else ():
         yield from (events.Progress(name, "install", 0, 0, "B", f"waits for {group[0]}") for name in group[1:])
     yield from job.start_phase("send the wheels")
     wheels = yield from build.download_missing_wheels(job, builders, steps, states)
-    verified: dict[str, build.VerifiedEnv] = {}
-    if wheels is not None:
-        yield from distribute_artifacts(job, build.list_artifacts(job, builders, states, wheels, tool), addresses)
-        builders = [name for name in builders if name not in job.failed]
-        yield from build.build_environments(job, builders, steps, states, wheels, tool)
-        built = [group for group in groups if steps.steps[group[0]].do != "tidy"]
-        verified = yield from build.verify_environments(job, built, steps)
+    if wheels is None:
+        return None
+    yield from distribute_artifacts(job, build.list_artifacts(job, builders, states, wheels, tool), addresses)
+    builders = [name for name in builders if name not in job.failed]
+    yield from build.build_environments(job, builders, steps, states, wheels, tool)
+    built = [group for group in groups if steps.steps[group[0]].do != "tidy"]
+    return (yield from build.verify_environments(job, built, steps))
+
+
+def _switch_hosts(
+    job: InstallJob,
+    planned: PlannedInstall,
+    groups: Sequence[Sequence[str]],
+    cleaned: set[str],
+    verified: Mapping[str, build.VerifiedEnv] | None,
+) -> Workflow[InstallOutcome]:
+    """Switches all hosts, or those that are ready with ``--partial``; then removes what is not used."""
+    steps = planned.steps.steps
     ready = [group for group in groups if not job.failed.keys() & set(group)]
     switched, unknown = set[str](), set[str]()
-    if wheels is not None and (ready if job.task.partial else not job.failed):
-        leaders = [group[0] for group in ready if steps.steps[group[0]].do != "tidy"]
+    if verified is not None and (ready if job.task.partial else not job.failed):
+        leaders = [group[0] for group in ready if steps[group[0]].do != "tidy"]
         markers = {name: build.build_marker(job, verified[name].layout) for name in leaders}
-        switched, unknown = yield from switch_environments(job, markers, states, addresses)
+        switched, unknown = yield from switch_environments(job, markers, planned.states, planned.addresses)
         if job.task.partial or switched.issuperset(leaders):
             cleaned |= yield from tidy_environments(job, ready)
     elif job.failed:
         yield NOT_SWITCHED
-    active = _add_shared_fs_hosts(groups, {name for name in cleaned if steps.steps[name].do == "tidy"} | switched)
-    unknown = _add_shared_fs_hosts(groups, unknown)
-    return (yield from _report_result(job, steps, changed=active, unknown=unknown, verified=verified))
+    changed = _add_shared_fs_hosts(groups, {name for name in cleaned if steps[name].do == "tidy"} | switched)
+    return InstallOutcome(changed, _add_shared_fs_hosts(groups, unknown), verified or {})
 
 
 def choose_downloader(job: InstallJob) -> Workflow[Literal["auto", "controller", "hosts"]]:
@@ -252,8 +337,7 @@ def choose_downloader(job: InstallJob) -> Workflow[Literal["auto", "controller",
 
 
 def choose_addresses(job: InstallJob) -> dict[str, str]:
-    """Where each host listens for the others. A host without a usable address fetches, but serves nothing.
-
+    """Returns where each host listens for the others. A host without a usable address fetches, but serves nothing.
     Raises `UsageError` (exit 4) if a host has not the interface that the hostfile names."""
     choices, problems = select_interfaces(job.inventory, job.facts)
     for problem in problems.values():
@@ -268,7 +352,6 @@ def _add_shared_fs_hosts(groups: Sequence[Sequence[str]], names: Collection[str]
 
 
 def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflow[dict[str, Inspection]]:
-    """The state of the environment on each host; starts the sessions."""
     paths = [(wheel, locate_wheel(job.context.cache, wheel)) for wheel in job.lock.wheels if wheel.size]
     files = [{"path": str(path), "size": wheel.size} for wheel, path in paths if path.is_file()]
     origins = list_download_origins(job.lock) if job.task.wheels_from == "auto" else []
@@ -281,57 +364,13 @@ def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflo
     return (yield from job.run(names, "look at the environment", inspect))
 
 
-def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, Inspection]) -> Workflow[Rates | None]:
-    """Download rates, where hosts and the controller could both download: the biggest wheel tried for a moment by every
-    host at once, as they would all download; then the upload to one of them, and the controller's own download. None
-    where there is no choice."""
-    remote_wheels = {wheel for step in steps.steps.values() for wheel in step.wheels if not wheel.local}
-    names = [name for name in steps.builders if not states[name].unreachable]
-    size = sum(wheel.size for wheel in remote_wheels)
-    if job.task.wheels_from != "auto" or not names or size < job.sources.limits.measured:
-        return None
-    wheel = max(remote_wheels, key=lambda wheel: wheel.size)
-    login = unquote(job.sources.find_host_login(wheel.url))
-    request = {"url": redact_url(wheel.url), "login": login, "seconds": _MOMENT, "most": _SAMPLE}
-    answers = yield from job.request(names, "measure the download", "measure_rate", DownloadRate, lambda _: request)
-    rates = {name: answer.rate for name, answer in answers.items()}
-    if not rates:
-        return None
-
-    def upload(link: Link, _: Emit) -> float:
-        rate = 0.0
-        for size in (64 << 10, 512 << 10, 4 << 20):  # until one takes long enough to be believed
-            begun = time.monotonic()
-            job.call(link.host.name, "echo", Nothing, data="x" * size)
-            rate = size / (time.monotonic() - begun)
-            if size / rate > _LONG:
-                break
-        return rate
-
-    uploads = yield from job.run([next(iter(rates))], "measure the sending", upload)
-    missing = sum(wheel.size for wheel in remote_wheels if not locate_wheel(job.context.cache, wheel).is_file())
-    down = 0.0
-    if missing:
-        down = yield from run_in_background(
-            "", lambda _: measure_download_rate(wheel.url, job.sources, _MOMENT, _SAMPLE), job.stop
-        )
-    return Rates(rates, next(iter(uploads.values()), 0.0), down, missing)
-
-
-def _report_result(
-    job: InstallJob,
-    steps: Plan,
-    *,
-    dry: bool = False,
-    changed: Collection[str] = (),
-    unknown: Collection[str] = (),
-    verified: Mapping[str, build.VerifiedEnv] = MappingProxyType({}),
-) -> Workflow[InstallAnswer]:
+def _report_result(job: InstallJob, steps: Plan, outcome: InstallOutcome, *, dry: bool) -> Workflow[InstallAnswer]:
     if any(failure.code in {"hash", "index", "wheel"} for failure in job.failed.values()):
         forget_lock(job.context.cache, job.lock)
-    if dry:
-        changed = {name for name, step in steps.steps.items() if step.do != "nothing" and name not in job.failed}
-    place = list_flags(job.inventory, job.task.venv)
+    changed, unknown, verified = outcome
+    next_command = None
+    if not dry and not job.failed:
+        next_command = complete_hint(advise("run", "train.py"), list_flags(job.inventory, job.task.venv))
     answer = InstallAnswer(
         venv=job.venv,
         id=job.lock.id,
@@ -345,21 +384,25 @@ def _report_result(
             name: ImportCheck(**{**env.report._asdict(), "problems": tuple(env.report.problems)})
             for name, env in verified.items()
         },
-        next=None if dry or job.failed else complete_hint(advise("run", "train.py"), place),
+        next=next_command,
     )
     if steps.changes_nothing and not job.failed:
         has = "has" if len(steps.steps) == 1 else "have"
         yield events.Message(
             f"{pluralize(len(steps.steps), 'host')} {has} {job.stack.name} already: nothing to do, changed 0"
         )
-    yield events.Answer(answer)
-    yield events.Ended("install", choose_exit([failure.kind.exit for failure in job.failed.values()]))
-    return answer
+    return (yield from _end(answer, job.failed))
 
 
-def _give_up(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[InstallAnswer]:
-    yield events.Message(f"{what}; {suggest_limit([*failed])}, or --partial" if len(failed) < of else what, "warning")
-    answer = InstallAnswer((), {name: failure.what for name, failure in failed.items()})
+def _report_stop(stopped: InstallStopped, of: int) -> Workflow[InstallAnswer]:
+    sentence, failed = stopped.sentence, stopped.failed
+    if len(failed) < of:
+        sentence += f"; {suggest_limit([*failed])}, or --partial"
+    yield events.Message(sentence, "warning")
+    return (yield from _end(InstallAnswer((), {name: failure.what for name, failure in failed.items()}), failed))
+
+
+def _end(answer: InstallAnswer, failed: Mapping[str, Failure]) -> Workflow[InstallAnswer]:
     yield events.Answer(answer)
     yield events.Ended("install", choose_exit([failure.kind.exit for failure in failed.values()]))
     return answer

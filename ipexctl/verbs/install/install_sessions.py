@@ -60,7 +60,7 @@ class InstallSessions:
     def call(
         self, host: str, do: str, kind: type[T], *, progress: Callable[[int, int], None] | None = None, **arguments: Any
     ) -> T:
-        """The answer of a host's session. Raises `RemoteError`, `LinkError`."""
+        """Returns the answer of a host's session. Raises `RemoteError`, `LinkError`."""
         arguments = {"venv": self.venv, "id": self.id, **arguments}
         return self.sessions[host].call(do, kind, progress=progress, **arguments)
 
@@ -98,7 +98,7 @@ class InstallSessions:
         *,
         outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
     ) -> Workflow[dict[str, T]]:
-        """One request to the session of each host; the answers by host."""
+        """Sends one request to the session of each host; returns the answers by host."""
 
         def ask(link: Link, _: Emit) -> T:
             return self.call(link.host.name, do, kind, progress=None, **arguments(link.host.name))
@@ -156,7 +156,7 @@ class InstallJob(InstallSessions):
 
 
 def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
-    """The error of a host as a failure in one printable line."""
+    """Returns the error of a host as a failure in one printable line."""
     kind, what = Kind.STEP, error.what
     hint: str | None = None
     if error.code == "busy":

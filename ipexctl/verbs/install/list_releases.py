@@ -18,7 +18,7 @@ from ipexctl.verbs.common.probe import load_releases, probe_hosts
 def stacks(
     *, torch: str | None = None, inventory: Inventory | None = None, context: Context | None = None
 ) -> Generator[Event, None, None]:
-    """The answer's ``rows`` are what ``--json`` prints, ``text`` is for people. Without an inventory nobody is
+    """Yields the answer's ``rows`` are what ``--json`` prints, ``text`` is for people. Without an inventory nobody is
     contacted; with one, each row says whether these hosts can hold it. Raises `UsageError` for an unknown torch."""
     found, taken, facts = list_releases(load_releases(), torch=torch), None, dict[str, Facts]()
     yield Started("stacks", "the version table", inventory.names if inventory else ())
@@ -27,7 +27,9 @@ def stacks(
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
         found = list_releases(load_releases(), torch=torch, facts=facts) if facts else found
     with suppress(UsageError):  # these hosts support none
-        taken = resolve_stack(StackRequest(), facts, load_releases()).release if facts or not inventory else None
+        taken = None
+        if facts or not inventory:
+            taken = resolve_stack(StackRequest(), facts, load_releases()).release
     folded = list_releases(load_releases(), torch=torch, facts=facts, most=3) if facts else found
     yield Answer(StacksAnswer(found, format_releases(folded, taken)))
     yield Ended("stacks", Exit.OK)

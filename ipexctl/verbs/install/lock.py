@@ -17,9 +17,11 @@ from ipexctl.act.packages import resolve as packages
 from ipexctl.act.packages.download import get_local_wheel_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.act.transfer.send import hash_file
+from ipexctl.data import read_data
 from ipexctl.decide.planning.extend import pin_installed_release, read_package_name
 from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve_stack, suggest_sources
 from ipexctl.decide.releases.table import ReleaseTable
+from ipexctl.decide.releases.torch_builds import TorchBuilds, parse_torch_builds
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Message, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
@@ -80,7 +82,10 @@ class LockRequest(Record):
     def pins(self) -> tuple[str, ...]:
         """What the stack requires, with the wheels that come with ipexctl and those of its options."""
         # By its path, so that no index can offer something else of that name.
-        own = [f"{_IMPI} @ {pack_impi_torch(self.context.cache).as_uri()}"] if self.stack.backend == "impi" else []
+        if self.stack.backend == "impi":
+            own = [f"{_IMPI} @ {pack_impi_torch(self.context.cache).as_uri()}"]
+        else:
+            own = []
         pins = pin_installed_release(self.stack.pins, self.base) if self.base else self.stack.pins
         return (*pins, *own, *(["intel-openmp"] if self.task.omp == "intel" else []))
 
@@ -119,23 +124,23 @@ class LockRequest(Record):
         lock = packages.load_lock(self.context.cache, self.inputs)
         if lock is None and self.base:
             first = packages.load_lock(self.context.cache, replace(self, base=None).inputs)
-            lock = first if first and first.id == self.base.id and not self.find_unremoved(first.packages) else None
+            lock = None
+            if first and first.id == self.base.id and not self.find_unremoved(first.packages):
+                lock = first
         return lock
 
     def find_unremoved(self, packages: Iterable[str]) -> list[str]:
-        """Those of these packages that ``--without`` names."""
+        """Returns those of these packages that ``--without`` names."""
         return sorted({canonicalize_name(name) for name in self.task.without} & {*packages})
 
     def may_use_gloo(self, error: UsageError) -> bool:
-        """Whether Gloo will do: impi was not requested, and the indexes answered that they have no mpi4py."""
+        """Returns whether Gloo will do: impi was not requested, and the indexes answered that they have no mpi4py."""
         return error.code == "no-mpi4py" and self.stack.backend == "impi" and self.task.backend != "impi"
 
 
 def load_or_create_lock(request: LockRequest) -> Generator[Event, None, tuple[Stack, Lock]]:
-    """The lock from the cache, or resolved now; and the stack, with the backend gloo if impi was not requested and the
-    indexes have no mpi4py.
-
-    Raises `UsageError` (exit 4). Writes ``task.lock`` if it is set."""
+    """Returns the lock from the cache, or resolved now; and the stack, with the backend gloo if impi was not requested
+    and the indexes have no mpi4py. Raises `UsageError` (exit 4). Writes ``task.lock`` if it is set."""
     task, stack, cache = request.task, request.stack, request.context.cache
     try:
         lock = yield from _create_lock(request)
@@ -157,11 +162,21 @@ def load_or_create_lock(request: LockRequest) -> Generator[Event, None, tuple[St
 
 
 def _list_local_wheels(places: Sequence[str]) -> list[tuple[str, int, int]]:
-    """The wheels in those of these places that are local. Another file under the same name has another time of change,
-    whatever it says of its age; reading gigabytes for their hashes would take longer than resolving again."""
+    """Returns the wheels in those of these places that are local. Another file under the same name has another time of
+    change, whatever it says of its age; reading gigabytes for their hashes would take longer than resolving again."""
     paths = [Path(unquote(place.rpartition(" @ ")[2].removeprefix("file://"))) for place in places]
     wheels = [wheel for path in paths for wheel in (path.glob("*.whl") if path.is_dir() else [path]) if wheel.is_file()]
     return sorted((wheel.name, (info := wheel.stat()).st_size, info.st_ctime_ns) for wheel in wheels)
+
+
+def load_torch_builds() -> TorchBuilds:
+    """Returns the table of packages that depend on the build of torch."""
+    return parse_torch_builds(read_data("torch_builds.toml"))
+
+
+def find_cpu_index(stack: Stack) -> str:
+    """Returns the URL of the index that has the CPU builds of torch."""
+    return next((index.url for index in stack.indexes if index.name == "torch-cpu"), "URL")
 
 
 def _format_mpi(stack: Stack) -> str:
@@ -169,8 +184,8 @@ def _format_mpi(stack: Stack) -> str:
 
 
 def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
-    """The user's lock file. Raises `UsageError` (exit 2), also where it would take a file of this machine that lies
-    neither beside it nor in a directory that was named."""
+    """Returns the user's lock file. Raises `UsageError` (exit 2), also where it would take a file of this machine that
+    lies neither beside it nor in a directory that was named."""
     path = Path(task.lock or "ipexctl.lock")
     hint = advise("install", "--lock", str(path))
     try:
@@ -188,8 +203,8 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
 
 
 def adopt_lock(lock: Lock, stack: Stack, context: Context) -> Lock:
-    """The user's lock with this controller's own wheel of impi_torch. Raises `UsageError` (exit 4) if that is another
-    version, or the hosts' MPI is another than that of the lock."""
+    """Returns the user's lock with this controller's own wheel of impi_torch. Raises `UsageError` (exit 4) if that is
+    another version, or the hosts' MPI is another than that of the lock."""
     if lock.mpi != _format_mpi(stack):
         reasons = [f"the lock has {lock.mpi or 'that of the wheels'}, the hosts {_format_mpi(stack)}"]
         raise UsageError("the hosts' MPI is not that of the lock file", reasons=reasons, exit=Exit.STEP)
@@ -215,7 +230,6 @@ def resolve_available(
     limits: Limits,
 ) -> Generator[Event, None, Stack]:
     """As `resolve_stack`; an oneccl_bind_pt that nobody named only if the user's indexes or those of the table have it.
-
     They are not asked if the lock of that release is remembered. Raises `UsageError`."""
     stack = resolve_stack(request, facts, table)
     lock = LockRequest(task, stack, context, environ, limits)
@@ -257,7 +271,12 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
     except UsageError as error:
         yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
         reasons = [*(f"this index does not answer: {index.url}" for index in down), *error.reasons]
-        hint = _BASE_HINT if base else suggest_sources(stack.release) if down and intel else error.hint
+        hint = suggest_sources(stack.release) if down and intel else error.hint
+        if base:
+            hint = _BASE_HINT
+        named = [name for name in map(read_package_name, request.requested) if name and name in str(error)]  # by uv
+        for misfit in load_torch_builds().find_for_cuda(named)[:1]:
+            reasons, hint = [*reasons, misfit.why], misfit.fix
         raise UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code) from None
     if needed := request.find_unremoved(wheel.name for wheel in wheels):
         reasons = [f"{name} is needed by other packages of the environment" for name in needed]
@@ -273,6 +292,9 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
         note = f"torch {torch} comes with CUDA's libraries, {size}{because}; "
         note += "for the CPU build: --extra-index-url MIRROR or --find-links DIRECTORY that has it"
         lock = replace(lock, notes=(*lock.notes, note))
+    found = {wheel.name: wheel.version for wheel in wheels if wheel.name == "torch" or not wheel.local}
+    other = load_torch_builds().find_other_builds(found, find_cpu_index(stack))
+    lock = replace(lock, notes=(*lock.notes, *(f"{misfit.why}: {misfit.fix}" for misfit in other)))
     packages.save_lock(cache, lock)
     yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {format_size(lock.size)}")
     return lock
@@ -281,8 +303,8 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
 def _resolve_wheels(
     request: LockRequest, asked: Sequence[str], sources: Sources, indexes: Sequence[Index], down: Sequence[Index]
 ) -> tuple[Wheel, ...]:
-    """All wheels. Those of packages that the version table has ``indexes`` for come from these, or else from what the
-    user named for them, also where another index offers a higher version. Raises `UsageError`."""
+    """Returns all wheels. Those of packages that the version table has ``indexes`` for come from these, or else from
+    what the user named for them, also where another index offers a higher version. Raises `UsageError`."""
     tool, stack = packages.find_uv(), request.stack
     own = _resolve_release(request, sources, indexes, down)
     hashes = {wheel.sha256 for wheel in own}
@@ -302,8 +324,8 @@ def _resolve_wheels(
 def _resolve_release(
     request: LockRequest, sources: Sources, indexes: Sequence[Index], down: Sequence[Index]
 ) -> tuple[Wheel, ...]:
-    """The wheels of packages that the version table has indexes for, where another source could replace them; empty
-    where none could. Raises `UsageError` (exit 4), also where none of the sources named for a package has it."""
+    """Returns the wheels of packages that the version table has indexes for, where another source could replace them;
+    empty where none could. Raises `UsageError` (exit 4), also where none of the sources named for a package has it."""
     up = [index for index in indexes if index not in down]
     pages = [index for index in up if index.kind == "find-links"]
     if sources.no_index or not (pages or request.release_sources != request.sources):
@@ -325,8 +347,8 @@ def _resolve_release(
 
 
 def _resolve_pin(request: LockRequest, pin: str, indexes: Sequence[Index], pages: Sequence[str]) -> tuple[Wheel, ...]:
-    """The wheel of one package, from the table's ``pages`` or ``indexes`` or else from what the user named for it.
-    Raises `UsageError`."""
+    """Returns the wheel of one package, from the table's ``pages`` or ``indexes`` or else from what the user named for
+    it. Raises `UsageError`."""
     tool, stack, sources = packages.find_uv(), request.stack, request.release_sources
     if pages:  # alone: uv takes pages and indexes together, and the highest version of both
         page = replace(sources, index=None, extra=(), find_links=(*request.task.find_links, *pages), no_index=True)
@@ -340,7 +362,7 @@ def _resolve_pin(request: LockRequest, pin: str, indexes: Sequence[Index], pages
 
 
 def _add_answering_indexes(wanted: Sequence[Index], sources: Sources) -> tuple[Sources, list[Index]]:
-    """The sources and those of these indexes that answer; and those that do not."""
+    """Returns the sources and those of these indexes that answer; and those that do not."""
     with ThreadPoolExecutor(max(1, len(wanted))) as pool:
         answers = [*pool.map(lambda index: probe_index(index.url, sources), wanted)]
     down = [index for index, answered in zip(wanted, answers, strict=True) if not answered]

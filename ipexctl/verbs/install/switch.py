@@ -25,10 +25,8 @@ def switch_environments(
     addresses: Mapping[str, str],
 ) -> Workflow[tuple[set[str], set[str]]]:
     """Switches the hosts of ``markers``, one of each file system. Returns the hosts that are on the new environment,
-    and those of which that is not known.
-
-    Until the first host is confirmed, all go back if one fails; from then on all go forward. A host that has lost the
-    controller between the two asks that first one."""
+    and those of which that is not known. Until the first host is confirmed, all go back if one fails; from then on all
+    go forward. A host that has lost the controller between the two asks that first one."""
     yield from job.start_phase("switch")
     partial, names = job.task.partial, [*markers]
     yield from job.request(names, "mark", "mark", Nothing, lambda name: {"marker": to_json(markers[name])})

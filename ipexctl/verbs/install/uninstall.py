@@ -74,7 +74,9 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
     def remove(link: Link, _: Emit) -> int | Failure:
         name = link.host.name
         answer = sessions.call(name, "remove", Removed)
-        return _describe_environment_use(sessions, name, name, answer.used[0]) if answer.used else len(answer.removed)
+        if answer.used:
+            return _describe_environment_use(sessions, name, name, answer.used[0])
+        return len(answer.removed)
 
     used = yield from sessions.run(list(pythons), "look for running jobs", begin)
     groups = yield from sessions.find_shared_fs_groups([name for name in used if name in installed], "removes")

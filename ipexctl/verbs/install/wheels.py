@@ -10,8 +10,6 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.sources import Limits
-from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels
-from ipexctl.act.private_files import sync_path
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.answers.install import WheelsAnswer
@@ -22,9 +20,11 @@ from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Wheel
+from ipexctl.store.private_files import sync_path
 from ipexctl.verbs.common.probe import load_releases
-from ipexctl.verbs.install.background import FETCH, fetch_wheels, run_in_background
+from ipexctl.verbs.install.background import FETCH, fetch_wheels
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, resolve_available
+from ipexctl.verbs.install.requirements import fix_requirements
 
 
 def wheels_fetch(
@@ -35,17 +35,12 @@ def wheels_fetch(
     limits: Limits = Limits(),
     dry: bool = False,
 ) -> Generator[Event, None, None]:
-    """Fills ``task.directory``, or one file where its name is that of an archive; wheels already present, byte
-    for byte, are not fetched again.
-
-    Raises `UsageError` as install does. ``ipexctl install --wheels DIRECTORY`` then needs no index."""
+    """Fills ``task.directory``; wheels already present, byte for byte, are not fetched again. Raises `UsageError` as
+    install does. ``ipexctl install --wheels DIRECTORY`` then needs no index."""
+    task = fix_requirements(task)
     directory = Path(task.directory)
-    one_file = is_archive(directory.name) and not directory.is_dir()
-    if directory.exists() and not directory.is_dir() and not one_file:
-        raise UsageError(
-            f"{task.directory} is not a directory", hint="an archive of wheels ends in .tar, .tar.gz, .tgz or .zip"
-        )
-    packed = hash_wheels(directory) if one_file else {}
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"{task.directory} is not a directory")
     rows = load_releases()
     same = ("index_url", "extra_index_url", "find_links", "requirements", "backend", "omp")
     request = Install(**{name: getattr(task, name) for name in ("with_", *same)})
@@ -65,7 +60,7 @@ def wheels_fetch(
         wanted |= {wheel.filename: wheel for wheel in lock.wheels}
     # By file name: one wheel may serve several Pythons, and each may need its own torch.
     hashes = {name: path.is_file() and hash_file(path) for name in wanted for path in [directory / name]}
-    todo = [wheel for name, wheel in wanted.items() if (packed if one_file else hashes).get(name) != wheel.sha256]
+    todo = [wheel for name, wheel in wanted.items() if hashes[name] != wheel.sha256]
     pythons = [stack.python for stack in stacks]
     plan = _format_plan(task, pythons, todo, f"{pluralize(len(wanted), 'wheel')} in {directory} already")
     yield Planned("wheels", plan)
@@ -80,20 +75,15 @@ def wheels_fetch(
         yield Answer(replace(answer, dry=True, plan=plan))
         yield Ended("wheels", Exit.OK)
         return
-    stop = threading.Event()
     sources = LockRequest(request, stacks[0], context, environ, limits).sources
-    files = {wheel.filename: locate_wheel(context.cache, wheel) for wheel in todo}
-    result = yield from fetch_wheels(todo, context.cache, sources, stop)
+    result = yield from fetch_wheels(todo, context.cache, sources, threading.Event())
     if isinstance(result, Failure):
         yield Answer(replace(answer, fetched=()))
         yield Ended("wheels", result.kind.exit)
         return
-    if one_file and todo:
-        yield from run_in_background(FETCH, lambda tell: pack_wheels(directory, files, tell), stop)
-    elif not one_file:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, path in files.items():
-            _link_or_copy(path, directory / name)
+    directory.mkdir(parents=True, exist_ok=True)
+    for wheel in todo:
+        _link_or_copy(locate_wheel(context.cache, wheel), directory / wheel.filename)
     yield StepEnded("", FETCH, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
     yield Answer(answer)
     yield Ended("wheels", Exit.OK)

@@ -1,4 +1,4 @@
-"""The step ``command``: one command on every host, its output host by host."""
+"""The step ``command``, and ``exec``: one command on every host, its output host by host."""
 
 from collections.abc import Generator
 
@@ -17,20 +17,21 @@ from ipexctl.verbs.common.select import list_flags
 
 
 def execute(
-    task: Execute, inventory: Inventory, context: Context, *, dry: bool = False
+    task: Execute, inventory: Inventory, context: Context, *, dry: bool = False, verb: str = "command"
 ) -> Generator[Event, None, dict[str, Completed | Failure]]:
     """Runs the command on every host, without a shell; a status other than 0 is a failure of that host."""
     command = Command(task.argv, timeout=task.timeout)
-    yield Started("command", str(command), inventory.names, place=list_flags(inventory, None))
+    yield Started(verb, str(command), inventory.names, place=list_flags(inventory, None))
     plan = f"on {pluralize(len(inventory), 'host')}: {command}"
-    yield Planned("command", plan)
+    yield Planned(verb, plan)
     if dry:
         yield Answer(DryRun(plan))
-        yield Ended("command", Exit.OK)
+        yield Ended(verb, Exit.OK)
         return {}
+    completed: dict[str, Completed] = {}
 
     def run_command(link: Link, _: Emit) -> Completed | Failure:
-        result = link.run(command)
+        result = completed[link.host.name] = link.run(command)
         last = result.get_tail(1)
         what = f"{task.argv[0]} ended with status {result.status}{f': {last}' if last else ''}"
         return result if result.ok else Failure(link.host.name, Kind.STEP, what)
@@ -42,10 +43,16 @@ def execute(
 
     results = yield from run_on_hosts(context, inventory, "command", run_command, outcome=describe)
     answers = tuple(
-        FailedCommand(host, result.what) if isinstance(result, Failure)
-        else CommandOutput(host, result.status, result.text, result.err.decode("utf-8", "replace"))
+        FailedCommand(host, result.what)
+        if isinstance(result, Failure) and host not in completed
+        else _describe_output(host, completed[host])
         for host, result in results.items()
-    )  # fmt: skip
+    )
     yield Answer(CommandAnswer(answers))
-    yield Ended("command", Exit.OK)
+    yield Ended(verb, Exit.OK)
     return results
+
+
+def _describe_output(host: str, result: Completed) -> CommandOutput:
+    out, err = result.text, result.err.decode("utf-8", "replace")
+    return CommandOutput(host, result.status, out, err, True if result.truncated else None)

@@ -9,7 +9,6 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_home, read_input, read_script
 from ipexctl.act.packages.sources import Limits
-from ipexctl.act.private_files import write_private_file
 from ipexctl.data import read_data
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig
@@ -29,6 +28,7 @@ from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.toml import parse_toml
+from ipexctl.store.private_files import write_private_file
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.select import list_flags, read_hostfile
 from ipexctl.verbs.install.lock import resolve_available
@@ -76,9 +76,8 @@ def init(
     context: Context,
     ask: Ask | None,
 ) -> Generator[Event, None, None]:
-    """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files.
-
-    Raises `UsageError` before any host is contacted if a file exists already or the script does not exist."""
+    """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files. Raises
+    `UsageError` before any host is contacted if a file exists already or the script does not exist."""
     scripts = _find_scripts(target.playbook.parent)
     _check_answers(answers, target, scripts, ask)
     yield Started("init", pluralize(len(inventory), "host"), inventory.names, place=list_flags(inventory, None))
@@ -159,14 +158,14 @@ def _ask_question(answers: Answers, question: Question, ask: Ask | None, whys: d
 
 
 def _choose_stack(answers: Answers, facts: Mapping[str, Facts], context: Context) -> Generator[Event, None, Stack]:
-    """The stack that install would choose. Raises `UsageError` if none fits the hosts and the answers."""
+    """Returns the stack that install would choose. Raises `UsageError` if none fits the hosts and the answers."""
     backend = answers.backend or "auto"
     request = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]
     return (yield from resolve_available(request, facts, load_releases(), Install(), context, os.environ, Limits()))
 
 
 def _find_scripts(directory: Path) -> list[str]:
-    """Names of the Python files in a directory that could be training scripts."""
+    """Returns names of the Python files in a directory that could be training scripts."""
     names = [path.name for path in sorted(directory.glob("*.py")) if path.is_file()]
     return [name for name in names if name not in {"setup.py", "conftest.py"} and not name.startswith(("test_", "_"))]
 

@@ -10,7 +10,7 @@ from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import pluralize, printable
-from ipexctl.verbs.common.select import Permits, read_hostfile, read_playbook
+from ipexctl.verbs.common.select import Permits, read_play_hosts, read_playbook
 from ipexctl.verbs.play.play import expand_step_paths, find_unusable_files
 
 
@@ -57,8 +57,8 @@ def lint(
 
 
 def _read_hosts(book: Play, cwd: Path) -> Inventory | None:
-    """The playbook's own inventory, after checking its steps' limits; None without one. Raises `UsageError`."""
-    inventory = book.inventory or (read_hostfile(book.hostfile, cwd=cwd) if book.hostfile else None)
+    """Returns the playbook's own inventory, after checking its steps' limits; None without one. Raises `UsageError`."""
+    inventory = read_play_hosts(book, cwd)
     if inventory:
         for step in book.steps:
             if step.limit is not None:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_local_paths
 from ipexctl.decide import parsing, play_schedule
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
 from ipexctl.model import tasks
 from ipexctl.model.answers.play import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
@@ -25,16 +26,16 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import join_names, printable
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import FAILED, list_flags
+from ipexctl.verbs.install.requirements import find_unfit_requirements
 
 Workflow = Generator[Event, None, object]
 
 
 class PlayOptions(Record):
-    """Options of a play. With ``dry`` each step only makes its plan; with ``diff`` sync shows differences.
-
-    ``hosts`` are those of ``--limit`` (None: all). With ``again`` they are the hosts that failed in the last play: the
-    other hosts still belong to this one, and a step that needs all hosts is not begun without them. ``command`` is the
-    line of this play without ``--limit``; empty: it has none."""
+    """Options of a play. With ``dry`` each step only makes its plan; with ``diff`` sync shows differences. ``hosts``
+    are those of ``--limit`` (None: all). With ``again`` they are the hosts that failed in the last play: the other
+    hosts still belong to this one, and a step that needs all hosts is not begun without them. ``command`` is the line
+    of this play without ``--limit``; empty: it has none."""
 
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
@@ -46,11 +47,11 @@ class PlayOptions(Record):
     command: str = ""
 
     def select_steps(self, book: Play) -> tuple[Step, ...]:
-        """The steps to run. Raises `UsageError` for a tag or a name that no step has, and if none is left."""
+        """Returns the steps to run. Raises `UsageError` for a tag or a name that no step has, and if none is left."""
         return play_schedule.select_steps(book, tags=self.tags, skip_tags=self.skip_tags, start_at=self.start_at)
 
     def limit_hosts(self, hosts: Inventory) -> list[Host]:
-        """The hosts that ``--limit`` leaves."""
+        """Returns the hosts that ``--limit`` leaves."""
         return [host for host in hosts if self.hosts is None or host.name in self.hosts]
 
 
@@ -99,7 +100,8 @@ def play(
         result = yield from _run_step(step, hosts, state)
         state.trained |= step.action == "run"
         rows.append(PlayedStep(step.title, step.action, result.exit, result.note))
-        codes += [result.exit] if result.exit and not result.ignored else []
+        if result.exit and not result.ignored:
+            codes.append(result.exit)
         stop = result.stop or ("no host is left" if all(name in state.lost for name in requested) else "")
         if stop and number < len(steps):
             yield e.Message(f"the play ends here: {stop}", "warning", code="play-ended")
@@ -116,11 +118,13 @@ def play(
 
 
 def _choose_command(steps: Sequence[Step], rows: Sequence[PlayedStep], command: str) -> str | None:
-    """The command that plays again what is missing: on the failed hosts only, where no step that is to come needs all
-    hosts."""
+    """Returns the command that plays again what is missing: on the failed hosts only, where no step that is to come
+    needs all hosts."""
     left = [step for step, row in zip(steps, rows, strict=True) if row.exit is None or row.exit is not Exit.OK]
     together = any(step.action in TOGETHER for step in left)
-    return (command if together else f"{command} --limit {FAILED}") if command else None
+    if command:
+        return command if together else f"{command} --limit {FAILED}"
+    return None
 
 
 def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Generator[Event, None, None]:
@@ -136,14 +140,15 @@ def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Genera
 
 
 def expand_step_paths(step: Step) -> Step:
-    """The step with ``~`` replaced in its paths on this machine. Raises `UsageError`."""
+    """Returns the step with ``~`` replaced in its paths on this machine. Raises `UsageError`."""
     place = f"{printable(str(step.origin), 300)}: {step.action}"
     return step.model_copy(update={"task": expand_local_paths(step.task, place)})
 
 
 def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
-    """One sentence for each local script or source directory of the steps that does not exist, or is of the wrong kind.
-    Steps after a fetch are not checked: it may bring their files."""
+    """One sentence for each local script or source directory of the steps that does not exist, or is of the wrong kind,
+    and for each requirement that would have to be built. Steps after a fetch are not checked: it may bring their
+    files."""
     for step in steps:
         match step.task:
             case tasks.Fetch():
@@ -152,9 +157,12 @@ def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
                 key = "script"
             case tasks.Sync(source=path):
                 key = "source"
+            case tasks.Install() as task:
+                yield from find_unfit_requirements(task, f"{step.locate('with')}: {step.action}")
+                continue
             case _:
                 continue
-        location = f"{printable(str(step.origin), 300)}: {step.action}.{key} {printable(path, 300)}"
+        location = f"{step.locate(key)}: {step.action}.{key} {printable(path, 300)}"
         file = Path(path)
         if not file.exists():
             yield f"{location} does not exist"
@@ -163,12 +171,10 @@ def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
 
 
 def _limit_hosts(step: Step, inventory: Inventory) -> Inventory:
-    """The step's hosts. Raises `UsageError`."""
     return inventory if step.limit is None else parsing.limit_inventory(inventory, step.limit)
 
 
 def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event, None, StepResult]:
-    """Runs one step on those of its hosts that are left."""
     options = state.options
     requested = options.limit_hosts(hosts)
     active = [host for host in requested if host.name not in state.lost]
@@ -182,7 +188,9 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event
     if step.when:
         active, codes = yield from _filter_by_facts(step, active, hosts, state)
         if not active:
-            return StepResult(choose_exit(codes)) if codes else StepResult(None, "skipped: when is true of no host")
+            if codes:
+                return StepResult(choose_exit(codes))
+            return StepResult(None, "skipped: when is true of no host")
     missing = {host.name: "--limit @failed leaves it out" for host in hosts if options.again and host not in requested}
     missing |= state.lost
     needed = hosts.names if options.again else tuple(host.name for host in requested)
@@ -218,7 +226,7 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event
 def _judge_failures(
     step: Step, report: CommandReport, batch: Sequence[str]
 ) -> Generator[Event, None, tuple[tuple[str, ...], str]]:
-    """The hosts that are lost after a failed step, and why the play ends ("" if it goes on)."""
+    """Returns the hosts that are lost after a failed step, and why the play ends ("" if it goes on)."""
     unreachable = [host.host for host in report.hosts if host.unreachable]
     if step.ignore_errors:
         yield e.FailuresIgnored(step.title)
@@ -243,8 +251,8 @@ def _judge_failures(
 def _filter_by_facts(
     step: Step, active: list[Host], hosts: Inventory, state: PlayState
 ) -> Generator[Event, None, tuple[list[Host], list[Exit]]]:
-    """The hosts for which ``when`` is true, and the exits of those that failed; the others are skipped. Probes hosts
-    whose facts are not known yet."""
+    """Returns the hosts for which ``when`` is true, and the exits of those that failed; the others are skipped. Probes
+    hosts whose facts are not known yet."""
     from ipexctl.decide.parsing.conditions import UnknownFact, evaluate_condition, needs_host_facts
     from ipexctl.verbs.common.probe import probe_hosts
 
@@ -306,18 +314,19 @@ def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workfl
 
 def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None, CommandReport]:
     """Passes on a step's events except `Ended`; returns its report. Records facts, ranks and changes in ``state``."""
-    folding = Folding()
+    fold = RunFold()
 
     def take(event: Event) -> bool:
-        folding.handle_event(e.Stamped(0.0, event))
-        match event:
-            case e.FactsRead(host=host, facts=facts):
-                state.facts[host] = facts
-            case e.RunStarted(ranks=ranks):
-                state.ranks, state.changed = ranks, True
-            case StepEnded(outcome="changed"):
-                state.changed = True
+        fold.handle_event(e.Stamped(0.0, event))
         return not isinstance(event, e.Ended)
 
-    yield from run_nested(workflow, take)
-    return folding.report()
+    try:
+        yield from run_nested(workflow, take)
+    finally:
+        known = fold.state
+        state.facts |= known.facts
+        if known.last_attempt is not None:
+            state.ranks = known.last_attempt.started.ranks
+        steps = [step for host in known.hosts.values() for step in host.steps]
+        state.changed |= known.last_attempt is not None or any(step.outcome == "changed" for step in steps)
+    return make_report(known)

@@ -22,7 +22,7 @@ from ipexctl.verbs.run.watch import RunWatcher, wrap_internal_errors
 
 
 @dataclass
-class Attempt:
+class LaunchAttempt:
     """One start of one launch. ``run_dirs`` are the run's directories by host, ``specs`` each host's specification."""
 
     task: Run
@@ -105,7 +105,7 @@ class Attempt:
             return False
 
         def give_up(event: Event) -> bool:
-            """Where the head cannot even be reached again, the others do not wait for its keeper."""
+            """Ends the others at once where the head cannot be reached again: they need not wait for its keeper."""
             if isinstance(event, HostFailed) and event.failure.host == head:
                 keeper.set_port(0)
             return True
@@ -125,12 +125,14 @@ class Attempt:
 
 
 def run_attempts(
-    attempt: Attempt, make_attempt: Callable[[int, frozenset[str]], Attempt], restarts: int, min_hosts: int | None
+    attempt: LaunchAttempt,
+    make_attempt: Callable[[int, frozenset[str]], LaunchAttempt],
+    restarts: int,
+    min_hosts: int | None,
 ) -> Generator[Event, None, None]:
-    """Runs attempts, ``attempt`` first, until one ends well, is stopped, or no restart is left.
-
-    ``make_attempt`` is given the number of the restart and the hosts to leave out: hosts that were lost, if at least
-    ``min_hosts`` others remain; without ``min_hosts`` none is left out."""
+    """Runs attempts, ``attempt`` first, until one ends well, is stopped, or no restart is left. ``make_attempt`` is
+    given the number of the restart and the hosts to leave out: hosts that were lost, if at least ``min_hosts`` others
+    remain; without ``min_hosts`` none is left out."""
     without: frozenset[str] = frozenset()
     for restart in range(1, restarts + 2):
         detached = yield from attempt.execute()

@@ -1,11 +1,10 @@
 """``runs --export``: the figures and samples of saved runs, for other programs."""
 
-import os
 from collections.abc import Generator, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
-from ipexctl.decide.run_figures import FigureReader
+from ipexctl.decide.run.export import list_figures
+from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.model.answers.saved import ExportAnswer, SavedRun
 from ipexctl.model.errors import Exit, UsageError
@@ -14,19 +13,19 @@ from ipexctl.model.hints import advise
 from ipexctl.model.run_figures import FigureRow
 from ipexctl.model.saved_runs import ExportFormat
 from ipexctl.model.text import pluralize, printable
-from ipexctl.show import figure_files
+from ipexctl.store import figure_files
 from ipexctl.verbs.run.replay import read_saved_run
 from ipexctl.verbs.run.saved_runs import select_saved_runs
 
 Workflow = Generator[Event, None, None]
-_ENDINGS: dict[str, ExportFormat] = {".csv": "csv", ".parquet": "parquet", ".prom": "prometheus"}
+_ENDINGS: dict[str, ExportFormat] = {".csv": "csv", ".json": "json"}
 
 
 def export_runs(
     runs: Path, names: Sequence[str], chosen: RunFilter, target: str, form: ExportFormat | None
 ) -> Workflow:
-    """Writes the figures of the saved runs that are named, or that match, into a file; for TensorBoard, a directory.
-    Raises `UsageError` where that is not possible."""
+    """Writes the figures of the saved runs that are named, or that match, into a file. Raises `UsageError` where that
+    is not possible."""
     yield Started("runs", "", ())
     form = form or choose_format(target)
     selected = select_saved_runs(runs, names, chosen)
@@ -35,14 +34,8 @@ def export_runs(
     damaged: list[str] = []
     path = Path(target)
     rows = _read_all(selected, damaged)
-    writers = {
-        "csv": partial(figure_files.write_csv, path, rows),
-        "parquet": partial(figure_files.write_parquet, path, rows),
-        "tensorboard": partial(figure_files.write_tensorboard, path, rows, min(run.started for run in selected)),
-        "prometheus": partial(figure_files.write_prometheus, path, selected, rows),
-    }
     try:
-        count = writers[form]()
+        count = figure_files.write_csv(path, rows) if form == "csv" else figure_files.write_json(path, rows)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UsageError(f"{printable(target, 400)} cannot be written: {why}", exit=Exit.STEP) from None
@@ -55,23 +48,22 @@ def export_runs(
 
 
 def choose_format(target: str) -> ExportFormat:
-    """The format by the ending of a file's name. Raises `UsageError` for any other ending."""
-    if target.endswith(os.sep) or Path(target).is_dir():
-        return "tensorboard"
+    """Returns the format by the ending of a file's name. Raises `UsageError` for any other ending."""
     if (form := _ENDINGS.get(Path(target).suffix.lower())) is None:
         raise UsageError(
             f"{printable(target, 200)} names no format",
-            reasons=[f"files end with {', '.join(_ENDINGS)}; TensorBoard gets a directory, which ends with /"],
+            reasons=[f"files end with {' or '.join(_ENDINGS)}"],
             hint=advise("runs", "--export", printable(target, 200), "--format", "csv"),
         )
     return form
 
 
 def _read_all(selected: Sequence[SavedRun], damaged: list[str]) -> Iterator[FigureRow]:
-    """The figures of all runs, the oldest run first; what cannot be read of them is added to ``damaged``."""
+    """Yields the figures of all runs, the oldest run first; what cannot be read of them is added to ``damaged``."""
     for run in reversed(selected):
-        reader = FigureReader(run.word)
+        fold = RunFold(every_line=True)
         for stamped in read_saved_run(Path(run.directory)):
-            yield from reader.read(stamped)
+            fold.handle_event(stamped)
+            yield from list_figures(run.word, stamped, fold.state)
             if isinstance(stamped.event, Message) and stamped.event.code == "record-gap":
                 damaged.append(f"{run.word}: {stamped.event.text}")

@@ -11,6 +11,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
+from ipexctl.decide.run.figures import read_figures
 from ipexctl.model.answers.manage import ListedRun, ProcessStack, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import (
@@ -28,7 +29,6 @@ from ipexctl.model.events import (
     StepStarted,
 )
 from ipexctl.model.facts import format_cpus
-from ipexctl.model.figures import read_figures
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import select_attributes
@@ -74,7 +74,6 @@ def _describe_run(run: DiscoveredRun) -> ListedRun:
 
 
 def _read_last_figures(output: str) -> dict[str, float]:
-    """The figures of these lines; of those that several have, the last."""
     figures: dict[str, float] = {}
     for line in output.splitlines():
         figures |= read_figures(line)
@@ -139,9 +138,8 @@ def _format_time(seconds: float) -> str:
 def logs(
     prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = (), *, follow: bool = False
 ) -> Workflow:
-    """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing.
-
-    Raises `UsageError` where the run has no such rank."""
+    """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing. Raises
+    `UsageError` where the run has no such rank."""
     finding = find_watcher("logs", prefix, inventory, context, newest=True)
     discovered, watcher = yield from run_nested(finding, lambda event: not isinstance(event, StepStarted | StepEnded))
     if watcher is None:
@@ -161,9 +159,8 @@ def logs(
 
 
 def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = ()) -> Workflow:
-    """Prints where the ranks of a run stand at this moment, those at the same place together. The run goes on.
-
-    Raises `UsageError` where the run is over, or has no such rank."""
+    """Prints where the ranks of a run stand at this moment, those at the same place together. The run goes on. Raises
+    `UsageError` where the run is over, or has no such rank."""
     discovered, watcher = yield from find_watcher("logs", prefix, inventory, context)
     if watcher is None:
         return
@@ -209,9 +206,8 @@ def _check_ranks(discovered: DiscoveredRun, ranks: Collection[int]) -> None:
 
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
     """Ends what is left of runs without a keeper (gone, or ended), and removes their directories; the output of a run
-    that ended in order stays on its head, where perhaps nobody has read it.
-
-    With a run's id, all of that run, whatever its state. Reports what could not be ended."""
+    that ended in order stays on its head, where perhaps nobody has read it. With a run's id, all of that run, whatever
+    its state. Reports what could not be ended."""
     yield Started("reap", prefix or "", inventory.names, place=list_flags(inventory, None))
     survey = yield from find_runs(inventory, context)
     to_remove = choose_directories(survey, prefix)
@@ -228,9 +224,10 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
         nowhere = len(reaped) == len(results) and not any(was_running for was_running, _ in reaped.values())
         if nowhere and not directories and prefix:
             raise no_run_error(run, survey)
-    fetchable = (
-        sorted({run.row.run for run in survey.runs if _has_output_to_fetch(run)} & {*to_remove}) if not prefix else []
-    )
+    if not prefix:
+        fetchable = sorted({run.row.run for run in survey.runs if _has_output_to_fetch(run)} & {*to_remove})
+    else:
+        fetchable = []
     if fetchable:
         what = f"the output of {pluralize(len(fetchable), 'ended run')} stays for attach and logs; this removes it:"
         yield Message(advise("stop", "--orphans", fetchable[0], text=what), code="fetchable")
@@ -242,7 +239,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
 
 
 def _has_output_to_fetch(run: DiscoveredRun) -> bool:
-    """Who watches a run to its end takes its directory away: this one's output has perhaps not been read."""
+    """Returns whether its output may not have been read: whoever watches a run to its end takes its directory away."""
     return run.row.state == "ended"
 
 
@@ -265,7 +262,7 @@ def choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[
 
 
 def _clean_up_host(run: str, directories: dict[str, str], link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
-    """Whether a process of the run was running there, and the ids of those that could not be ended."""
+    """Returns whether a process of the run was running there, and the ids of those that could not be ended."""
     run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
     was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
     left = run_control.find_leftover_processes(link, run_dir, run, reap=True) if was_running else ()

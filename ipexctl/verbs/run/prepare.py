@@ -19,7 +19,6 @@ from ipexctl.data import read_data
 from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
 from ipexctl.decide.launch import accelerate, mpi_launchers
 from ipexctl.decide.launch.build import build_launch, identify_machines
-from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
 from ipexctl.decide.planning.sync import choose_destination
@@ -33,7 +32,7 @@ from ipexctl.model.events import Event, HostFailed, Message
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import Record
-from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.launch import Setting
 from ipexctl.model.links import LinkError
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
@@ -46,11 +45,11 @@ from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import suggest_limit
 from ipexctl.verbs.files.sync import resolve_directory, sync
-from ipexctl.verbs.run.attempt import Attempt
+from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.request import RunRequest
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 20.0  # seconds: the first start of an interpreter from a cold network file system
+_INTERPRETER_TIMEOUT = 20.0  # seconds: the first start of an interpreter from a cold network file system
 
 
 class Prepared(Record):
@@ -73,10 +72,8 @@ class Prepared(Record):
 def prepare_launch(
     request: RunRequest, inventory: Inventory, probed: Mapping[str, Facts | Failure], context: Context
 ) -> Generator[Event, None, Prepared | None]:
-    """Sends the script and looks for what the launch needs; None where a host cannot take part.
-
-    ``probed``: the facts of each host, or why there are none. Raises `UsageError` where the hosts do not fit what was
-    asked."""
+    """Sends the script and looks for what the launch needs; None where a host cannot take part. ``probed``: the facts
+    of each host, or why there are none. Raises `UsageError` where the hosts do not fit what was asked."""
     task = request.task
     facts = yield from _select_healthy_hosts(inventory, probed)
     if facts is None:
@@ -85,10 +82,9 @@ def prepare_launch(
     workdirs = yield from _sync_script(request, inventory, context, facts)
     if workdirs is None:
         return None
-    notes = (
-        () if "PYTHONPATH" in request.settings else _check_imports(request, inventory.head, facts, workdirs, context)
-    )
-    notes += find_start_notes(task, request.environ, facts, dry=request.dry)
+    notes = find_start_notes(task, request.environ, facts, dry=request.dry)
+    if "PYTHONPATH" not in request.settings:
+        notes = (*_check_imports(request, inventory.head, facts, workdirs, context), *notes)
     wanted, asked_by = choose_mpi(task.mpi, facts)
     launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
@@ -128,9 +124,8 @@ def find_start_notes(
 
 def make_attempt(
     prepared: Prepared, context: Context, restart: int = 0, without: frozenset[str] = frozenset()
-) -> Attempt:
-    """One attempt on all hosts but ``without``, with a name, a nonce and directories of its own, not started.
-
+) -> LaunchAttempt:
+    """Returns one attempt on all hosts but ``without``, with a name, a nonce and directories of its own, not started.
     Raises `UsageError` where the ranks do not fit or the hosts cannot reach each other."""
     request, task, now = prepared.request, prepared.task, context.clock()
     name = f"{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
@@ -141,28 +136,18 @@ def make_attempt(
     restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
     script, settings = _get_remote_script(task, request.script), {**request.settings, **restarts}
     config, options = request.config, parse_options(read_data("options.toml"))
-    launch = build_launch(task, name, identity.nonce, hosts, runtimes, script, settings, config=config, options=options)
+    launch = build_launch(task, name, hosts, runtimes, script, settings, config=config, options=options)
     launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
     }
     host_specs = build_run_specs(launch, task, identity, prepared.timings)
-    return Attempt(task, launch, identity, run_dirs, host_specs, context, request.stdin)
-
-
-def format_launch(prepared: Prepared, launch: Launch, form: str) -> str:
-    """The launch as ``--emit`` writes it."""
-    installed, options = prepared.facts[launch.head.host].installed, parse_options(read_data("options.toml"))
-    packages, settings = installed.packages if installed else {}, prepared.request.settings
-    values = {name: setting.value for name, setting in settings.items()}
-    config = accelerate.make_run_config(launch, prepared.request.config, packages, values)
-    text, _ = accelerate.write_config(config, packages.get("accelerate", "1.15.0"), options)
-    return write_launch(launch, form, read_data("emit.j2"), text)
+    return LaunchAttempt(task, launch, identity, run_dirs, host_specs, context, request.stdin)
 
 
 def _get_remote_script(task: Run, script: Path) -> str:
-    """The script's path below the working directory on hosts. Without ``--sync`` it is what the user wrote if a working
-    directory is given or the path is absolute."""
+    """Returns the script's path below the working directory on hosts. Without ``--sync`` it is what the user wrote if a
+    working directory is given or the path is absolute."""
     as_written = not task.sync and (task.workdir is not None or script.is_absolute())
     return task.script if as_written or task.launcher == "module" else script.name
 
@@ -184,8 +169,8 @@ def _sync_script(
 def _check_imports(
     request: RunRequest, head: Host, facts: Mapping[str, Facts], workdirs: Mapping[str, str], context: Context
 ) -> tuple[Note, ...]:
-    """A warning of modules that the script certainly imports and the environment lacks. Its interpreter on the head is
-    asked only about names that are not known to be there."""
+    """Returns a warning of modules that the script certainly imports and the environment lacks. Its interpreter on the
+    head is asked only about names that are not known to be there."""
     task, script = request.task, request.script
     if task.launcher == "module":
         base = Path(*task.script.split("."))
@@ -197,7 +182,7 @@ def _check_imports(
     directory = posixpath.join(workdirs[head.name], posixpath.dirname(_get_remote_script(task, script)))
     words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, directory, *lines)
     try:
-        missing = context.links.open(head).run(Command(words, timeout=_PATIENCE)).text.split()
+        missing = context.links.open(head).run(Command(words, timeout=_INTERPRETER_TIMEOUT)).text.split()
     except LinkError:  # the start says more of it
         return ()
     lines = {name: line for name, line in lines.items() if name in missing}
@@ -206,7 +191,6 @@ def _check_imports(
 
 
 def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:
-    """What one host is given; ``directory`` is the name of the run's directory on it."""
     task, facts = prepared.task, prepared.facts[host.name]
     assert facts.installed is not None  # or `prepare_launch` had refused the host
     python = build_runtime(facts.installed.marker)

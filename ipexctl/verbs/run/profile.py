@@ -16,7 +16,7 @@ from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.ignore import compile_ignore
 from ipexctl.decide.profile.kernels import KernelReport, parse_kernels
 from ipexctl.decide.profile.merge import (
-    HostClock,
+    ClockOffset,
     HostClocks,
     RankSummary,
     build_profile,
@@ -34,8 +34,8 @@ from ipexctl.model.links import Link
 from ipexctl.model.profile import Profile, UnprofiledRank
 from ipexctl.model.text import pluralize
 from ipexctl.protocol import hooks, paths
-from ipexctl.show.record import list_saved_runs
-from ipexctl.show.saved_profile import FOLDER, get_trace_path, has_profile, read_profile, save_profile, save_trace
+from ipexctl.store.record import list_saved_runs
+from ipexctl.store.saved_profile import FOLDER, get_trace_path, has_profile, read_profile, save_profile, save_trace
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.run.replay import find_saved_run
 from ipexctl.verbs.run.watch import RunWatcher
@@ -80,7 +80,7 @@ def fetch_profile(watcher: RunWatcher) -> Generator[Event, None, Path | None]:
 
 
 def _fetch_host(link: Link, directory: str, into: Path, name: str, ranks: set[int]) -> str | Failure:
-    """The files of one host into ``into/name``."""
+    """Returns the files of one host into ``into/name``."""
     try:
         listing = planning.parse_listing(
             receive.list_files(link, directory, [f"./{hooks.PROFILE}"]), compile_ignore(())
@@ -101,7 +101,7 @@ def _fetch_host(link: Link, directory: str, into: Path, name: str, ranks: set[in
 
 
 def is_wanted(local: str, size: int, ranks: set[int]) -> bool:
-    """Whether a host's file is one of its own ranks', and no larger than these can be."""
+    """Returns whether a host's file is one of its own ranks', and no larger than these can be."""
     match = _FILES.fullmatch(local)
     if match is None or size > _SIZES[match["clocks"] or match["kind"]]:
         return False
@@ -134,7 +134,7 @@ class RankFiles:
             return b""
 
     def measure_trace(self) -> int:
-        """Its bytes, packed."""
+        """Returns its bytes, packed."""
         path = self.base / f"{self.rank}{hooks.TRACE}"
         return path.stat().st_size if path.is_file() else 0
 
@@ -199,8 +199,8 @@ def merge_profile(watcher: RunWatcher, saved: Path) -> Generator[Event, None, Pr
     return profile
 
 
-def _read_clocks(folder: Path, head: str) -> Mapping[str, HostClock]:
-    """What the run's keeper measured of the hosts' clocks; empty where that cannot be read."""
+def _read_clocks(folder: Path, head: str) -> Mapping[str, ClockOffset]:
+    """Returns what the run's keeper measured of the hosts' clocks; empty where that cannot be read."""
     try:
         data = (folder / _HOSTS / head / hooks.PROFILE / paths.CLOCKS).read_bytes()
         return parse_json(HostClocks, data).hosts

@@ -15,18 +15,16 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import JsonObject
 from ipexctl.model.text import pluralize
-from ipexctl.show import event_json
-from ipexctl.show.record import EVENTS, MARK, RANKS, list_saved_runs
 from ipexctl.show.sanitise import escape
+from ipexctl.store import event_json
+from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs
 
-_PIECE = 1 << 16  # bytes of a rank's output in one event
+_OUTPUT_EVENT_SIZE = 1 << 16  # bytes of a rank's output in one event
 
 
 def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
     """The saved run named by ``word``: ``last`` (``with_ranks``: the last one that started ranks, if there is one), a
-    path, a directory's name or its beginning, or a run's id.
-
-    Raises `UsageError` when none matches, or several do."""
+    path, a directory's name or its beginning, or a run's id. Raises `UsageError` when none matches, or several do."""
     path = expand_home(word)
     if (path / EVENTS).is_file():
         return path
@@ -59,7 +57,7 @@ _RUN = re.compile(rb'"event": "run-started", "run": ("(?:[^"\\]|\\.)*")')
 
 
 def read_run_id(directory: Path) -> str | None:
-    """The id in the record's first `RunStarted`, searched for in its first 256 KiB."""
+    """Returns the id in the record's first `RunStarted`, searched for in its first 256 KiB."""
     try:
         with (directory / EVENTS).open("rb") as file:
             match = _RUN.search(file.read(1 << 18))
@@ -69,7 +67,7 @@ def read_run_id(directory: Path) -> str | None:
 
 
 def read_saved_run(directory: Path) -> Iterator[Stamped]:
-    """The events of a saved run with their times. What is damaged, cut off or missing becomes a `Message` (a
+    """Yields the events of a saved run with their times. What is damaged, cut off or missing becomes a `Message` (a
     warning) in its place. Raises `UsageError` when there is nothing to show."""
     try:
         number = _open_regular_file(directory / EVENTS)
@@ -91,6 +89,8 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
                     lost = line.get("lines")
                     what = pluralize(lost, "event") if isinstance(lost, int) else "events"
                     yield _make_warning(at, f"missing here, since they could not be stored: {what}")
+                    continue
+                if line.get("event") in event_json.REMOVED_EVENTS:
                     continue
                 if "offset" in line:
                     yield from ranks.read(line)
@@ -117,8 +117,8 @@ def pace_events(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Stamped]:
-    """The events as slow as they came, ``speed`` times as fast; those of the first ``skip`` seconds at once. While
-    ``is_paused``, none comes."""
+    """Yields the events as slow as they came, ``speed`` times as fast; those of the first ``skip`` seconds at once.
+    While ``is_paused``, none comes."""
     first: float | None = None
     begun, moving = clock(), False  # by the clock: when the last event that is shown at once was shown
     for stamped in events:
@@ -132,12 +132,12 @@ def pace_events(
             left = begun + ahead / speed - now
             if left <= 0 and not paused:
                 break
-            sleep(_GLANCE if paused else min(left, _GLANCE))
+            sleep(_PAUSE_POLL if paused else min(left, _PAUSE_POLL))
             begun += clock() - now if paused else 0.0
         yield stamped
 
 
-_GLANCE = 0.1  # seconds between two checks whether the view is paused
+_PAUSE_POLL = 0.1  # seconds between two checks whether the view is paused
 
 
 def _make_warning(at: float, text: str) -> Stamped:
@@ -172,7 +172,7 @@ class _RankFiles:
         self._hosts: dict[int, str] = {}
 
     def read(self, line: JsonObject) -> Iterator[Stamped]:
-        """The bytes of one reference, in pieces. Raises `DamagedRecordError`."""
+        """Yields the bytes of one reference, in pieces. Raises `DamagedRecordError`."""
         stamped = event_json.decode_event({**line, "data": ""})
         event = stamped.event
         if not isinstance(event, e.Output):
@@ -196,7 +196,7 @@ class _RankFiles:
             )
 
     def read_unreferenced(self, at: float) -> Iterator[Stamped]:
-        """What the ranks' files hold beyond the last reference: the record ended before it was noted."""
+        """Yields what the ranks' files hold beyond the last reference: the record ended before it was noted."""
         for (rank, stream), shown in sorted(self._shown.items()):
             start = self._skip_marks((rank, stream), shown)
             if next(self._read_pieces((rank, stream), start, start + 1), None) is None:
@@ -209,7 +209,9 @@ class _RankFiles:
 
     def _skip_marks(self, key: tuple[int, str], offset: int) -> int:
         """Where the rank's own bytes go on: behind the marks that begin there, which say what other events do."""
-        while (piece := next(self._read_pieces(key, offset, offset + _PIECE), None)) and piece[1].startswith(MARK):
+        while (piece := next(self._read_pieces(key, offset, offset + _OUTPUT_EVENT_SIZE), None)) and piece[
+            1
+        ].startswith(MARK):
             offset += piece[1].find(b"\n", len(MARK)) + 1 or len(piece[1])
         return offset
 
@@ -220,7 +222,7 @@ class _RankFiles:
         except OSError:
             return
         with os.fdopen(number, "rb"):
-            while offset < end and (data := os.pread(number, min(_PIECE, end - offset), offset)):
+            while offset < end and (data := os.pread(number, min(_OUTPUT_EVENT_SIZE, end - offset), offset)):
                 if offset + len(data) < end:
                     data = data[: data.rfind(b"\n") + 1 or len(data)]
                 yield offset, data

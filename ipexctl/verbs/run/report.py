@@ -6,28 +6,42 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_home
+from ipexctl.decide.page.build import build_page
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
-from ipexctl.decide.page.fold import PageBuilder
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import ReadErrors, make_report
 from ipexctl.model.answers.saved import ReportAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Stamped, Started
-from ipexctl.model.figures import read_figures
-from ipexctl.model.harmless import find_harmless
 from ipexctl.model.hints import advise
 from ipexctl.model.page import RunPage
+from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
-from ipexctl.show.masking import Masker
-from ipexctl.show.record import read_report
+from ipexctl.store.masking import Masker
+from ipexctl.store.record import read_report
 from ipexctl.verbs.common.pages import check_destination, find_doctor_record, open_page, write_page
-from ipexctl.verbs.run.page_sink import PAGE, ReadErrors
+from ipexctl.verbs.run.page_sink import PAGE
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
-def make_page_builder(known: ReadErrors) -> PageBuilder:
-    """A builder with the readers of printed figures and of harmless messages; ``known`` reads the catalogue of
-    errors."""
-    return PageBuilder(read_figures, find_harmless, known)
+class MaskedFold:
+    """The fold of events in which what looks secret in the ranks' own files, and secrets of ``environ``, are masked: a
+    page is sent to others. ``known`` reads the catalogue of errors."""
+
+    def __init__(self, environ: Mapping[str, str], known: ReadErrors) -> None:
+        self._fold, self._masker, self._known = RunFold(), Masker(environ), known
+        self.state = self._fold.state
+
+    def handle_event(self, stamped: Stamped) -> None:
+        """Folds one event."""
+        for event in self._masker.mask_event(stamped.event):
+            self._fold.handle_event(Stamped(stamped.at, event))
+
+    def build_page(self, state: Path, saved: CommandReport | None = None) -> RunPage:
+        """Builds the page of all events so far; of a run that was ``saved``, with its report. ``state`` has what doctor
+        reported of the hosts."""
+        report = replace(saved, place=self.state.place) if saved else make_report(self.state, self._known)
+        return build_page(self.state, report, find_doctor_record(state, self.state.run.hosts), self._known)
 
 
 def report(
@@ -56,7 +70,7 @@ def report(
             write_page(file, render_comparison(comparison, overlay_figures(pages)))
             comparison = replace(comparison, page=str(file))
             if show:
-                yield from open_page(file)
+                yield from open_page(file.resolve().as_uri())
         yield Answer(comparison)
         yield Ended("report", Exit.OK)
         return
@@ -66,21 +80,17 @@ def report(
     path = expand_home(page) if page else directory / PAGE
     write_page(path, text)
     if show:
-        yield from open_page(path)
+        yield from open_page(path.resolve().as_uri())
     yield Answer(ReportAnswer(str(path), len(text.encode()), (value.run,)))
     yield Ended("report", Exit.OK)
 
 
 def read_page(directory: Path, state: Path, environ: Mapping[str, str], known: ReadErrors) -> RunPage:
-    """The page of a saved run as a value. What looks secret in the ranks' own files, and secrets of environ, are
-    masked: a page is sent to others. Raises `UsageError` where no rank was started."""
-    pages, reports, masker = make_page_builder(known), Folding(known), Masker(environ)
+    """The page of a saved run as a value. Raises `UsageError` where no rank was started."""
+    fold = MaskedFold(environ, known)
     for stamped in read_saved_run(directory):
-        reports.handle_event(stamped)
-        for event in masker.mask_event(stamped.event):
-            pages.handle_event(Stamped(stamped.at, event))
-    if not pages.started:
+        fold.handle_event(stamped)
+    if not fold.state.run.attempts:
         what = f"no rank was started in {printable(directory.name, 200)}, so that there is nothing to draw"
         raise UsageError(what, hint=advise("replay", printable(directory.name, 200)))
-    report = replace(read_report(directory) or reports.report(), place=reports.place)
-    return pages.build_page(report, find_doctor_record(state, pages.hosts))
+    return fold.build_page(state, read_report(directory))

@@ -77,7 +77,7 @@ def _find_script(task: Run) -> Path:
 
 
 def _read_accelerate_config(task: Run, emit: str | None) -> AccelerateConfig | None:
-    """The configuration given for Accelerate. What is written for other programs starts mpirun as those do."""
+    """Returns the configuration given for Accelerate. What is written for other programs starts mpirun as those do."""
     if task.accelerate_config is None:
         return None
     if task.launcher != "accelerate":

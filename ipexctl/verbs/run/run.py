@@ -8,6 +8,7 @@ from functools import partial
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import connect_ahead
+from ipexctl.data import read_data
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.events import Answer, Ended, Event, Message, Planned, Started
@@ -28,11 +29,9 @@ def run(
     dry: bool = False,
     emit: str | None = None,
 ) -> Generator[Event, None, None]:
-    """Starts a script on all hosts and watches it to its proved end.
-
-    ``environ`` is this machine's, for ``--pass-env``. ``dry`` ends after the plan; ``emit`` instead answers with the
-    launch written for another program, in ``text``. Raises `UsageError`, before the first event where this machine
-    alone can tell that something is wrong."""
+    """Starts a script on all hosts and watches it to its proved end. ``environ`` is this machine's, for ``--pass-env``.
+    ``dry`` ends after the plan; ``emit`` instead answers with the launch written for another program, in ``text``.
+    Raises `UsageError`, before the first event where this machine alone can tell that something is wrong."""
     request = read_request(task, environ, dry=dry, emit=emit)
     context.declare_secrets(setting.value for setting in request.settings.values() if setting.secret)
     connect_ahead(context, inventory)
@@ -52,7 +51,7 @@ def _launch(
     request: RunRequest, inventory: Inventory, context: Context, probed: Mapping[str, Facts | Failure]
 ) -> Generator[Event, None, None]:
     from ipexctl.verbs.run.attempt import run_attempts
-    from ipexctl.verbs.run.prepare import format_launch, make_attempt, prepare_launch
+    from ipexctl.verbs.run.prepare import make_attempt, prepare_launch
 
     prepared = yield from prepare_launch(request, inventory, probed, context)
     if prepared is None:
@@ -61,7 +60,9 @@ def _launch(
     attempt = make_attempt(prepared, context)
     launch = attempt.launch
     if request.emit:
-        yield Answer(EmitAnswer(format_launch(prepared, launch, request.emit), launch.public()))
+        from ipexctl.decide.launch.emit import write_launch
+
+        yield Answer(EmitAnswer(write_launch(launch, request.emit, read_data("emit.j2")), launch.public()))
         yield Ended("run", Exit.OK)
         return
     yield Planned("run", str(launch), launch.public())

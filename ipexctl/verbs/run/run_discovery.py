@@ -54,15 +54,18 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
 
 
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:
-    """The run whose id is or begins with ``prefix``; without a prefix the only one that is not over, or else the only
-    one, or the ``newest``. Raises `UsageError` when there is none, or more than one."""
+    """Returns the run whose id is or begins with ``prefix``; without a prefix the only one that is not over, or else
+    the only one, or the ``newest``. Raises `UsageError` when there is none, or more than one."""
     if prefix is None:
         matches = [run for run in survey.runs if not run.is_over] or list(survey.runs)[-1 if newest else 0 :]
     else:
         exact = [run for run in survey.runs if run.row.run == prefix]
         matches = exact or [run for run in survey.runs if run.row.run.startswith(prefix)]
     if len({run.row.run for run in matches}) > 1:
-        what = f"{len(matches)} runs match {prefix!r}" if prefix else f"{len(matches)} runs are kept on these hosts"
+        if prefix:
+            what = f"{len(matches)} runs match {prefix!r}"
+        else:
+            what = f"{len(matches)} runs are kept on these hosts"
         reasons = [f"{run.row.run}  {run.row.state}  {run.row.title} of {run.row.owner}" for run in matches]
         raise UsageError(what, reasons=reasons, hint="give the id of one of them", exit=Exit.STEP)
     if not matches:
@@ -71,7 +74,7 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
 
 
 def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
-    """The error for a run that is kept on none of the hosts."""
+    """Returns the error for a run that is kept on none of the hosts."""
     run = f"run {printable(prefix, 100)}" if prefix else "a run"
     what = f"no {run.removeprefix('a ')} is kept on these hosts"
     reasons: list[str] = []
@@ -84,9 +87,8 @@ def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
 
 
 def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> RunWatcher:
-    """A watcher of a run that somebody started. Its hosts but the head are those of the inventory with the same names.
-
-    Raises `LinkError`."""
+    """Returns a watcher of a run that somebody started. Its hosts but the head are those of the inventory with the same
+    names. Raises `LinkError`."""
     about = run_control.read_run_description(context.links.open(inventory[discovered.head]), discovered.row.directory)
     by_rank = {rank: name for name, node in about.hosts.items() for rank in node.ranks}
     hosts = tuple(by_rank[rank] for rank in sorted(by_rank))

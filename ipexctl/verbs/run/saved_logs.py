@@ -6,12 +6,12 @@ from pathlib import Path
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Ended, Event, Output, RunStarted, Started
 from ipexctl.model.text import join_names, pluralize, printable
-from ipexctl.show.record import read_report
+from ipexctl.store.record import read_report
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
 def find_ended_run(runs: Path, word: str | None) -> Path | None:
-    """The saved run of this name or id that has ended; None without one, or with several."""
+    """Returns the saved run of this name or id that has ended; None without one, or with several."""
     if not word:
         return None
     try:
@@ -23,7 +23,7 @@ def find_ended_run(runs: Path, word: str | None) -> Path | None:
 
 
 def print_saved_output(directory: Path, ranks: Collection[int] = ()) -> Generator[Event, None, None]:
-    """What the ranks of a saved run wrote. Raises `UsageError` where it has no such rank."""
+    """Yields what the ranks of a saved run wrote. Raises `UsageError` where it has no such rank."""
     report = read_report(directory)
     size = len(report.run.ranks) if report and report.run else 0
     if unknown := sorted(rank for rank in ranks if rank >= size):
@@ -37,7 +37,7 @@ def print_saved_output(directory: Path, ranks: Collection[int] = ()) -> Generato
 
 
 def make_no_rank_error(run: str, unknown: Collection[int], size: int) -> UsageError:
-    """The error for ranks that a run does not have."""
+    """Returns the error for ranks that a run does not have."""
     reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
     return UsageError(
         f"run {printable(run)} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons

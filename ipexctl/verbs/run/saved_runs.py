@@ -1,13 +1,11 @@
-"""The command ``runs``: saved runs are listed, and old or large ones removed."""
+"""The command ``runs``: saved runs are listed, and old ones removed."""
 
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 
-from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune, classify_result
 from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
@@ -15,8 +13,8 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, S
 from ipexctl.model.hints import advise
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
-from ipexctl.show.record import is_record_in_use, list_saved_runs, measure_record, read_report, remove_record
 from ipexctl.show.run_screen import describe_rank_end
+from ipexctl.store.record import is_record_in_use, list_saved_runs, measure_record, read_report, remove_record
 from ipexctl.verbs.run.replay import find_saved_run, read_run_id, read_saved_run
 
 Workflow = Generator[Event, None, None]
@@ -38,15 +36,11 @@ def prune_runs(
     if policy.is_empty and not names:
         raise UsageError(
             "--prune needs a rule: which runs to remove",
-            reasons=["--older-than 30d, --larger-than 500M, --max-size 2G or --keep 20"],
+            reasons=["--older-than 30d or --keep 20"],
             hint=advise("runs", "--prune", "--older-than", "30d"),
         )
     yield Started("runs", "", ())
-    every = select_saved_runs(runs, (), RunFilter())
-    wanted = {run.directory for run in select_saved_runs(runs, names, chosen)}
-    total = sum(run.bytes for run in every)
-    selected = [run for run in every if run.directory in wanted]
-    choice = choose_runs_to_prune(selected, policy, time.time(), total, _is_in_use)
+    choice = choose_runs_to_prune(select_saved_runs(runs, names, chosen), policy, time.time(), _is_in_use)
     removed = []
     for run in choice.removed:
         try:
@@ -68,7 +62,7 @@ def _is_in_use(run: SavedRun) -> bool:
 
 
 def select_saved_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> tuple[SavedRun, ...]:
-    """The saved runs that are named, or all, as far as they match, newest first. Raises `UsageError`."""
+    """Returns the saved runs that are named, or all, as far as they match, newest first. Raises `UsageError`."""
     every = list_saved_runs(runs)
     directories = list(dict.fromkeys(find_saved_run(runs, name) for name in names)) if names else every
     ids = {path: read_run_id(path) for path in {*every, *directories}}
@@ -78,7 +72,7 @@ def select_saved_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> tu
 
 
 def _describe_saved_run(directory: Path, run_id: str | None, unique: bool) -> SavedRun:
-    """The entry of a saved run, from its report; without one, from its first events."""
+    """Returns the entry of a saved run, from its report; without one, from its first events."""
     size, changed = measure_record(directory)
     report = read_report(directory)
     word = run_id if run_id and unique else directory.name
@@ -120,7 +114,7 @@ def describe_cause(report: CommandReport) -> str:
     if run and run.first is not None:
         rank = next(rank for rank in run.ranks if rank.rank == run.first)
         error = f": {rank.error}" if rank.error and not rank.oom else ""
-        return printable(f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}{error}", _LONGEST)
+        return printable(f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}{error}", _CAUSE_WIDTH)
     failure = next((failure for host in report.hosts for failure in host.failures), None)
     failure = next(iter(report.failures), failure)
     if run and run.detail:
@@ -132,20 +126,7 @@ def describe_cause(report: CommandReport) -> str:
             f"{each.code} {', '.join(each.hosts)} {each.title}" for each in report.findings if each.level == "error"
         ]
         cause = report.refused or next(iter(errors), "")
-    return printable(" ".join(cause.split()), _LONGEST)
+    return printable(" ".join(cause.split()), _CAUSE_WIDTH)
 
 
-_LONGEST = 300  # characters of a cause
-
-
-def parse_since(text: str, now: float) -> float:
-    """Unix seconds of ``2h`` ago, ``2026-11-20``, ``2026-11-20T10:31`` or ``10:31`` (today), in local time. Raises
-    `UsageError`."""
-    if text[-1:] in tuple("smhdw"):
-        return now - parse_span("--since", text)
-    with suppress(ValueError):
-        if len(text) <= 5:
-            at = datetime.strptime(text, "%H:%M").time()
-            return datetime.combine(datetime.fromtimestamp(now).date(), at).timestamp()
-        return datetime.fromisoformat(text).timestamp()
-    raise UsageError(f"--since takes 2h, 3d, 2026-11-20 or 2026-11-20T10:31, not {printable(text, 40)!r}")
+_CAUSE_WIDTH = 300  # characters of a cause

@@ -11,10 +11,10 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, Message, Started
 from ipexctl.model.json_values import to_json
 from ipexctl.model.text import format_size, pluralize, printable
-from ipexctl.show import event_json, support_archive
-from ipexctl.show.debug_log import LIBRARIES
-from ipexctl.show.masking import Masker
-from ipexctl.show.support_archive import Preparation
+from ipexctl.store import event_json, support_archive
+from ipexctl.store.debug_log import LIBRARIES
+from ipexctl.store.masking import Masker
+from ipexctl.store.support_archive import Preparation
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 Workflow = Generator[Event, None, None]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.run_control import BACK, GAVE_UP, LOST, Frame, RunFollower
+from ipexctl.act.run_control import BACK, GAVE_UP, LOST, OutputFrame, RunFollower
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
-from ipexctl.decide.runlog import RunLog
+from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, RunEnded
@@ -91,7 +91,7 @@ class RunWatcher:
 
     def follow(self) -> Generator[Event, None, bool]:
         """Follows the run to its end; True when it goes on without us (detached, terminal closed, connection lost)."""
-        log = RunLog(self.nonce, self.running)
+        journal = JournalReader(self.nonce, self.running)
         signals = self.context.interrupts
         with wrap_internal_errors(self.running.run), signals.defer_signals(), closing(self._read_frames()) as received:
             for frame in received:
@@ -101,17 +101,17 @@ class RunWatcher:
                     hint = advise("attach", run)
                     yield HostFailed(Failure(self.head.host.name, Kind.LOST, what, hint, "watch"))
                     return True
-                yield from self._read_frame(frame, log)
+                yield from self._read_frame(frame, journal)
                 if self.run_ended is not None:
                     return False
-                yield from self._handle_signal() if log.over is None else self._report_backlog(frame)
+                yield from self._handle_signal() if journal.over is None else self._report_backlog(frame)
                 yield from self._send_pending_order()
                 hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
-                if hung_up or self.refusals > 1 or signals.detach.is_set() or (self.detach and log.launched):
+                if hung_up or self.refusals > 1 or signals.detach.is_set() or (self.detach and journal.launched):
                     return True
         return False
 
-    def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[Frame | None, None, None]:
+    def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[OutputFrame | None, None, None]:
         """The frames of the run's files, up to the last; None where there was none for a moment."""
         begun, self.follower = self.follower, None
         begun = begun or RunFollower(self.context, self.head, once=once, samples=samples, timings=self.timings)
@@ -136,7 +136,7 @@ class RunWatcher:
                 text = f"connection lost; the {order} request will be sent when it is back"
                 yield Message(text, "warning", self.head.host.name, "disconnected")
 
-    def _report_backlog(self, frame: Frame | None) -> Generator[Event, None, None]:
+    def _report_backlog(self, frame: OutputFrame | None) -> Generator[Event, None, None]:
         """Tells how much is read of what the run, which has ended, wrote. There is nothing to stop any more: the second
         Ctrl-C leaves the rest on the head."""
         now, size = time.monotonic(), len(frame.data) if frame else 0
@@ -165,11 +165,11 @@ class RunWatcher:
             yield Message(text, "warning", self.head.host.name, "keeper-silent")
             self.retry_at = time.monotonic() + 5.0
 
-    def _read_frame(self, frame: Frame | None, log: RunLog) -> Generator[Event, None, None]:
+    def _read_frame(self, frame: OutputFrame | None, journal: JournalReader) -> Generator[Event, None, None]:
         head = self.head.host.name
         if time.monotonic() >= self.released_at + 1.0:
             self.released_at = time.monotonic()
-            yield from log.release_lines()
+            yield from journal.release_lines()
         if frame is None:
             return
         if frame.kind == LOST:
@@ -181,11 +181,11 @@ class RunWatcher:
             self.disconnected, self.retry_at = False, 0.0
             yield Message("reconnected", host=head, code="reconnected")
         elif frame.kind == frames.END:
-            yield from log.end()
-            self.run_ended = log.over or RunEnded(self.running.run, "lost", "the run's keeper on the head died")
+            yield from journal.end()
+            self.run_ended = journal.over or RunEnded(self.running.run, "lost", "the run's keeper on the head died")
             yield self.run_ended
         else:
-            for event in log.read(frame.kind, frame.data):
+            for event in journal.read(frame.kind, frame.data):
                 if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST:
                     self.lost_hosts.add(event.failure.host)
                 yield event
@@ -208,13 +208,13 @@ class RunWatcher:
     def read_files(self, *, follow: bool, samples: bool = True) -> Generator[Event, None, None]:
         """The contents of the run's files as events, with or without those of samples; ``follow`` goes on to the run's
         end. Sends no orders."""
-        log = RunLog(self.nonce, self.running)
+        journal = JournalReader(self.nonce, self.running)
         with closing(self._read_frames(once=not follow, samples=samples)) as received:
             for frame in received:
                 if frame is None or frame.kind not in {frames.END, GAVE_UP}:
-                    yield from self._read_frame(frame, log)
-            yield from log.end()
-        self.run_ended = log.over
+                    yield from self._read_frame(frame, journal)
+            yield from journal.end()
+        self.run_ended = journal.over
 
     def report_end(self, verb: str, detached: bool) -> Generator[Event, None, None]:
         """The answer and the end of a command that watched the run."""

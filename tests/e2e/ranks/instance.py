@@ -8,7 +8,7 @@ import time
 
 mine = int(os.environ["IPEXCTL_INSTANCE"])
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "PMI_SIZE", "I_MPI_HYDRA_IFACE")
-told = {
+reported = {
     "instance": mine,
     "of": int(os.environ["IPEXCTL_INSTANCES"]),
     "host": socket.gethostname(),
@@ -16,7 +16,7 @@ told = {
     "threads": os.environ.get("OMP_NUM_THREADS"),
     "others": [name for name in names if name in os.environ],
 }
-print(json.dumps(told))
+print(json.dumps(reported))
 if "--fail" in sys.argv and mine == 0:
     raise SystemExit(3)
 time.sleep(float(sys.argv[1]) if mine else 0)

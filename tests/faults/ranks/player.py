@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import random
 import signal
 import socket
 import sys
@@ -47,8 +46,6 @@ elif act == "pair":  # ranks 0 and 1, which are on one host, end at the same mom
         open(os.path.join(LEDGER, "left%d" % rank), "w").close()
         os._exit(int(rest[rank]))
     wait()
-elif act == "silent":
-    time.sleep(300)
 elif act == "die":  # a hidden descendant first, then this signal to itself
     if os.fork() == 0:
         os.setsid()
@@ -68,41 +65,6 @@ elif act == "flood":  # so many numbered lines on both streams, as fast as it ca
         lines = b"".join(b"rank %d line %07d %s\n" % (rank, n, b"x" * 70) for n in range(first, first + 500))
         emit(lines, "err" if first % 5000 == 0 else "out")
     open(os.path.join(LEDGER, "done"), "w").close()
-elif act == "text":  # valid characters of two to four bytes, cut by every write
-    data = ("ä" * 30_000 + "€" * 30_000 + "\U0001f600" * 30_000 + "\n").encode()
-    for at in range(0, len(data), 4097):
-        emit(data[at : at + 4097])
-elif act == "noise":  # NULs, overlong, truncated and random bytes
-    noise = random.Random(rank)
-    emit(b"\0\0a\0\n\xc0\xaf\xe0\x80\xaf\n\xe2\x82\nend \xf0\x9f\x98\n\xff\xfe\xed\xa0\x80\n")
-    for _ in range(100):
-        emit(bytes(noise.randrange(256) for _ in range(noise.randrange(1, 400))), noise.choice(["out", "err"]))
-    emit(b"\n\xe2\x82")
-elif act == "hex":  # these pieces, one after the other
-    for piece in rest:
-        emit(bytes.fromhex(piece))
-        time.sleep(0.02)
-elif act == "show":  # the same, and stays until its host has the file
-    for piece in rest:
-        emit(bytes.fromhex(piece))
-    wait_for_files("go")
-elif act == "full":  # some before the disk is full, much while it is, some when it is free again
-    emit(b"before\n")
-    for n in range(0, 30_000, 500):
-        emit(b"".join(b"while %07d %s\n" % (n, b"x" * 70) for _ in range(500)))
-    wait_for_files("go")
-    for n in range(100):
-        emit(b"after %d\n" % n)
-        time.sleep(0.01)
-elif act == "bar":  # redrawn fifty times a second, then a last line without an end
-    for step in range(60):
-        emit(b"\rstep %d of 59" % step)
-        time.sleep(0.02)
-    emit(b"\nno newline at the end")
-elif act == "endless" and rank == 0:
-    block = b"y" * (1 << 20)
-    for _ in range(int(rest[0])):
-        emit(block)
 elif act == "meet":  # at the address that every rank was given
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0:
@@ -127,8 +89,8 @@ elif act == "meet":  # at the address that every rank was given
                 time.sleep(0.1)
 elif act == "tell":  # its arguments, directory and these variables, for every stranger to read
     names, words = rest[0].split(","), rest[1:]
-    told = {"argv": words, "cwd": os.getcwd(), "env": {name: os.environ.get(name) for name in names}}
-    emit(json.dumps({**told, "names": sorted(os.environ)}).encode() + b"\n")
+    reported = {"argv": words, "cwd": os.getcwd(), "env": {name: os.environ.get(name) for name in names}}
+    emit(json.dumps({**reported, "names": sorted(os.environ)}).encode() + b"\n")
 elif act == "hash":  # of a variable that nobody may see
     emit(hashlib.sha256(os.environ[rest[0]].encode()).hexdigest().encode() + b"\n")
     time.sleep(1)

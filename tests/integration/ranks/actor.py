@@ -35,10 +35,10 @@ elif act == "raise" and rank == int(rest[0]):
 elif act == "forge":  # a tag and a frame of rank 0, with the run's own nonce, in two pieces
     with open(os.path.join(os.environ["IPEXCTL_DIR"], "spec.json")) as spec:
         nonce = json.load(spec)["nonce"].encode()
-    said = b"\x01%s:0\x02by rank %d\n\x01%s=0o4\x02abc\n" % (nonce, rank, nonce)
-    ledger("out", said[:7])
+    output = b"\x01%s:0\x02by rank %d\n\x01%s=0o4\x02abc\n" % (nonce, rank, nonce)
+    ledger("out", output[:7])
     time.sleep(0.3)
-    ledger("out", said[7:])
+    ledger("out", output[7:])
 elif act == "read":
     print("read", sys.stdin.buffer.read())
 elif act == "signal" and rank == int(rest[1]):

@@ -65,7 +65,15 @@ elif act == "record":  # as torch.distributed.elastic.multiprocessing.errors.rec
         json.dump({"message": {"message": "KeyError: 'loss'", "extraInfo": extra}}, out)
     os._exit(1)
 elif act == "import":
-    import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+    import seqeval  # type: ignore[import-not-found]
+elif act == "handled":  # one warns, handles an exception, and fails of another
+    if rank != int(rest[0]):
+        collective()
+    print("x.py:3: UserWarning: Failed to load image Python extension: 'a.so: undefined symbol: _Z1f'", file=sys.stderr)
+    try:
+        import seqeval  # noqa: F401
+    except ImportError:
+        raise TypeError("forward() got an unexpected keyword argument 'x'")  # noqa: B904
 elif act == "again":  # fails until it was started so often
     time.sleep(0.5)
     sys.exit(0 if rest[0] == rest[1] else 1)

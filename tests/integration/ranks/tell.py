@@ -9,7 +9,7 @@ with open("/proc/self/numa_maps") as maps:
     policies = {line.split()[1] for line in maps}
 with open("/proc/self/maps") as maps:
     loaded = sorted({line.split()[-1] for line in maps if ".so" in line})
-told = {
+reported = {
     "env": dict(os.environ),
     "cpus": sorted(os.sched_getaffinity(0)),
     "policies": sorted(policies),
@@ -18,4 +18,4 @@ told = {
     "argv": sys.argv[2:],
 }
 with open(os.path.join(place, rank + ".json"), "w") as out:
-    json.dump(told, out)
+    json.dump(reported, out)

@@ -17,7 +17,6 @@ import ipexctl
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.hosts import Host
 from ipexctl.protocol import messages, paths, run_spec
-from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.run_spec import HeadSpec, NodeSpec, RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs, rpc
@@ -39,6 +38,9 @@ SPEC = RunSpec(
     env={},
     ranks={0: RankSpec(0)},
     proxy_env={},
+    proxies=["hydra_bstrap_proxy", "hydra_pmi_proxy"],
+    rank_variable="PMI_RANK",
+    rank_prefixes=["PMI"],
     head=HeadSpec("127.0.0.1", {"a": NodeSpec("h0.ipexctl", [0], "/none", sys.executable)}, ["/bin/sleep", "300"], {}),
     share=True,
     timings=TIMINGS,
@@ -85,9 +87,9 @@ class Kept:
         """What the keeper says of itself."""
         link = self.connect(paths.Role.ORDER, "test")
         link.send(messages.Inspect())
-        received: list[messages.Message | Unreadable] = []
+        received: list[rpc.Received] = []
 
-        def answers() -> list[messages.Message | Unreadable]:
+        def answers() -> list[rpc.Received]:
             received.extend(link.receive())
             return received
 
@@ -114,12 +116,12 @@ def keeping(
     directory.chmod(0o700)
     node = NodeSpec("h0.ipexctl", [0], str(directory), sys.executable)
     of_head = SPEC.head_spec._replace(**{"hosts": {"a": node}, **(head or {})})
-    told = SPEC._replace(head=of_head, timings=timings, **spec)
-    (directory / paths.SPEC).write_bytes(run_spec.encode_spec(told))
+    reported = SPEC._replace(head=of_head, timings=timings, **spec)
+    (directory / paths.SPEC).write_bytes(run_spec.encode_spec(reported))
     done = subprocess.run(
         remote("keeper", str(directory)), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True, umask=umask
     )
-    kept = Kept(directory, json.loads(done.stdout)["port"], told)
+    kept = Kept(directory, json.loads(done.stdout)["port"], reported)
     until((directory / "keeper.json").exists)
     keeper = procs.find_process(json.loads((directory / "keeper.json").read_text())["pid"])
     assert keeper

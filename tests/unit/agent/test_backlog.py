@@ -10,7 +10,7 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.act.run_control import Frame
+from ipexctl.act.run_control import OutputFrame
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Exit, Interrupted
@@ -20,25 +20,25 @@ from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal
 from ipexctl.verbs.run.watch import RunWatcher
 
-OVER = Frame(frames.JOURNAL, journal.encode_record(journal.RunEnd("r1", "done")))
-REST = [Frame(frames.OUT, b"a line\n")] * 3
+OVER = OutputFrame(frames.JOURNAL, journal.encode_record(journal.RunEnd("r1", "done")))
+REST = [OutputFrame(frames.OUT, b"a line\n")] * 3
 
 
 class Scripted(RunWatcher):
     """Reads these frames; None is a Ctrl-C just before the next, long after the last one, "again" one at once."""
 
-    script: tuple[Frame | str | None, ...] = ()
+    script: tuple[OutputFrame | str | None, ...] = ()
 
-    def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[Frame | None, None, None]:
+    def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[OutputFrame | None, None, None]:
         for frame in self.script:
-            if not isinstance(frame, Frame):
+            if not isinstance(frame, OutputFrame):
                 self.refused_at -= 0.0 if frame == "again" else 100.0
                 self.context.interrupts.handle_signal(signal.SIGINT)
             else:
                 yield frame
 
 
-def watch(tmp_path: Path, *script: Frame | str | None) -> tuple[Scripted, list[Event], bool]:
+def watch(tmp_path: Path, *script: OutputFrame | str | None) -> tuple[Scripted, list[Event], bool]:
     links = Links(connect_timeout=1.0, accept_new=False, ask=None)
     head = RemoteRunDir(Host("node0", "node0"), "/runs/r1", "python3")
     running = Running("r1", "node0", ("node0",), {}, "train.py")
@@ -59,8 +59,10 @@ def codes(events: list[Event]) -> list[str]:
 
 
 @pytest.mark.parametrize("pressed", [False, True])
-def test_what_is_read_after_the_end_is_told_and_one_ctrl_c_changes_no_code(tmp_path: Path, pressed: bool) -> None:
-    watcher, events, detached = watch(tmp_path, OVER, *REST, *([None] if pressed else []), *REST, Frame(frames.END))
+def test_what_is_read_after_the_end_is_reported_and_one_ctrl_c_changes_no_code(tmp_path: Path, pressed: bool) -> None:
+    watcher, events, detached = watch(
+        tmp_path, OVER, *REST, *([None] if pressed else []), *REST, OutputFrame(frames.END)
+    )
     assert not detached
     assert watcher.run_ended is not None
     assert (watcher.run_ended.reason, watcher.exit, watcher.pending_order) == ("done", Exit.OK, None)
@@ -68,7 +70,7 @@ def test_what_is_read_after_the_end_is_told_and_one_ctrl_c_changes_no_code(tmp_p
 
 
 def test_the_second_ctrl_c_leaves_the_rest_on_the_head_and_is_130(tmp_path: Path) -> None:
-    watcher, events, detached = watch(tmp_path, OVER, None, *REST, None, *REST, Frame(frames.END))
+    watcher, events, detached = watch(tmp_path, OVER, None, *REST, None, *REST, OutputFrame(frames.END))
     assert detached, "or the directory with the rest would be removed"
     assert (watcher.run_ended, int(watcher.exit)) == (None, 130)
     assert "ipexctl attach r1" in str(events[-1])
@@ -76,7 +78,7 @@ def test_the_second_ctrl_c_leaves_the_rest_on_the_head_and_is_130(tmp_path: Path
 
 def test_a_storm_of_ctrl_c_is_one(tmp_path: Path) -> None:
     storm = [each for frame in REST for each in (frame, "again")]
-    watcher, events, detached = watch(tmp_path, OVER, None, *storm, Frame(frames.END))
+    watcher, events, detached = watch(tmp_path, OVER, None, *storm, OutputFrame(frames.END))
     assert (detached, watcher.refusals, codes(events)) == (False, 1, ["backlog", "left"])
 
 

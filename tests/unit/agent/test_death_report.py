@@ -25,20 +25,20 @@ def ranks(tmp_path: Path) -> Path:
     return tmp_path / "ranks"
 
 
-def told(ranks: Path, number: int = signal.SIGABRT, pid: int = 1) -> RankEnded:
+def reported(ranks: Path, number: int = signal.SIGABRT, pid: int = 1) -> RankEnded:
     end = RankEnded(3, "node0", signal=number)
     return death_report.describe_rank_death(str(ranks.parent), end, pid, death_report.KernelLog(), "")
 
 
-def test_a_crash_is_told_with_the_stacks_it_left(ranks: Path) -> None:
-    assert told(ranks).traceback.startswith("Fatal Python error: Aborted")
-    assert told(ranks).error == ""
+def test_a_crash_is_reported_with_the_stacks_it_left(ranks: Path) -> None:
+    assert reported(ranks).traceback.startswith("Fatal Python error: Aborted")
+    assert reported(ranks).error == ""
 
 
-def test_an_exception_is_told_although_the_process_aborted_at_its_exit(ranks: Path) -> None:
+def test_an_exception_is_reported_although_the_process_aborted_at_its_exit(ranks: Path) -> None:
     noted = {"error": "ValueError: no", "traceback": 'Traceback\n  File "a.py", line 1\nValueError: no\n'}
     (ranks / "3.1.error").write_text(json.dumps(noted))
-    end = told(ranks)
+    end = reported(ranks)
     assert {"error": end.error, "traceback": end.traceback} == noted
     assert end.kernel == ""
 
@@ -61,7 +61,7 @@ HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
 )
 def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: Path, script: str, error: str) -> None:
     done, pid = ended(ranks, script)
-    end = told(ranks, max(0, -done), pid)
+    end = reported(ranks, max(0, -done), pid)
     assert end.error.startswith(error)
     assert bool(end.error) == bool(end.traceback) == bool(error)
     assert end.kernel == ""
@@ -71,7 +71,7 @@ def test_exceptions_of_helpers_fill_no_disk(ranks: Path) -> None:
     many = "import os\nfor _ in range(30):\n    if not os.fork(): raise KeyError(1)\n    os.wait()\n"
     _, pid = ended(ranks, many + "raise ValueError('no')")
     assert len(list(ranks.glob("3.*.error"))) == 8
-    assert told(ranks, 0, pid).error == OWN
+    assert reported(ranks, 0, pid).error == OWN
 
 
 def ended(ranks: Path, script: str) -> tuple[int, int]:

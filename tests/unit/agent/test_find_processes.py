@@ -16,7 +16,7 @@ from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import NO_TALK, Talk
+from ipexctl.model.links import NO_COMMAND_IO, CommandIO
 from ipexctl.protocol.paths import RUN_ENV
 from tests.unit.agent.runs import until
 
@@ -32,9 +32,9 @@ class CountingLink(LocalLink):
         super().__init__(HERE, env={"HOME": "/", "PATH": path})
         self.commands = 0
 
-    def run(self, command: Command, talk: Talk = NO_TALK) -> Completed:
+    def run(self, command: Command, command_io: CommandIO = NO_COMMAND_IO) -> Completed:
         self.commands += 1
-        return super().run(command, talk)
+        return super().run(command, command_io)
 
 
 @contextmanager

@@ -146,7 +146,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
         self.guard.start_proxy([])
         self.mail: list[tuple[int, bytes]] = []  # a line and its number, or -1 where it was altered
         self.sent = self.arrived = 0  # lines
-        self.told: list[object] = []  # what the keeper received
+        self.result: list[object] = []  # what the keeper received
         self.wrappers: dict[int, int] = {}
         self.scripts: dict[int, int] = {}
         self.records: dict[int, RankEnded] = {}  # ends that wrappers wrote, and that can be read
@@ -220,7 +220,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
             return
         wrapper = self.wrappers[rank] = self.table.born(min(self.guard.proxies))
         script = self.scripts[rank] = self.table.born(wrapper)
-        self.write(files.BEGIN, rank_records.RankBegun(rank, wrapper))
+        self.write(files.BEGIN, rank_records.RankBegun(rank, wrapper, 0))
         if readable:
             self.write(files.START, RankStarted(rank, "b", wrapper, script, [], 1.0))
         else:
@@ -293,7 +293,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
         self.wire.steady = self.steady
         self.over = not self.guard.do_round(self.steady)
         if self.link.open:
-            self.told += self.link.receive()
+            self.result += self.link.receive()
         assert self.over or not self.lost, "it ends at once where the keeper is lost"
 
     def teardown(self) -> None:
@@ -308,7 +308,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
                 self.look(LEASE / 4)
             assert self.over
             if self.link.open:
-                self.told += self.link.receive()
+                self.result += self.link.receive()
             self.judge()
         finally:
             self.wire.close()
@@ -319,8 +319,8 @@ class GuardAndKeeper(RuleBasedStateMachine):
         assert self.guard.cleanings == 1
         left = self.table.living.keys()
         assert left <= self.table.deaf, "nothing is left but what no signal ends"
-        cleaned = [message for message in self.told if isinstance(message, messages.Cleaned)]
-        ends = [message for message in self.told if isinstance(message, RankEnded)]
+        cleaned = [message for message in self.result if isinstance(message, messages.Cleaned)]
+        ends = [message for message in self.result if isinstance(message, RankEnded)]
         assert len({end.rank for end in ends}) == len(ends), "one end for each rank"
         for end in ends:
             recorded = end._replace(ending=False) == self.records.get(end.rank)
@@ -328,7 +328,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
             assert not end.ending or self.guard.ending_since is not None
             assert end.rank not in self.records or not end.lost, "a recorded end is no loss"
         if cleaned:
-            assert cleaned == self.told[-1:], "the last word, once"
+            assert cleaned == self.result[-1:], "the last word, once"
             assert {pid for pid, _ in cleaned[0].left} == left
             assert {end.rank for end in ends} == set(PART.ranks), "every rank is accounted for"
             assert self.directory.exists() == bool(left)
@@ -358,7 +358,7 @@ def test_the_end_of_a_rank_says_whether_its_guard_had_begun_to_end_the_ranks() -
     for rank, seconds in ((1, -0.001), (2, 0.0)):
         host.write(files.END, RankEnded(rank, "b", status=3, at=host.guard.ending_since + seconds))
     host.look(0.2)
-    assert {end.rank: end.ending for end in host.told if isinstance(end, RankEnded)} == {0: False, 1: False, 2: True}
+    assert {end.rank: end.ending for end in host.result if isinstance(end, RankEnded)} == {0: False, 1: False, 2: True}
     host.wire.close()
     host.link.close()
     shutil.rmtree(host.place)

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from ipexctl.decide.reports import Folding
-from ipexctl.decide.runlog import RunLog
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.journal_events import JournalReader
+from ipexctl.decide.run.report import make_report
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import CleanupChecked, Ended, Stamped, Started
 from ipexctl.model.launch import Running
@@ -32,8 +33,8 @@ from ipexctl.remote.agent.keeper_state import (
     LauncherStarted,
     Moment,
     Note,
+    RunPhase,
     Send,
-    State,
     Tick,
     create_run,
     next_step,
@@ -44,7 +45,7 @@ hosts = st.sampled_from(sorted(NODES))
 ranks = st.sampled_from(sorted(HOST_OF))
 WAYS: tuple[dict[str, Any], ...] = (
     {"status": 0}, {"status": 0}, {"status": 3}, {"signal": 9}, {"signal": 15, "stopped": True}, {"lost": True},
-    {"status": 1, "unheard": True},
+    {"abort": 7},
 )  # fmt: skip
 
 
@@ -97,19 +98,19 @@ class KeeperAndHosts(RuleBasedStateMachine):
             self.mail.append(FromGuard(host, messages.StacksReported()))
 
     def deliver(self, sent: FromGuard) -> None:
-        if sent.host in self.alive and self.run.state is not State.DONE:
+        if sent.host in self.alive and self.run.state is not RunPhase.DONE:
             if isinstance(sent.message, RankEnded):
                 self.reported.setdefault(sent.message.rank, sent.message)
             self.feed(sent)
 
     @rule(host=hosts)
     def join(self, host: str) -> None:
-        if host not in self.run.lost and self.run.state is State.GATHERING:
+        if host not in self.run.lost and self.run.state is RunPhase.GATHERING:
             self.alive.add(host)
             self.feed(GuardConnected(host, self.now.clock))
 
     @rule(fails=st.booleans())
-    @precondition(lambda self: self.run.state is State.LAUNCHING)
+    @precondition(lambda self: self.run.state is RunPhase.LAUNCHING)
     def launch(self, fails: bool) -> None:
         self.feed(LauncherFailed("no mpirun") if fails else LauncherStarted(99, 4000))
 
@@ -182,7 +183,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
             self.steady += 60.0
             self.feed(Tick(watched=False))
         check_states(self.states)
-        assert self.run.state is State.DONE
+        assert self.run.state is RunPhase.DONE
         assert len(self.closed) == 1
         assert self.closed[0].reason
         self.judge()
@@ -190,14 +191,14 @@ class KeeperAndHosts(RuleBasedStateMachine):
     def judge(self) -> None:
         """What the user is told of it."""
         names = tuple(HOST_OF[rank] for rank in sorted(HOST_OF))
-        log, folding = RunLog("n", Running("r", "a", names, {}, "x.py", "x.py")), Folding()
+        log, fold = JournalReader("n", Running("r", "a", names, {}, "x.py", "x.py")), RunFold()
         lines = b"".join(journal.KINDS.write(record) + b"\n" for record in self.notes)
         events = [Started("run", "x.py", tuple(NODES)), *log.read(frames.JOURNAL, lines), *log.end()]
         events += [log.over] if log.over else []
         events += [CleanupChecked("r", tuple(NODES), {}, ()), Ended("run", Exit.OK)]
         for event in events:
-            folding.handle_event(Stamped(CLOCK, event))
-        report = folding.report()
+            fold.handle_event(Stamped(CLOCK, event))
+        report = make_report(fold.state)
         assert report.run is not None
         launched = any(isinstance(record, journal.Launched) for record in self.notes)
         assert not launched or {row.rank for row in report.run.ranks} == set(HOST_OF), "every rank is accounted for"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ipexctl.protocol import journal, messages
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Reason
-from ipexctl.protocol.rank_records import RankEnded, RankStage, RankStarted
+from ipexctl.protocol.rank_records import RankAlone, RankDropped, RankEnded, RankStage, RankStarted, RankWorld
 from ipexctl.protocol.run_spec import NodeSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent.keeper_state import (
@@ -25,16 +25,17 @@ from ipexctl.remote.agent.keeper_state import (
     GuardConnected,
     GuardLost,
     Input,
+    KeeperRun,
     LauncherEnded,
     LauncherFailed,
     LauncherStarted,
     Moment,
     Note,
+    RankAborted,
     ReleaseShims,
-    Run,
+    RunPhase,
     Send,
     StartLauncher,
-    State,
     Tick,
     create_run,
     is_steady,
@@ -54,11 +55,11 @@ class History:
 
     def __init__(self, spec: RunSpec = TWO) -> None:
         self.steady = 0.0
-        self.run: Run = create_run(spec, self.now)
+        self.run: KeeperRun = create_run(spec, self.now)
         self.actions: list[Action] = []
         self.states = [self.run.state]
 
-    def at(self, state: State) -> bool:
+    def at(self, state: RunPhase) -> bool:
         return self.run.state is state
 
     @property
@@ -100,22 +101,22 @@ class History:
 
     def end(self) -> journal.RunEnd:
         self.feed(*(FromGuard(host, messages.Cleaned([])) for host in self.run.guards))
-        assert self.run.state is State.DONE
+        assert self.run.state is RunPhase.DONE
         [closed] = [action.end for action in self.actions if isinstance(action, Close)]
         return closed
 
 
 def test_all_guards_start_the_launcher_and_all_good_ends_end_the_run() -> None:
     history = History().feed(GuardConnected("a", CLOCK))
-    assert history.at(State.GATHERING)
+    assert history.at(RunPhase.GATHERING)
     history.started()
-    assert history.at(State.RUNNING)
+    assert history.at(RunPhase.RUNNING)
     assert messages.RanksPort(4000) in history.sent()
     for rank in range(4):
         history.ends(rank, status=0)
-    assert history.at(State.RUNNING), "the launcher has a moment for its own end"
+    assert history.at(RunPhase.RUNNING), "the launcher has a moment for its own end"
     history.feed(LauncherEnded(0))
-    assert history.at(State.FINISHING)
+    assert history.at(RunPhase.FINISHING)
     assert history.end() == journal.RunEnd(SPEC.run, Reason.DONE, "", 0)
 
 
@@ -129,20 +130,20 @@ def test_a_launcher_that_cannot_be_started_ends_the_run() -> None:
     run = create_run(TWO, Moment(0.0, CLOCK))
     for host in NODES:
         run, actions = next_step(run, GuardConnected(host, CLOCK), Moment(0.0, CLOCK))
-    assert (run.state, actions[-1]) == (State.LAUNCHING, StartLauncher())
+    assert (run.state, actions[-1]) == (RunPhase.LAUNCHING, StartLauncher())
     run, _ = next_step(run, LauncherFailed("cannot start mpirun: no"), Moment(0.0, CLOCK))
     assert (run.reason, run.detail) == (Reason.LAUNCH, "cannot start mpirun: no")
 
 
 def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
     history = History().started().ends(2, status=3)
-    assert (history.run.state, history.run.reason) == (State.STOPPING, Reason.RANK)
-    history.feed(messages.StopRun("late")).ends(0, status=None, signal=15, stopped=True)
+    assert (history.run.state, history.run.reason) == (RunPhase.STOPPING, Reason.RANK)
+    history.feed(messages.StopRun("late")).ends(0, status=None, signal=15, stopped=True, ending=True)
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(2, False), (0, True)]
     history.after(11.0)
-    assert history.at(State.KILLING)
+    assert history.at(RunPhase.KILLING)
     history.after(5.0)
-    assert history.at(State.FINISHING)
+    assert history.at(RunPhase.FINISHING)
     assert history.end().reason == Reason.RANK
 
 
@@ -153,13 +154,14 @@ def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
         ({"signal": 11}, False),
         ({"status": 1, "ending": True}, True),
         ({"signal": 11, "ending": True}, True),
-        ({"status": 1, "stopped": True}, True),  # mpirun's order may come before that of the guard
-        ({"signal": 15}, True),
-        ({"signal": 9}, True),
+        ({"signal": 15}, False),  # by somebody: the launcher's signals do not reach a script
+        ({"signal": 9}, False),
+        ({"signal": 15, "ending": True, "stopped": True}, True),
+        ({"abort": 7, "ending": True}, False),  # it was killed because of its call
     ],
 )
 @pytest.mark.parametrize("at", [CLOCK + 0.1999, CLOCK + 0.2001])
-def test_whether_a_rank_failed_by_itself_is_said_by_its_hosts_clock_however_late_it_is_reported(
+def test_whether_a_rank_failed_by_itself_is_reported_by_its_hosts_clock_however_late_it_is_reported(
     how: dict[str, Any], by_us: bool, at: float
 ) -> None:
     history = History().started().after(0.1, FromGuard("a", messages.Pong(CLOCK, CLOCK + 0.05)))  # ± 0.11 s
@@ -178,51 +180,74 @@ def test_a_rank_that_was_killed_before_the_stop_is_no_rank_that_we_ended() -> No
     history = History().started().feed(FromGuard("a", messages.Pong(CLOCK, CLOCK)))
     history.after(0.2, FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.1)))
     history.feed(FromGuard("a", RankEnded(0, "a", signal=9, at=CLOCK + 0.1)))
-    history.feed(FromGuard("b", RankEnded(2, "b", signal=9, at=CLOCK + 0.3)))
+    history.feed(FromGuard("b", RankEnded(2, "b", signal=9, ending=True, at=CLOCK + 0.3)))
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False), (0, False), (2, True)]
 
 
 def test_a_proxy_that_ends_first_is_forgiven_when_a_ranks_own_end_explains_it() -> None:
     history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK + 0.1, "")))
     assert ReleaseShims("b") in history.actions
-    assert history.at(State.RUNNING)
+    assert history.at(RunPhase.RUNNING)
     history.after(0.5).feed(FromGuard("a", RankEnded(0, "a", status=1, at=CLOCK)))
     assert (history.run.reason, history.run.detail) == (Reason.RANK, "rank 0 on a failed")
 
 
 def test_a_proxy_that_ends_without_a_ranks_end_is_a_loss() -> None:
-    history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK, ""))).after(1.5)
+    history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK, ""))).after(5.5)
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun's proxy on b ended before its ranks")
 
 
-def test_a_killed_wrapper_is_recorded_when_it_is_known_by_whom() -> None:
-    history = History().started().ends(1, lost=True)
-    assert history.records(RankEnded) == []
-    history.after(1.5)
+def test_a_killed_wrapper_ends_the_run() -> None:
+    history = History().started().ends(1, lost=True).feed(LauncherEnded(-9))
+    assert (history.run.reason, history.run.detail) == (Reason.LOST, "the wrapper of rank 1 on a was killed")
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False)]
-    assert history.run.reason == Reason.LOST
 
 
-def test_a_killed_mpirun_is_the_cause_also_where_a_wrapper_that_it_took_along_is_reported_late() -> None:
+def test_a_killed_mpirun_is_the_cause_and_not_what_its_ranks_do_then() -> None:
     history = History().started().feed(FromGuard("a", messages.Pong(CLOCK, CLOCK)))
-    history.after(0.2, LauncherEnded(-9)).feed(FromGuard("a", RankEnded(1, "a", lost=True, at=CLOCK + 0.1)))
+    history.feed(FromGuard("a", RankDropped(0, "a", CLOCK))).after(0.2, LauncherEnded(-9))
+    history.feed(FromGuard("a", RankEnded(1, "a", status=1, at=CLOCK + 0.3)))
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun on a was killed by SIGKILL")
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, True)]
 
 
-def test_a_killed_mpirun_is_the_cause_also_where_all_wrappers_that_it_took_along_are_reported_before_it() -> None:
+def test_ranks_that_the_launcher_gives_up_are_explained_by_the_one_that_called_mpi_abort() -> None:
     history = History().started()
-    for rank in history.run.started:
-        history.ends(rank, lost=True)
-    assert history.at(State.RUNNING)
-    history.after(0.2, LauncherEnded(-9))
-    assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun on a was killed by SIGKILL")
+    for rank, host in HOST_OF.items():
+        history.feed(FromGuard(host, RankDropped(rank, host, CLOCK)))
+    history.feed(LauncherEnded(7)).after(1.0)
+    assert history.at(RunPhase.RUNNING)
+    history.ends(2, abort=7).ends(0, signal=15, ending=True)
+    assert (history.run.reason, history.run.detail) == (Reason.RANK, f"rank 2 on {HOST_OF[2]} failed")
+    assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(2, False), (0, True)]
 
 
-def test_a_mpirun_that_died_of_a_dead_proxy_is_no_cause() -> None:
-    history = History().started().ends(1, lost=True).feed(LauncherEnded(-13)).after(1.5)
-    assert history.run.detail == "the wrapper of rank 1 on a was killed"
-    assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False)]
+def test_a_rank_that_the_launcher_gives_up_is_a_loss_where_nothing_explains_it() -> None:
+    history = History().started().feed(FromGuard("b", RankDropped(2, "b", CLOCK))).after(4.9)
+    assert history.at(RunPhase.RUNNING)
+    history.after(0.2)
+    assert (history.run.reason, history.run.detail) == (Reason.LOST, "the launcher ended rank 2 on b")
+
+
+def test_a_rank_that_the_launcher_gives_up_may_still_end_well() -> None:
+    history = History().started().feed(FromGuard("b", RankDropped(2, "b", CLOCK)))
+    for rank in HOST_OF:
+        history.ends(rank, status=0)
+    assert history.feed(LauncherEnded(0)).end().reason == Reason.DONE
+
+
+def test_who_called_mpi_abort_is_known_from_the_launcher_where_the_rank_itself_does_not_say_it() -> None:
+    history = History().started().feed(RankAborted(2, 0), RankAborted(9, 1))
+    assert (history.run.reason, history.run.detail) == (Reason.RANK, "rank 2 on b called MPI_Abort(0)")
+    history.ends(2, signal=15, ending=True).ends(3, signal=15, ending=True)
+    ends = [(end.rank, end.abort, end.signal, end.by_us) for end in history.records(RankEnded)]
+    assert ends == [(2, 0, 0, False), (3, None, 15, True)]
+
+
+def test_who_exited_with_a_code_of_its_own_did_not_call_mpi_abort_though_the_launcher_says_so() -> None:
+    """MPI ends the job of a script that calls sys.exit by the same call."""
+    history = History().started().feed(RankAborted(2, 3)).ends(2, status=3, exited=True)
+    assert [(end.status, end.abort) for end in history.records(RankEnded)] == [(3, None)]
 
 
 def test_a_lost_host_is_disconnected_and_ends_the_run() -> None:
@@ -230,7 +255,7 @@ def test_a_lost_host_is_disconnected_and_ends_the_run() -> None:
     assert Disconnect("b") in history.actions
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "b lost (its guard ended)")
     history.ends(0, signal=15).ends(1, signal=15)
-    assert history.at(State.FINISHING), "the ranks of a lost host are not waited for"
+    assert history.at(RunPhase.FINISHING), "the ranks of a lost host are not waited for"
     end = history.end()
     assert (end.lost, end.unknown) == (["b"], ["b"])
 
@@ -247,21 +272,18 @@ def test_a_guard_that_has_reported_may_go() -> None:
 
 def test_the_second_order_kills() -> None:
     history = History().started().feed(messages.StopRun("SIGINT"), messages.KillRun("SIGINT"))
-    assert history.states[-2:] == [State.STOPPING, State.KILLING]
+    assert history.states[-2:] == [RunPhase.STOPPING, RunPhase.KILLING]
     assert (history.run.reason, history.run.detail) == (Reason.STOPPED, "SIGINT")
 
 
 @pytest.mark.parametrize(
     ("timings", "detail"),
-    [
-        ({"time_limit": 20.0}, "time limit of 20 s"),
-        ({"lease": 20.0}, "watcher lost: nobody watched for 20 s"),
-    ],
+    [({"time_limit": 20.0}, "time limit of 20 s"), ({"lease": 20.0}, "watcher lost: nobody watched for 20 s")],
 )
 def test_the_users_limits(timings: dict[str, float], detail: str) -> None:
     history = History(TWO._replace(timings=Timings(**timings))).started()
     history.after(19.0, Tick(watched=False))
-    assert history.at(State.RUNNING)
+    assert history.at(RunPhase.RUNNING)
     history.after(2.0)
     assert (history.run.reason, history.run.detail) == (Reason.LIMIT, detail)
 
@@ -270,7 +292,7 @@ def test_whoever_watches_renews_the_lease() -> None:
     history = History(TWO._replace(timings=Timings(lease=20.0))).started()
     for _ in range(10):
         history.after(15.0, Tick(watched=True))
-    assert history.at(State.RUNNING)
+    assert history.at(RunPhase.RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +324,7 @@ def test_a_stall_is_inquired_and_ends_the_run_once_the_guards_have_reported() ->
     assert messages.ReportStacks() in history.sent()
     assert history.records(journal.Stall) == [stall._replace(kill=True)]
     history.feed(FromGuard("a", messages.StacksReported()))
-    assert history.at(State.RUNNING)
+    assert history.at(RunPhase.RUNNING)
     history.feed(FromGuard("b", messages.StacksReported()))
     assert (history.run.reason, history.run.detail) == (Reason.LIMIT, "no progress for 60 s")
     assert history.records(journal.InquiryEnded) == [journal.InquiryEnded([])]
@@ -318,7 +340,7 @@ def test_stacks_are_reported_on_request_and_the_run_goes_on() -> None:
     assert history.sent().count(messages.ReportStacks()) == 1
     report_stacks(history)
     assert history.records(journal.InquiryEnded) == [journal.InquiryEnded([])]
-    assert history.at(State.RUNNING)
+    assert history.at(RunPhase.RUNNING)
     history.feed(messages.RequestStacks("r2"))
     assert history.sent().count(messages.ReportStacks()) == 2
 
@@ -327,7 +349,7 @@ def test_a_host_that_does_not_report_its_stacks_is_named_and_waited_for_no_longe
     history = History().started().feed(messages.RequestStacks("r1"))
     history.feed(FromGuard("a", messages.StacksReported())).after(TWO.timings.inquiry + 1.0)
     assert history.records(journal.InquiryEnded) == [journal.InquiryEnded(["b"])]
-    assert history.at(State.RUNNING)
+    assert history.at(RunPhase.RUNNING)
 
 
 def test_requests_during_an_inquiry_are_answered_by_the_next() -> None:
@@ -366,13 +388,13 @@ def test_times_of_hosts_are_moved_to_the_heads_clock() -> None:
 
 
 def test_a_hosts_clock_is_that_of_the_shortest_round_trip() -> None:
-    history, found = History().joined(), []
+    history, result = History().joined(), []
     for trip, offset in ((0.4, 50.0), (0.1, 60.0), (0.3, 70.0)):
         history.steady += 1.0
         sent = history.now.clock - trip
         history.feed(FromGuard("a", messages.Pong(sent, sent + trip / 2 + offset)))
-        found.append(history.run.clocks["a"].offset)
-    assert found == pytest.approx([50.0, 60.0, 60.0])
+        result.append(history.run.clocks["a"].offset)
+    assert result == pytest.approx([50.0, 60.0, 60.0])
 
 
 @pytest.mark.parametrize(
@@ -416,10 +438,12 @@ from_guards = st.one_of(
         signal=st.sampled_from([0, 9, 15]),
         stopped=st.booleans(),
         lost=st.booleans(),
-        unheard=st.booleans(),
+        ending=st.booleans(),
+        abort=st.sampled_from([None, 0, 7]),
         at=times,
     ),
     st.builds(messages.ProxyEnded, times, st.just("")),
+    st.builds(RankDropped, ranks, hosts, times),
     st.builds(messages.Pong, times, times),
     st.builds(messages.Cleaned, st.sampled_from([[], [(7, "D")]])),
     st.just(messages.StacksReported()),
@@ -430,6 +454,7 @@ inputs = st.one_of(
     st.builds(GuardLost, hosts, st.just("gone")),
     st.builds(FromGuard, hosts, from_guards),
     st.builds(LauncherEnded, st.integers(-15, 255)),
+    st.builds(RankAborted, ranks, st.sampled_from([0, 7])),
     st.builds(Tick, st.booleans()),
     st.builds(messages.StopRun, st.just("why")),
     st.builds(messages.KillRun, st.just("why")),
@@ -440,7 +465,7 @@ inputs = st.one_of(
 steps: st.SearchStrategy[list[tuple[float, Input]]] = st.lists(st.tuples(st.floats(0, 20), inputs), max_size=40)
 
 
-def check_states(states: Iterable[State]) -> None:
+def check_states(states: Iterable[RunPhase]) -> None:
     """A step goes at most along two arrows: its own, and what is then due."""
     for before, after in pairwise(states):
         near = TRANSITIONS[before]
@@ -456,9 +481,47 @@ def test_any_order_of_joins_losses_deaths_and_stops_ends_in_done(history_of: lis
     for _ in range(5):
         history.after(60.0)
     check_states(history.states)
-    assert history.at(State.DONE)
+    assert history.at(RunPhase.DONE)
     closed = [action.end for action in history.actions if isinstance(action, Close)]
     assert len(closed) == 1
     assert closed[0].reason
     records = history.records(RankEnded)
     assert {end.rank for end in records} <= set(HOST_OF)
+
+
+def tells(history: History, *records: RankWorld | RankAlone) -> History:
+    return history.feed(*(FromGuard(HOST_OF[record.rank], record) for record in records))
+
+
+def alone(rank: int, steps: int) -> RankAlone:
+    return RankAlone(rank, "", steps, [("accelerate", "", "")])
+
+
+def test_ranks_that_train_alone_are_noted_once_all_of_them_do_and_again_when_they_meet_after_all() -> None:
+    history = tells(History().started(), *(alone(rank, 3) for rank in range(3)))
+    assert history.records(journal.SeparateWorlds) == []
+    tells(history, alone(3, 3))
+    separate = journal.SeparateWorlds({1: 4}, 3, 0, [("accelerate", "", "")])
+    assert history.records(journal.SeparateWorlds) == [separate]
+    tells(history, *(RankWorld(rank, "", "torch", 4, rank, True) for rank in range(4)))
+    assert history.records(journal.SeparateWorlds) == [separate, journal.SeparateWorlds({})]
+
+
+def test_ranks_that_never_met_are_noted_at_a_good_end_and_at_no_other() -> None:
+    def end(status: int) -> History:
+        history = tells(History().started(), *(alone(rank, 0) for rank in range(4)))
+        for rank in range(4):
+            history.ends(rank, status=status if rank == 3 else 0)
+        return history.feed(LauncherEnded(0))
+
+    assert [record.worlds for record in end(0).records(journal.SeparateWorlds)] == [{1: 4}]
+    assert end(1).records(journal.SeparateWorlds) == []
+    met = tells(History().started(), *(RankWorld(rank, "", "mpi", 4, rank, True) for rank in range(4)))
+    for rank in range(4):
+        met.ends(rank, status=0)
+    assert met.feed(LauncherEnded(0)).records(journal.SeparateWorlds) == []
+
+
+def test_a_rank_of_another_host_tells_nothing() -> None:
+    history = History().started().feed(*(FromGuard("a", alone(rank, 3)) for rank in range(4)))
+    assert history.records(journal.SeparateWorlds) == []

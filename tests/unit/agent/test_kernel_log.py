@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ipexctl.protocol import hooks
 from ipexctl.remote.agent import kernel_log
-from ipexctl.remote.agent.kernel_log import KernelLog
+from ipexctl.remote.agent.kernel_log import OneDnnLog
 
 VERBOSE = b"onednn_verbose,v1,primitive,exec,cpu,matmul\n"
 TEXT = b"loss 0.5\n" + VERBOSE + b"on the way\r 40 %\r" + b"\n" + b"dnnl_verbose,exec\nonednn_verb\n" + VERBOSE + b"o"
@@ -26,7 +26,7 @@ def read_stored(directory: Path) -> bytes:
 @given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=8))
 def test_the_pieces_do_not_matter(tmp_path_factory: pytest.TempPathFactory, cuts: list[int]) -> None:
     directory = tmp_path_factory.mktemp("run")
-    log = KernelLog(str(directory), 3, echo=False)
+    log = OneDnnLog(str(directory), 3, echo=False)
     ends = [0, *sorted(cuts), len(TEXT)]
     passed = b"".join(log.filter_output(TEXT[a:b]) for a, b in pairwise(ends)) + log.finish()
     assert passed == PASSED
@@ -40,13 +40,13 @@ def test_who_asked_for_the_lines_gets_them_as_well(tmp_path: Path) -> None:
 
 
 def test_what_is_stored_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_log, "MOST", 100)
-    log = KernelLog(str(tmp_path), 3, echo=False)
+    monkeypatch.setattr(kernel_log, "STORED_LIMIT", 100)
+    log = OneDnnLog(str(tmp_path), 3, echo=False)
     assert log.filter_output(VERBOSE * 50) + log.finish() == b""
     assert len(read_stored(tmp_path)) < 100 + len(VERBOSE)
 
 
 def test_a_full_disk_does_not_reach_the_rank(tmp_path: Path) -> None:
     (tmp_path / hooks.PROFILE).write_text("a file in the way")
-    log = KernelLog(str(tmp_path), 3, echo=False)
+    log = OneDnnLog(str(tmp_path), 3, echo=False)
     assert log.filter_output(TEXT) + log.finish() == PASSED

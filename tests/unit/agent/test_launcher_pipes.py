@@ -47,7 +47,7 @@ def take(pipes: LauncherPipes) -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
 @pytest.mark.parametrize("before", [("-q", "-x"), ()], ids=["Hydra", "Open MPI"])
-def test_words_arrive_as_they_are_and_the_shim_ends_as_it_is_told(
+def test_words_arrive_as_they_are_and_the_shim_ends_as_requested(
     tmp_path: Path, pipes: LauncherPipes, shell: list[str], before: tuple[str, ...]
 ) -> None:
     words = ["proxy", "--path", "/a b/c", "", "-x", "two\nlines", "'\"$HOME\\", "long" * 5000]
@@ -97,8 +97,8 @@ def test_a_shim_whose_keeper_ends_before_it_is_asked_ends(tmp_path: Path, shell:
 
 def test_a_host_that_the_run_does_not_have_is_refused(tmp_path: Path, pipes: LauncherPipes) -> None:
     shim = call(tmp_path, "-q", "-x", "other", "proxy")
-    _, said = shim.communicate(timeout=60)
-    assert (shim.returncode, said) == (1, b"ipexctl: the run has no host other\n")
+    _, output = shim.communicate(timeout=60)
+    assert (shim.returncode, output) == (1, b"ipexctl: the run has no host other\n")
     assert pipes.take_requests() == []
 
 

@@ -52,17 +52,17 @@ def test_kind_path_and_version_of_what_is_mapped(run: Path) -> None:
     ccl, mpi = library(run, "bind/lib/libccl.so.1", CCL), library(run, "bind/opt/mpi/lib/libmpi.so.12.0.0", MPI)
     fabric, omp = library(run, "lib/libfabric.so.1", FABRIC), library(run, "torch.libs/libgomp-a34b3233.so.1.0.0", CODE)
     other = library(run, "lib/libmpifort.so.12", CODE)
-    found = load(run, ccl, mpi, fabric, omp, other)
-    assert sorted(found) == [
+    result = load(run, ccl, mpi, fabric, omp, other)
+    assert sorted(result) == [
         ("MPI", mpi, "2021.13"),
         ("OpenMP", omp, ""),
         ("libfabric", fabric, "1.18.1"),
         ("oneCCL", ccl, "2021.14.0"),
     ]
-    assert libraries.describe_duplicate_libraries(found, "") == []
+    assert libraries.describe_duplicate_libraries(result, "") == []
 
 
-def test_two_of_a_kind_are_said_with_both_paths_and_versions(run: Path) -> None:
+def test_two_of_a_kind_are_reported_with_both_paths_and_versions(run: Path) -> None:
     ours = library(run, "oneccl_bindings_for_pytorch/opt/mpi/lib/libmpi.so.12", MPI)
     theirs = library(run, "intel_extension_for_pytorch/opt/mpi/lib/libmpi.so.12", MPI.replace(b"2021.13", b"2021.12"))
     (text,) = libraries.describe_duplicate_libraries(load(run, ours, theirs), "")
@@ -73,9 +73,9 @@ def test_two_of_a_kind_are_said_with_both_paths_and_versions(run: Path) -> None:
 
 def test_intels_openmp_speaks_for_gnus_where_it_is_preloaded(run: Path) -> None:
     intel, gnu = library(run, "libiomp5.so", CODE), library(run, "libgomp.so.1", CODE)
-    found = load(run, intel, gnu)
-    assert libraries.describe_duplicate_libraries(found, f"/usr/lib/libtcmalloc.so.4:{intel}") == []
-    assert "OpenMP twice" in libraries.describe_duplicate_libraries(found, "")[0]
+    result = load(run, intel, gnu)
+    assert libraries.describe_duplicate_libraries(result, f"/usr/lib/libtcmalloc.so.4:{intel}") == []
+    assert "OpenMP twice" in libraries.describe_duplicate_libraries(result, "")[0]
 
 
 def test_a_helper_without_torch_does_not_speak_for_its_rank(run: Path) -> None:

@@ -151,9 +151,10 @@ def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
     end = journal.KINDS.to_object(journal.RunEnd("0101-old", "done", at=ahead))
     (directory / "end.json").write_text(json.dumps(end))
     os.utime(directory / "end.json", (began + 754.0,) * 2)
-    tags = [frames.build_tag(SPEC.nonce, rank) for rank in (0, 1)]
     lines = [
-        b"%sstep %d loss 0.5 %.1f it/s\n" % (tags[rank], step, 2.5 - rank) for step in range(4000) for rank in (0, 1)
+        write(SPEC.nonce, rank, b"step %d loss 0.5 %.1f it/s\n" % (step, 2.5 - rank))
+        for step in range(4000)
+        for rank in (0, 1)
     ]
     (directory / f"{OUT}.000000").write_bytes(b"".join(lines))
     (directory / f"{ERR}.000000").write_bytes(b"mpirun talks\n")
@@ -181,16 +182,16 @@ def test_a_run_that_goes_on_is_as_old_as_the_file_system_says(
 
 
 @pytest.mark.parametrize("cut", [0, 3, 9, 13])
-@pytest.mark.parametrize("framed", [False, True])
-def test_one_ranks_output_is_selected_from_anywhere(cut: int, framed: bool) -> None:
-    def write(rank: int, data: bytes) -> bytes:
-        if framed:
-            return frames.build_frame_head("n0", rank) + frames.build_frame_tail("o", len(data)) + data
-        return frames.build_tag("n0", rank) + frames.escape_output(data)
+def test_one_ranks_output_is_selected_from_anywhere(cut: int) -> None:
+    pieces = [(1, b"first of 1\n"), (0, b"a\x01b\n"), (1, b"x\n"), (10, b"y\n"), (0, b"z")]
+    data = b"".join(write("n0", rank, piece) for rank, piece in pieces) + write("n0", 0, b"error", "e")
+    assert frames.select_rank_output(data[cut:], "n0", 0, "o") == b"a\x01b\nz"
+    assert frames.select_rank_output(data[cut:], "n0", 0, "e") == b"error"
+    assert frames.select_rank_output(data, "n0", 2, "o") == b""
 
-    data = write(1, b"first of 1\n") + write(0, b"a\x10b\n") + write(1, b"x\n") + write(10, b"y\n") + write(0, b"z")
-    assert frames.select_rank_output(data[cut:], "n0", 0) == b"a\x10b\nz"
-    assert frames.select_rank_output(data, "n0", 2) == b""
+
+def write(nonce: str, rank: int, data: bytes, stream: str = "o") -> bytes:
+    return b"".join(frames.split_into_frames(frames.build_head(nonce, rank), stream, data))
 
 
 def test_stop_of_a_run_that_ended_says_when(link: LocalLink, context: Context, tmp_path: Path) -> None:
@@ -266,7 +267,7 @@ def test_a_run_that_is_over_has_no_stacks(link: LocalLink, context: Context, tmp
     assert refused.value.hint == "ipexctl logs 0101-old"
 
 
-def test_an_agent_of_an_earlier_version_is_told_apart(link: LocalLink, tmp_path: Path) -> None:
+def test_an_agent_of_an_earlier_version_is_distinguished(link: LocalLink, tmp_path: Path) -> None:
     with keeping(tmp_path / RUNS) as kept:
         site = at(kept, "echo \"unknown role 'stacks'\" >&2; exit 2")
         with pytest.raises(LinkError, match="its ranks' stacks cannot be read: unknown role"):

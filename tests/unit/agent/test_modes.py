@@ -13,25 +13,26 @@ from ipexctl.remote.agent import files
 from tests.unit.agent.runs import PLAIN, TIMINGS, Kept, keeping, remote, until
 
 QUICK = TIMINGS._replace(orderly=0.2, kill=0.5)  # how a run is ended is not the matter here
-SAY = "umask >{said}.new; echo loud; mv {said}.new {said}; exec sleep 300"
+SAY = "umask >{output}.new; echo loud; mv {output}.new {output}; exec sleep 300"
 
 
 def open_to_others(directory: Path) -> list[str]:
     return [path.name for path in directory.rglob("*") if path.stat().st_mode & 0o077]
 
 
+@pytest.mark.fault("J4")
 @pytest.mark.parametrize("umask", [0o000, 0o027])
 def test_files_are_for_nobody_else_and_ranks_have_the_logins_umask(tmp_path: Path, umask: int) -> None:
     launched, started = tmp_path / "launched", tmp_path / "started"
-    mpiexec = ["/bin/sh", "-c", SAY.format(said=launched)]
+    mpiexec = ["/bin/sh", "-c", SAY.format(output=launched)]
     with keeping(tmp_path, umask, QUICK, head={"mpiexec": mpiexec, "files": {"hosts": "h0"}}) as kept:
         guard(kept, umask)
         until(launched.exists)
-        kept.request_proxy("/bin/sh", "-c", f"'{SAY.format(said=started)}'")
+        kept.request_proxy("/bin/sh", "-c", f"'{SAY.format(output=started)}'")
         until(started.exists)
-        assert [int(said.read_text(), 8) for said in (launched, started)] == [umask, umask]
-        until(lambda: (kept.directory / "out.bin.000000").exists())
-        assert {"journal.jsonl", "reserve", "hosts", "out.bin.000000", "place.json", "port.json"} <= {
+        assert [int(output.read_text(), 8) for output in (launched, started)] == [umask, umask]
+        until(lambda: (kept.directory / "err.bin.000000").exists())
+        assert {"journal.jsonl", "reserve", "hosts", "err.bin.000000", "place.json", "port.json"} <= {
             path.name for path in kept.directory.iterdir()
         }
         (kept.directory / "spec.json").chmod(0o600)  # the test's own

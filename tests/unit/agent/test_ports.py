@@ -43,6 +43,7 @@ def test_a_range_without_a_free_port_says_so(ports: list[int]) -> None:
         rpc.listen_on_free_port("127.0.0.1", [ports[0], ports[0]])
 
 
+@pytest.mark.fault("I2")
 def test_a_connection_that_ended_a_moment_ago_does_not_take_the_port(ports: list[int]) -> None:
     only = [ports[0], ports[0]]
     with (

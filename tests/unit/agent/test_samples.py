@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.protocol.codec import Unreadable
-from ipexctl.protocol.samples import KINDS, FilePoints, HostSample, RankSample, encode_sample
+from ipexctl.protocol.samples import KINDS, HostSample, RankSample, encode_sample
 from ipexctl.remote.agent import samples
 from ipexctl.remote.agent.samples import Counters, HostReader, RankUse, compute_energy, compute_sample
 
@@ -194,7 +194,7 @@ def test_no_more_cores_are_in_use_than_there_are() -> None:
     assert compute_sample(EMPTY, now, "h").cpu == 2.0
 
 
-def test_of_many_interfaces_the_busiest_are_told() -> None:
+def test_of_many_interfaces_the_busiest_are_reported() -> None:
     before = EMPTY._replace(traffic={f"veth{n}": (0, 0) for n in range(99)})
     now = before._replace(traffic={f"veth{n}": (n, 1) for n in range(99)})
     assert {*compute_sample(before, now, "h").received} == {f"veth{n}" for n in range(99 - samples.INTERFACES, 99)}
@@ -208,14 +208,7 @@ def test_the_processes_of_a_rank_are_those_below_its_wrapper_whenever_they_began
     write(tmp_path, {"100/stat": stat(100, 1, 50, 1), "101/stat": stat(101, 100, 64, 1)})
     assert processes.measure({}) == {}, "nobody has said yet that 100 is a wrapper"
     assert processes.measure({0: 100}) == {0: RankUse(1.0, PAGE, 0)}
-    write(
-        tmp_path,
-        {
-            "105/stat": stat(105, 104, 8, 2),
-            "104/stat": stat(104, 101, 8, 3),
-            "9/stat": stat(9, 1, 5, 5),
-        },
-    )
+    write(tmp_path, {"105/stat": stat(105, 104, 8, 2), "104/stat": stat(104, 101, 8, 3), "9/stat": stat(9, 1, 5, 5)})
     assert processes.measure({0: 100}) == {0: RankUse(1.25, 6 * PAGE, 0)}
     (tmp_path / "104/stat").unlink()
     (tmp_path / "104").rmdir()
@@ -266,7 +259,7 @@ def test_a_sample_is_written_without_what_it_lacks_and_comes_back() -> None:
     whole = HostSample(
         "h", 1.5, 5.0, 1.0, 4, 3, 9, 0, {"eth0": 7}, throttled=0, joules=2.5, ranks=[RankSample(1, 0.5, 8)]
     )
-    for sample in (whole, HostSample("h", 1.5, 5.0, 1.0, 4, 3, 9), FilePoints("h", -1, "a", "loss", [(1, "nan")])):
+    for sample in (whole, HostSample("h", 1.5, 5.0, 1.0, 4, 3, 9)):
         line = encode_sample(sample)
         assert line.count(b"\n") == 1
         assert KINDS.read(line) == sample

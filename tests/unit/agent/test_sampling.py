@@ -1,4 +1,4 @@
-"""Samples and figures on their way: a real keeper, a real guard and its sampler, and who watches."""
+"""Samples on their way: a real keeper, a real guard and its sampler, and who watches."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.runlog import RunLog
+from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model import events as e
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, messages, paths, rank_records, run_spec
-from ipexctl.protocol.samples import KINDS, FilePoints, HostSample, RankSample, encode_sample
+from ipexctl.protocol.samples import KINDS, HostSample, RankSample, encode_sample
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, sampling
 from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, Kept, keeping, remote, until
-from tests.unit.agent.test_figure_files import event
 
-QUICK = TIMINGS._replace(grace=0.2, kill=0.2, sample=0.05, figures=0.1)
+QUICK = TIMINGS._replace(grace=0.2, kill=0.2, sample=0.05)
 BURN = "import time\nwhile True: sum(range(10000)), time.sleep(0.001)"
 
 
@@ -34,7 +33,9 @@ class Watched:
 
     kept: Kept
     offsets: dict[str, int] = field(default_factory=lambda: {"j": 0, "o": 0, "e": 0, "s": 0})
-    log: RunLog = field(default_factory=lambda: RunLog("n0nce", Running("r1", "a", ("a",), {}, "train.py")))
+    log: JournalReader = field(
+        default_factory=lambda: JournalReader("n0nce", Running("r1", "a", ("a",), {}, "train.py"))
+    )
 
     def read(self) -> list[e.Event]:
         words = [str(offset) for offset in self.offsets.values()]
@@ -63,7 +64,7 @@ def rank(kept: Kept) -> Iterator[tuple[int, int]]:
     assert wrapper.stdout is not None
     script = int(wrapper.stdout.readline())
     try:
-        files.write_record(str(kept.directory), files.BEGIN, rank_records.RankBegun(0, wrapper.pid))
+        files.write_record(str(kept.directory), files.BEGIN, rank_records.RankBegun(0, wrapper.pid, 0))
         files.write_record(
             str(kept.directory), files.START, rank_records.RankStarted(0, "a", wrapper.pid, script, [], time.time())
         )
@@ -101,28 +102,22 @@ def stop(kept: Kept) -> None:
     link.close()
 
 
-def test_samples_and_figures_reach_the_watcher_and_the_last_ones_at_the_end(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    with keeping(tmp_path, timings=QUICK, workdir=str(work)) as kept, rank(kept) as (_, script):
+def test_samples_reach_the_watcher_and_the_last_one_at_the_end(tmp_path: Path) -> None:
+    with keeping(tmp_path, timings=QUICK) as kept, rank(kept):
         watched, events = Watched(kept), list[e.Event]()
         guard = start_guard(kept)
         [sampler] = children(guard)
         until(lambda: [each.pid for each in find("meter", kept)] == [sampler.pid])
         assert [each.pid for each in find("guard", kept)] == [guard.pid]
-        name = f"events.out.tfevents.1.{os.uname().nodename}.{script}.0"
-        (work / name).write_bytes(event(1, b"loss", 0.5))
 
-        def figures() -> list[e.FiguresRead]:
+        def read_samples() -> list[e.HostSample]:
             events.extend(watched.read())
-            return [each for each in events if isinstance(each, e.FiguresRead)]
+            return [each for each in events if isinstance(each, e.HostSample)]
 
         def busy() -> list[e.RankSample]:
-            figures()
-            samples = [each for each in events if isinstance(each, e.HostSample)]
-            return [use for sample in samples for use in sample.ranks if use.rank == 0 and use.cpu > 0 and use.rss]
+            uses = [use for sample in read_samples() for use in sample.ranks]
+            return [use for use in uses if use.rank == 0 and use.cpu > 0 and use.rss]
 
-        until(figures)
         until(busy)
         words = [*("0",) * 3, frames.ONCE, frames.NO_SAMPLES]
         bare = subprocess.run(
@@ -130,12 +125,8 @@ def test_samples_and_figures_reach_the_watcher_and_the_last_ones_at_the_end(tmp_
         )
         assert b"GuardJoined" in bare.stdout
         assert b"HostSample" not in bare.stdout, "logs have no use for them"
-        assert figures() == [e.FiguresRead("a", 0, name, "loss", ((1, 0.5),))]
-        with (work / name).open("ab") as file:
-            file.write(event(2, b"loss", float("nan")))
         stop(kept)
-        assert figures()[1:] == [e.FiguresRead("a", 0, name, "loss", ((2, None),))]
-        [last] = [each for each in events if isinstance(each, e.HostSample)][-1:]
+        last = read_samples()[-1]
         assert (last.host, last.cores > 0, last.memory > 0) == ("a", True, True)
         assert not list(kept.directory.glob("*.crash"))
         until(lambda: not procs.is_still_alive(sampler) and not procs.is_still_alive(guard))
@@ -153,7 +144,7 @@ def test_a_run_without_samples_has_no_sampler_and_no_file_of_them(tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_sampler_that_dies_or_stands_still_ends_nothing(tmp_path: Path, number: int) -> None:
-    with keeping(tmp_path, timings=QUICK._replace(last_figures=0.3)) as kept, rank(kept):
+    with keeping(tmp_path, timings=QUICK._replace(last_sample=0.3)) as kept, rank(kept):
         guard = start_guard(kept)
         [sampler] = children(guard)
         os.kill(sampler.pid, number)
@@ -183,11 +174,8 @@ def test_the_keeper_stores_what_is_the_hosts_own_once_and_at_the_heads_time(
     with keeping(tmp_path, timings=QUICK._replace(clean=0.2), head={"hosts": two}, size=2) as kept:
         links = {host: kept.connect(paths.Role.GUARD, host) for host in two}
         sent = HostSample("other", time.time(), 5.0, 1.0, 2, 3, 4, ranks=[RankSample(0, 1.0, 5), RankSample(1, 2.0, 6)])
-        points = FilePoints("b", 0, "trainer_state.json", "loss", [(1, "0.5"), (2, "x")])
-        for host in ("b", "a"):
-            links[host].send(points)
         links["b"].send(sent)
-        log = RunLog("n0nce", Running("r1", "a", ("a", "b"), {}, "train.py"))
+        log = JournalReader("n0nce", Running("r1", "a", ("a", "b"), {}, "train.py"))
         events: list[e.Event] = []
         watched = Watched(kept, log=log)
 
@@ -197,11 +185,6 @@ def test_the_keeper_stores_what_is_the_hosts_own_once_and_at_the_heads_time(
 
         until(is_sampled)
         stop(kept)
-    [read] = [each for each in events if isinstance(each, e.FiguresRead)]
-    assert read in (
-        e.FiguresRead("b", -1, "trainer_state.json", "loss", ((1, 0.5),)),
-        e.FiguresRead("a", 0, "trainer_state.json", "loss", ((1, 0.5),)),
-    ), "of one of the hosts that see the file"
     [sample] = [each for each in events if isinstance(each, e.HostSample)]
     assert (sample.host, sample.ranks) == ("b", (e.RankSample(1, 2.0, 6),))
     assert abs(sample.at - real()) < 400, "by the head's clock"
@@ -232,7 +215,7 @@ def test_a_sampler_slows_down_and_never_beyond_its_limit(tmp_path: Path, monkeyp
 
 
 def test_lines_of_samples_that_are_none_are_gaps() -> None:
-    log = RunLog("n0nce", Running("r1", "a", ("a",), {}, "train.py"))
+    log = JournalReader("n0nce", Running("r1", "a", ("a",), {}, "train.py"))
     lines = [b"{}", b"[1", b"", b"\xff", b'{"kind": "HostSample", "host": "a"}', b'{"kind": "FilePoints"}']
     foreign = encode_sample(HostSample("x", 1.0, 1.0, 1.0, 1, 1, 1))
     assert not list(log.read(frames.SAMPLES, b"\n".join(lines) + b"\n" + foreign))

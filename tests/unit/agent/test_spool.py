@@ -1,4 +1,4 @@
-"""What mpirun writes, stored in segments: exact, under a cap, and with a full disk."""
+"""What ranks write, stored in segments: exact, under a cap, and with a full disk."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.demux import Demux
-from ipexctl.remote.agent.spool import LEAST, Spool, Tail, list_segments
+from ipexctl.decide.run.demux import Demux
+from ipexctl.protocol.frames import build_head, compile_frame_pattern, split_into_frames
+from ipexctl.remote.agent.spool import LEAST_SIZE, Spool, Tail, list_segments
 
-OPENING = b"\x01n0nce"
+FRAMES = compile_frame_pattern("n0nce")
 
 
 def line(number: int) -> bytes:
-    return OPENING + b":%d\x02line %07d\n" % (number % 4, number)
+    return b"".join(split_into_frames(build_head("n0nce", number % 4), "o", b"line %07d\n" % number))
 
 
 def everything(tail: Tail) -> bytes:
@@ -25,7 +26,7 @@ def everything(tail: Tail) -> bytes:
 
 
 def test_what_is_written_is_read_from_any_offset_on(tmp_path: Path) -> None:
-    spool = Spool(str(tmp_path / "out.bin"), 80 * LEAST, OPENING)
+    spool = Spool(str(tmp_path / "out.bin"), 80 * LEAST_SIZE)
     noise = random.Random(1)
     written = b""
     for _ in range(80):
@@ -34,14 +35,14 @@ def test_what_is_written_is_read_from_any_offset_on(tmp_path: Path) -> None:
         written += piece
     assert len(list_segments(str(tmp_path / "out.bin"))) > 3
     for start in (0, 1, spool.size - 1, spool.size, spool.size + 1, len(written) - 5, len(written)):
-        assert everything(Tail(str(tmp_path / "out.bin"), 80 * LEAST, start)) == written[start:]
+        assert everything(Tail(str(tmp_path / "out.bin"), 80 * LEAST_SIZE, start)) == written[start:]
 
 
 def test_a_reader_that_waits_sees_what_comes_later(tmp_path: Path) -> None:
     base = str(tmp_path / "out.bin")
     tail = Tail(base, 0, 0)
     assert tail.read(10) == b""
-    spool = Spool(base, 0, OPENING)
+    spool = Spool(base, 0)
     spool.write(b"one")
     assert tail.read(10) == b"one"
     assert tail.read(10) == b""
@@ -50,8 +51,8 @@ def test_a_reader_that_waits_sees_what_comes_later(tmp_path: Path) -> None:
 
 
 def test_under_a_cap_the_oldest_go_and_the_offset_tells(tmp_path: Path) -> None:
-    base, cap = str(tmp_path / "out.bin"), 4 * LEAST
-    spool = Spool(base, cap, OPENING)
+    base, cap = str(tmp_path / "out.bin"), 4 * LEAST_SIZE
+    spool = Spool(base, cap)
     piece = b"".join(line(number) for number in range(10_000))
     for _ in range(60):
         assert spool.write(piece) == 0
@@ -63,8 +64,8 @@ def test_under_a_cap_the_oldest_go_and_the_offset_tells(tmp_path: Path) -> None:
 
 
 def test_a_cap_is_used_to_its_last_byte(tmp_path: Path) -> None:
-    base, cap = str(tmp_path / "out.bin"), 8 * LEAST
-    spool = Spool(base, cap, OPENING)
+    base, cap = str(tmp_path / "out.bin"), 8 * LEAST_SIZE
+    spool = Spool(base, cap)
     assert spool.write(b"x" * cap) == 0
     assert list_segments(base) == list(range(cap // spool.size))
     assert spool.write(b"x") == 0
@@ -74,15 +75,14 @@ def test_a_cap_is_used_to_its_last_byte(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys
 from ipexctl.remote.agent.spool import Spool
+from tests.unit.agent.test_spool import FRAMES, line
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-OPENING = b"\\x01n0nce"
-line = lambda number: OPENING + b":%d\\x02line %07d\\n" % (number % 4, number)
-spool = Spool(sys.argv[1], 0, OPENING)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-lost = sum(spool.write(line(number)) for number in range(10_000))
+spool = Spool(sys.argv[1], 0, FRAMES)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_003, resource.RLIM_INFINITY))
+lost = sum(spool.write(line(number) + line(number + 1)) for number in range(0, 10_000, 2))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-lost += sum(spool.write(b"end of a line\\n" + line(number)) for number in range(10_000, 10_010))
-print(lost)
+lost += sum(spool.write(line(number)) for number in range(10_000, 10_010))
+print(lost + spool.close())
 """
 
 
@@ -93,24 +93,33 @@ def test_without_space_bytes_are_counted_and_a_mark_stands_where_they_are_missin
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(base)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
     )
+    assert done.returncode == 0, done.stderr
     lost = int(done.stdout)
     stored = everything(Tail(str(base), 0, 0))
     mark = b"\n[%d bytes of output were not stored here: no space]\n" % lost
     assert stored.count(mark) == 1
-    every = sum(len(line(number)) for number in range(10_000))
-    every += sum(len(b"end of a line\n" + line(number)) for number in range(10_000, 10_010))
-    assert len(stored) - len(mark) + lost == every
+    assert len(stored) - len(mark) + lost == sum(len(line(number)) for number in range(10_010))
     demux = Demux("n0nce")
     ranks: dict[int | None, bytes] = {}
     for rank, _, data in demux.feed(stored) + demux.end():
         ranks[rank] = ranks.get(rank, b"") + data
-    assert mark.strip() in ranks[None]
+    assert ranks[None] == mark, "no frame was stored in part"
     assert b"line 0010009\n" in ranks[1]
 
 
-@pytest.mark.parametrize("cap", [0, 1, 10 * LEAST])
+def test_a_frame_whose_rest_finds_no_space_is_counted_at_the_end(tmp_path: Path) -> None:
+    program = FULL.replace("lost += sum(spool.write(line(number)) for number in range(10_000, 10_010))\n", "")
+    program = program.replace("(resource.RLIM_INFINITY, resource.RLIM_INFINITY)", "(100_003, resource.RLIM_INFINITY)")
+    base = tmp_path / "out.bin"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", program, str(base)], capture_output=True, text=True, env=env)
+    every = sum(len(line(number)) for number in range(10_000))
+    assert len(everything(Tail(str(base), 0, 0))) + int(done.stdout) == every, done.stderr
+
+
+@pytest.mark.parametrize("cap", [0, 1, 10 * LEAST_SIZE])
 def test_files_that_are_not_segments_are_left_alone(tmp_path: Path, cap: int) -> None:
     (tmp_path / "out.bin.txt").write_text("mine")
     (tmp_path / "out.bins.000001").write_text("mine")
-    Spool(str(tmp_path / "out.bin"), cap, OPENING).write(b"x")
+    Spool(str(tmp_path / "out.bin"), cap).write(b"x")
     assert list_segments(str(tmp_path / "out.bin")) == [0]

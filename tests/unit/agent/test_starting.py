@@ -41,17 +41,17 @@ def start_guard(part: Path) -> subprocess.Popen[bytes]:
 
 def test_a_guard_connects_to_the_port_that_its_input_tells(part: Path, tmp_path: Path) -> None:
     with keeping(tmp_path / "elsewhere") as kept:
-        told = KINDS.write(messages.KeeperListening(kept.port)).ljust(messages.PORT_SIZE)
-        out, _ = start_guard(part).communicate(told, timeout=60)
+        reported = KINDS.write(messages.KeeperListening(kept.port)).ljust(messages.PORT_SIZE)
+        out, _ = start_guard(part).communicate(reported, timeout=60)
         assert KINDS.read(out) == messages.GuardReady()
         kept.connect(paths.Role.ORDER, "test").send(messages.KillRun("test"))
         until(lambda: kept.over)
 
 
-@pytest.mark.parametrize("told", [b"", b" " * messages.PORT_SIZE, b"rubbish".ljust(messages.PORT_SIZE)])
-def test_a_guard_that_is_told_no_port_ends_without_a_word(part: Path, told: bytes) -> None:
+@pytest.mark.parametrize("reported", [b"", b" " * messages.PORT_SIZE, b"rubbish".ljust(messages.PORT_SIZE)])
+def test_a_guard_that_gets_no_port_ends_without_a_word(part: Path, reported: bytes) -> None:
     guard = start_guard(part)
-    assert guard.communicate(told, timeout=60)[0] == b""
+    assert guard.communicate(reported, timeout=60)[0] == b""
     assert guard.returncode == 1
 
 
@@ -73,7 +73,7 @@ def answer_on_head(*answers: bytes, err: bytes = b"") -> tuple[KeeperPort, list[
     return keeper, listening, None
 
 
-def test_of_a_head_whose_guard_crashes_the_reason_is_told() -> None:
+def test_of_a_head_whose_guard_crashes_the_reason_is_reported() -> None:
     keeper, listening, error = answer_on_head(LISTENING, err=b"Traceback\nOSError: No space left on device\n")
     assert (keeper.port, listening) == (4000, [4000])
     assert error
@@ -81,7 +81,7 @@ def test_of_a_head_whose_guard_crashes_the_reason_is_told() -> None:
     assert "No space left on device" in error.failure.what
 
 
-def test_of_a_head_whose_keeper_crashes_the_others_are_told_at_once() -> None:
+def test_of_a_head_whose_keeper_crashes_the_others_are_reported_at_once() -> None:
     keeper, listening, error = answer_on_head(err=b"Traceback\nMemoryError\n")
     assert (keeper.wait_for_port(), listening) == (0, [])
     assert error

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,12 +18,11 @@ from ipexctl.act.run_control import RunFollower
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.protocol import paths, rank_records
-from ipexctl.protocol.rank_records import RankEnded, RankStarted
 from ipexctl.protocol.run_spec import RankSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, rpc
 from ipexctl.remote.agent.guard import Guard
-from ipexctl.remote.agent.wrapper import Output
+from ipexctl.remote.agent.output_relay import OutputRelay
 from tests.unit.agent.runs import SPEC, TIMINGS, keeping, until
 from tests.unit.agent.test_watching import at
 
@@ -34,11 +32,11 @@ RARE = TIMINGS._replace(early=0.0, pace=LONG)
 # -- the wrapper
 
 
-class Noted(Output):
+class Noted(OutputRelay):
     """What is passed on, piece by piece."""
 
     def __init__(self, timings: Timings, place: Path) -> None:
-        super().__init__(timings)
+        super().__init__(os.devnull, b"", timings)
         self.pieces: list[bytes] = []
         self.passed = place / "passed"  # made with the first piece
 
@@ -52,8 +50,12 @@ def relay(place: Path, timings: Timings, lines: str) -> list[bytes]:
     output = Noted(timings, place)
     program = f"import os, sys, time\npassed = lambda: os.path.exists(sys.argv[1])\n{lines}"
     script = [sys.executable, "-c", program, str(output.passed)]
+    reader, writer = os.pipe()
     with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        assert output.relay_output(child) == 0
+        output.relay(child, reader, lambda: None)
+        assert child.returncode == 0
+    for fd in (reader, writer, output.pipe):
+        os.close(fd)
     return output.pieces
 
 
@@ -84,34 +86,24 @@ def test_where_much_is_written_nothing_gathers(tmp_path: Path) -> None:
     assert b"".join(pieces) == b"x" * (1 << 25)
 
 
+def test_what_was_written_before_the_launcher_gave_a_rank_up_is_passed_on_first(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    lines = f"os.write(1, b'x' * 9); os.close({writer}); time.sleep(0.2)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"import os, time; {lines}"],
+        pass_fds=[writer],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writer)
+    output = Noted(RARE._replace(pace=0.1), tmp_path)
+    with child:
+        output.relay(child, reader, lambda: output.pieces.append(b"dropped"))
+    assert output.pieces == [b"x" * 9, b"dropped"]
+
+
 # -- the keeper and its watchers
-
-
-def test_after_a_line_the_keeper_lets_output_gather_until_a_rank_ends(tmp_path: Path) -> None:
-    one, two, written = (tmp_path / name for name in ("one", "two", "written"))
-    await_file = "until [ -e %s ]; do sleep 0.02; done"
-    mpirun = f"{await_file % one}; echo first; {await_file % two}; echo second; : >{written}; exec sleep 300"
-    with keeping(tmp_path, timings=RARE, head={"mpiexec": ["/bin/sh", "-c", mpirun]}) as kept:
-        guard = kept.connect(paths.Role.GUARD, "a")
-
-        def read_journal() -> bytes:
-            return (kept.directory / paths.JOURNAL).read_bytes()
-
-        def read_stored() -> bytes:
-            return b"".join(path.read_bytes() for path in kept.directory.glob(f"{paths.OUT}.*"))
-
-        until(lambda: b"Launched" in read_journal())
-        guard.send(RankStarted(0, "a", 1, 2, [], time.time()))
-        until(lambda: b"RankStarted" in read_journal())
-        one.touch()
-        until(lambda: read_stored() == b"first\n")
-        two.touch()
-        until(written.exists)
-        for _ in range(3):  # the keeper has looked at what is ready
-            assert kept.state().state == "running"
-        assert read_stored() == b"first\n"
-        guard.send(RankEnded(0, "a", status=0, at=time.time()))
-        until(lambda: read_stored() == b"first\nsecond\n")
 
 
 @pytest.fixture
@@ -161,9 +153,9 @@ def test_rounds_are_rare_once_all_ranks_run_and_none_of_them_ends_unseen(tmp_pat
             return guard.compute_pause(now)
 
         begun = guard.last
-        files.write_record(str(tmp_path), files.BEGIN, rank_records.RankBegun(0, wrapper.pid))
+        files.write_record(str(tmp_path), files.BEGIN, rank_records.RankBegun(0, wrapper.pid, 0))
         assert pause(begun + 6.0) == timings.tick, "rank 1 has not begun"
-        files.write_record(str(tmp_path), files.BEGIN, rank_records.RankBegun(1, wrapper.pid))
+        files.write_record(str(tmp_path), files.BEGIN, rank_records.RankBegun(1, wrapper.pid, 0))
         assert pause(begun + 7.0) == timings.tick, "it has only just begun"
         assert pause(begun + 13.0) == timings.steady
         guard.ends.clear()

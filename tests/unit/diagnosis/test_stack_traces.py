@@ -50,9 +50,9 @@ def test_the_main_thread_is_the_last_of_faulthandlers_and_the_named_one_of_py_sp
 
 
 def test_ranks_at_the_same_place_are_one_group_and_the_odd_one_is_named() -> None:
-    found = group_stacks([*(stack(rank) for rank in range(6) if rank != 3), stack(3, SPY)])
-    assert find_odd_ranks(found) == (3,)
-    assert format_comparison(found, 6) == [
+    result = group_stacks([*(stack(rank) for rank in range(6) if rank != 3), stack(3, SPY)])
+    assert find_odd_ranks(result) == (3,)
+    assert format_comparison(result, 6) == [
         "5 of 6 ranks wait in all_reduce, rank 3 on xeon01 does not",
         "  ranks 0-2,4-5  torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step",
         "  rank 3         data.py:41 read",
@@ -62,21 +62,21 @@ def test_ranks_at_the_same_place_are_one_group_and_the_odd_one_is_named() -> Non
 def test_the_same_place_below_another_home_is_one_place() -> None:
     elsewhere = FAULT.replace("/home/u/", "/scratch/v/").replace("/v/lib/", "/opt/torch/lib/")
     launched = '  File "<frozen runpy>", line 88 in _run_code\n'
-    found = group_stacks([stack(rank, (FAULT if rank % 2 else elsewhere) + launched) for rank in range(4)])
-    assert [(group.ranks, group.line) for group in found] == [((0, 1, 2, 3), "train.py:88")]
+    result = group_stacks([stack(rank, (FAULT if rank % 2 else elsewhere) + launched) for rank in range(4)])
+    assert [(group.ranks, group.line) for group in result] == [((0, 1, 2, 3), "train.py:88")]
     other = group_stacks(
         [stack(0), stack(1, FAULT.replace('/home/u/train.py", line 88', '/home/u/b/train.py", line 88'))]
     )
     assert len(other) == 2
 
 
-def test_a_rank_that_cannot_answer_is_told_with_its_state() -> None:
-    found = group_stacks([stack(0), stack(1, "", "D", "nfs_wait_bit_killable"), stack(2)])
-    assert "stuck in the kernel" in format_comparison(found, 3)[2]
-    assert "(in nfs_wait_bit_killable)" in format_comparison(found, 3)[2]
+def test_a_rank_that_cannot_answer_is_reported_with_its_state() -> None:
+    result = group_stacks([stack(0), stack(1, "", "D", "nfs_wait_bit_killable"), stack(2)])
+    assert "stuck in the kernel" in format_comparison(result, 3)[2]
+    assert "(in nfs_wait_bit_killable)" in format_comparison(result, 3)[2]
 
 
-def test_all_at_one_place_and_each_at_another_are_said_so() -> None:
+def test_all_at_one_place_and_each_at_another_are_reported() -> None:
     assert format_comparison(group_stacks([stack(0), stack(1)]), 2)[0] == "all 2 ranks are at the same place"
     other = FAULT.replace("/torch/distributed/", "/numpy/")
     assert (
@@ -87,13 +87,13 @@ def test_all_at_one_place_and_each_at_another_are_said_so() -> None:
 
 
 def test_whoever_is_not_in_the_collective_is_the_odd_one_even_if_they_are_many() -> None:
-    said = format_comparison(group_stacks([stack(0), stack(1, SPY), stack(2, SPY), stack(3, SPY)]), 4)
-    assert said[0] == "1 of 4 ranks waits in all_reduce, ranks 1-3 on xeon00, xeon01 do not"
+    output = format_comparison(group_stacks([stack(0), stack(1, SPY), stack(2, SPY), stack(3, SPY)]), 4)
+    assert output[0] == "1 of 4 ranks waits in all_reduce, ranks 1-3 on xeon00, xeon01 do not"
 
 
-def test_ranks_in_different_collectives_are_told_so() -> None:
-    said = format_comparison(group_stacks([stack(0), stack(1, FAULT.replace("all_reduce", "barrier"))]), 2)
-    assert said[0] == "the ranks are at 2 different places"
+def test_ranks_in_different_collectives_are_reported_so() -> None:
+    output = format_comparison(group_stacks([stack(0), stack(1, FAULT.replace("all_reduce", "barrier"))]), 2)
+    assert output[0] == "the ranks wait at 2 different places"
 
 
 def test_of_several_processes_of_a_rank_the_one_at_work_speaks() -> None:
@@ -122,8 +122,8 @@ def test_one_rank_has_a_verb_of_its_own() -> None:
     for kind, words in (("all", "is silent (processes"), ("some", "is silent and idle (")):
         stall = Stalled((1,), 60.0, kind, {"1": "S"})  # type: ignore[arg-type]
         assert describe_stall(stall, ["a", "b"]).startswith(f"no progress for 60 s: rank 1 on b {words}")
-    said = format_comparison(group_stacks([stack(0), stack(1, SPY)]), 2)
-    assert said[0] == "1 of 2 ranks waits in all_reduce, rank 1 on xeon00 does not"
+    output = format_comparison(group_stacks([stack(0), stack(1, SPY)]), 2)
+    assert output[0] == "1 of 2 ranks waits in all_reduce, rank 1 on xeon00 does not"
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -163,3 +163,103 @@ def test_places_have_the_stack_of_their_first_rank_innermost_first() -> None:
     assert (read.ranks, read.frames[0]) == ((3,), "data.py:41 read")
     [stopped] = describe_places([stack(0, "", "T")])
     assert (stopped.frames, stopped.where[:7]) == ((), "stopped")
+
+
+def dump(*frames: str) -> str:
+    """These frames, innermost first: ``torch/nn/x.py:3 forward`` of the environment, or ``~/train.py:3 f``."""
+    lines = ["Current thread 0x1 (most recent call first):"]
+    for frame in frames:
+        file, _, function = frame.partition(" ")
+        file, _, line = file.partition(":")
+        path = file.replace("~", "/home/u") if file[0] in "~/" else f"/v/lib/python3.11/site-packages/{file}"
+        lines.append(f'  File "{path}", line {line} in {function}')
+    return "\n".join(lines)
+
+
+LOGGER, C10D = "torch/distributed/c10d_logger.py:83 wrapper", "torch/distributed/distributed_c10d.py"
+HOOK = "/root/.ipexctl/runs/{}/hooks/sitecustomize.py:163 call"
+INIT = (f"{C10D}:1800 init_process_group", LOGGER)
+
+
+def test_our_own_hook_is_nobodys_line_and_hosts_with_other_directories_are_one_group() -> None:
+    texts = [dump(*INIT, HOOK.format(rank), f"/disk{rank}/job/late.py:6 <module>") for rank in range(3)]
+    result = group_stacks([stack(rank, text) for rank, text in enumerate(texts)])
+    assert format_comparison(result, 3) == [
+        "all 3 ranks are at the same place",
+        f"  ranks 0-2  {C10D}:1800 init_process_group ← late.py:6 <module>",
+    ]
+    assert result[0].line == "late.py:6"
+    raised = f'  File "{HOOK.format(1).partition(":")[0]}", line 163, in call\nRuntimeError: x\n'
+    assert find_script_line('  File "/home/u/late.py", line 6, in <module>\n' + raised, "") == "late.py:6"
+
+
+def test_how_a_backend_waits_is_no_other_place() -> None:
+    """One polls, one sleeps, one looks who has left."""
+    drive = ("impi_torch/_engine.py:300 drive", "impi_torch/_engine.py:105 wait", f"{C10D}:3252 all_reduce", LOGGER)
+    ways = [
+        ("impi_torch/_engine.py:222 turn",),
+        ("impi_torch/_engine.py:330 _breathe",),
+        ("impi_torch/_group.py:119 gone", "impi_torch/_engine.py:370 _watch"),
+    ]
+    texts = [dump(*way, *drive, "~/train.py:9 step") for way in ways]
+    result = group_stacks([*(stack(rank, text) for rank, text in enumerate(texts)), stack(3, SPY)])
+    assert format_comparison(result, 4)[:2] == [
+        "3 of 4 ranks wait in all_reduce, rank 3 on xeon01 does not",
+        f"  ranks 0-2  {C10D}:3252 all_reduce ← train.py:9 step",
+    ]
+
+
+def test_the_line_inside_of_a_call_that_waits_is_no_other_place() -> None:
+    """init_process_group waits for the store on rank 0, and for the other ranks' addresses on the others."""
+    texts = [dump(f"{C10D}:{line} init_process_group", LOGGER, "~/late.py:6 <module>") for line in (1892, 1899, 1899)]
+    [group] = group_stacks([stack(rank, text) for rank, text in enumerate(texts)])
+    assert group.where == f"{C10D}:1892 init_process_group ← late.py:6 <module>"
+
+
+@pytest.mark.parametrize(
+    ("frames", "call"),
+    [
+        (["impi_torch/_engine.py:330 _breathe", "impi_torch/_engine.py:460 goodbye"], "goodbye"),
+        (["impi_torch/_engine.py:330 _breathe", "impi_torch/_engine.py:105 wait", "torch/autograd/graph.py:8 backward"],
+         "wait"),
+        ([f"{C10D}:9 all_gather", LOGGER, f"{C10D}:8 all_gather_object", LOGGER, "~/train.py:9 step"],
+         "all_gather_object"),
+        ([f"{C10D}:9 all_gather_into_tensor", LOGGER, "torch/distributed/fsdp/_fully_shard/_fsdp_param.py:9 unshard"],
+         "all_gather_into_tensor"),
+        (["torch/_ops.py:9 __call__", "torch/distributed/_functional_collectives.py:9 wait_tensor", "~/t.py:1 f"],
+         "wait_tensor"),
+        (["torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:9 reduce", "~/t.py:1 f"], "reduce"),
+        # computes, writes a checkpoint, starts processes, reads
+        (["torch/nn/modules/linear.py:9 forward", "torch/distributed/fsdp/api.py:9 forward", "~/t.py:1 f"], None),
+        (["torch/distributed/checkpoint/filesystem.py:9 write_data", f"{C10D}:9 barrier", "~/t.py:1 f"], None),
+        (["torch/distributed/elastic/agent/server/api.py:9 run", "~/t.py:1 f"], None),
+        (["~/data.py:9 read", f"{C10D}:9 all_reduce"], None),
+        (["/usr/lib/python3.11/threading.py:324 wait", "~/t.py:1 f"], None),
+    ],
+)  # fmt: skip
+def test_a_rank_waits_where_it_talks_to_others(frames: list[str], call: str | None) -> None:
+    group, other = group_stacks([stack(0, dump(*frames)), stack(2, dump("~/x.py:1 f"))])
+    assert (group.function if group.waits else None) == call
+    assert not other.waits
+
+
+def test_the_same_line_reached_from_two_callers_is_reported_with_them() -> None:
+    reduce = (f"{C10D}:3252 all_reduce", "~/utils.py:5 sync")
+    result = group_stacks(
+        [stack(0, dump(*reduce, "~/train.py:50 step")), stack(1, dump(*reduce, "~/train.py:61 validate"))]
+    )
+    assert [group.where for group in result] == [
+        f"{C10D}:3252 all_reduce ← utils.py:5 sync ← train.py:50 step",
+        f"{C10D}:3252 all_reduce ← utils.py:5 sync ← train.py:61 validate",
+    ]
+
+
+def test_ranks_that_wait_in_several_calls_are_reported_with_all_of_them() -> None:
+    barrier = FAULT.replace("all_reduce", "barrier")
+    output = format_comparison(group_stacks([stack(0), stack(1), stack(2, barrier), stack(3, SPY)]), 4)
+    assert output[0] == "3 of 4 ranks wait in all_reduce or barrier, rank 3 on xeon01 does not"
+
+
+def test_a_stack_of_our_hook_alone_is_described_by_its_state() -> None:
+    ending = dump("/x/sitecustomize.py:140 wait_for_gloo_threads")
+    assert format_comparison(group_stacks([stack(0, ending, "S")]), 1) == ["  rank 0  sleeps"]

@@ -12,14 +12,10 @@ from ipexctl.decide.facts.lscpu import parse_lscpu
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_probe_answer
-from ipexctl.decide.facts.system import (
-    find_scheduler,
-    parse_own_ssh_address,
-    read_library_paths,
-    read_pythons,
-)
+from ipexctl.decide.facts.system import find_scheduler, parse_own_ssh_address, read_library_paths, read_pythons
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import to_json
+from tests.tables import read_table
 from tests.unit.doctor.corpus import uarchs
 
 MARK = "0123456789abcdef0123456789abcdef"
@@ -54,8 +50,8 @@ def test_a_frame_inside_of_an_answer_with_another_mark_is_text() -> None:
 
 def test_many_small_files_come_as_lines_with_their_paths() -> None:
     body = "cpu0/topology/core_id:0\n/proc/a:x:y\n/proc/a:z\n/proc/empty:"
-    found = parse_probe_answer((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
-    assert found.files == {"/sys/cpu0/topology/core_id": "0\n", "/proc/a": "x:y\nz\n", "/proc/empty": "\n"}
+    result = parse_probe_answer((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
+    assert result.files == {"/sys/cpu0/topology/core_id": "0\n", "/proc/a": "x:y\nz\n", "/proc/empty": "\n"}
 
 
 def test_items_that_were_killed_cut_or_binary_are_named_and_kept() -> None:
@@ -65,8 +61,8 @@ def test_items_that_were_killed_cut_or_binary_are_named_and_kept() -> None:
         + framed("command", "date", "a\0b")
         + f"{MARK} asked venv\n\n{MARK} begin command env\nX=1"
     )
-    found = parse_probe_answer(answer.encode(), MARK, limit=3)
-    assert found.unread == {
+    result = parse_probe_answer(answer.encode(), MARK, limit=3)
+    assert result.unread == {
         "df": "timed out after 3 s",
         "getent": "malformed: longer than 256 KiB: 'so\\nmuch\\n'",
         "date": "malformed: not text: 'a\\x00b'",
@@ -74,32 +70,32 @@ def test_items_that_were_killed_cut_or_binary_are_named_and_kept() -> None:
         "env": "the answer ends in the middle",
         "probe": "the answer is cut",
     }
-    assert found.commands["df"] == "half\n"
+    assert result.commands["df"] == "half\n"
 
 
-def test_what_is_said_aside_may_stand_within_a_line_and_leaves_no_trace() -> None:
+def test_what_is_printed_aside_may_stand_within_a_line_and_leaves_no_trace() -> None:
     inner = aside("getent", "a\t10.0.0.1", "b\t10.0.0.2")
     body = f"/proc/a:x{inner}y\n{inner}/proc/b:z"
-    found = parse_probe_answer((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
-    assert found.files == {"/proc/a": "xy\n", "/proc/b": "z\n"}
-    assert found.commands == {"getent": 2 * "a\t10.0.0.1\nb\t10.0.0.2\n"}
-    assert found.unread == {}
+    result = parse_probe_answer((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
+    assert result.files == {"/proc/a": "xy\n", "/proc/b": "z\n"}
+    assert result.commands == {"getent": 2 * "a\t10.0.0.1\nb\t10.0.0.2\n"}
+    assert result.unread == {}
 
 
 def test_one_who_does_not_end_is_missed_though_others_answered_the_same_question() -> None:
     answer = f"{MARK} asked python -V\n" + aside("python -V", "/usr/bin/python3\tPython 3.12.1") + f"\n{MARK} done\n"
-    found = parse_probe_answer(answer.encode(), MARK, limit=7)
-    assert found.unread == {"python -V": "timed out after 7 s"}
-    assert found.commands == {"python -V": "/usr/bin/python3\tPython 3.12.1\n"}
+    result = parse_probe_answer(answer.encode(), MARK, limit=7)
+    assert result.unread == {"python -V": "timed out after 7 s"}
+    assert result.commands == {"python -V": "/usr/bin/python3\tPython 3.12.1\n"}
 
 
-def test_no_answer_is_told_from_a_short_one() -> None:
+def test_no_answer_is_distinguished_from_a_short_one() -> None:
     assert parse_probe_answer(b"This account is not available.\n", MARK).unread == {"probe": "no answer"}
 
 
 def test_processes_that_cannot_be_killed_are_named() -> None:
-    found = parse_probe_answer((framed("command", "left", "4711 df\n") + f"\n{MARK} done\n").encode(), MARK)
-    assert found.unread == {"process 4711 df": "could not be killed"}
+    result = parse_probe_answer((framed("command", "left", "4711 df\n") + f"\n{MARK} done\n").encode(), MARK)
+    assert result.unread == {"process 4711 df": "could not be killed"}
 
 
 @given(st.binary(max_size=400))
@@ -109,75 +105,9 @@ def test_any_bytes_can_be_unframed(noise: bytes) -> None:
     parse_probe_answer(noise, MARK)
 
 
-FILES = [
-    "/proc/cpuinfo",
-    "/proc/meminfo",
-    "/proc/self/cgroup",
-    "/proc/self/mountinfo",
-    "/proc/self/limits",
-    "/proc/self/status",
-    "/proc/loadavg",
-    "/proc/net/route",
-    "/sys/fs/cgroup/cpu.max",
-    "/sys/devices/system/cpu/online",
-    "/sys/devices/system/cpu/present",
-    "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list",
-    "/sys/devices/system/cpu/cpu0/topology/physical_package_id",
-    "/sys/devices/system/cpu/cpu1/topology/thread_siblings_list",
-    "/sys/devices/system/node/node0/cpulist",
-    "/sys/devices/system/node/node0/meminfo",
-    "/sys/class/net/eth0/speed",
-    "/etc/os-release",
-]
-COMMANDS = [
-    "env",
-    "lscpu",
-    "lscpu -J -B",
-    "ip addr",
-    "login",
-    "date",
-    "df -Pk",
-    "venv",
-    "libraries",
-    "python -V",
-    "mpirun --version",
-    "getent hosts",
-    "ps",
-    "amx",
-    "command -v",
-]
-PIECES = [
-    "processor\t: 0\n",
-    "physical id\t: 0\n",
-    "siblings\t: 2\n",
-    "cpu cores\t: 1\n",
-    "core id\t: 0\n",
-    "flags\t: avx2 fma\n",
-    "\n\n",
-    "0-3,8",
-    "-1",
-    "1e999",
-    "0-99999999999",
-    "1-0",
-    "max",
-    "{",
-    "}",
-    "[1]",
-    '{"lscpu": [{"field": 1}]}',
-    "NaN",
-    "\u0000",
-    "CPU(s): 4\n",
-    "Thread(s) per core: 0\n",
-    "Socket(s): -\n",
-    "Core(s) per socket: 9999999\n",
-    "On-line CPU(s) list: 0-3\n",
-    "path\t/a\t/a\trw\n",
-    "x 1 2 3 4% /\n",
-    "2: eth0: <UP> mtu 9\n",
-    "    inet 999.1/77\n",
-    "file\tipexctl.json\n",
-    "\ud800",
-]
+FILES = read_table("bundle/files")
+COMMANDS = read_table("bundle/commands")
+PIECES = read_table("bundle/pieces")
 
 
 SAID = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=8)
@@ -189,8 +119,8 @@ SAID = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=8)
         st.sampled_from(FILES + COMMANDS), st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=8)
     )
 )
-def test_any_text_can_be_read_and_shown(said: dict[str, list[str]]) -> None:
-    texts = {name: "".join(pieces) for name, pieces in said.items()}
+def test_any_text_can_be_read_and_shown(message: dict[str, list[str]]) -> None:
+    texts = {name: "".join(pieces) for name, pieces in message.items()}
     bundle = ProbeOutput(
         {name: text for name, text in texts.items() if name in FILES},
         {name: text for name, text in texts.items() if name in COMMANDS},
@@ -224,13 +154,13 @@ def test_ten_thousand_cpus_are_a_number_like_any_other() -> None:
 
 
 def test_a_value_that_a_terminal_has_cut_in_words_is_whole_again() -> None:
-    said = parse_lscpu("CPU(s):  4\nFlags:   fpu sysca\n         ll avx2 a\n         vx\n", "")
-    assert said["Flags"] == "fpu syscall avx2 avx"
+    message = parse_lscpu("CPU(s):  4\nFlags:   fpu sysca\n         ll avx2 a\n         vx\n", "")
+    assert message["Flags"] == "fpu syscall avx2 avx"
 
 
 def test_a_value_that_was_wrapped_at_blanks_keeps_its_words() -> None:
-    said = parse_lscpu("Flags:   fpu syscall sse4_1\n         avx\n         avx2 fma and more\n", "")
-    assert said["Flags"].split() == ["fpu", "syscall", "sse4_1", "avx", "avx2", "fma", "and", "more"]
+    message = parse_lscpu("Flags:   fpu syscall sse4_1\n         avx\n         avx2 fma and more\n", "")
+    assert message["Flags"].split() == ["fpu", "syscall", "sse4_1", "avx", "avx2", "fma", "and", "more"]
 
 
 def test_groups_of_threads_that_overlap_tell_nothing() -> None:
@@ -279,8 +209,8 @@ def test_the_address_ssh_came_in_by_is_read_from_its_variable(connection: str | 
 
 def test_libraries_are_those_of_the_loaders_cache_for_this_architecture() -> None:
     cache = "\tlibz.so.1 (libc6,x86-64) => /lib/libz.so.1\n\tlibz.so.1 (libc6) => /lib32/libz.so.1\n/opt/libx.so.2\n"
-    found = read_library_paths(ProbeOutput({}, {"libraries": cache}))
-    assert found == {"libz.so.1": "/lib/libz.so.1", "libx.so.2": "/opt/libx.so.2"}
+    result = read_library_paths(ProbeOutput({}, {"libraries": cache}))
+    assert result == {"libz.so.1": "/lib/libz.so.1", "libx.so.2": "/opt/libx.so.2"}
 
 
 def test_a_python_that_is_linked_to_musl_cannot_be_used() -> None:
@@ -325,7 +255,7 @@ def test_what_is_no_saved_probe_is_refused_with_its_name(text: str) -> None:
     assert "--save-bundle" in str(refused.value.hint)
 
 
-def test_what_is_not_json_is_told_in_plain_words() -> None:
+def test_what_is_not_json_is_reported_in_plain_words() -> None:
     with pytest.raises(UsageError) as refused:
         parse_bundle('{"files":\n oh}', "x.json")
     assert refused.value.reasons == ("it is not JSON from line 2, column 2 on",)

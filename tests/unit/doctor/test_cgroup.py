@@ -19,7 +19,7 @@ def read(own: str, **limits: str) -> CgroupLimits:
 
 @pytest.mark.parametrize(("job", "step"), [(4, 8), (8, 4)])
 def test_the_lowest_of_all_groups_above_holds(job: int, step: int) -> None:
-    found = read(
+    result = read(
         "0::/slurm/job/step",
         slurm__memory_max="max",
         slurm__job__memory_max=str(job * GIB),
@@ -27,17 +27,17 @@ def test_the_lowest_of_all_groups_above_holds(job: int, step: int) -> None:
         slurm__job__cpu_max=f"{job}00000 100000",
         slurm__job__step__cpu_max=f"{step}0000 10000",
     )
-    assert found == CgroupLimits(quota=4.0, memory=4 * GIB)
+    assert result == CgroupLimits(quota=4.0, memory=4 * GIB)
 
 
 def test_groups_beside_ours_do_not_count() -> None:
-    found = read("0::/a/b", a__b__memory_max=str(8 * GIB), a__c__memory_max=str(GIB), c__memory_max=str(GIB))
-    assert found == CgroupLimits(memory=8 * GIB)
+    result = read("0::/a/b", a__b__memory_max=str(8 * GIB), a__c__memory_max=str(GIB), c__memory_max=str(GIB))
+    assert result == CgroupLimits(memory=8 * GIB)
 
 
 def test_of_a_container_the_root_is_its_own_group() -> None:
-    found = read("0::/docker/0123", memory_max=str(2 * GIB), cpu_max="150000 100000")
-    assert found == CgroupLimits(quota=1.5, memory=2 * GIB)
+    result = read("0::/docker/0123", memory_max=str(2 * GIB), cpu_max="150000 100000")
+    assert result == CgroupLimits(quota=1.5, memory=2 * GIB)
 
 
 def test_no_limit_is_none() -> None:
@@ -45,8 +45,8 @@ def test_no_limit_is_none() -> None:
 
 
 def test_a_quota_that_cannot_be_read_is_named() -> None:
-    found = read("0::/a", a__cpu_max="many 100000", cpu_max="200000 100000")
-    assert found == CgroupLimits(quota=2.0, malformed=(f"{ROOT}/a",))
+    result = read("0::/a", a__cpu_max="many 100000", cpu_max="200000 100000")
+    assert result == CgroupLimits(quota=2.0, malformed=(f"{ROOT}/a",))
 
 
 def test_version_1_has_a_tree_for_each_controller() -> None:

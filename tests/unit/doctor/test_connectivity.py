@@ -45,63 +45,63 @@ def hits(*failed: tuple[str, str], names: tuple[str, ...] = NAMES, **changes: An
     return list(check_connectivity(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
 
 
-def said(found: list[CheckHit]) -> dict[tuple[str, str], str]:
-    return {(hit.code, hit.host): f"{hit.values.get('what', '')}|{hit.evidence}" for hit in found}
+def output(result: list[CheckHit]) -> dict[tuple[str, str], str]:
+    return {(hit.code, hit.host): f"{hit.values.get('what', '')}|{hit.evidence}" for hit in result}
 
 
 def test_hosts_that_all_reach_each_other_have_no_findings() -> None:
     assert hits() == []
 
 
-def test_shared_directories_and_hosts_that_could_not_be_tested_are_told_of_each_host() -> None:
+def test_shared_directories_and_hosts_that_could_not_be_tested_are_reported_each_host() -> None:
     report = ConnectivityReport(shared=(("/home", ("a", "b")),), untried={"c": "its Python is too old"})
-    found = list(check_connectivity(Cluster(Inventory(()), {}, {}, TABLE), report))
-    assert [(hit.code, hit.host, hit.evidence) for hit in found] == [
+    result = list(check_connectivity(Cluster(Inventory(()), {}, {}, TABLE), report))
+    assert [(hit.code, hit.host, hit.evidence) for hit in result] == [
         ("DSK003", "a", ""),
         ("DSK003", "b", ""),
         ("NET012", "c", "its Python is too old"),
     ]
 
 
-def test_one_direction_is_told_at_the_host_that_cannot_connect() -> None:
-    found = said(hits(("b", "c")))
-    assert list(found) == [("NET007", "b")]
-    assert "b → c (10.0.0.3): no answer, ports 32768-60999" in found["NET007", "b"]
+def test_one_direction_is_reported_at_the_host_that_cannot_connect() -> None:
+    result = output(hits(("b", "c")))
+    assert list(result) == [("NET007", "b")]
+    assert "b → c (10.0.0.3): no answer, ports 32768-60999" in result["NET007", "b"]
 
 
 def test_both_directions_are_one_line_at_both_hosts() -> None:
-    found = said(hits(("b", "c"), ("c", "b")))
-    assert list(found) == [("NET007", "b"), ("NET007", "c")]
-    assert found["NET007", "b"] == found["NET007", "c"]
-    assert "b ↔ c" in found["NET007", "b"]
+    result = output(hits(("b", "c"), ("c", "b")))
+    assert list(result) == [("NET007", "b"), ("NET007", "c")]
+    assert result["NET007", "b"] == result["NET007", "c"]
+    assert "b ↔ c" in result["NET007", "b"]
 
 
 def test_a_missing_way_back_to_the_head_has_a_code_of_its_own() -> None:
-    assert list(said(hits(("c", "a")))) == [("NET008", "c")]
-    assert list(said(hits(("c", "a"), ("a", "c")))) == [("NET008", "c")]
+    assert list(output(hits(("c", "a")))) == [("NET008", "c")]
+    assert list(output(hits(("c", "a"), ("a", "c")))) == [("NET008", "c")]
 
 
-def test_a_host_that_nobody_can_connect_to_is_told_once_and_not_by_all_others() -> None:
-    found = said(hits(*((name, "c") for name in "abd")))
-    assert list(found) == [("NET007", "c")]
-    assert "no other host can connect to it" in found["NET007", "c"]
+def test_a_host_that_nobody_can_connect_to_is_reported_once_and_not_by_all_others() -> None:
+    result = output(hits(*((name, "c") for name in "abd")))
+    assert list(result) == [("NET007", "c")]
+    assert "no other host can connect to it" in result["NET007", "c"]
 
 
-def test_a_host_that_can_connect_to_nobody_is_told_once() -> None:
-    found = said(hits(*(("d", name) for name in "abc")))
-    assert list(found) == [("NET007", "d")]
-    assert "it can connect to no other host" in found["NET007", "d"]
+def test_a_host_that_can_connect_to_nobody_is_reported_once() -> None:
+    result = output(hits(*(("d", name) for name in "abc")))
+    assert list(result) == [("NET007", "d")]
+    assert "it can connect to no other host" in result["NET007", "d"]
 
 
 def test_of_two_hosts_nobody_can_tell_whose_firewall_it_is() -> None:
-    assert list(said(hits(("b", "a"), names=("a", "b")))) == [("NET008", "b")]
-    assert list(said(hits(("a", "b"), names=("a", "b")))) == [("NET007", "a")]
+    assert list(output(hits(("b", "a"), names=("a", "b")))) == [("NET008", "b")]
+    assert list(output(hits(("a", "b"), names=("a", "b")))) == [("NET007", "a")]
 
 
 def test_connections_that_lose_large_packets_are_found() -> None:
-    found = hits(large=False, mtu=1400)
-    assert {hit.code for hit in found} == {"NET009"}
-    assert "1400 bytes pass" in found[0].evidence
+    result = hits(large=False, mtu=1400)
+    assert {hit.code for hit in result} == {"NET009"}
+    assert "1400 bytes pass" in result[0].evidence
 
 
 def test_a_detour_is_found() -> None:
@@ -115,8 +115,8 @@ def test_a_link_at_less_than_half_of_the_usual_rate_is_found() -> None:
         Pair(name, pick_target(NAMES, name), None, local=facts[name].ssh_address, rate=rates[name]) for name in NAMES
     )
     cluster = Cluster(Inventory(tuple(Host(name, name) for name in NAMES)), facts, {}, TABLE)
-    found = list(check_connectivity(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
-    assert [(hit.code, hit.host, hit.evidence) for hit in found] == [
+    result = list(check_connectivity(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
+    assert [(hit.code, hit.host, hit.evidence) for hit in result] == [
         ("NET011", "c", "to d 20 MB/s, the others 100 MB/s")
     ]
 
@@ -182,10 +182,10 @@ def test_two_programs_measure_the_way_between_them(program: Program) -> None:
     other = Program()
     ports = other.ask("listen", address="127.0.0.2", token=TOKEN)["answer"]
     target = {"host": "b", "address": "127.0.0.2", **ports, "rate": True}
-    found = program.ask("try_targets", targets=[target], patience=60, token=TOKEN, mtu=9000)["answer"]["attempts"][0]
-    assert (found["host"], found["error"], found["large"], found["mtu"]) == ("b", None, True, 9000)
-    assert 0 < found["rtt"] < 60
-    assert found["rate"] > 1e6
+    result = program.ask("try_targets", targets=[target], patience=60, token=TOKEN, mtu=9000)["answer"]["attempts"][0]
+    assert (result["host"], result["error"], result["large"], result["mtu"]) == ("b", None, True, 9000)
+    assert 0 < result["rtt"] < 60
+    assert result["rate"] > 1e6
     assert other.end() == 0
     refused = program.ask("try_targets", targets=[target], patience=60, token=TOKEN, mtu=9000)["answer"]["attempts"][0]
     assert (refused["error"], refused["rtt"]) == ("refused", None)

@@ -100,7 +100,7 @@ def test_a_saved_probe_without_answers_is_a_failed_host_beside_the_others(rubbis
     hosts = answer(events)["hosts"]
     assert [host["host"] for host in hosts] == ["a", "empty", "b"]
     assert hosts[1]["facts"] is None
-    assert [found["hosts"] for found in answer(events)["findings"] if found["code"] == "DOC003"] == [["empty"]]
+    assert [result["hosts"] for result in answer(events)["findings"] if result["code"] == "DOC003"] == [["empty"]]
     assert ended(events) is Exit.STEP
     with pytest.raises(UsageError, match="empty is not a saved probe"):
         list(check_recorded({"empty": rubbish, "another": rubbish}))
@@ -120,7 +120,7 @@ def test_all_recorded_machines_are_judged_together() -> None:
     assert "sapphire-rapids-8480p-single" not in blamed
 
 
-def test_saved_probes_of_the_same_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+def test_saved_probes_of_the_same_name_are_distinguished_by_their_paths(tmp_path: Path) -> None:
     paths = []
     for directory in ("a", "b"):
         (tmp_path / directory).mkdir()

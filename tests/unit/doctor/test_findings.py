@@ -25,6 +25,7 @@ from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import parse_json, to_json
 from tests.markers import MARKER
+from tests.tables import read_table
 from tests.unit.doctor.corpus import ROOT
 
 CATALOGUE = parse_catalogue(read_data("findings.toml"))
@@ -88,7 +89,7 @@ def healthy(n: int, **changes: Any) -> Facts:
     return replace(facts, **changes)
 
 
-def found(*changes: dict[str, Any], failures: dict[str, Failure] | None = None, **options: Any) -> tuple[Finding, ...]:
+def result(*changes: dict[str, Any], failures: dict[str, Failure] | None = None, **options: Any) -> tuple[Finding, ...]:
     """The findings of a cluster a, b, c … whose hosts have these changes."""
     facts = {chr(96 + n): healthy(n, **change) for n, change in enumerate(changes, 1)}
     return run_checks(cluster(facts, failures or {}, **options), CATALOGUE)
@@ -107,7 +108,7 @@ def one(code: str, findings: tuple[Finding, ...]) -> Finding:
 
 
 def test_healthy_hosts_have_no_findings() -> None:
-    assert found({}, {}, {}) == ()
+    assert result({}, {}, {}) == ()
 
 
 def test_a_word_that_a_check_does_not_know_stays_as_it_is_written() -> None:
@@ -117,7 +118,7 @@ def test_a_word_that_a_check_does_not_know_stays_as_it_is_written() -> None:
 
 def test_a_host_with_less_is_named_with_what_it_costs_and_how_to_leave_it_out() -> None:
     odd = isa(VNNI, "AVX512_VNNI", "cascade_lake")
-    finding = one("CPU002", found({}, {}, odd))
+    finding = one("CPU002", result({}, {}, odd))
     assert (finding.level, finding.hosts) == ("error", ("c",))
     assert finding.title == "lowers the cluster to AVX512_VNNI (bf16 would be emulated there)"
     assert "--limit '!c'" in finding.fix
@@ -133,12 +134,9 @@ def test_a_host_is_left_out_by_a_limit_that_works() -> None:
     limited = Cluster(replace(several.inventory, limit="node[0-3]"), facts, {}, TABLE)
     assert [
         re.findall("--limit '(.*)'", one("CPU011", run_checks(each, CATALOGUE)).fix) for each in (several, limited)
-    ] == [
-        ["!node[0-1]"],
-        ["node[2-3]"],
-    ]
+    ] == [["!node[0-1]"], ["node[2-3]"]]
     assert [host.name for host in limit_inventory(several.inventory, "!node[0-1]")] == ["node2", "node3"]
-    everywhere = one("CPU011", found(busy, busy))
+    everywhere = one("CPU011", result(busy, busy))
     assert "--limit" not in everywhere.fix
     assert "when they have ended" in everywhere.fix
 
@@ -157,19 +155,19 @@ def test_the_explanation_has_the_fix_for_all_hosts_with_its_command() -> None:
     assert "where all hosts" not in explain_finding("CPU002", CATALOGUE)
 
 
-def test_each_host_is_told_what_it_alone_would_lower_the_cluster_to() -> None:
-    findings = found({}, isa(BF16, "AVX512_BF16", "zen4"), isa(VNNI, "AVX512_VNNI", "cascade_lake"))
+def test_each_host_is_reported_what_it_alone_would_lower_the_cluster_to() -> None:
+    findings = result({}, isa(BF16, "AVX512_BF16", "zen4"), isa(VNNI, "AVX512_VNNI", "cascade_lake"))
     titles = {finding.hosts: finding.title.split(" (")[0] for finding in findings if finding.code == "CPU002"}
     assert titles == {("b",): "lowers the cluster to AVX512_BF16", ("c",): "lowers the cluster to AVX512_VNNI"}
 
 
 def test_a_bigger_host_is_no_straggler() -> None:
     sizes = [{"physical_cores": count} for count in (8, 8, 8, 16, 4)]
-    assert one("CPU013", found(*sizes)).hosts == ("e",)
+    assert one("CPU013", result(*sizes)).hosts == ("e",)
 
 
 def test_less_that_still_computes_in_bf16_is_a_warning() -> None:
-    assert one("CPU002", found({}, isa(BF16, "AVX512_BF16", "zen4"))).level == "warning"
+    assert one("CPU002", result({}, isa(BF16, "AVX512_BF16", "zen4"))).level == "warning"
 
 
 def test_the_common_level_is_that_of_the_common_flags_not_the_lowest_name() -> None:
@@ -218,8 +216,10 @@ def test_advice_places_one_rank_on_each_numa_node_with_cpus_that_may_be_used() -
         ),
     ],
 )
-def test_what_a_host_with_less_costs_is_said_in_words(best: dict[str, Any], less: dict[str, Any], cost: str) -> None:
-    assert cost in one("CPU002", found(best, best, less)).title
+def test_what_a_host_with_less_costs_is_reported_in_words(
+    best: dict[str, Any], less: dict[str, Any], cost: str
+) -> None:
+    assert cost in one("CPU002", result(best, best, less)).title
 
 
 def test_advice_has_no_more_threads_than_a_quota_allows() -> None:
@@ -229,7 +229,7 @@ def test_advice_has_no_more_threads_than_a_quota_allows() -> None:
 def test_amx_that_the_kernel_refuses_is_not_amx() -> None:
     refused = isa(AMX, "AMX", "sapphire_rapids", tiles="refused 95")
     assert refused["isa_level"] == "AVX512_FP16"
-    finding = one("CPU004", found(refused))
+    finding = one("CPU004", result(refused))
     assert "arch_prctl refuses AMX tiles: error 95" in finding.title
     assert find_common_level(cluster({"a": healthy(1), "b": healthy(2, **refused)})) == "AVX512_FP16"
 
@@ -289,7 +289,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("code", "level", "change"), CASES.values(), ids=CASES.keys())
 def test_a_host_with_it_is_named(code: str, level: str, change: dict[str, Any]) -> None:
-    finding = one(code, found({}, change, {}))
+    finding = one(code, result({}, change, {}))
     assert (finding.level, finding.hosts) == (level, ("b",))
     assert finding.fix
 
@@ -301,76 +301,61 @@ def installed(**packages: str) -> dict[str, Any]:
 
 def test_torch_under_an_ipex_for_another_torch_is_found_with_the_torch_it_needs() -> None:
     wrong = installed(torch="2.13.0+cpu", intel_extension_for_pytorch="2.8.0")
-    finding = one("STK001", found(wrong))
+    finding = one("STK001", result(wrong))
     assert finding.level == "error"
     assert finding.fix == "ipexctl install --torch 2.8.0"
     assert not [
         other
-        for other in found(installed(torch="2.8.0", intel_extension_for_pytorch="2.8.0"))
+        for other in result(installed(torch="2.8.0", intel_extension_for_pytorch="2.8.0"))
         if other.level == "error"
     ]
 
 
 def test_a_binding_for_another_torch_is_found() -> None:
-    assert one("STK005", found(installed(torch="2.8.0", oneccl_bind_pt="2.7.0+cpu"))).level == "error"
+    assert one("STK005", result(installed(torch="2.8.0", oneccl_bind_pt="2.7.0+cpu"))).level == "error"
 
 
 def test_the_host_with_another_stack_is_the_odd_one_and_local_versions_do_not_count() -> None:
     same = [installed(torch="2.8.0+cpu"), installed(torch="2.8.0"), installed(torch="2.7.0")]
-    assert one("STK002", found(*same)).hosts == ("c",)
+    assert one("STK002", result(*same)).hosts == ("c",)
 
 
 def test_a_host_without_the_environment_that_others_have_is_found() -> None:
     bare = {"installed": Installed("/home/u/env", False)}
-    assert one("STK003", found({}, bare)).hosts == ("b",)
-    assert one("STK004", found(bare, bare)).hosts == ("a", "b")
+    assert one("STK003", result({}, bare)).hosts == ("b",)
+    assert one("STK004", result(bare, bare)).hosts == ("a", "b")
 
 
 def test_ipex_has_an_end_of_life_notice() -> None:
-    assert one("EOL001", found(installed(torch="2.8.0", intel_extension_for_pytorch="2.8.0"))).level == "info"
+    assert one("EOL001", result(installed(torch="2.8.0", intel_extension_for_pytorch="2.8.0"))).level == "info"
 
 
-def test_a_host_without_a_compiler_is_told_of_where_torch_compile_takes_the_place_of_ipex() -> None:
+def test_a_host_without_a_compiler_is_reported_where_torch_compile_takes_the_place_of_ipex() -> None:
     bare, able = {"tools": {"tar": "/usr/bin/tar"}}, {"tools": {"g++": "/usr/bin/g++"}}
-    finding = one("SYS007", found(bare | installed(torch="2.13.0+cpu"), able | installed(torch="2.13.0+cpu")))
+    finding = one("SYS007", result(bare | installed(torch="2.13.0+cpu"), able | installed(torch="2.13.0+cpu")))
     assert (finding.level, finding.hosts) == ("info", ("a",))
     with_ipex = installed(torch="2.8.0", intel_extension_for_pytorch="2.8.0")
-    assert "SYS007" not in {other.code for other in found(bare | with_ipex)}
+    assert "SYS007" not in {other.code for other in result(bare | with_ipex)}
 
 
 @pytest.mark.parametrize(
     ("distribution", "command"),
-    [
-        ("Debian GNU/Linux 9 (stretch)", "sudo apt-get install libtcmalloc-minimal4"),
-        ("Debian GNU/Linux 12 (bookworm)", "sudo apt-get install libtcmalloc-minimal4"),
-        ("Debian GNU/Linux 13 (trixie)", "sudo apt-get install libtcmalloc-minimal4t64"),
-        ("Debian GNU/Linux forky/sid", "sudo apt-get install libtcmalloc-minimal4t64"),
-        ("Ubuntu 18.04.6 LTS", "sudo apt-get install libtcmalloc-minimal4"),
-        ("Ubuntu 22.04.4 LTS", "sudo apt-get install libtcmalloc-minimal4"),
-        ("Ubuntu 24.04.1 LTS", "sudo apt-get install libtcmalloc-minimal4t64"),
-        ("Ubuntu 26.04 LTS", "sudo apt-get install libtcmalloc-minimal4t64"),
-        ("Fedora Linux 42 (Server Edition)", "sudo dnf install gperftools-libs"),
-        ("Rocky Linux 9.4 (Blue Onyx)", "sudo dnf install epel-release && sudo dnf install gperftools-libs"),
-        ("AlmaLinux 10.0 (Purple Lion)", "sudo dnf install epel-release && sudo dnf install gperftools-libs"),
-        ("CentOS Stream 9", "sudo dnf install epel-release && sudo dnf install gperftools-libs"),
-        ("Red Hat Enterprise Linux 9.4 (Plow)", "sudo dnf install gperftools-libs  # in EPEL"),
-        ("openSUSE Leap 15.6", "sudo zypper install libtcmalloc4"),
-    ],
+    read_table("findings/a_host_without_tcmalloc_gets_the_command_of_its_distribution"),
 )
 def test_a_host_without_tcmalloc_gets_the_command_of_its_distribution(distribution: str, command: str) -> None:
-    assert one("SYS010", found({"allocators": {}, "distribution": distribution})).fix == command
+    assert one("SYS010", result({"allocators": {}, "distribution": distribution})).fix == command
 
 
 @pytest.mark.parametrize("distribution", ["Amazon Linux 2023", "CentOS Linux 7 (Core)", None])
 def test_no_package_is_guessed_for_other_distributions(distribution: str | None) -> None:
-    fix = one("SYS010", found({"allocators": {}, "distribution": distribution})).fix
+    fix = one("SYS010", result({"allocators": {}, "distribution": distribution})).fix
     assert fix.startswith("install tcmalloc (gperftools) or jemalloc")
 
 
 def test_hosts_of_different_distributions_without_tcmalloc_are_one_finding() -> None:
     debian: dict[str, Any] = {"allocators": {}}
     fedora = {**debian, "distribution": "Fedora Linux 42 (Server Edition)"}
-    finding = one("SYS010", found(debian, fedora, {}, debian))
+    finding = one("SYS010", result(debian, fedora, {}, debian))
     assert finding.hosts == ("a", "b", "d")
     assert finding.fix == "on a, d: sudo apt-get install libtcmalloc-minimal4; on b: sudo dnf install gperftools-libs"
 
@@ -386,16 +371,16 @@ def test_hosts_of_different_distributions_without_tcmalloc_are_one_finding() -> 
     ],
 )
 def test_a_host_with_jemalloc_or_with_unknown_libraries_does_not_lack_an_allocator(change: dict[str, Any]) -> None:
-    assert "SYS010" not in {finding.code for finding in found(change)}
+    assert "SYS010" not in {finding.code for finding in result(change)}
 
 
 def test_hosts_without_a_common_python_are_found() -> None:
     other = {"pythons": (Python("/usr/bin/python3.12", "3.12.1"),)}
-    assert one("PY002", found({}, {}, other)).hosts == ("c",)
+    assert one("PY002", result({}, {}, other)).hosts == ("c",)
 
 
 def test_entries_that_are_one_machine_are_both_named_and_refused() -> None:
-    finding = one("DUP001", found({"machine_id": "#1"}, {"machine_id": "#1"}, {}))
+    finding = one("DUP001", result({"machine_id": "#1"}, {"machine_id": "#1"}, {}))
     assert (finding.level, finding.hosts) == ("error", ("a", "b"))
 
 
@@ -411,17 +396,17 @@ def card(n: int, *, mtu: int = 1500, net: str = "10.0.0", speed: int = 10000) ->
 
 
 def test_a_different_mtu_on_the_interface_of_the_run_is_found() -> None:
-    finding = one("NET004", found(card(1, mtu=9000), card(2, mtu=9000), card(3)))
+    finding = one("NET004", result(card(1, mtu=9000), card(2, mtu=9000), card(3)))
     assert finding.hosts == ("c",)
     assert finding.fix == "sudo ip link set eth0 mtu 9000"
 
 
 def test_a_slower_link_is_found() -> None:
-    assert one("NET005", found(card(1), card(2), card(3, speed=100))).hosts == ("c",)
+    assert one("NET005", result(card(1), card(2), card(3, speed=100))).hosts == ("c",)
 
 
 def test_hosts_without_a_common_subnet_are_warned_about() -> None:
-    finding = one("NET003", found(card(1), card(2, net="10.9.9")))
+    finding = one("NET003", result(card(1), card(2, net="10.9.9")))
     assert finding.level == "warning"
 
 
@@ -431,42 +416,42 @@ def test_an_interface_in_a_subnet_of_its_own_is_found_and_graver_where_the_share
         return {"interfaces": tuple(Interface(f"eth{at}", (word,), 1500, 10000, True) for at, word in enumerate(words))}
 
     aside = "10.9.9.9/24"
-    assert one("NET013", found(cards(1), cards(2), cards(3, aside))).level == "info"
-    mistaken = one("NET013", found(cards(1, "10.1.0.1/24"), cards(2, "10.1.0.2/24"), cards(3, aside)))
+    assert one("NET013", result(cards(1), cards(2), cards(3, aside))).level == "info"
+    mistaken = one("NET013", result(cards(1, "10.1.0.1/24"), cards(2, "10.1.0.2/24"), cards(3, aside)))
     assert (mistaken.hosts, mistaken.level) == (("c",), "warning")
     assert "eth1 10.9.9.9/24" in mistaken.title
 
 
 def test_a_host_whose_interfaces_are_all_down_has_none_for_a_run() -> None:
     down = {"interfaces": (Interface("eth0", ("10.0.0.2/24",), 1500, 10000, False),)}
-    errors = [finding.hosts for finding in found({}, down) if (finding.code, finding.level) == ("NET003", "error")]
+    errors = [finding.hosts for finding in result({}, down) if (finding.code, finding.level) == ("NET003", "error")]
     assert errors == [("b",)]
 
 
 def test_locked_memory_is_too_little_where_a_fast_network_registers_it() -> None:
     fast = Interface("ib0", ("10.5.0.1/24",), 2044, 100000, True)
-    finding = one("LIM002", found({"interfaces": (*healthy(1).interfaces, fast)}))
+    finding = one("LIM002", result({"interfaces": (*healthy(1).interfaces, fast)}))
     assert finding.title == "allows 8.0 MiB of locked memory, and has RDMA hardware (ib0)"
-    assert "LIM002" not in {each.code for each in found({})}
+    assert "LIM002" not in {each.code for each in result({})}
 
 
 def test_docker0_is_good_to_know() -> None:
     docker = Interface("docker0", ("172.17.0.1/16",), 1500, None, True, virtual=True)
-    assert one("NET002", found({"interfaces": (*healthy(1).interfaces, docker)})).level == "info"
+    assert one("NET002", result({"interfaces": (*healthy(1).interfaces, docker)})).level == "info"
 
 
 def test_when_all_hosts_are_off_by_the_same_the_clock_of_this_machine_is_wrong() -> None:
-    finding = one("SYS001", found({"clock_offset": 100.0}, {"clock_offset": 100.1}))
+    finding = one("SYS001", result({"clock_offset": 100.0}, {"clock_offset": 100.1}))
     assert "this machine" in finding.evidence
 
 
-def test_a_host_that_failed_is_told_by_how_it_failed() -> None:
+def test_a_host_that_failed_is_reported_by_how_it_failed() -> None:
     failures = {
         "x": Failure("x", Kind.UNREACHABLE, "no answer within 10 s", code="timeout"),
         "y": Failure("y", Kind.UNREACHABLE, "its key is not known (SHA256:…)", code="host-key-unknown"),
         "z": Failure("z", Kind.UNREACHABLE, "the host key has CHANGED", code="host-key-changed"),
     }
-    codes = {finding.hosts: finding.code for finding in found({}, failures=failures)}
+    codes = {finding.hosts: finding.code for finding in result({}, failures=failures)}
     assert codes == {("x",): "SSH001", ("y",): "SSH002", ("z",): "SSH003"}
 
 
@@ -478,14 +463,14 @@ def test_a_host_that_does_not_answer_is_tried_by_hand_where_we_went() -> None:
 
 
 def test_limits_that_are_just_enough_are_no_finding() -> None:
-    assert found({"limits": {"nofile": 4096, "nproc": 4096}}) == ()
-    short = found({"limits": {"nofile": 1024, "nproc": 4095}})
+    assert result({"limits": {"nofile": 4096, "nproc": 4096}}) == ()
+    short = result({"limits": {"nofile": 1024, "nproc": 4095}})
     assert [(finding.code, finding.level) for finding in short] == [("LIM003", "warning"), ("LIM001", "info")]
-    assert one("LIM001", found({"limits": {"nofile": 1023}})).level == "warning"
+    assert one("LIM001", result({"limits": {"nofile": 1023}})).level == "warning"
 
 
 def test_the_gravest_findings_come_first_and_hosts_with_the_same_finding_are_together() -> None:
-    findings = found(
+    findings = result(
         {"thp": "never"}, {"thp": "never", "governor": "powersave"}, {"arch": "aarch64", "isa_level": None}
     )
     assert [finding.level for finding in findings] == sorted(
@@ -496,16 +481,16 @@ def test_the_gravest_findings_come_first_and_hosts_with_the_same_finding_are_tog
 
 def test_what_a_host_says_is_shown_escaped() -> None:
     evil = {"governor": "powersave", "mpi": ("/usr/bin/mpirun: \x1b]52;c;evil\x07",), "model_name": "\x1b[31mred"}
-    for finding in found({**isa(frozenset(), "below", "x"), **evil}):
+    for finding in result({**isa(frozenset(), "below", "x"), **evil}):
         assert "\x1b" not in f"{finding.title}{finding.evidence}{finding.fix}"
 
 
 def test_braces_in_what_a_host_says_are_only_text() -> None:
-    assert "{x}" in one("SYS006", found({"scheduler": "{x}"})).title
+    assert "{x}" in one("SYS006", result({"scheduler": "{x}"})).title
 
 
 def test_a_recorded_probe_may_hold_a_part_only() -> None:
-    finding = one("DOC002", found({"mem_total_kb": None}, live=False))
+    finding = one("DOC002", result({"mem_total_kb": None}, live=False))
     assert finding.level == "info"
 
 
@@ -554,7 +539,7 @@ def test_explaining_an_unknown_code_names_the_nearest(code: str, hint: str) -> N
 
 def test_names_of_other_hosts_that_a_host_does_not_resolve_are_good_to_know() -> None:
     known = {"names": {"n1": ("10.0.0.1",), "b": ("10.0.0.2",)}}
-    finding = one("NET006", found({"names": {"n1": (), "a": (), "b": ()}}, known))
+    finding = one("NET006", result({"names": {"n1": (), "a": (), "b": ()}}, known))
     assert (finding.hosts, finding.evidence) == (("b",), "a")
 
 
@@ -572,5 +557,5 @@ def test_every_code_of_the_catalogue_is_given_by_a_check_and_the_other_way_round
 def test_no_finding_leaves_a_word_unfilled() -> None:
     changes = [change for _, _, change in CASES.values()]
     for change in changes:
-        for finding in found({}, change, {}):
+        for finding in result({}, change, {}):
             assert "{" not in finding.title + finding.fix, finding

@@ -101,8 +101,8 @@ def _as(user: str, place: Path) -> tuple[list[str], list[str], Any, list[Any]]:
         findings, CATALOGUE, HOSTS, facts, Context(opener, place, place), ask=ask, venv=None, environ={}
     )
     events, done = ended(story)
-    said = [str(command) for link in opener.links.values() for command in link.commands if command.argv[0] == "sh"]
-    return asked, said, done, events
+    output = [str(command) for link in opener.links.values() for command in link.commands if command.argv[0] == "sh"]
+    return asked, output, done, events
 
 
 def test_a_fix_that_does_not_work_is_a_failure_of_its_host(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_stack_is_doubtful_that_nobody_tried_or_that_does_not_fit(
 
 
 @pytest.mark.parametrize(
-    ("said", "packages", "meaning"),
+    ("output", "packages", "meaning"),
     [
         (
             "import intel_extension_for_pytorch: ImportError: libintel-ext-pt-cpu.so: undefined symbol: _ZN5torch",
@@ -159,10 +159,10 @@ def test_a_stack_is_doubtful_that_nobody_tried_or_that_does_not_fit(
         ),
     ],
 )
-def test_an_import_error_is_explained(said: str, packages: dict[str, str], meaning: str) -> None:
+def test_an_import_error_is_explained(output: str, packages: dict[str, str], meaning: str) -> None:
     facts = {"n1": replace(healthy(1), installed=Installed("/env", True, "3.11", packages))}
-    (hit,) = check_imports(Cluster(HOSTS, facts, {}, TABLE), {"n1": (said,)})
-    assert (hit.code, hit.values["what"], hit.evidence) == ("STK007", meaning, said)
+    (hit,) = check_imports(Cluster(HOSTS, facts, {}, TABLE), {"n1": (output,)})
+    assert (hit.code, hit.values["what"], hit.evidence) == ("STK007", meaning, output)
 
 
 def test_a_stack_that_loads_is_no_finding() -> None:

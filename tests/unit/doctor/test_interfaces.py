@@ -10,12 +10,7 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.packages.sources import Sources
 from ipexctl.decide.checks.connectivity import ConnectivityReport
-from ipexctl.decide.checks.network import (
-    InterfaceChoice,
-    choose_host_interface,
-    choose_interfaces,
-    select_interfaces,
-)
+from ipexctl.decide.checks.network import InterfaceChoice, choose_host_interface, choose_interfaces, select_interfaces
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Interface
@@ -48,10 +43,7 @@ def names(facts: dict[str, Facts]) -> dict[str, tuple[str, str]]:
 
 
 def test_names_may_differ_where_the_subnet_is_the_same() -> None:
-    facts = {
-        "a": host("10.0.0.1", eth("eth0", "10.0.0.1/24")),
-        "b": host("10.0.0.2", eth("ens5f1", "10.0.0.2/24")),
-    }
+    facts = {"a": host("10.0.0.1", eth("eth0", "10.0.0.1/24")), "b": host("10.0.0.2", eth("ens5f1", "10.0.0.2/24"))}
     assert names(facts) == {"a": ("eth0", "10.0.0.1"), "b": ("ens5f1", "10.0.0.2")}
     assert "10.0.0.0/24" in choose_interfaces(facts)["b"].reason.text
 

@@ -13,22 +13,10 @@ from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.json_values import to_json
+from tests.tables import read_table
 from tests.unit.doctor.corpus import MACHINES, bundle, facts, machines, needs_machines, truth, uarchs
 
-PLAIN = (
-    "arch",
-    "vendor",
-    "model_name",
-    "uarch",
-    "isa_level",
-    "sockets",
-    "cores_per_socket",
-    "threads_per_core",
-    "physical_cores",
-    "logical_online",
-    "is_vm",
-    "mem_total_kb",
-)
+PLAIN = read_table("machines/plain")
 LISTS = ("cpus_online", "cpus_offline")
 STRUCTURED = (
     "numa",
@@ -134,11 +122,11 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize("case", cases())
 def test_control_groups_are_read_as_their_projects_expect(case: dict[str, Any]) -> None:
     expected = case["expect"]
-    found = read_cgroup(ProbeOutput(case["files"]))
-    assert bool(found.malformed) == expected.get("error", False)
-    assert found.quota == pytest.approx(expected.get("cpu_quota"))
-    assert found.cpuset == (parse_cpu_list(expected["cpuset"]) if "cpuset" in expected else None)
-    assert found.memory == expected.get("memory_max_bytes")
+    result = read_cgroup(ProbeOutput(case["files"]))
+    assert bool(result.malformed) == expected.get("error", False)
+    assert result.quota == pytest.approx(expected.get("cpu_quota"))
+    assert result.cpuset == (parse_cpu_list(expected["cpuset"]) if "cpuset" in expected else None)
+    assert result.memory == expected.get("memory_max_bytes")
 
 
 @needs_machines

@@ -19,6 +19,7 @@ from ipexctl.decide.releases.table import parse_table
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.notes import Note
+from tests.tables import read_table
 from tests.unit.doctor.corpus import uarchs
 
 CATALOGUE, TABLE = parse_catalogue(read_data("findings.toml")), parse_table(read_data("stacks.toml"))
@@ -93,10 +94,10 @@ def test_lscpu_of_other_processors_and_languages_is_read_as_far_as_it_goes(
     online: int | None,
     nodes: dict[int, int],
 ) -> None:
-    found = facts(lscpu)
-    assert (found.arch, found.sockets, found.physical_cores) == (arch, sockets, cores)
-    assert (found.threads_per_core, found.logical_online, found.isa_level) == (threads, online, None)
-    assert {node.id: len(node.cpus) for node in found.numa or ()} == nodes
+    result = facts(lscpu)
+    assert (result.arch, result.sockets, result.physical_cores) == (arch, sockets, cores)
+    assert (result.threads_per_core, result.logical_online, result.isa_level) == (threads, online, None)
+    assert {node.id: len(node.cpus) for node in result.numa or ()} == nodes
 
 
 @pytest.mark.parametrize(
@@ -104,8 +105,8 @@ def test_lscpu_of_other_processors_and_languages_is_read_as_far_as_it_goes(
     [("ARM", "fp asimd evtstrm"), ("IBM/S390", "esan3 zarch stfle"), ("Loongson", "cpucfg lam ual fpu lsx")],
 )
 def test_flags_of_other_processors_make_them_no_x86(vendor: str, flags: str) -> None:
-    found = facts(f"CPU(s): 4\nVendor ID: {vendor}\nFlags: {flags}\n")
-    assert (found.arch, found.isa_level, found.logical_online) == (None, None, 4)
+    result = facts(f"CPU(s): 4\nVendor ID: {vendor}\nFlags: {flags}\n")
+    assert (result.arch, result.isa_level, result.logical_online) == (None, None, 4)
 
 
 def old_kernel(online: dict[int, str], **more: str) -> dict[str, str]:
@@ -124,15 +125,15 @@ def old_kernel(online: dict[int, str], **more: str) -> dict[str, str]:
 
 
 def test_masks_are_read_where_the_kernel_kept_no_lists() -> None:
-    found = parse_facts(ProbeOutput(old_kernel({})), uarchs())
-    assert (found.sockets, found.cores_per_socket, found.threads_per_core) == (2, 2, 2)
-    assert (found.physical_cores, found.logical_online, found.cpus_offline) == (4, 8, ())
-    assert [(node.id, node.cpus) for node in found.numa or ()] == [(0, (0, 2, 4, 6)), (1, (1, 3, 5, 7))]
-    found = parse_facts(ProbeOutput(old_kernel({2: "0", 7: "0"})), uarchs())
-    assert (found.physical_cores, found.threads_per_core, found.cpus_offline) == (4, None, (2, 7))
+    result = parse_facts(ProbeOutput(old_kernel({})), uarchs())
+    assert (result.sockets, result.cores_per_socket, result.threads_per_core) == (2, 2, 2)
+    assert (result.physical_cores, result.logical_online, result.cpus_offline) == (4, 8, ())
+    assert [(node.id, node.cpus) for node in result.numa or ()] == [(0, (0, 2, 4, 6)), (1, (1, 3, 5, 7))]
+    result = parse_facts(ProbeOutput(old_kernel({2: "0", 7: "0"})), uarchs())
+    assert (result.physical_cores, result.threads_per_core, result.cpus_offline) == (4, None, (2, 7))
     lists = {"/sys/devices/system/node/node0/cpulist": "0-7\n"}
-    found = parse_facts(ProbeOutput(old_kernel({}, **lists)), uarchs())
-    assert [node.cpus for node in found.numa or ()] == [tuple(range(8))]  # a list is believed before a mask
+    result = parse_facts(ProbeOutput(old_kernel({}, **lists)), uarchs())
+    assert [node.cpus for node in result.numa or ()] == [tuple(range(8))]  # a list is believed before a mask
 
 
 @pytest.mark.parametrize("rubbish", ["", ",", "xyz", "123456789", "0," * 1000 + "1"])
@@ -150,17 +151,62 @@ def processor(number: int, package: int | None, siblings: int, cores: int) -> st
 
 
 @pytest.mark.parametrize("between", ["\n", "", " \t\n\n"])
-def test_processors_are_told_apart_with_and_without_empty_lines_between_them(between: str) -> None:
-    found = facts(cpuinfo=between.join(processor(cpu, cpu // 2, 2, 2) for cpu in range(4)))
-    assert (found.sockets, found.cores_per_socket, found.threads_per_core) == (2, 2, 1)
-    assert (found.logical_online, [core.cpus for core in found.cores]) == (4, [(0,), (1,), (2,), (3,)])
+def test_processors_are_distinguished_with_and_without_empty_lines_between_them(between: str) -> None:
+    result = facts(cpuinfo=between.join(processor(cpu, cpu // 2, 2, 2) for cpu in range(4)))
+    assert (result.sockets, result.cores_per_socket, result.threads_per_core) == (2, 2, 1)
+    assert (result.logical_online, [core.cpus for core in result.cores]) == (4, [(0,), (1,), (2,), (3,)])
 
 
 def test_processors_without_a_package_number_are_one_package_if_all_of_it_are_there() -> None:
-    found = facts(cpuinfo="\n".join(processor(cpu, None, 4, 2) for cpu in range(4)))
-    assert (found.sockets, found.physical_cores, found.threads_per_core, found.logical_online) == (1, 2, 2, 4)
-    found = facts(cpuinfo="\n".join(processor(cpu, None, 4, 2) for cpu in range(3)))
-    assert (found.sockets, found.physical_cores, found.logical_online) == (None, None, None)
+    result = facts(cpuinfo="\n".join(processor(cpu, None, 4, 2) for cpu in range(4)))
+    assert (result.sockets, result.physical_cores, result.threads_per_core, result.logical_online) == (1, 2, 2, 4)
+    result = facts(cpuinfo="\n".join(processor(cpu, None, 4, 2) for cpu in range(3)))
+    assert (result.sockets, result.physical_cores, result.logical_online) == (None, None, None)
+
+
+def contained(number: int, package: int, core: int) -> str:
+    """One CPU of a container, counted anew, on a computer of two packages with 64 cores and 128 threads each."""
+    block = processor(number, package, 128, 64)
+    return block.replace(f"core id\t\t: {number % 64}", f"core id\t\t: {core}")
+
+
+@pytest.mark.parametrize(
+    ("places", "sockets", "per_socket", "threads", "cores"),
+    [
+        ([(0, core) for core in range(8)], 1, 8, 1, 8),
+        ([(0, 12), (0, 13), (0, 12), (0, 13)], 1, 2, 2, 2),
+        ([(0, 3), (0, 3), (0, 5)], 1, 2, None, 2),
+        ([(0, 1), (1, 1), (1, 2)], 2, 2, 1, 3),
+    ],
+)
+def test_a_container_that_counts_its_cpus_anew_has_those_and_not_the_computer_s(
+    places: list[tuple[int, int]], sockets: int, per_socket: int, threads: int | None, cores: int
+) -> None:
+    result = facts(cpuinfo="\n".join(contained(cpu, *place) for cpu, place in enumerate(places)))
+    assert (result.sockets, result.cores_per_socket, result.threads_per_core) == (sockets, per_socket, threads)
+    assert (result.physical_cores, result.cpus_online) == (cores, tuple(range(len(places))))
+
+
+@pytest.mark.parametrize("numbers", [[0], [4, 5], [0, 2]])
+def test_some_cpus_with_the_numbers_of_their_computer_are_no_container_of_their_own(numbers: list[int]) -> None:
+    result = facts(cpuinfo="\n".join(contained(cpu, 0, cpu) for cpu in numbers))
+    assert (result.sockets, result.physical_cores, result.logical_online) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "stepping", "silicon"),
+    read_table("other_machines/what_is_switched_off_for_good_is_hidden_by_nobody"),
+)
+def test_what_is_switched_off_for_good_is_hidden_by_nobody(
+    name: str, model: int, stepping: int, silicon: str | None
+) -> None:
+    text = f"processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: {model}\nmodel name: {name}\n"
+    result = facts(cpuinfo=f"{text}stepping: {stepping}\nflags: fpu lm tsc sse4_2 movbe popcnt aes\n")
+    assert (result.silicon, result.isa_level) == (silicon, "below")
+    cluster = Cluster(Inventory((Host("n1", "n1"),)), {"n1": result}, {}, TABLE, live=False)
+    codes = {finding.code for finding in run_checks(cluster, CATALOGUE)}
+    assert "CPU001" in codes
+    assert ("CPU003" in codes) is (silicon not in ("below", None))
 
 
 @pytest.mark.parametrize(
@@ -175,8 +221,8 @@ def test_processors_without_a_package_number_are_one_package_if_all_of_it_are_th
     ids=["ARM", "ARM of Linux 3", "POWER", "one of many?", "one is missing"],
 )
 def test_processors_that_are_only_numbered_are_counted(cpuinfo: str, arch: str | None, online: int | None) -> None:
-    found = facts(cpuinfo=cpuinfo)
-    assert (found.arch, found.logical_online, found.sockets, found.physical_cores) == (arch, online, None, None)
+    result = facts(cpuinfo=cpuinfo)
+    assert (result.arch, result.logical_online, result.sockets, result.physical_cores) == (arch, online, None, None)
 
 
 def test_a_nul_behind_a_file_of_sys_is_not_a_part_of_it() -> None:
@@ -187,9 +233,9 @@ def test_a_nul_behind_a_file_of_sys_is_not_a_part_of_it() -> None:
         f"{topology}/physical_package_id": " 36\n\0",
         "/sys/devices/system/node/node0/cpulist": "0\n\0",
     }
-    found = parse_facts(ProbeOutput(files), uarchs())
-    assert (found.sockets, found.physical_cores, found.logical_online) == (1, 1, 1)
-    assert [node.cpus for node in found.numa or ()] == [(0,)]
+    result = parse_facts(ProbeOutput(files), uarchs())
+    assert (result.sockets, result.physical_cores, result.logical_online) == (1, 1, 1)
+    assert [node.cpus for node in result.numa or ()] == [(0,)]
 
 
 def sysfs(siblings: dict[int, str], packages: dict[int, int], nodes: dict[int, str]) -> dict[str, str]:
@@ -206,16 +252,21 @@ def test_more_threads_in_a_core_than_an_x86_processor_has_are_not_believed(model
     block = f"processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: {model}\nstepping: 1\nflags: lm avx2 fma\n"
     files = {"/proc/cpuinfo": block, "/sys/hypervisor/type": "xen\n"}
     files |= sysfs(dict.fromkeys(range(4), "0-3"), dict.fromkeys(range(4), 0), {})
-    found = parse_facts(ProbeOutput(files), uarchs())
-    assert (found.threads_per_core, found.cores_per_socket, found.physical_cores, found.cores) == (None, None, None, ())
-    assert (found.logical_online, found.sockets, found.hypervisor) == (4, 1, "Xen")
+    result = parse_facts(ProbeOutput(files), uarchs())
+    assert (result.threads_per_core, result.cores_per_socket, result.physical_cores, result.cores) == (
+        None,
+        None,
+        None,
+        (),
+    )
+    assert (result.logical_online, result.sockets, result.hypervisor) == (4, 1, "Xen")
     text = "CPU(s): 4\nOn-line CPU(s) list: 0-3\nThread(s) per core: 4\nCore(s) per socket: 1\nSocket(s): 1\n"
-    found = facts(text, cpuinfo=block)
-    assert (found.threads_per_core, found.physical_cores, found.logical_online) == (None, None, 4)
+    result = facts(text, cpuinfo=block)
+    assert (result.threads_per_core, result.physical_cores, result.logical_online) == (None, None, 4)
 
 
 @pytest.mark.parametrize(
-    ("threads", "cores", "sockets", "online", "nodes", "told"),
+    ("threads", "cores", "sockets", "online", "nodes", "reported"),
     [
         ("8", 4, 1, "0-3,16-19", {0: "0-3,16-19"}, (4, None, 4)),
         ("", 4, 1, "0-3", {0: "0-3"}, (4, 1, 4)),
@@ -226,23 +277,23 @@ def test_more_threads_in_a_core_than_an_x86_processor_has_are_not_believed(model
     ],
     ids=["a mean over all CPUs", "no threads", "zero threads", "uneven sockets", "and one node", "and a mean"],
 )
-def test_cores_are_told_where_most_cpus_are_off_line_if_the_text_can(
-    threads: str, cores: int, sockets: int, online: str, nodes: dict[int, str], told: tuple[int | None, ...]
+def test_cores_are_reported_where_most_cpus_are_off_line_if_the_text_can(
+    threads: str, cores: int, sockets: int, online: str, nodes: dict[int, str], reported: tuple[int | None, ...]
 ) -> None:
     offline = format_cpus(tuple(set(range(32)) - set(parse_cpu_list(online) or ())))
     lines = ["CPU(s): 32", f"On-line CPU(s) list: {online}", f"Off-line CPU(s) list: {offline}"]
     lines += [f"Thread(s) per core: {threads}"] if threads else []
     lines += [f"Core(s) per socket: {cores}", f"Socket(s): {sockets}"]
     lines += [f"NUMA node{node} CPU(s): {cpus}" for node, cpus in nodes.items()]
-    found = facts("\n".join(lines))
-    assert found.sockets == sockets
-    assert (found.cores_per_socket, found.threads_per_core, found.physical_cores) == told
+    result = facts("\n".join(lines))
+    assert result.sockets == sockets
+    assert (result.cores_per_socket, result.threads_per_core, result.physical_cores) == reported
 
 
 def test_cores_that_are_off_line_are_not_counted_where_cpuinfo_goes_on_to_state_them() -> None:
-    found = facts(cpuinfo="\n".join(processor(cpu, 0, 4, 16) for cpu in (0, 1, 2, 3)))
-    assert (found.sockets, found.cores_per_socket, found.physical_cores, found.logical_online) == (1, 4, 4, 4)
-    assert found.threads_per_core == 1
+    result = facts(cpuinfo="\n".join(processor(cpu, 0, 4, 16) for cpu in (0, 1, 2, 3)))
+    assert (result.sockets, result.cores_per_socket, result.physical_cores, result.logical_online) == (1, 4, 4, 4)
+    assert result.threads_per_core == 1
 
 
 JOB = "/torque/4711.head"
@@ -250,40 +301,19 @@ JOB = "/torque/4711.head"
 
 @pytest.mark.parametrize(
     "files",
-    [
-        {"/proc/self/cgroup": f"4:cpuset:{JOB}\n", f"/sys/fs/cgroup/cpuset{JOB}/cpuset.cpus": "2-5\n"},
-        {"/proc/self/cpuset": f"{JOB}\n", f"/dev/cpuset{JOB}/cpus": "2-5\n", "/dev/cpuset/cpus": "0-7\n"},
-        {
-            "/proc/self/cpuset": f"{JOB}\n",
-            "/proc/mounts": "none /proc proc rw 0 0\nnone /cpusets cpuset rw 0 0\n",
-            f"/cpusets{JOB}/cpus": "2-5\n",
-            "/cpusets/cpus": "0-7\n",
-        },
-        {
-            "/proc/self/cgroup": f"3:cpuset,cpu:{JOB}\n",
-            "/proc/self/mountinfo": "36 25 0:31 / /cgroup/both rw,nosuid shared:9 - cgroup none rw,cpuset,cpu\n",
-            f"/cgroup/both{JOB}/cpuset.cpus": "2-5\n",
-        },
-        # the group itself has no cpuset: that of the nearest group above holds
-        {
-            "/proc/self/cgroup": "0::/slurm/job_7/step_0/task_1\n",
-            "/sys/fs/cgroup/slurm/job_7/cpuset.cpus.effective": "2-5\n",
-            "/sys/fs/cgroup/cpuset.cpus.effective": "0-7\n",
-        },
-        {"/proc/self/status": "Name: sh\nCpus_allowed:\t00000000,0000003c\n"},
-    ],
+    read_table("other_machines/the_cpuset_of_a_batch_system_is_reported_wherever_it_stands"),
     ids=["by its cgroup", "before cgroups", "mounted elsewhere", "with another controller", "of a group above", "mask"],
 )
 def test_the_cpuset_of_a_batch_system_is_reported_wherever_it_stands(files: dict[str, str]) -> None:
     everything = sysfs({cpu: str(cpu) for cpu in range(8)}, dict.fromkeys(range(8), 0), {})
-    found = parse_facts(ProbeOutput({**everything, **files}), uarchs())
-    assert found.cpus_allowed == (2, 3, 4, 5)
+    result = parse_facts(ProbeOutput({**everything, **files}), uarchs())
+    assert result.cpus_allowed == (2, 3, 4, 5)
     inventory = Inventory((Host("a", "a"),))
-    hits = run_checks(Cluster(inventory, {"a": found}, {}, TABLE, live=False), CATALOGUE)
+    hits = run_checks(Cluster(inventory, {"a": result}, {}, TABLE, live=False), CATALOGUE)
     assert [hit.evidence for hit in hits if hit.code == "CPU005"] == ["allowed: 2-5"]
 
 
-def test_the_kinds_of_a_hybrid_are_told_by_threads_and_only_by_those() -> None:
+def test_the_kinds_of_a_hybrid_are_reported_by_threads_and_only_by_those() -> None:
     """Neither the kernel's lists nor frequencies say which cores are which."""
     block = "processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: 183\nstepping: 1\nflags: lm avx2 fma\n"
     pairs = {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}
@@ -298,10 +328,12 @@ def test_the_kinds_of_a_hybrid_are_told_by_threads_and_only_by_those() -> None:
 
 
 def test_a_container_may_number_its_processors_from_anywhere() -> None:
-    found = facts(cpuinfo="\n".join(f"processor: {cpu}\nvendor_id: AuthenticAMD\nflags: lm\n" for cpu in range(12, 16)))
-    assert (found.cpus_online, found.sockets, found.physical_cores) == ((12, 13, 14, 15), None, None)
-    found = facts(cpuinfo="\n".join(processor(cpu, 1, 4, 4) for cpu in range(12, 16)))
-    assert (found.cpus_online, found.sockets, found.physical_cores) == ((12, 13, 14, 15), 1, 4)
+    result = facts(
+        cpuinfo="\n".join(f"processor: {cpu}\nvendor_id: AuthenticAMD\nflags: lm\n" for cpu in range(12, 16))
+    )
+    assert (result.cpus_online, result.sockets, result.physical_cores) == ((12, 13, 14, 15), None, None)
+    result = facts(cpuinfo="\n".join(processor(cpu, 1, 4, 4) for cpu in range(12, 16)))
+    assert (result.cpus_online, result.sockets, result.physical_cores) == ((12, 13, 14, 15), 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -316,9 +348,9 @@ def test_a_container_may_number_its_processors_from_anywhere() -> None:
 )
 def test_numa_nodes_that_share_cpus_count_as_one(nodes: dict[int, str], ppn: int) -> None:
     files = sysfs({cpu: str(cpu) for cpu in range(8)}, dict.fromkeys(range(8), 0), nodes)
-    found = parse_facts(ProbeOutput(files), uarchs())
-    assert len({core.numa for core in found.cores}) == ppn
-    cluster = Cluster(Inventory((Host("a", "a"),)), {"a": found}, {}, TABLE, live=False)
+    result = parse_facts(ProbeOutput(files), uarchs())
+    assert len({core.numa for core in result.cores}) == ppn
+    cluster = Cluster(Inventory((Host("a", "a"),)), {"a": result}, {}, TABLE, live=False)
     assert f"--ppn {ppn} (" in recommend_settings(cluster)[-1]
     (finding,) = (finding for finding in run_checks(cluster, CATALOGUE) if finding.code == "CPU010")
     assert f"(--ppn {ppn})" in finding.fix
@@ -331,8 +363,8 @@ def test_a_virtual_mainframe_is_a_virtual_machine() -> None:
 
 def test_numbers_in_json_are_read_whether_they_are_texts_or_not() -> None:
     rows = [{"field": f"{name}:", "data": value} for name, value in SMALL.items()]
-    found = facts(as_json=json.dumps({"lscpu": rows}))
-    assert (found.sockets, found.physical_cores, found.logical_online) == (1, 4, 8)
+    result = facts(as_json=json.dumps({"lscpu": rows}))
+    assert (result.sockets, result.physical_cores, result.logical_online) == (1, 4, 8)
     assert facts(as_json=json.dumps({"lscpu": SMALL})).logical_online is None  # no lscpu writes it so
 
 
@@ -341,14 +373,14 @@ def test_numbers_in_json_are_read_whether_they_are_texts_or_not() -> None:
     [("granted\n", "AMX"), ("", "AMX"), ("refused 95\n", "AVX512_FP16"), ("refused 38\n", "AVX512_FP16")],
 )
 def test_amx_counts_unless_the_kernel_refuses_tiles_to_a_process(answer: str, level: str) -> None:
-    found = facts(cpuinfo=SAPPHIRE, amx=answer)
-    assert found.isa_level == level
-    refusal = found.isa_refused.get("AMX")
+    result = facts(cpuinfo=SAPPHIRE, amx=answer)
+    assert result.isa_level == level
+    refusal = result.isa_refused.get("AMX")
     error = "arch_prctl refuses AMX tiles: error " + (answer.split() or [""])[-1]
     assert refusal == (Note("no-tiles", error) if level != "AMX" else None)
 
 
-def test_reserved_huge_pages_are_told_with_their_size() -> None:
+def test_reserved_huge_pages_are_reported_with_their_size() -> None:
     text = "MemTotal: 1000 kB\nHugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\n"
     assert parse_facts(ProbeOutput({"/proc/meminfo": text}), uarchs()).hugepages == {
         "total": 512,

@@ -61,37 +61,39 @@ def shim(directory: Path, name: str, text: str) -> None:
 
 def processes(mark: str) -> list[int]:
     """Processes that carry the mark in their environment and are not dead yet."""
-    found = []
+    result = []
     for directory in Path("/proc").iterdir():
         try:
             if directory.name.isdigit() and mark.encode() in (directory / "environ").read_bytes():
-                found.append(int(directory.name))
+                result.append(int(directory.name))
         except OSError:
             continue
-    return found
+    return result
 
 
+@pytest.mark.fault("C2")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_tells_the_same_of_this_machine(shell: tuple[str, ...]) -> None:
     bundle = ask("/usr/bin:/bin", shell, venv="~/env", home=Path("/tmp"))
-    told = facts(bundle)
+    reported = facts(bundle)
     assert bundle.unread == {}
-    assert told.cpus_online
-    assert told.logical_online == os.cpu_count()
-    assert told.physical_cores
-    assert told.mem_total_kb
-    assert told.kernel == os.uname().release
-    assert told.hostname == os.uname().nodename
-    assert told.clock == pytest.approx(time.time(), abs=600)
-    assert set(told.cpus_allowed or ()) == os.sched_getaffinity(0)
-    assert "127.0.0.1/8" in {address for card in told.interfaces for address in card.addresses}
-    assert {disk.path for disk in told.disks} >= {"/tmp/env", "/dev/shm", "/tmp"}
-    assert all(disk.free is not None for disk in told.disks)
-    assert told.installed is not None
-    assert (told.installed.venv, told.installed.exists) == ("/tmp/env", False)
-    assert told.machine_id
+    assert reported.cpus_online
+    assert reported.logical_online == os.cpu_count()
+    assert reported.physical_cores
+    assert reported.mem_total_kb
+    assert reported.kernel == os.uname().release
+    assert reported.hostname == os.uname().nodename
+    assert reported.clock == pytest.approx(time.time(), abs=600)
+    assert set(reported.cpus_allowed or ()) == os.sched_getaffinity(0)
+    assert "127.0.0.1/8" in {address for card in reported.interfaces for address in card.addresses}
+    assert {disk.path for disk in reported.disks} >= {"/tmp/env", "/dev/shm", "/tmp"}
+    assert all(disk.free is not None for disk in reported.disks)
+    assert reported.installed is not None
+    assert (reported.installed.venv, reported.installed.exists) == ("/tmp/env", False)
+    assert reported.machine_id
 
 
+@pytest.mark.fault("C2")
 def test_nothing_but_a_shell_and_its_kernel_still_tells_what_matters(tmp_path: Path) -> None:
     """Of the usual tools only those that any POSIX system has."""
     for name in ("cat", "sed", "grep", "head", "sleep", "ls"):
@@ -107,15 +109,16 @@ def test_nothing_but_a_shell_and_its_kernel_still_tells_what_matters(tmp_path: P
         timeout=30,
         check=True,
     )
-    told = facts(parse_probe_answer(done.stdout, NONCE))
-    assert told.cpus_online
-    assert told.mem_total_kb
-    assert told.distribution
-    assert told.clock is None
-    assert told.disks
-    assert all(disk.free is None for disk in told.disks)
+    reported = facts(parse_probe_answer(done.stdout, NONCE))
+    assert reported.cpus_online
+    assert reported.mem_total_kb
+    assert reported.distribution
+    assert reported.clock is None
+    assert reported.disks
+    assert all(disk.free is None for disk in reported.disks)
 
 
+@pytest.mark.fault("C3")
 def test_questions_that_hang_are_killed_and_named_and_all_others_are_answered(tmp_path: Path) -> None:
     shim(tmp_path, "df", "sleep 1000 & sleep 1000")
     shim(tmp_path, "getent", "trap '' TERM HUP INT; while :; do sleep 1000; done")
@@ -127,15 +130,15 @@ def test_questions_that_hang_are_killed_and_named_and_all_others_are_answered(tm
         "getent hosts": "timed out after 3 s",
         "python -V": "timed out after 3 s",
     }
-    told = facts(bundle)
-    assert told.cpus_online
-    assert told.interfaces
-    assert any(python.why == "timed out after 3 s" and not python.usable for python in told.pythons)
+    reported = facts(bundle)
+    assert reported.cpus_online
+    assert reported.interfaces
+    assert any(python.why == "timed out after 3 s" and not python.usable for python in reported.pythons)
     assert processes(f"IPEXCTL_PROBE={NONCE}") == []
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_others_may_change_and_what_an_install_ignores_is_told_without_its_values(
+def test_what_others_may_change_and_what_an_install_ignores_is_reported_without_its_values(
     tmp_path: Path, shell: tuple[str, ...]
 ) -> None:
     home = tmp_path / "a home"
@@ -162,10 +165,10 @@ def test_what_others_may_change_and_what_an_install_ignores_is_told_without_its_
         check=True,
     )
     bundle = parse_probe_answer(done.stdout, NONCE)
-    told = facts(bundle)
+    reported = facts(bundle)
     assert bundle.unread == {}
-    assert set(told.open_directories) == {f"{home}/{name}" for name in ("tools", "sticky", "scratch")}
-    shown = {name for name in told.ignored_settings if not name.startswith("/etc/")}
+    assert set(reported.open_directories) == {f"{home}/{name}" for name in ("tools", "sticky", "scratch")}
+    shown = {name for name in reported.ignored_settings if not name.startswith("/etc/")}
     assert shown - {"UV_FORGED"} == {"PIP_INDEX_URL", "UV_OFFLINE", f"{home}/.config/pip/pip.conf"}
     assert b"hunter2" not in done.stdout
 
@@ -195,10 +198,10 @@ def test_a_program_that_cannot_be_killed_costs_only_its_own_answer(tmp_path: Pat
         "df -Pk /dev/shm /tmp": "timed out after 3 s",
         "python -V": "timed out after 3 s",
     }
-    told = facts(bundle)
-    assert told.cpus_online
-    assert told.interfaces
-    assert told.tools
+    reported = facts(bundle)
+    assert reported.cpus_online
+    assert reported.interfaces
+    assert reported.tools
 
 
 def test_a_question_that_runs_away_into_a_session_of_its_own_is_killed_too(tmp_path: Path) -> None:
@@ -208,6 +211,7 @@ def test_a_question_that_runs_away_into_a_session_of_its_own_is_killed_too(tmp_p
     assert processes(f"IPEXCTL_PROBE={NONCE}") == []
 
 
+@pytest.mark.fault("C4")
 def test_an_answer_without_end_is_cut_and_marked(tmp_path: Path) -> None:
     shim(tmp_path, "ip", "exec cat /dev/zero")
     shim(tmp_path, "df", f"exec yes {1:0500}")
@@ -217,6 +221,7 @@ def test_an_answer_without_end_is_cut_and_marked(tmp_path: Path) -> None:
     assert facts(bundle).cpus_online
 
 
+@pytest.mark.fault("C4")
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -231,10 +236,10 @@ def test_an_answer_without_end_is_cut_and_marked(tmp_path: Path) -> None:
 def test_garbage_from_any_tool_is_survived(tmp_path: Path, garbage: str) -> None:
     for name in ("df", "ip", "getent", "python3", "mpirun", "date", "lscpu", "getconf", "ps", "id"):
         shim(tmp_path, name, garbage)
-    told = facts(ask(f"{tmp_path}:/usr/bin:/bin"))
-    assert told.cpus_online
-    assert all(disk.free is None for disk in told.disks)
-    assert not any(python.usable for python in told.pythons if python.path.startswith(str(tmp_path)))
+    reported = facts(ask(f"{tmp_path}:/usr/bin:/bin"))
+    assert reported.cpus_online
+    assert all(disk.free is None for disk in reported.disks)
+    assert not any(python.usable for python in reported.pythons if python.path.startswith(str(tmp_path)))
 
 
 def test_an_environment_is_read_without_starting_its_python(tmp_path: Path) -> None:
@@ -255,10 +260,10 @@ def test_an_environment_is_read_without_starting_its_python(tmp_path: Path) -> N
 
 def test_paths_with_blanks_quotes_and_commands_in_them_are_only_paths(tmp_path: Path) -> None:
     evil = str(tmp_path / "a b'c\"$(touch pwned)`touch pwned`;*")
-    told = facts(ask("/usr/bin:/bin", venv=evil, workdir=f"{evil}/x", home=tmp_path))
-    assert told.installed is not None
-    assert told.installed.venv == evil
-    assert {evil, f"{evil}/x"} <= {disk.path for disk in told.disks}
+    reported = facts(ask("/usr/bin:/bin", venv=evil, workdir=f"{evil}/x", home=tmp_path))
+    assert reported.installed is not None
+    assert reported.installed.venv == evil
+    assert {evil, f"{evil}/x"} <= {disk.path for disk in reported.disks}
     assert not list(tmp_path.rglob("*pwned*"))
 
 
@@ -267,8 +272,8 @@ def test_a_relative_place_is_one_in_the_home_directory(tmp_path: Path, shell: tu
     (tmp_path / "proj").mkdir()
     bundle = ask("/usr/bin:/bin", shell, workdir="proj/x", venv="~/env", home=tmp_path)
     assert bundle.unread == {}
-    told = facts(bundle)
-    assert {str(tmp_path / "proj/x"), str(tmp_path / "env")} <= {disk.path for disk in told.disks}
+    reported = facts(bundle)
+    assert {str(tmp_path / "proj/x"), str(tmp_path / "env")} <= {disk.path for disk in reported.disks}
 
 
 def test_the_command_is_plain_words_with_the_script_on_its_input() -> None:
@@ -285,9 +290,9 @@ def test_the_command_is_plain_words_with_the_script_on_its_input() -> None:
 @pytest.mark.parametrize("tools", [("perl",), ("python3",), ()], ids=["Perl", "Python", "neither"])
 def test_whether_a_process_may_use_tiles_is_asked_with_what_is_there(tmp_path: Path, tools: tuple[str, ...]) -> None:
     for tool in tools:
-        if not (found := sys.executable if tool == "python3" else shutil.which(tool)):
+        if not (result := sys.executable if tool == "python3" else shutil.which(tool)):
             pytest.skip(f"{tool} is not installed here")
-        (tmp_path / tool).symlink_to(Path(found).resolve())
+        (tmp_path / tool).symlink_to(Path(result).resolve())
     begin = TEXT.index("tiles() {")
     question = TEXT[begin : TEXT.index("\n}\n", begin) + 3] + "tiles 2>/dev/null"
     done = subprocess.run(["/bin/sh", "-c", question], env={"PATH": str(tmp_path)}, capture_output=True, text=True)

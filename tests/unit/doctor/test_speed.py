@@ -84,11 +84,11 @@ def test_a_host_whose_every_pair_is_slow_is_named_and_its_partners_are_not() -> 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 33])
 def test_in_no_round_does_a_host_talk_twice_and_each_has_two_partners(count: int) -> None:
     hosts = [f"n{n}" for n in range(count)]
-    found = pair_hosts_in_rounds(hosts)
-    for one in found:
+    result = pair_hosts_in_rounds(hosts)
+    for one in result:
         talking = [host for pair in one for host in pair]
         assert len(talking) == len(set(talking))
-    partners = {host: [pair for one in found for pair in one if host in pair] for host in hosts}
+    partners = {host: [pair for one in result for pair in one if host in pair] for host in hosts}
     assert {len(pairs) for pairs in partners.values()} == {1 if count == 2 else 2}
     assert pair_hosts_in_rounds(["alone"]) == ()
 

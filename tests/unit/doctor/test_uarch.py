@@ -10,6 +10,7 @@ from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.toml import parse_toml
+from tests.tables import read_table
 from tests.unit.doctor.corpus import ROOT, machines, needs_machines, truth, uarchs
 
 DATA = parse_toml((ROOT / "ipexctl" / "data" / "cpus.toml").read_text())
@@ -21,6 +22,14 @@ def test_every_row_has_a_source_and_a_level_that_exists() -> None:
         for cpu in family["cpus"]:
             assert cpu["level"] in ORDER, cpu
             assert cpu["models"], cpu
+
+
+def test_every_brand_has_a_source_and_names_rows_of_the_table() -> None:
+    names = {cpu["name"] for family in DATA["family"] for cpu in family["cpus"]}
+    for brand in uarchs().brands:
+        assert brand.source
+        assert {*brand.uarchs} <= names
+        assert brand.level in (*ORDER, "")
 
 
 def test_no_two_rows_claim_the_same_processor() -> None:
@@ -37,32 +46,16 @@ def test_no_two_rows_claim_the_same_processor() -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "name"),
-    [
-        (("GenuineIntel", 6, 85, 4), "skylake_sp"),
-        (("GenuineIntel", 6, 85, 7), "cascade_lake"),
-        (("GenuineIntel", 6, 85, 11), "cooper_lake"),
-        (("GenuineIntel", 6, 85, None), None),
-        (("GenuineIntel", 6, 45, 7), "sandy_bridge_ep"),
-        (("GenuineIntel", 6, 44, 2), "westmere_ep"),
-        (("GenuineIntel", 6, 158, 10), "coffee_lake"),
-        (("GenuineIntel", 6, 175, 3), "sierra_forest"),
-        (("AuthenticAMD", 25, 1, 1), "zen3"),
-        (("AuthenticAMD", 25, 160, 2), "zen4c"),
-        (("AuthenticAMD", 26, 17, 0), "zen5c"),
-        (("HygonGenuine", 24, 1, 1), "dhyana"),
-        (("GenuineIntel", 6, 254, 0), None),
-        (("Nobody", 6, 85, 4), None),
-        ((None, None, None, None), None),
-    ],
+    read_table("uarch/processors_are_distinguished", frozen=True),
 )
-def test_processors_are_told_apart(
+def test_processors_are_distinguished(
     numbers: tuple[str | None, int | None, int | None, int | None], name: str | None
 ) -> None:
-    found = uarchs().find(*numbers, flags=())
-    assert (found.name if found else None) == name
+    result = uarchs().find(*numbers, flags=())
+    assert (result.name if result else None) == name
 
 
-def test_a_number_that_two_have_is_told_by_a_flag() -> None:
+def test_a_number_that_two_have_is_reported_by_a_flag() -> None:
     qemu = uarchs().find("GenuineIntel", 6, 134, 0, {"avx512f"})
     network = uarchs().find("GenuineIntel", 6, 134, 0, {"sse4_2"})
     assert qemu is not None
@@ -83,5 +76,5 @@ def test_a_processor_that_only_a_hypervisor_has_has_no_microarchitecture() -> No
 @pytest.mark.parametrize("machine", [pytest.param(machine, id=machine.name) for machine in machines()])
 def test_family_model_and_stepping_of_real_machines_lead_to_their_names(machine: Path) -> None:
     true = truth(machine)
-    found = uarchs().find(true["vendor"], true["family"], true["model"], true["stepping"], true["isa_flags"])
-    assert (found.name if found else None) == true["uarch"]
+    result = uarchs().find(true["vendor"], true["family"], true["model"], true["stepping"], true["isa_flags"])
+    assert (result.name if result else None) == true["uarch"]

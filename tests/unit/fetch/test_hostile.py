@@ -37,7 +37,7 @@ def tar(*members: tuple[str, bytes, str]) -> bytes:
 
 
 REG = tarfile.REGTYPE
-LISTED = b"/w\0\0" + b"".join(b"0 f 644 %d 5\0%s\0" % (size, name) for size, name in [(3, b"./out/a"), (3, b"./out/b")])
+LISTED = b"/w\0" + b"".join(b"0 f 644 %d 5\0%s\0" % (size, name) for size, name in [(3, b"./out/a"), (3, b"./out/b")])
 
 
 def fetched(
@@ -71,49 +71,51 @@ GOOD = ("./out/a", REG, "aaa"), ("out/b", REG, "bbb")
 
 
 def test_what_was_asked_for_arrives(tmp_path: Path) -> None:
-    _, found = fetched(tmp_path, tar(*GOOD))
-    assert found == str(tmp_path / "in/fetched/n0")
+    _, result = fetched(tmp_path, tar(*GOOD))
+    assert result == str(tmp_path / "in/fetched/n0")
     assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa", "in/fetched/n0/out/b": b"bbb"}
 
 
+@pytest.mark.fault("K4")
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "out/../../evil", "out/c", "out", "out/a/x", "\x1b[31m"])
 def test_what_was_not_asked_for_is_refused_and_not_written(tmp_path: Path, name: str) -> None:
-    _, found = fetched(tmp_path, tar(GOOD[0], (name, REG, "evil"), GOOD[1]))
-    assert isinstance(found, Failure)
-    assert "which was not requested" in found.what
-    assert found.what.isprintable()
+    _, result = fetched(tmp_path, tar(GOOD[0], (name, REG, "evil"), GOOD[1]))
+    assert isinstance(result, Failure)
+    assert "which was not requested" in result.what
+    assert result.what.isprintable()
     assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa"}
 
 
 def test_a_file_sent_twice_is_refused_the_second_time(tmp_path: Path) -> None:
-    _, found = fetched(tmp_path, tar(GOOD[0], ("./out/a", REG, "evil")))
-    assert isinstance(found, Failure)
+    _, result = fetched(tmp_path, tar(GOOD[0], ("./out/a", REG, "evil")))
+    assert isinstance(result, Failure)
     assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa"}
 
 
+@pytest.mark.fault("K4")
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
 def test_a_name_that_comes_as_something_else_than_a_file_does_not_arrive(tmp_path: Path, kind: bytes) -> None:
     odd = "./out/a", kind, "/etc/passwd"
-    events, found = fetched(tmp_path, tar(odd, GOOD[1]), again=tar(odd))
-    assert isinstance(found, Failure)
-    assert "out/a could not be read on the host" in found.what
+    events, result = fetched(tmp_path, tar(odd, GOOD[1]), again=tar(odd))
+    assert isinstance(result, Failure)
+    assert "out/a could not be read on the host" in result.what
     assert everything(tmp_path) == {"in/fetched/n0/out/b": b"bbb"}
     assert events[-1] == Ended("fetch", Exit.STEP)
 
 
 @pytest.mark.parametrize("sent", [tar(*GOOD)[:700], tar(*GOOD)[:514], b"\xff" * 2000, b"rubbish"])
-def test_what_is_cut_or_rubbish_is_said_and_leaves_no_half_file(tmp_path: Path, sent: bytes) -> None:
-    events, found = fetched(tmp_path, sent)
-    assert isinstance(found, Failure)
+def test_what_is_cut_or_rubbish_is_reported_and_leaves_no_half_file(tmp_path: Path, sent: bytes) -> None:
+    events, result = fetched(tmp_path, sent)
+    assert isinstance(result, Failure)
     assert any(isinstance(event, HostFailed) for event in events)
     assert set(everything(tmp_path).values()) <= {b"aaa", b"bbb"}
     assert not list(tmp_path.rglob(".ipexctl-part-*"))
 
 
 def test_of_a_file_that_grew_what_was_listed_is_taken_and_it_is_named(tmp_path: Path) -> None:
-    grown = b"/w\0\0" + b"0 f 644 9 6\0./out/a\0" + b"0 f 644 3 5\0./out/b\0"
-    events, found = fetched(tmp_path, tar(("./out/a", REG, "aaaAAAAAA"), GOOD[1]), listed_after=grown)
-    assert isinstance(found, str)
+    grown = b"/w\0" + b"0 f 644 9 6\0./out/a\0" + b"0 f 644 3 5\0./out/b\0"
+    events, result = fetched(tmp_path, tar(("./out/a", REG, "aaaAAAAAA"), GOOD[1]), listed_after=grown)
+    assert isinstance(result, str)
     assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa", "in/fetched/n0/out/b": b"bbb"}
     assert [event.text for event in events if isinstance(event, Message) and event.code == "changed"] == [
         "out/a changed while it was read: fetch it again"
@@ -140,14 +142,14 @@ def test_what_claims_more_than_was_listed_takes_no_more(tmp_path: Path, sent: by
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 24, before[1]))
     try:
-        _, found = fetched(tmp_path, sent, LISTED[: LISTED.index(b"a\0") + 2], again=sent)
+        _, result = fetched(tmp_path, sent, LISTED[: LISTED.index(b"a\0") + 2], again=sent)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     if sent == CLAIMS_MUCH:
         assert list(everything(tmp_path).values()) == [b"aaa"]
     else:
-        assert isinstance(found, Failure)
-        assert (found.what, everything(tmp_path)) == ("not fetched: out/a could not be read on the host", {})
+        assert isinstance(result, Failure)
+        assert (result.what, everything(tmp_path)) == ("not fetched: out/a could not be read on the host", {})
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
@@ -155,36 +157,36 @@ def test_a_header_that_claims_much_takes_no_memory(tmp_path: Path, kind: bytes) 
     sent = claiming(1 << 33, kind) + b"x" * (40 << 20)
     tracemalloc.start()
     try:
-        _, found = fetched(tmp_path, sent)
+        _, result = fetched(tmp_path, sent)
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
     finally:
         tracemalloc.stop()
-    assert isinstance(found, Failure)
+    assert isinstance(result, Failure)
 
 
 def test_names_that_lead_out_are_refused_and_the_rest_comes(tmp_path: Path) -> None:
     listed = LISTED + b"0 f 644 1 5\0./out/../../evil\0"
-    events, found = fetched(tmp_path, tar(*GOOD), listed)
-    assert isinstance(found, Failure)
-    assert "./out/../../evil: leads out of the destination" in found.what
+    events, result = fetched(tmp_path, tar(*GOOD), listed)
+    assert isinstance(result, Failure)
+    assert "./out/../../evil: leads out of the destination" in result.what
     assert len(everything(tmp_path)) == 2
     assert events[-1] == Ended("fetch", Exit.STEP)
 
 
 def test_a_list_without_end_or_sense_is_a_failure(tmp_path: Path) -> None:
-    _, found = fetched(tmp_path, b"", b"/w\0\0rubbish")
-    assert isinstance(found, Failure)
-    assert found.code == "malformed"
+    _, result = fetched(tmp_path, b"", b"/w\0rubbish")
+    assert isinstance(result, Failure)
+    assert result.code == "malformed"
 
 
 def test_a_second_list_without_sense_is_a_failure_of_that_host(tmp_path: Path) -> None:
-    events, found = fetched(tmp_path, tar(*GOOD), listed_after=b"/w\0\0rubbish")
-    assert isinstance(found, Failure)
-    assert found.code == "malformed"
+    events, result = fetched(tmp_path, tar(*GOOD), listed_after=b"/w\0rubbish")
+    assert isinstance(result, Failure)
+    assert result.code == "malformed"
     assert events[-1] == Ended("fetch", Exit.STEP)
 
 
-def test_a_disk_that_is_full_here_is_said_as_such(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_here_is_reported_as_such(tmp_path: Path) -> None:
     full = Path("/dev/full")
     if not full.exists() or os.geteuid() != 0:
         pytest.skip("needs a small file system, which only root may mount")
@@ -194,15 +196,15 @@ def test_a_disk_that_is_full_here_is_said_as_such(tmp_path: Path) -> None:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True)
     try:
-        listed = b"/w\0\0" + b"0 f 644 200000 5\0./out/a\0"
-        events, found = fetched(tmp_path, tar(("./out/a", REG, "x" * 200_000)), listed)
-        assert isinstance(found, Failure)
-        assert found.what.startswith("no space left on this machine: need 195 KiB, 64 KiB free in ")
-        listed = b"/w\0\0" + b"".join(b"0 f 644 %d 5\0./out/%d\0" % (13_000, number) for number in range(5))
+        listed = b"/w\0" + b"0 f 644 200000 5\0./out/a\0"
+        events, result = fetched(tmp_path, tar(("./out/a", REG, "x" * 200_000)), listed)
+        assert isinstance(result, Failure)
+        assert result.what.startswith("no space left on this machine: need 195 KiB, 64 KiB free in ")
+        listed = b"/w\0" + b"".join(b"0 f 644 %d 5\0./out/%d\0" % (13_000, number) for number in range(5))
         files = [(f"out/{number}", REG, "x" * 13_000) for number in range(5)]
-        events, found = fetched(tmp_path, tar(*files), listed)  # what fills it is not only what was listed
-        assert isinstance(found, Failure)
-        assert re.fullmatch(r"out/\d: no space left on this machine", found.what)
+        events, result = fetched(tmp_path, tar(*files), listed)  # what fills it is not only what was listed
+        assert isinstance(result, Failure)
+        assert re.fullmatch(r"out/\d: no space left on this machine", result.what)
         assert events[-1] == Ended("fetch", Exit.RECORD)
     finally:
         subprocess.run(["umount", str(small)], check=True)

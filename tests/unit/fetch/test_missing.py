@@ -24,7 +24,7 @@ from tests.fakes import FakeOpener
 )
 def test_the_place_is_named_where_all_hosts_have_the_same(tmp_path: Path, places: dict[str, bytes], where: str) -> None:
     def answer(host: Host, _: Command) -> Completed:
-        return Completed(0, places[host.name] + b"\0\0")
+        return Completed(0, places[host.name] + b"\0")
 
     context = Context(FakeOpener(answer), tmp_path / "state", tmp_path / "cache")
     inventory = Inventory(tuple(Host(name, name) for name in places))

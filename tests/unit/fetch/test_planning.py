@@ -6,88 +6,73 @@ import os
 
 import pytest
 
-from ipexctl.decide.planning.fetch import (
-    FetchPlan,
-    Listing,
-    RemoteFile,
-    anchor_pattern,
-    choose_rsync_files,
-    format_plans,
-    parse_listing,
-    plan_fetch,
-)
+from ipexctl.decide.planning.fetch import Listing, RemoteFile, anchor_pattern, format_plans, parse_listing, plan_fetch
 from ipexctl.decide.planning.ignore import compile_ignore
 from ipexctl.decide.planning.sync import find_path_fault
 
 NOTHING = compile_ignore(())
 
 
-def listing(
-    *records: tuple[str, bytes], left_out: tuple[str, ...] = (), folds: bool = False, tool: bytes = b""
-) -> Listing:
-    data = (
-        b"/home/ada/work\0" + tool + b"\0" + b"".join(words.encode() + b"\0" + name + b"\0" for words, name in records)
-    )
+def listing(*records: tuple[str, bytes], left_out: tuple[str, ...] = (), folds: bool = False) -> Listing:
+    data = b"/home/ada/work\0" + b"".join(words.encode() + b"\0" + name + b"\0" for words, name in records)
     return parse_listing(data, compile_ignore(left_out), folds=folds)
 
 
 def test_a_list_is_files_with_their_place_here() -> None:
-    found = listing(
+    result = listing(
         ("0 d 755 4096 10", b"./out"),
         ("0 f 644 5 11", b"./out/a.pt"),
         ("0 f 755 6 12", b"./out//./run.sh"),
         ("1 f 600 7 -3", b"/scratch/x/log"),
         ("0 l 777 4 13", b"./out/latest"),
         ("0 s 600 0 13", b"./out/socket"),
-        tool=b"rsync",
     )
-    assert found.path == "/home/ada/work"
-    assert found.items == (
+    assert result.path == "/home/ada/work"
+    assert result.items == (
         RemoteFile("./out/a.pt", "out/a.pt", 5, 11),
         RemoteFile("./out//./run.sh", "out/run.sh", 6, 12, True),
         RemoteFile("/scratch/x/log", "scratch/x/log", 7, 0),
     )
-    assert (found.matched, found.links, found.refused, found.rsync) == (frozenset({0, 1}), ("out/latest",), (), True)
+    assert (result.matched, result.links, result.refused) == (frozenset({0, 1}), ("out/latest",), ())
 
 
 @pytest.mark.parametrize("name", [b"./../evil", b"./a/../../evil", b"/../evil", b"..", b"./a/.."])
 def test_no_name_leads_out_of_the_destination(name: bytes) -> None:
-    found = listing(("0 f 644 1 1", name), ("0 f 644 1 1", b"./good"))
-    assert [item.local for item in found.items] == ["good"]
-    assert "leads out of the destination" in found.refused[0]
+    result = listing(("0 f 644 1 1", name), ("0 f 644 1 1", b"./good"))
+    assert [item.local for item in result.items] == ["good"]
+    assert "leads out of the destination" in result.refused[0]
 
 
 def test_odd_bytes_stay_what_they_are_and_are_shown_escaped() -> None:
-    found = listing(("0 f 644 1 1", b"./out/\xff\n\x1b[31m"), ("0 f 644 1 1", b"./" + b"x" * 300))
-    assert os.fsencode(found.items[0].local) == b"out/\xff\n\x1b[31m"
-    assert found.refused[0].endswith("its name is too long")
-    shown = format_plans({"n0": plan_fetch(found, lambda _: None)}, "fetched")
+    result = listing(("0 f 644 1 1", b"./out/\xff\n\x1b[31m"), ("0 f 644 1 1", b"./" + b"x" * 300))
+    assert os.fsencode(result.items[0].local) == b"out/\xff\n\x1b[31m"
+    assert result.refused[0].endswith("its name is too long")
+    shown = format_plans({"n0": plan_fetch(result, lambda _: None)}, "fetched")
     assert shown == "n0: /home/ada/work → fetched/n0\n  get out/\\xff\\x0a\\x1b[31m (1 B)"
 
 
 def test_what_is_left_out_and_what_is_ours_does_not_come() -> None:
     records = [("0 f 644 1 1", name) for name in (b"./a/b.tmp", b"./cache/x", b"./a/keep", b"./.ipexctl-sync.json")]
-    found = listing(*records, ("0 f 644 1 1", b"./.ipexctl-part-1/x"), left_out=("*.tmp", "cache/"))
-    assert [item.local for item in found.items] == ["a/keep"]
+    result = listing(*records, ("0 f 644 1 1", b"./.ipexctl-part-1/x"), left_out=("*.tmp", "cache/"))
+    assert [item.local for item in result.items] == ["a/keep"]
 
 
 def test_two_patterns_that_meet_one_file_bring_it_once() -> None:
-    found = listing(("0 f 644 1 1", b"./a"), ("1 f 644 1 1", b"./a"))
-    assert len(found.items) == 1
-    assert found.matched == {0, 1}
+    result = listing(("0 f 644 1 1", b"./a"), ("1 f 644 1 1", b"./a"))
+    assert len(result.items) == 1
+    assert result.matched == {0, 1}
 
 
 def test_names_that_are_one_here_do_not_overwrite_each_other() -> None:
     records = [("0 f 644 1 1", name) for name in (b"./A.pt", b"./a.pt", "./é".encode(), "./e\u0301".encode(), b"./b")]
     assert len(listing(*records).items) == 5
-    found = listing(*records, folds=True)
-    assert [item.local for item in found.items] == ["A.pt", "b", "e\u0301"]
-    assert found.refused[0] == "a.pt: here it would be the same file as A.pt"
+    result = listing(*records, folds=True)
+    assert [item.local for item in result.items] == ["A.pt", "b", "e\u0301"]
+    assert result.refused[0] == "a.pt: here it would be the same file as A.pt"
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"/p\0", b"/p\0\0x", b"/p\0\0" + b"0 f 644 1 1\0", b"/p\0\0" + b"0 f x 1 1\0./a\0", b"/p\0\0f 1\0./a\0"],
+    "data", [b"", b"/p", b"/p\0x", b"/p\0" + b"0 f 644 1 1\0", b"/p\0" + b"0 f x 1 1\0./a\0", b"/p\0f 1\0./a\0"]
 )
 def test_a_list_that_was_cut_makes_no_sense(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
@@ -95,28 +80,13 @@ def test_a_list_that_was_cut_makes_no_sense(data: bytes) -> None:
 
 
 def test_only_what_is_not_here_already_is_wanted() -> None:
-    found = listing(("0 f 644 5 11", b"./same"), ("0 f 644 5 11", b"./grew"), ("0 f 644 5 11", b"./new"))
+    result = listing(("0 f 644 5 11", b"./same"), ("0 f 644 5 11", b"./grew"), ("0 f 644 5 11", b"./new"))
     here = {"same": (5, 11), "grew": (4, 11)}
-    need = plan_fetch(found, here.get)
+    need = plan_fetch(result, here.get)
     assert [item.local for item in need.items] == ["grew", "new"]
     assert (need.unchanged, need.size, need.summary()) == (1, 10, "2 files, 10 B")
     assert plan_fetch(listing(("0 f 644 5 11", b"./same")), here.get).summary() == "nothing to do, 1 file the same"
     assert plan_fetch(listing(), here.get).summary() == "nothing there"
-
-
-def test_rsync_is_for_big_files_of_which_an_old_version_is_here() -> None:
-    big, small, new = (
-        RemoteFile("./big", "big", 5 << 20, 1),
-        RemoteFile("./small", "small", 900, 1),
-        RemoteFile("./new", "new", 5 << 20, 1),
-    )
-    need = FetchPlan("/w", (big, small, new))
-    here = {"big": (4 << 20, 0), "small": (800, 0)}
-    assert choose_rsync_files(need, here.get, "auto", both=True).by_rsync == (big,)
-    assert choose_rsync_files(need, here.get, "auto", both=False).by_rsync == ()
-    assert choose_rsync_files(need, here.get, "tar", both=True).by_rsync == ()
-    assert choose_rsync_files(need, here.get, "rsync", both=True).by_rsync == (big, small, new)
-    assert choose_rsync_files(FetchPlan("/w", (small, new)), here.get, "auto", both=True).by_rsync == ()
 
 
 @pytest.mark.parametrize(
@@ -143,8 +113,8 @@ def test_no_pattern_looks_like_an_option_on_the_host() -> None:
 
 
 def test_a_plan_without_files_says_why_nothing_comes() -> None:
-    found = listing(("0 f 644 5 11", b"./out/a.pt"))
-    plan = plan_fetch(found, lambda _: (5, 11))
+    result = listing(("0 f 644 5 11", b"./out/a.pt"))
+    plan = plan_fetch(result, lambda _: (5, 11))
     assert format_plans({"n0": plan}, "fetched").splitlines() == [
         "n0: /home/ada/work → fetched/n0",
         f"  {plan.summary()}",

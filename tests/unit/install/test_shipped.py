@@ -16,12 +16,12 @@ def test_the_wheel_says_what_the_project_file_says(tmp_path: Path) -> None:
     project = parse_toml((PROJECT / "pyproject.toml").read_text())["project"]
     with zipfile.ZipFile(pack_impi_torch(tmp_path)) as wheel:
         info = next(name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
-        said = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
+        output = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
         entries = wheel.read(f"{info}/entry_points.txt").decode()
         modules = {Path(name).name for name in wheel.namelist() if name.startswith("impi_torch/")}
-    assert said["Name"] == project["name"]
-    assert said["Requires-Python"] == project["requires-python"]
-    assert said.get_all("Requires-Dist") == project["dependencies"]
+    assert output["Name"] == project["name"]
+    assert output["Requires-Python"] == project["requires-python"]
+    assert output.get_all("Requires-Dist") == project["dependencies"]
     assert modules == {path.name for path in (PROJECT / "src/impi_torch").glob("*.py")}
     for group, points in project["entry-points"].items():
         assert f"[{group}]" in entries

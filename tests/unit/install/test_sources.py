@@ -37,11 +37,11 @@ def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> Non
     high.write_text(
         "[global]\nindex_url = https://high.example/simple\n[install]\nextra-index-url =\n  https://a/\n  https://b/\n"
     )
-    found = read_pip_settings({}, [low, high, tmp_path / "none"])
-    assert found.index == "https://high.example/simple"
-    assert found.extra == ("https://a/", "https://b/")
-    assert found.find_links == ("/wheels",)
-    assert (found.certificate, found.from_pip, found.no_index) == ("/ca.pem", True, False)
+    result = read_pip_settings({}, [low, high, tmp_path / "none"])
+    assert result.index == "https://high.example/simple"
+    assert result.extra == ("https://a/", "https://b/")
+    assert result.find_links == ("/wheels",)
+    assert (result.certificate, result.from_pip, result.no_index) == ("/ca.pem", True, False)
     over = read_pip_settings({"PIP_INDEX_URL": "https://env.example/simple", "PIP_NO_INDEX": "1"}, [low, high])
     assert (over.index, over.no_index) == ("https://env.example/simple", True)
 
@@ -52,7 +52,7 @@ def test_a_broken_file_of_pip_is_pips_to_complain_about(tmp_path: Path) -> None:
     assert read_pip_settings({}, [bad]) == Sources()
 
 
-def test_pip_can_be_told_to_read_no_file() -> None:
+def test_pip_can_be_configured_to_read_no_file() -> None:
     assert find_pip_files({"HOME": "/home/u", "PIP_CONFIG_FILE": "/dev/null"}) == []
     assert Path("/home/u/.config/pip/pip.conf") in find_pip_files({"HOME": "/home/u"})
 
@@ -73,7 +73,7 @@ def test_wheels_are_chosen_for_the_oldest_glibc(glibc: str, name: str) -> None:
     assert choose_manylinux_platform(glibc) == f"x86_64-manylinux_{name}"
 
 
-def test_uv_is_told_through_its_environment_never_by_arguments() -> None:
+def test_uv_is_configured_through_its_environment_never_by_arguments() -> None:
     sources = Sources("https://u:geheim@i/simple", ("https://x/",), ("/w", "https://page/"), from_pip=True)
     sources = replace(sources, environ={"UV_INDEX_URL": "https://old/", "UV_FIND_LINKS": "/mine"})
     env = sources.build_environment()

@@ -14,6 +14,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run
+from tests.tables import read_table
 from tests.unit.launch.two import launch
 
 
@@ -22,30 +23,15 @@ def run(**settings: Any) -> Run:
 
 
 def cores(of: Launch) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for place in of.places:
-        found.setdefault(place.host, []).append(format_cpus(place.cpus))
-    return found
+        result.setdefault(place.host, []).append(format_cpus(place.cpus))
+    return result
 
 
 @pytest.mark.parametrize(
     ("settings", "node0", "node1"),
-    [
-        ({"instances": "2"}, ["0-3", "4-7"], ["0-2", "3-5"]),
-        ({"instances": "1"}, ["0-7"], ["0-5"]),
-        ({"instances": "3"}, ["0-1", "4-5", "2-3"], ["0-1", "2-3", "4-5"]),
-        ({"instances": "per-node"}, ["0-3", "4-7"], ["0-5"]),
-        ({"instances": "throughput"}, ["0-3", "4-7"], ["0-5"]),
-        ({"instances": "latency"}, ["0-3", "4-7"], ["0-3"]),
-        ({"instances": "per-core", "numa": "0"}, ["0", "1", "2", "3"], ["0", "1", "2", "3", "4", "5"]),
-        ({"cores_per_instance": 3}, ["0-2", "3-5"], ["0-2", "3-5"]),
-        ({"cores_per_instance": 3, "within_node": True}, ["0-2", "4-6"], ["0-2", "3-5"]),
-        ({"instances": "1", "cores_per_instance": 2}, ["0-1"], ["0-1"]),
-        ({"instances": "2", "cpus": "0-3"}, ["0-1", "2-3"], ["0-1", "2-3"]),
-        ({"instances": "2", "cpus": "4,5", "cores_per_instance": 1}, ["4", "5"], ["4", "5"]),
-        ({"instances": "2", "logical_cores": True}, ["0-3,8-11", "4-7,12-15"], ["0-2,6-8", "3-5,9-11"]),
-        ({"instances": "2", "instance": 1}, ["4-7"], ["3-5"]),
-    ],
+    read_table("instances/each_instance_has_cores_of_its_own"),
     ids=str,
 )
 def test_each_instance_has_cores_of_its_own(settings: dict[str, object], node0: list[str], node1: list[str]) -> None:
@@ -66,8 +52,8 @@ def test_instances_have_nothing_to_find_each_other_by() -> None:
     text = str(two)
     assert "backend none: instances are independent of each other" in text
     assert "no RANK, WORLD_SIZE, MASTER_ADDR" in text
-    told = build_run_specs(two, run(instances="2", fail_fast=True), Identity("n", "t", "me", 0.0))
-    assert all(spec.independent and spec.fail_fast for spec in told.values())
+    reported = build_run_specs(two, run(instances="2", fail_fast=True), Identity("n", "t", "me", 0.0))
+    assert all(spec.independent and spec.fail_fast for spec in reported.values())
 
 
 @pytest.mark.parametrize(
@@ -87,7 +73,7 @@ def test_what_a_host_cannot_hold_is_refused(settings: dict[str, object]) -> None
     assert refused.value.exit is Exit.STEP
 
 
-def test_wishes_that_do_not_go_together_are_told_all_at_once() -> None:
+def test_wishes_that_do_not_go_together_are_reported_all_at_once() -> None:
     with pytest.raises(UsageError) as refused:
         check_options(run(instances="per-node", cores_per_instance=2, ppn=1, backend="ccl", cpus="a-b"))
     assert len(refused.value.reasons) == 4

@@ -3,113 +3,207 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
+from hypothesis import example, given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ipexctl.cli import app
+from ipexctl.cli.command import make_model
 from ipexctl.cli.job import _expand_mpirun_line
 from ipexctl.data import read_data
-from ipexctl.decide.launch.launch_line import LaunchLine, LaunchTable
+from ipexctl.decide.launch.environment import parse_user_env
+from ipexctl.decide.launch.launch_line import LaunchLineReader, find_launches_of_file, translate_found, translate_line
+from ipexctl.decide.launch.launch_table import parse_launch_table
+from ipexctl.decide.launch.launch_words import list_run_options
 from ipexctl.model.errors import UsageError
-from ipexctl.model.toml import parse_toml
+from ipexctl.model.tasks import Run
+from tests.unit.launch.launch_lines import FILES, LINES, REFUSED
 
-TABLE = LaunchTable(**parse_toml(read_data("launchers.toml")))
-FILES = {
-    "job.sh": "#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=4\n#SBATCH -J name\nsource env.sh\n"
-    "X=1 srun python train.py \\\n    --epochs 3\n",
-    "two.sh": "srun python a.py\nsrun python b.py\n",
-    "none.sh": "#SBATCH -N 2\necho srun python a.py\n",
-    "own.sh": "sbatch own.sh\n",
-}
+TABLE = parse_launch_table(read_data("launchers.toml"))
+COMMAND: Any = typer.main.get_command(app)
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        # Hugging Face's guides
-        ("mpirun -f hostfile -n 16 -ppn 4 accelerate launch nlp_example.py",
-         "-f hostfile -n 16 --ppn 4 --launcher accelerate nlp_example.py"),
-        ("mpirun -n 2 -genv OMP_NUM_THREADS=23 python3 run_qa.py --ddp_backend ccl --use_ipex",
-         "-n 2 --threads 23 run_qa.py --ddp_backend ccl --use_ipex"),
-        ("MASTER_ADDR=xxx CCL_WORKER_COUNT=1 mpirun -f hostfile -n 4 -ppn 2 -genv OMP_NUM_THREADS 23 python3 run_qa.py",
-         "--ccl-workers 1 -f hostfile -n 4 --ppn 2 --threads 23 run_qa.py"),
-        # Intel MPI and MPICH
-        ("mpiexec.hydra -hosts a:1,b:1 -np 4 -genvlist A,B -genv X 1 -l -bootstrap ssh /bin/python3.11 -u x.py -n 9",
-         "--hosts a,b -n 4 --pass-env A --pass-env B -e X=1 x.py -n 9"),
-        # Open MPI
-        ("mpirun --host a,b -np 2 -x BAR -x FOO=1 --bind-to none --allow-run-as-root python -m pkg.train -x",
-         "--hosts a,b -n 2 --pass-env BAR -e FOO=1 --launcher module pkg.train -x"),
-        ("mpirun -n 2 numactl -C 0-3 -m 0 python x.py", "-n 2 --cpus 0-3 x.py"),
-        # torchrun
-        ("torchrun --nnodes=1:2 --nproc_per_node 4 --rdzv-backend c10d --master-port 29501 train.py --lr 1",
-         "--ppn 4 --port 29501 -n 8 train.py --lr 1"),
-        ("python -m torch.distributed.run --standalone --nproc-per-node=2 -m pkg.train",
-         "--ppn 2 --launcher module pkg.train"),
-        # ipexrun
-        ("ipexrun cpu --nnodes 2 --nprocs-per-node 2 --ccl-worker-count 1 --hostfile h train.py",
-         "--ppn 2 --ccl-workers 1 -f h -n 4 train.py"),
-        ("ipexrun --throughput-mode --memory-allocator jemalloc x.py",
-         "--instances per-node --allocator jemalloc x.py"),
-        ("python -m intel_extension_for_pytorch.cpu.launch --ninstances 4 --ncores_per_instance 2 infer.py",
-         "--instances 4 --cores-per-instance 2 infer.py"),
-        # Slurm
-        ("srun -N2 -n8 --mpi=pmi2 python train.py", "-n 8 --hosts slurm train.py"),
-        ("sbatch job.sh", "--hosts slurm --ppn 4 -e X=1 -n 8 train.py --epochs 3"),
-        ("sbatch --ntasks-per-node 2 -N 3 -J other job.sh", "--ppn 2 --hosts slurm -e X=1 -n 6 train.py --epochs 3"),
-        ("sbatch -w n1,n2 --ntasks-per-node 2 --wrap 'python train.py --a \"b c\"'",
-         "--hosts n1,n2 --ppn 2 train.py --a 'b c'"),
-        ("accelerate launch --config_file c.yaml --mixed_precision bf16 --ipex train.py",
-         "--accelerate-config c.yaml -e ACCELERATE_MIXED_PRECISION=bf16 -e ACCELERATE_USE_IPEX=true"
-         " --launcher accelerate train.py"),
-    ],
-)  # fmt: skip
-def test_a_line_becomes_these_words(line: str, words: str) -> None:
-    options, script = LaunchLine(line, TABLE, FILES.__getitem__).convert()
-    assert shlex.join([*options, *script]) == words
+def read_file(name: str) -> str:
+    if name in FILES:
+        return FILES[name]
+    raise UsageError(f"{name} does not exist")
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("mpirun --frobnicate 3 python x.py", "mpirun's option --frobnicate is not known here"),
-        ("mpirun -n", "mpirun's option -n lacks its value"),
-        ("mpirun -n 2 ./a.out", "starts no Python script that is known here: ./a.out"),
-        ("sbatch two.sh", "the batch file two.sh has 2 launch lines"),
-        ("sbatch none.sh", "the batch file none.sh has 0 launch lines"),
-        ("sbatch own.sh", "the batch file own.sh has 0 launch lines"),
-        ("sbatch job.sh 3", "the batch file job.sh is given arguments"),
-        ("srun job.sh", "starts no Python script that is known here: job.sh"),
-        ("mpirun -n 2", "starts no Python script that is known here: (none)"),
-        ("mpirun -n 2 \x1b[31m", "starts no Python script that is known here: \\x1b[31m"),
-    ],
-)
+def find(text: str, file: str = "go.sh") -> list[tuple[int, str, list[str]]]:
+    """The launch lines of a shell file: line, what takes their place or the error, and codes of notes."""
+    rows = []
+    for launch in find_launches_of_file(text, file, TABLE):
+        try:
+            translation = translate_found(launch, TABLE, read_file)
+            rows.append(
+                (launch.line, f"ipexctl run {translation.format_words()}", [note.code for note in translation.notes])
+            )
+        except UsageError as error:
+            rows.append((launch.line, error.sentence, []))
+    return rows
+
+
+@pytest.mark.parametrize(("line", "words", "codes"), LINES, ids=[line for line, _, _ in LINES])
+def test_a_line_becomes_these_words(line: str, words: str, codes: str) -> None:
+    translation = translate_line(line, TABLE, read_file)
+    assert shlex.join([*translation.options, *translation.script]) == words
+    assert " ".join(note.code for note in translation.notes) == codes
+
+
+@pytest.mark.parametrize("line", [line for line, _, _ in LINES])
+def test_every_translation_is_accepted_by_the_command_line_of_run(line: str) -> None:
+    translation = translate_line(line, TABLE, read_file)
+    context = COMMAND.commands["run"].make_context("run", [*translation.options, *translation.script])
+    task: Run = make_model(Run, {name: value for name, value in context.params.items() if hasattr(Run, name)
+                                 or name == "script"})  # fmt: skip
+    assert [task.script, *task.args] == [*translation.script]
+    parse_user_env(task.env, {}, task.pass_env, dict.fromkeys(task.pass_env, "1"))
+    hosts = context.params["hosts"], context.params["hostfile"]
+    assert not all(hosts)
+
+
+@pytest.mark.parametrize(("line", "why"), REFUSED, ids=[line for line, _ in REFUSED])
 def test_what_is_not_known_is_refused(line: str, why: str) -> None:
     with pytest.raises(UsageError) as refused:
-        LaunchLine(line, TABLE, FILES.__getitem__).convert()
+        translate_line(line, TABLE, read_file)
     assert why in refused.value.sentence
+
+
+@given(st.lists(st.sampled_from([word for line, _, _ in LINES for word in line.split(" ")] + ["'", "<<E", "$("])))
+@example(["deepspeed", "PET_NNODES=2", "-ppn"])
+def test_any_line_is_translated_or_refused(words: list[str]) -> None:
+    text = " ".join(words)
+    find(text)
+    try:
+        translation = translate_line(text, TABLE, read_file)
+    except (UsageError, ValueError):
+        return
+    COMMAND.commands["run"].make_context("run", [*translation.options, *translation.script])
+
+
+SCRIPT = """\
+#!/bin/bash
+# mpirun -n 9 python old.py
+export MASTER_ADDR=$(hostname) HF_TOKEN=hf_abc DATA=/d PYTHONPATH=$PWD/src:$PYTHONPATH
+export OMP_NUM_THREADS=$(nproc)
+if [ -n "$1" ]; then
+    time mpirun -n $NP -ppn 1 \\
+        python train.py --out "$OUT" 'two words' $ARGS "$(date +%F)" *.txt > log 2>&1
+fi
+for lr in 0.1 0.2; do torchrun --nproc_per_node 2 train.py --lr $lr; done
+ARGS2=(--nproc_per_node 4 --nnodes 2)
+torchrun ${ARGS2[@]} train.py
+CMD="cd x && mpirun -n 2 python train.py"
+if command -v mpirun >/dev/null; then mpirun --version; fi
+echo "use mpirun -n 2 train.py"; pip install deepspeed; python train.py --launcher torchrun x
+"""
+
+
+def test_launch_lines_of_a_script_are_found_with_what_a_shell_does_for_them() -> None:
+    given = '--pass-env HF_TOKEN -e DATA=/d --pass-env PYTHONPATH --threads "$OMP_NUM_THREADS"'
+    assert find(SCRIPT) == [
+        (6, f"ipexctl run -n $NP --ppn 1 {given} train.py --out \"$OUT\" 'two words' $ARGS \"$(date +%F)\" *.txt",
+         ["variable", "shell", "prefix"]),
+        (9, f"ipexctl run -n 2 --ppn 2 {given} train.py --lr $lr", ["variable"]),
+        (11, f"ipexctl run -n 8 --ppn 4 {given} train.py", ["variable"]),
+        (12, "ipexctl run -n 2 train.py", []),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        # a batch file that another writes or submits
+        ("cat > j.sh <<EOF\n#!/bin/sh\n#SBATCH -N 2\nsrun --ntasks-per-node=2 python t.py --id \\$SLURM_JOB_ID\nEOF\n"
+         "sbatch j.sh\n",
+         [(4, "ipexctl run --hosts slurm -n 4 --ppn 2 t.py --id $SLURM_JOB_ID", []), (6, "j.sh does not exist", [])]),
+        # one torchrun for each host
+        ("for r in 0 1; do srun -N1 -w ${H[r]} torchrun --nnodes 2 --node_rank $r t.py & done\n",
+         [(1, "a loop (for) starts srun for each host: run starts all hosts at once", [])]),
+        ("for h in a b; do ssh $h \"cd x && torchrun --nnodes 2 t.py\"; done\n",
+         [(1, "the launch line starts no Python script that is known here: ssh", [])]),
+        ("docker run img torchrun --nproc_per_node 2 t.py\n",
+         [(1, "the launch line starts no Python script that is known here: docker", [])]),
+        # lines of files that are no shell files
+        ("it's a guide:\n\n    $ x\n    $ mpirun -n 2 \\\n      python t.py\n", [(4, "ipexctl run -n 2 t.py", [])]),
+        ("jobs:\n  - name: it's\n    run: torchrun --nproc_per_node 2 t.py\n",
+         [(3, "ipexctl run -n 2 --ppn 2 t.py", [])]),
+        ("FROM x\nCMD torchrun --nproc_per_node 2 t.py\n", [(2, "ipexctl run -n 2 --ppn 2 t.py", [])]),
+        # what may be options
+        ("torchrun $ARGS t.py\ntorchrun --nproc_per_node 2 $SCRIPT --x\nmpirun $ARGS python t.py\n",
+         [(1, "the launch line has $ARGS before its script, which a shell would have replaced", []),
+          (2, "ipexctl run -n 2 --ppn 2 $SCRIPT --x", []),
+          (3, "the launch line starts no Python script that is known here: $ARGS", [])]),
+        ("torchrun --nnodes ${N:-1} --nproc_per_node 2 t.py\nmpirun -H ${H:-a,b:2} -n 2 python t.py\n",
+         [(1, "ipexctl run --ppn 2 t.py", ["nodes"]), (2, "ipexctl run --hosts ${H:-a,b:2} -n 2 t.py", [])]),
+        # batch files of other schedulers
+        ("#PBS -l select=2:mpiprocs=2\nmpirun -n 4 python t.py\ntorchrun t.py\n",
+         [(2, "ipexctl run --hosts pbs -n 4 t.py", []), (3, "ipexctl run -n 1 --ppn 1 t.py", [])]),
+        ("#BSUB -n 4\nmpirun python t.py\n", [(2, "ipexctl run --hosts lsf t.py", [])]),
+        # input of rank 0
+        ("cat x | mpirun -n 2 python t.py\nmpirun -n 2 python t.py <<E\n1\nE\n",
+         [(1, "ipexctl run -n 2 --stdin - t.py", []), (2, "ipexctl run -n 2 --stdin - t.py", [])]),
+        ("case $L in\n mpirun) mpirun -n 2 python a.py;;\n torchrun|srun) torchrun a.py;;\nesac\n",
+         [(2, "ipexctl run -n 2 a.py", []), (3, "ipexctl run -n 1 --ppn 1 a.py", [])]),
+    ],
+)  # fmt: skip
+def test_launch_lines_are_found_where_they_stand(text: str, rows: list[tuple[int, str, list[str]]]) -> None:
+    assert find(text) == rows
+
+
+def test_other_texts_are_read_line_by_line() -> None:
+    text = (
+        "jobs:\n  - run: |\n      mpirun -n 2 python t.py\n  - {name: it's}\n  - command: torchrun t.py\n  - x: it's\n"
+    )
+    assert [row[0] for row in find(text, "jobs.yaml")] == [3, 5]
+    guide = (
+        "- Added a check to mpirun of t.py.\n\n    $ torchrun t.py --model <MODEL NAME> --x <X>\nname: torchrun t.py\n"
+    )
+    assert find(guide, "guide.md") == [(3, "ipexctl run -n 1 --ppn 1 t.py --model '<MODEL NAME>' --x '<X>'", [])]
+
+
+def expand(*words: str) -> tuple[list[str], list[str]]:
+    context: Any = SimpleNamespace(meta={})
+    return _expand_mpirun_line([*words], context), next(iter(context.meta.values()), [])
 
 
 def test_options_beside_the_line_win_and_words_of_a_script_are_its_own() -> None:
     words = ["--dry-run", "--from-mpirun", "mpirun -n 4 python x.py --from-mpirun y", "-n", "2"]
-    assert _expand_mpirun_line(words) == ["-n", "4", "--dry-run", "-n", "2", "x.py", "--from-mpirun", "y"]
-    assert _expand_mpirun_line(["x.py", "--epochs", "3"]) == ["x.py", "--epochs", "3"]
+    assert expand(*words) == (["-n", "4", "--dry-run", "-n", "2", "x.py", "--from-mpirun", "y"], [])
+    assert expand("x.py", "--epochs", "3") == (["x.py", "--epochs", "3"], [])
+    beside = expand("-f", "h", "--from-mpirun=nohup mpirun -hosts a:2,b:2 -n 4 python x.py")
+    assert beside == (["-n", "4", "-f", "h", "x.py"], ["--from-mpirun: left out: nohup (run starts without it)"])
     with pytest.raises(UsageError, match="closing quotation"):
-        _expand_mpirun_line(["--from-mpirun", "mpirun 'x"])
+        expand("--from-mpirun", "mpirun 'x")
 
 
-def test_the_command_says_what_is_wrong_with_a_line() -> None:
+def test_the_command_says_what_is_wrong_with_a_line_and_what_is_left_out(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", "--hosts", "a", "--from-mpirun", "mpirun --frobnicate python x.py"])
     assert done.exit_code == 2
     assert "mpirun's option --frobnicate is not known here" in done.output
+    script = tmp_path / "x.py"
+    script.write_text("")
+    line = f"mpirun -n 2 -x PATH python {script} > log"
+    done = CliRunner().invoke(app, ["run", "--dry-run", "--hosts", "none.invalid", "--from-mpirun", line])
+    assert "left out: > log (run stores the output of each rank)" in done.output
+    assert "left out: PATH (run sets it on each host)" in done.output
 
 
-def test_every_target_of_the_table_is_an_option_of_run() -> None:
-    command: Any = typer.main.get_command(app)
-    own = {option for param in command.commands["run"].params for option in param.opts}
-    special = {"", "variable", "names", "hosts", "nodes", "line", "module"}
-    targets = [target for options in TABLE.options.values() for target in options.values()]
-    assert {target.rstrip("!").split(" ")[0] for target in targets} <= own | special
-    assert {*TABLE.variables.values()} <= own | {""}
+def test_every_meaning_of_the_table_is_an_option_of_run_or_has_its_method() -> None:
+    own = {*list_run_options(), "--limit"}
+    meanings = {
+        meaning.rstrip("!").split(" ")[0] for each in TABLE.programs.values() for meaning in each.options.values()
+    }
+    meanings |= {each.rest for each in TABLE.programs.values() if each.rest}
+    meanings |= {*TABLE.variables.values()} | {*TABLE.mca.values()} - {"refused"}
+    assert {each for each in meanings if each.startswith("--")} <= own
+    words = {each for each in meanings if not each.startswith("-")}
+    assert {each for each in words if not hasattr(LaunchLineReader, "_take_" + each.replace("-", "_"))} == set()
+    assert {each.unless for each in TABLE.programs.values()} <= {"", *(name for each in TABLE.programs.values()
+                                                                       for name in each.options)}  # fmt: skip

@@ -115,7 +115,7 @@ def test_off_line_and_sparse_cpus_are_no_cores() -> None:
     assert [place.cpus for place in seated(fact, ppn=3)] == [(0,), (5,), (9,)]
 
 
-def test_a_quota_below_the_cores_is_said() -> None:
+def test_a_quota_below_the_cores_is_reported() -> None:
     cores = find_usable_cores(replace(machine(1, 8), cgroup_cpus=2.5))
     assert (len(cores.cpus), str(cores.note)) == (2, "its control group allows 2.5 CPUs of 8 cores")
 
@@ -130,7 +130,7 @@ def test_a_rank_without_a_core_to_spare_shares_it_with_its_worker() -> None:
     assert [(place.cpus, place.workers) for place in seated(machine(1, 2), ppn=2)] == [((0,), ()), ((1,), ())]
 
 
-def test_more_ranks_than_cores_share_and_it_is_said() -> None:
+def test_more_ranks_than_cores_share_and_it_is_reported() -> None:
     cores = {"a": find_usable_cores(machine(1, 2))}
     places, warnings = place_ranks((("a", 3),), cores, {"a": "m"}, 1)
     assert [place.cpus for place in places] == [(0,), (1,), (0,)]

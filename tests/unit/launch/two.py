@@ -19,8 +19,9 @@ from ipexctl.model.tasks import Run
 
 NONCE = "5ca1ab1e"
 ENGINES = {
-    "mpich": MpiLauncher("mpich", "/usr/bin/mpiexec.mpich", "4.0.2"),
-    "openmpi": MpiLauncher("openmpi", "/usr/bin/mpirun.openmpi", "4.1.4"),
+    "mpich": MpiLauncher("mpich", "MPICH", "/usr/bin/mpiexec.mpich", "4.0.2"),
+    "openmpi": MpiLauncher("openmpi", "Open MPI", "/usr/bin/mpirun.openmpi", "4.1.4"),
+    "openmpi-5": MpiLauncher("openmpi", "Open MPI", "/opt/ompi/bin/mpirun", "5.0.11"),
 }
 
 
@@ -88,4 +89,4 @@ def launch(
         ),
     }
     task = task or Run(script="train.py", args=("--epochs", "3"))
-    return build_launch(task, "r1", NONCE, hosts, stations, task.script, asked or {})
+    return build_launch(task, "r1", hosts, stations, task.script, asked or {})

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
-from ipexctl.decide.page.fold import PageBuilder
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.page.build import build_page
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import make_report
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
@@ -17,7 +18,6 @@ from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Stamped
 from ipexctl.model.facts import Facts, Interface
-from ipexctl.model.figures import read_figures
 from ipexctl.model.findings import Finding
 from ipexctl.model.launch import PlannedHost, PlannedLaunch, PlannedVariable, RankPlacement
 from ipexctl.model.page import DoctorRecord, RunPage
@@ -204,11 +204,7 @@ def end_lost(of_rank: tuple[str, ...], where: tuple[str, ...], bad: int, at: flo
 
 
 def finish(
-    where: tuple[str, ...],
-    at: float,
-    reason: Literal["done", "rank", "stopped", "lost"],
-    exit: Exit,
-    detail: str = "",
+    where: tuple[str, ...], at: float, reason: Literal["done", "rank", "stopped", "lost"], exit: Exit, detail: str = ""
 ) -> Iterator[Stamped]:
     yield Stamped(at, e.RunEnded("1122-070000-k7", reason, detail, at))
     yield Stamped(at + 0.5, e.CleanupChecked("1122-070000-k7", where, {}))
@@ -221,8 +217,7 @@ END = {"good": end_well, "failed": end_failed, "hang": end_hanging, "lost": end_
 
 def fold_page(stream: Iterable[Stamped], doctor: DoctorRecord | None = None) -> RunPage:
     """The page of these events as a value."""
-    pages, reports = PageBuilder(read_figures), Folding(read_known_errors)
+    fold = RunFold()
     for stamped in stream:
-        pages.handle_event(stamped)
-        reports.handle_event(stamped)
-    return pages.build_page(reports.report(), doctor)
+        fold.handle_event(stamped)
+    return build_page(fold.state, make_report(fold.state, read_known_errors), doctor, read_known_errors)

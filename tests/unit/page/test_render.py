@@ -21,14 +21,16 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import RunPage
 from ipexctl.model.profile import OperatorTime, Profile, ProfiledRank
+from ipexctl.model.reports import SeparateWorlds
 from ipexctl.show.page.drawings import choose_scale, list_ticks
 from ipexctl.show.page.render import render_run
-from ipexctl.show.record import Record
+from ipexctl.show.page.verdict import make_verdict
+from ipexctl.store.record import RunRecord
 from ipexctl.verbs.common.pages import write_page
 from ipexctl.verbs.run.page_sink import PAGE, PageSink
 from ipexctl.verbs.run.report import read_page
 from tests.unit.page.runs import EVIL, KINDS, fold_page, make_doctor, make_run
-from tests.unit.show.streams import START, fold, names
+from tests.unit.show.streams import START, feed, fold, names
 
 
 class Reader(HTMLParser):
@@ -50,6 +52,20 @@ class Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += "" if self._inside else data
+
+
+def test_ranks_that_have_not_met_make_a_good_end_a_warning() -> None:
+    separate = SeparateWorlds("never-met", {"1": 4}, "the ranks have not met", ("for this reason",))
+    events = [*make_run("good")]
+    middle = len(events) // 2
+    compared = Stamped(events[middle].at, e.WorldsCompared(separate))
+    page = fold_page([*events[:middle], compared, *events[middle:]])
+    verdict = make_verdict(page)
+    assert verdict.state == "warn"
+    assert verdict.headline.endswith(", but did not work together")
+    assert verdict.lines == ("the ranks have not met",)
+    assert ("why", "for this reason") in verdict.details
+    assert "the ranks have not met" in Reader(render_run(page)).text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,7 +178,7 @@ def test_a_run_that_ended_well_without_a_host_is_no_good_one_and_no_curve_goes_o
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    record = Record(tmp_path / "runs", "run", START)
+    record = RunRecord(tmp_path / "runs", "run", START)
     stream = list(make_run("failed"))
     token = Stamped(START + 30, e.Output(0, "xeon01", "out", b"using hf_abcdefghijklmnopqrstuv and hunter2!\n"))
     for stamped in [*stream[:100], token, *stream[100:]]:
@@ -183,7 +199,7 @@ def test_a_saved_run_is_drawn_again_as_it_was_and_secrets_are_masked(saved: Path
 
 
 def test_a_record_without_ranks_has_no_page(tmp_path: Path) -> None:
-    record = Record(tmp_path / "runs", "sync", START)
+    record = RunRecord(tmp_path / "runs", "sync", START)
     record.handle_event(Stamped(START, e.Started("sync", "", ())))
     record.close(None)
     with pytest.raises(UsageError, match="no rank was started"):
@@ -194,8 +210,7 @@ def test_each_run_leaves_its_page_readable_for_its_owner_alone(tmp_path: Path) -
     warnings: list[str] = []
     sink = PageSink(tmp_path, tmp_path, warnings.append)
     stream = list(make_run("good"))
-    for stamped in stream:
-        sink.handle_event(stamped)
+    feed(sink, stream)
     sink.close(fold(stream))
     sink.close(fold(stream))
     assert stat.S_IMODE((tmp_path / PAGE).stat().st_mode) == 0o600
@@ -208,21 +223,13 @@ def test_a_page_that_cannot_be_made_is_one_warning_and_nothing_else(tmp_path: Pa
     stream = list(make_run("good"))
     (tmp_path / "file").touch()
     sink = PageSink(tmp_path / "file", tmp_path, warnings.append)  # not a directory
-    for stamped in stream:
-        sink.handle_event(stamped)
+    feed(sink, stream)
     sink.close(fold(stream))
     assert len(warnings) == 1
     assert "the run is not affected" in warnings[0]
 
-    class Broken:
-        def __getattr__(self, name: str) -> None:
-            raise RuntimeError("planted")
-
     sink = PageSink(tmp_path, tmp_path, warnings.append)
-    sink.handle_event(stream[0])
-    sink._builder = Broken()  # type: ignore[assignment]
-    for stamped in stream:
-        sink.handle_event(stamped)
+    feed(sink, stream).run.attempts[0].ranks[0].host = 7  # type: ignore[assignment]
     sink.close(fold(stream))
     assert len(warnings) == 2
     assert not (tmp_path / PAGE).exists()
@@ -275,5 +282,10 @@ def test_one_rank_without_anything_is_a_page() -> None:
     stream = [Stamped(START, e.RunStarted("k7", "a", ("a",), "train.py", START))]
     page: RunPage = fold_page(stream)
     assert "No rank wrote anything." in render_run(page)
-    policies = [attributes.get("content") or "" for _, attributes in Reader(render_run(page, live=True)).elements]
-    assert [policy for policy in policies if "connect-src 'self'" in policy]
+
+
+def test_only_a_page_that_is_served_asks_for_itself_again() -> None:
+    page = fold_page([Stamped(START, e.RunStarted("k7", "a", ("a",), "train.py", START))])
+    for renew in (True, False):
+        (body,) = (attributes for tag, attributes in Reader(render_run(page, renew=renew)).elements if tag == "body")
+        assert ("data-renew" in body) == renew

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 
 from ipexctl.decide.parsing import parse_inventory
 from ipexctl.model.errors import UsageError
+from ipexctl.verbs.common.select import read_hostfile
+from tests.tables import read_table
 
 Read = dict[str, tuple[list[str], dict[str, str]]]
-Reader = Callable[[str, str], Read]
+Reader = Callable[..., Read]
 OURS = {"address": "ansible_host", "user": "ansible_user", "port": "ansible_port"}
 CONNECTIONS = {"local": "yes", "ssh": "no"}
+NOTHING: Mapping[str, str] = {}
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +33,23 @@ def ansible() -> Iterator[Reader]:
         assert process.stdout
         requests, answers = process.stdin, process.stdout
 
-        def read(suffix: str, text: str) -> Read:
-            print(json.dumps([suffix, text]), file=requests, flush=True)
+        def read(suffix: str, text: str, beside: Mapping[str, str] = NOTHING) -> Read:
+            print(json.dumps([f"inventory{suffix}", {f"inventory{suffix}": text, **beside}]), file=requests, flush=True)
             return {name: (groups, variables) for name, (groups, variables) in json.loads(answers.readline()).items()}
 
         yield read
         requests.close()
 
 
-def read_ours(suffix: str, text: str) -> Read:
+def read_ours(suffix: str, text: str, beside: Mapping[str, str] = NOTHING) -> Read:
     """The same of ours, with Ansible's names for what both know."""
     answer: Read = {}
-    for host in parse_inventory(text, f"inventory{suffix}"):
+    with tempfile.TemporaryDirectory() as directory:
+        for name, words in {f"inventory{suffix}": text, **beside}.items():
+            Path(directory, name).parent.mkdir(parents=True, exist_ok=True)
+            Path(directory, name).write_text(words)
+        inventory = read_hostfile(f"inventory{suffix}", cwd=Path(directory))
+    for host in inventory:
         known = {"slots": host.slots, "ansible_ssh_private_key_file": host.key}
         known |= {OURS[key]: getattr(host, key) for key in OURS}
         if host.address == host.name:
@@ -50,9 +59,12 @@ def read_ours(suffix: str, text: str) -> Read:
     return answer
 
 
-def agree(ansible: Reader, suffix: str, text: str) -> Read:
-    theirs, ours = ansible(suffix, text), read_ours(suffix, text)
+def agree(ansible: Reader, suffix: str, text: str, beside: Mapping[str, str] = NOTHING) -> Read:
+    theirs, ours = ansible(suffix, text, beside), read_ours(suffix, text, beside)
     for _, variables in theirs.values():
+        for name, later in {"ansible_user": "ansible_ssh_user", "ansible_host": "ansible_ssh_host"}.items():
+            if later in variables:  # of two names of one thing ssh gets the value of this one
+                variables[name] = variables.pop(later)
         if connection := variables.pop("ansible_connection", ""):
             variables["local"] = CONNECTIONS[connection]
     assert ours == theirs, text
@@ -61,21 +73,7 @@ def agree(ansible: Reader, suffix: str, text: str) -> Read:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "n1\nn2 ansible_host=10.0.0.2 ansible_port=22 ansible_user=bob\n[a]\nn3 slots=4\n",
-        "[a]\nn[1:3]\nm[01:10:3] slots=2\nr[a:c]x\n",
-        "[a]\nn1\n[b]\nn1\nn2\n[a:vars]\nrack=1\nvenv=/a\n[b:vars]\nrack=2\n",
-        "[z]\nn1\n[y:children]\nz\n[a]\nn1\n[z:vars]\nrack=deep\n[y:vars]\nrack=above\nx=1\n[a:vars]\nrack=beside\n",
-        "[low]\nn1\n[l:children]\nlow\n[r:children]\nlow\n[top:children]\nl\nr\n[l:vars]\nv=l\n[r:vars]\nv=r\n[top:vars]\nv=t\n",
-        "[all:vars]\nrack=all\nslots=1\n[a]\nn1 slots=2\nn2\n",
-        "[all:children]\na\n[a]\nn1\n[all:vars]\nrack=x\n",
-        '[a]\nn1 venv=\'/a b\' workdir="/c d"  # comment\n; another\n\n[a:vars]\nargs=-o X=y -v\nquoted="a b"\n',
-        "[ungrouped]\nn1 rack=1\n[a]\nn2\n",
-        "n1 ansible_host=10.0.0.1 rack=b\n",
-        "localhost ansible_connection=local\nn1 ansible_connection=ssh\n[a]\nn1\n",
-        "[b:vars]\nrack=1\n[b:children]\na\n[a]\nn1\n",
-        "[a]\nn1 ansible_ssh_private_key_file=/k\n[a:vars]\nansible_ssh_private_key_file=/other\n",
-    ],
+    read_table("ansible/an_ini_inventory_is_read_as_ansible_reads_it"),
 )
 def test_an_ini_inventory_is_read_as_ansible_reads_it(ansible: Reader, text: str) -> None:
     assert agree(ansible, ".ini" if "[" in text else "", text)
@@ -95,6 +93,24 @@ def test_an_ini_inventory_is_read_as_ansible_reads_it(ansible: Reader, text: str
 )
 def test_a_yaml_inventory_is_read_as_ansible_reads_it(ansible: Reader, text: str) -> None:
     assert agree(ansible, ".yaml", text)
+
+
+BESIDE = read_table("ansible/beside")
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        ("", "n1\nn2 slots=2\n"),
+        (".ini", "n0\n[low]\nn1\nn2 rack=own\n[top:children]\nlow\n[low:vars]\nrack=inside\n[all:vars]\nrack=every\n"),
+        (".yaml", "top: {children: {low: {hosts: {n1: , n2: {rack: own}}, vars: {rack: inside}}}}\n"),
+    ],
+)
+def test_variables_beside_an_inventory_are_read_as_ansible_reads_them(
+    ansible: Reader, suffix: str, text: str, beside: Mapping[str, str]
+) -> None:
+    agree(ansible, suffix, text, beside)
 
 
 VALUES = {

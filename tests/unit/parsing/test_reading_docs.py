@@ -40,7 +40,7 @@ def test_the_two_inventories_of_the_page_are_one() -> None:
     assert limit_inventory(ini, "cpu:&amx:!xeon02").names == ("xeon01",)
 
 
-def test_the_refusals_of_the_pages_are_what_is_said() -> None:
+def test_the_refusals_of_the_pages_are_what_is_reported() -> None:
     with pytest.raises(UsageError) as hostfile:
         parse_inventory(blocks(HOSTFILE, "hostfile refused")[0], "hostfile")
     assert f"{hostfile.value}\n" == blocks(HOSTFILE, "text")[0]

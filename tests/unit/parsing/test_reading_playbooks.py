@@ -15,6 +15,7 @@ from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.plays import Play, Share
 from ipexctl.model.tasks import Bench, Doctor, Execute, Fetch, Install, Run, Sync, Task
+from tests.tables import read_table
 
 
 def play(text: str, **given: object) -> Play:
@@ -89,26 +90,11 @@ def test_variables_from_outside_win() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("steps:\n  - run:\n      script: a\n     ppn: 2\n",
-         "4:6: not YAML: the indentation differs from that of the lines around it"),
-        ("- a\nb: 1\n", "2:1: not YAML: the indentation differs from that of the lines around it"),
-        ("a: b: c", "1:5: not YAML: a second ':' in one line: quote the text, or mend the indentation"),
-        ("a: 1\nb\nc: 2\n", "2:1: not YAML: a line without 'key:' or '- ' before it"),
-        ("a:\n\tb: 1\n", "2:1: not YAML: a tab: YAML is indented with spaces"),
-        ("a: @x", "1:4: not YAML: a value cannot begin with @: quote it"),
-        ("a: *.pt", "1:4: not YAML: a value cannot begin with * or &: quote it"),
-        ("a: [1, 2\nb: 3\n", "1:4: not YAML: this is not closed with ], or lacks a comma"),
-        ("a: {b: 1\n", "1:4: not YAML: this is not closed with }, or lacks a comma"),
-        ("a: 'b\nc: d\n", "1:4: not YAML: this quote is not closed"),
-        ('a: "b" c', "1:8: not YAML: more text behind a value that has ended: quote all of it"),
-        ("a: ]", "1:4: not YAML: a value is missing before ']'"),
-        ('a: "\\d"', "1:6: not YAML: found unknown escape character 'd'"),
-    ],
+    ("text", "output"),
+    read_table("playbooks/what_is_not_yaml_is_reported_in_plain_words_and_where"),
 )  # fmt: skip
-def test_what_is_not_yaml_is_told_in_plain_words_and_where(text: str, said: str) -> None:
-    assert refusal(text).sentence == f"play.yaml:{said}"
+def test_what_is_not_yaml_is_reported_in_plain_words_and_where(text: str, output: str) -> None:
+    assert refusal(text).sentence == f"play.yaml:{output}"
 
 
 def test_a_variable_from_outside_that_the_playbook_does_not_know_is_an_error() -> None:
@@ -158,7 +144,8 @@ steps:
 """
 
 
-def test_everything_wrong_is_said_at_once_with_its_place() -> None:
+@pytest.mark.fault("A9")
+def test_everything_wrong_is_reported_at_once_with_its_place() -> None:
     error = refusal(BAD)
     assert list(error.reasons) == [
         "play.yaml:1:1: unknown key 'host' of a playbook (did you mean hosts?)",
@@ -227,6 +214,7 @@ def test_a_bad_playbook_is_refused_with_its_reason(text: str, why: str) -> None:
     assert why in str(refusal(text))
 
 
+@pytest.mark.fault("A8")
 @pytest.mark.parametrize(
     "value",
     [
@@ -290,29 +278,53 @@ steps:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [
-        ("steps: [{run: {script: t.py}, serial: 2}]", "1:39: serial does not fit run: its hosts work together"),
-        ("steps: [{doctor: , serial: 0}]", "serial must be a number of hosts, or a percentage such as 25%, found '0'"),
-        ("steps: [{doctor: , serial: 101%}]", "found '101%'"),
-        ("steps: [{doctor: , serial: {a: 1}}]", "found 'a mapping'"),
-        ("steps: [{doctor: , ignore_errors: perhaps}]", "ignore_errors must be yes or no, found 'perhaps'"),
-        ("steps: [{doctor: , max_fail_percentage: 101}]", "must be a number from 0 to 100"),
-        ("steps: [{doctor: , when: [[a]]}]", "when must be an expression, not a list"),
-        ("steps: [{doctor: , when: }]", "when is empty"),
-        ("steps: [{doctor: , when: isa_level >= AVX512_BF}]", "1:39: there is no fact 'AVX512_BF' (did you mean"),
-        ("steps: [{doctor: , register: x}]", "1:20: 'register' is left out on purpose: steps hand nothing on"),
-        ("steps: [{doctor: , with_items: [1]}]", "'with_items' is left out on purpose: steps are not repeated"),
-        ("steps: [{shell: ls}]", "'shell' is left out on purpose: command: {argv: [word, word]}"),
-        ("steps: [{ansible.builtin.pip: {}}]", "install: {with: [package]} puts packages"),
-        ("handlers: []\nsteps: [{doctor: }]", "1:1: 'handlers' is left out on purpose: every step does only"),
-        ("tasks: [{doctor: }]", "'tasks' is left out on purpose: they are called steps here"),
-        ("steps: [{doctor: , serail: 2}]", "unknown key 'serail' of a step (did you mean serial?)"),
-        ("steps: [{install: {become: yes}}]", "unknown key 'become' of install"),
-        ("steps: [{run: {script: t.py, serial: 2}}]", "1:30: 'serial' stands beside run, not below it: it is a key of"),
-    ],
+    read_table("playbooks/what_a_step_may_not_say_is_refused_with_what_to_do_instead"),
 )
 def test_what_a_step_may_not_say_is_refused_with_what_to_do_instead(text: str, why: str) -> None:
     assert why in str(refusal(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    read_table("playbooks/a_template_is_one_error_at_its_place"),
+)
+def test_a_template_is_one_error_at_its_place(text: str, where: str) -> None:
+    error = refusal(text)
+    assert error.sentence.startswith(f"play.yaml:{where}: templates are not evaluated")
+    assert not error.reasons
+
+
+def test_a_template_has_what_to_write_instead() -> None:
+    def hint(value: str) -> str | None:
+        return refusal(f'steps: [{{run: {{script: "{value}"}}}}]').hint
+
+    assert hint("{{ s }}") == hint("a/{{s}}.py") == "write ${s}"
+    assert (
+        hint("{{ lookup('env', 'HOME') }}/x") == "write ${env:HOME}, and env_allow: [HOME] at the top of the playbook"
+    )
+    assert hint("{{ a.b | default('c') }}") == "write ${NAME}, with NAME below vars or from --var"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "{{.Names}}",
+        "{{json .}}",
+        "{{range .Items}}{{.metadata.name}}{{end}}",
+        "{% for m in messages %}{{ m }}{% endfor %}",
+        "%{http_code}",
+        "{}",
+        "{{}}",
+    ],
+)
+def test_templates_of_other_programs_are_passed_on(word: str) -> None:
+    text = (
+        f"steps: [{{run: {{script: t.py, args: ['{word}'], env: {{A: '{word}'}}}}}}, {{command: {{argv: ['{word}']}}}}]"
+    )
+    run, command = (step.task for step in play(text).steps)
+    assert isinstance(run, Run)
+    assert isinstance(command, Execute)
+    assert run.args == command.argv == (word,)
 
 
 def test_a_fetch_looks_where_the_last_sync_or_run_has_put_things() -> None:

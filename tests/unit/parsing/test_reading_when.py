@@ -17,6 +17,7 @@ from ipexctl.decide.parsing.conditions import (
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import to_json
+from tests.tables import read_table
 
 HOST = Host("xeon01", "10.0.0.1", slots=4, groups=("cpu", "amx"))
 FACTS = Facts(
@@ -28,7 +29,7 @@ FACTS = Facts(
     kernel="5.15.0-91-generic",
     uarch="cpx",
     flags=frozenset({"avx512_bf16", "avx512f"}),
-    tools={"rsync": "/usr/bin/rsync"},
+    tools={"numactl": "/usr/bin/numactl"},
 )
 
 
@@ -39,35 +40,7 @@ def true(text: str) -> bool:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "isa_level >= AVX512_BF16",
-        "isa_level > AVX512_VNNI",
-        "isa_level < AMX",
-        "isa_level < 'AMX'",
-        "isa_level == AVX512_BF16",
-        "isa_level != below",
-        "isa_level in (AVX512_BF16, AMX)",
-        "isa_level not in ['AMX', 'AMX_FP16']",
-        "AVX2 < isa_level < AMX",
-        "mem_total_kb > 32 * 1024 * 1024",
-        "mem_total_kb / 1024 == 64 * 1024",
-        "sockets == 2 and not is_vm",
-        "is_vm or sockets - 1 == 1",
-        "is_vm == false",
-        "uarch in ['cpx', 'spr']",
-        "'avx512f' in flags and 'amx_tile' not in flags",
-        "'rsync' in tools",
-        "'amx' in groups and slots >= 4",
-        "host == 'xeon01'",
-        "'generic' in kernel",
-        "glibc >= '2.9'",
-        "kernel > '5.4'",
-        "governor == none",
-        "sockets != null",
-        "-sockets < 0",
-        "sockets == 2 or load > 3",
-        "not (sockets == 1 and load > 3)",
-    ],
+    read_table("when/what_is_true_of_a_host"),
 )
 def test_what_is_true_of_a_host(text: str) -> None:
     assert true(text)
@@ -121,7 +94,7 @@ def test_instruction_sets_are_ordered_by_what_they_can_do() -> None:
         ("numa < numa", 0, "have an order"),
         ("sockets < none", 0, "nothing is neither more nor less"),
         ("3 in sockets", 5, "in looks into a list or a text"),
-        ("['rsync'] in tools", 0, "this is a list: in looks for single values"),
+        ("['numactl'] in tools", 0, "this is a list: in looks for single values"),
         ("sockets is 2", 0, "is and is not are not understood"),
         ("[1, [2]] == numa", 4, "lists hold single values"),
         ("open('/etc/passwd')", 0, "a call is not understood"),
@@ -144,10 +117,10 @@ def test_instruction_sets_are_ordered_by_what_they_can_do() -> None:
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_place(text: str, column: int, why: str) -> None:
-    found = find_condition_error(text)
-    assert found is not None
-    assert why in found[1]
-    assert found[0] == column or why == "when is"
+    result = find_condition_error(text)
+    assert result is not None
+    assert why in result[1]
+    assert result[0] == column or why == "when is"
 
 
 def test_every_fact_has_a_kind_and_a_value_of_it() -> None:
@@ -165,9 +138,9 @@ def test_every_fact_has_a_kind_and_a_value_of_it() -> None:
 @given(st.text(alphabet="()[]'\"<>=!&|*/+-%.,: \nabAMXisa_level0123456789andornotin", max_size=60))
 @settings(max_examples=400, deadline=None)
 def test_any_text_is_true_false_unknown_or_refused(text: str) -> None:
-    found = find_condition_error(text)
-    if found is not None:
-        assert found[1].isprintable()
+    result = find_condition_error(text)
+    if result is not None:
+        assert result[1].isprintable()
         return
     try:
         assert evaluate_condition(text, HOST, FACTS) in (True, False)
@@ -180,6 +153,6 @@ def test_any_text_is_true_false_unknown_or_refused(text: str) -> None:
 )
 def test_what_is_no_text_is_not_looked_for_in_a_text(text: str) -> None:
     """Found before any host was touched: Python would end the play in its middle."""
-    said = find_condition_error(text)
-    assert said is not None
-    assert "a text has only texts in it" in said[1]
+    output = find_condition_error(text)
+    assert output is not None
+    assert "a text has only texts in it" in output[1]

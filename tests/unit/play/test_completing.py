@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.cli.main import main
+from tests.tables import read_table
 
 
 @pytest.fixture
@@ -51,34 +52,10 @@ def offered(project: Path, words: str, shell: str = "bash") -> str:
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [
-        ("ipexctl do", ["doctor"]),
-        ("ipexctl doctor --limit no", ["node0", "node1"]),
-        ("ipexctl doctor -l node0,!no", ["node0,!node0", "node0,!node1"]),
-        ("ipexctl sync -f other --limit ", ["alpha", "beta", "@failed"]),
-        ("ipexctl run --hosts x,y --limit ", ["x", "y", "@failed"]),
-        ("ipexctl fetch out --from cp", ["cpu"]),
-        ("ipexctl doctor -f none --limit ", ["@failed"]),
-        ("ipexctl play play.yaml --start-at l", ["look", "later on"]),
-        ("ipexctl play play.yaml --skip-tags s", ["slow"]),
-        ("ipexctl play bad.yaml --tags ", []),
-        ("ipexctl play tra", ["train", "trainer"]),
-        ("ipexctl play play", ["play.yaml"]),
-        ("ipexctl play check --tags ", []),
-        ("ipexctl play demo --start-at look", ["look at the hosts"]),
-        ("ipexctl examples show train_", ["train_ddp.py", "train_ipex.py"]),
-        ("ipexctl examples copy dem", ["demo"]),
-        ("ipexctl attach 01", ["0101-100000-abcd"]),
-        ("ipexctl replay l", ["last"]),
-        ("ipexctl replay 2026-01-02", ["2026-01-02T1000-sync"]),
-    ],
+    read_table("completing/words_that_are_known_here_are_offered"),
 )
 def test_words_that_are_known_here_are_offered(
-    project: Path,
-    words: str,
-    expected: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    project: Path, words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the function that the process calls: it starts in a fifth of a second, this answers in a hundredth."""
     monkeypatch.chdir(project)

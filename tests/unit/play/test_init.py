@@ -66,12 +66,12 @@ def test_what_the_hosts_say_is_the_default() -> None:
     assert defaults(FACTS, slots)["ppn"] == "4"
 
 
-@pytest.mark.parametrize(("backend", "said"), [("ccl", "gloo and impi: newer rows"), ("gloo", "")])
-def test_the_question_of_the_backend_says_what_another_answer_changes(backend: str, said: str) -> None:
+@pytest.mark.parametrize(("backend", "output"), [("ccl", "gloo and impi: newer rows"), ("gloo", "")])
+def test_the_question_of_the_backend_says_what_another_answer_changes(backend: str, output: str) -> None:
     stack = resolve_stack(StackRequest(torch="2.7.0", backend=backend), {}, load_releases())  # type: ignore[arg-type]
     question = make_backend_question(stack)
     assert (question.default, question.choices) == (backend, ("ccl", "impi", "gloo"))
-    assert question.why == "; ".join(filter(None, (stack.name, said)))
+    assert question.why == "; ".join(filter(None, (stack.name, output)))
 
 
 def test_an_accelerate_configuration_answers_what_it_says() -> None:
@@ -100,9 +100,9 @@ def test_what_is_answered_is_not_asked() -> None:
         ("port", "auto", 0), ("port", "29500", 29500), ("port", "80", None), ("port", "99999", None),
     ],
 )  # fmt: skip
-def test_answers_are_taken_or_told_what_they_must_be(key: str, text: str, value: object) -> None:
-    found = apply_answer(Answers(), key, text)
-    assert isinstance(found, str) if value is None else getattr(found, key) == value
+def test_answers_are_taken_or_reported_what_they_must_be(key: str, text: str, value: object) -> None:
+    result = apply_answer(Answers(), key, text)
+    assert isinstance(result, str) if value is None else getattr(result, key) == value
 
 
 def written(answers: Answers, script: Script, inventory: Inventory = HOSTS) -> str:
@@ -137,7 +137,7 @@ def test_what_is_written_is_a_playbook_with_these_answers() -> None:
     assert all(char.isprintable() or char == "\n" for char in text)
 
 
-def test_a_script_without_accelerate_is_told_nothing_it_does_not_read() -> None:
+def test_a_script_without_accelerate_learns_nothing_it_does_not_read() -> None:
     text = written(Answers("train.py", (), 1, True, "gloo", None, "no", 0), Script())
     assert "ACCELERATE" not in text
     assert "with:" not in text
@@ -155,7 +155,7 @@ def test_any_name_and_any_argument_come_back_as_they_are(name: str, args: list[s
     assert (task.script, task.args) == ("/abs/" + name, tuple(args))
 
 
-def test_the_hostfile_is_read_back_with_what_the_hosts_said_beside_it() -> None:
+def test_the_hostfile_is_read_back_with_what_the_hosts_reported_beside_it() -> None:
     inventory = parse_inventory("alice@node0 slots=2 port=2222\nnode1 address=10.0.0.2 venv='/a b'\nnode2\n", "x")
     text = format_hostfile(inventory, FACTS, "2026-11-20")
     assert [
@@ -180,8 +180,8 @@ except ImportError:
 def later():
     import datasets
 """
-    found = read_script(text, TABLE, {"helper"})
-    assert found == Script(("numpy", "scikit-learn", "transformers"), ("mystery",), True)
+    result = read_script(text, TABLE, {"helper"})
+    assert result == Script(("numpy", "scikit-learn", "transformers"), ("mystery",), True)
     assert read_script("def broken(", TABLE) == Script()
     assert read_script("\x00", TABLE) == Script()
 
@@ -208,10 +208,10 @@ def test_what_others_have_written_is_read(tmp_path: Path) -> None:
     assert source.inventory is not None
     assert source.inventory.names == ("node0", "node1")
     (tmp_path / "inventory.yaml").write_text("all: {hosts: {'xeon[1:2]': {ansible_user: train}}}\n")
-    found = read_source("inventory.yaml", cwd=tmp_path)
-    assert found.config is None
-    assert found.inventory is not None
-    assert found.inventory.names == ("xeon1", "xeon2")
+    result = read_source("inventory.yaml", cwd=tmp_path)
+    assert result.config is None
+    assert result.inventory is not None
+    assert result.inventory.names == ("xeon1", "xeon2")
     deepspeed = read_source("hosts", cwd=tmp_path)
     assert deepspeed.inventory is not None
     assert deepspeed.inventory.head.slots == 4

@@ -61,7 +61,7 @@ def asked(opener: FakeOpener) -> dict[str, list[str]]:
     return {name: [command.argv[0] for command in link.commands] for name, link in sorted(opener.links.items())}
 
 
-def said(events: list[Event]) -> str:
+def output(events: list[Event]) -> str:
     return "\n".join(event.text for event in events if isinstance(event, Message))
 
 
@@ -126,13 +126,13 @@ def test_a_play_may_end_at_the_first_failure_or_at_too_many(key: str, ends: str,
     report, steps, events, _ = played(text, bad("n1"))
     assert report.exit is Exit.STEP
     assert [row["exit"] for row in steps] == [0, 4, None if ends else 0]
-    assert (f"the play ends here: {ends}" in said(events)) is bool(ends)
+    assert (f"the play ends here: {ends}" in output(events)) is bool(ends)
 
 
 def test_no_host_left_ends_the_play() -> None:
     _, steps, events, _ = played(THREE, bad(*HOSTS.names))
     assert [row["exit"] for row in steps] == [0, 4, None]
-    assert "the play ends here: no host is left" in said(events)
+    assert "the play ends here: no host is left" in output(events)
 
 
 def test_what_is_ignored_is_no_failure_but_out_of_reach_is() -> None:
@@ -152,7 +152,7 @@ def test_what_a_step_refuses_may_be_ignored_too() -> None:
     report, steps, events, opener = played(text)
     assert report.exit is Exit.OK
     assert [row["exit"] for row in steps] == [2, 0]
-    assert "fetch: --from rank:0 needs a run, and none is saved here; ignored" in said(events)
+    assert "fetch: --from rank:0 needs a run, and none is saved here; ignored" in output(events)
     assert asked(opener)["n0"] == ["last"]
     with pytest.raises(UsageError, match="needs a run"):
         played(text.replace(", ignore_errors: yes", ""))
@@ -167,7 +167,7 @@ def test_batches_go_one_after_the_other_and_stop_when_one_fails_whole() -> None:
     _, steps, events, opener = played(text, bad("n1", "n2"))
     assert asked(opener) == {"n0": ["flaky"], "n1": ["flaky"], "n2": ["flaky"]}
     assert [row["exit"] for row in steps] == [4, None]
-    assert "all hosts of a batch failed" in said(events)
+    assert "all hosts of a batch failed" in output(events)
 
 
 def test_a_run_does_not_begin_without_one_of_its_hosts(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_run_does_not_begin_without_one_of_its_hosts(tmp_path: Path) -> None:
     report, steps, events, opener = played(text, bad("n1"))
     assert steps[3] == {"step": "train", "action": "run", "exit": None, "note": "not begun without n1: failed in shaky"}
     assert steps[4]["exit"] is None
-    assert "run does not begin without n1: failed in shaky" in said(events)
+    assert "run does not begin without n1: failed in shaky" in output(events)
     assert report.exit is Exit.STEP
     assert not any("after" in words for words in asked(opener).values())
     assert counts(report)["n0"][4] == 1
@@ -207,9 +207,9 @@ def test_a_check_changes_nothing_and_a_second_play_says_that_nothing_changed() -
     assert not opener.links
     assert report.exit is Exit.OK
     _, _, events, _ = played(text)
-    assert "nothing was changed" not in said(events)
+    assert "nothing was changed" not in output(events)
     report, _, events, _ = played("steps: [{command: {argv: [look], changes: false}}]")
-    assert "nothing was changed" in said(events)
+    assert "nothing was changed" in output(events)
     assert counts(report)["n0"] == (1, 0, 0, 0, 0)
 
 
@@ -231,13 +231,13 @@ def test_a_step_whose_hosts_are_outside_the_limit_is_skipped() -> None:
     assert steps[0]["note"] == "skipped: --limit leaves it no host"
 
 
-def test_files_that_are_missing_are_said_before_anything_is_done() -> None:
+def test_files_that_are_missing_are_reported_before_anything_is_done() -> None:
     text = "steps: [{command: {argv: [x]}}, {run: {script: no.py}}, {sync: {source: nodir}}]"
     with pytest.raises(UsageError) as refused:
         played(text)
     assert [reason.partition(" does")[0] for reason in refused.value.reasons] == [
-        "p.yaml:1:33: run.script /nowhere/no.py",
-        "p.yaml:1:57: sync.source /nowhere/nodir",
+        "p.yaml:1:48: run.script /nowhere/no.py",
+        "p.yaml:1:73: sync.source /nowhere/nodir",
     ]
 
 
@@ -279,6 +279,19 @@ def test_failed_means_the_hosts_that_failed_in_the_last_saved_command(tmp_path: 
         limit_hosts(HOSTS, "@failed", tmp_path / "none")
 
 
+def test_requirements_that_would_have_to_be_built_are_reported_before_anything_is_done(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("numpy\n-e .\n")
+    steps = "steps:\n- install:\n    with: [numpy, ./pkg]\n    requirements: [list.txt]\n"
+    (tmp_path / "p.yaml").write_text(steps)
+    with pytest.raises(UsageError) as refused:
+        [*lint(["p.yaml"], environ={}, cwd=tmp_path, variables={})]
+    what = "p.yaml:3:11: install: install takes wheels, and builds nothing"
+    assert refused.value.reasons == (
+        f"{what}: --with: ./pkg is a local project",
+        f"{what}: {tmp_path}/list.txt:2: -e . is a local project",
+    )
+
+
 def test_a_script_that_is_a_directory_is_refused_before_anything_is_done_and_a_module_is_not_looked_for(
     tmp_path: Path,
 ) -> None:
@@ -287,7 +300,7 @@ def test_a_script_that_is_a_directory_is_refused_before_anything_is_done_and_a_m
     book.write_text("steps: [{sync: {source: there}}, {run: {script: there}}]")
     with pytest.raises(UsageError) as refused:
         [*lint([book.name], environ={}, cwd=tmp_path, variables={})]
-    assert refused.value.reasons == (f"play.yaml:1:34: run.script {tmp_path}/there is a directory",)
+    assert refused.value.reasons == (f"play.yaml:1:49: run.script {tmp_path}/there is a directory",)
     book.write_text("steps: [{sync: {source: there}}, {run: {script: there, launcher: module}}]")
     assert [*lint([book.name], environ={}, cwd=tmp_path, variables={})]
 
@@ -307,11 +320,7 @@ def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
     assert refused.value.sentence == "5 playbooks: 4 errors"
     assert [
         reason.split(": ", 1)[1].split(" (")[0].replace(str(tmp_path), "") for reason in refused.value.reasons[:3]
-    ] == [
-        "limit: no host or group has this name",
-        "run.script /no.py does not exist",
-        "unknown key 'instal' of a step",
-    ]
+    ] == ["limit: no host or group has this name", "run.script /no.py does not exist", "unknown key 'instal' of a step"]
     assert refused.value.exit is Exit.INPUT
     with pytest.raises(UsageError, match="the playbook has no variable 'x'"):
         linted("d", x="1")

@@ -77,7 +77,7 @@ def test_when_failures_end_a_play() -> None:
     assert find_stop_reason(rolling, NAMES[:2], NAMES[:2]) == "all hosts of a batch failed"
 
 
-def test_hosts_that_work_together_cannot_be_missing_unless_it_is_said_how_many() -> None:
+def test_hosts_that_work_together_cannot_be_missing_unless_it_is_reported_how_many() -> None:
     assert find_missing_hosts(TRAIN, ["n1"], NAMES) == ("n1",)
     assert find_missing_hosts(TRAIN, [], NAMES) == ()
     assert find_missing_hosts(LOOK, ["n1"], NAMES) == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.decide.profile.kernels import Kernel, find_isa, parse_kernels, sum_kernels
+from tests.tables import read_table
 
 REAL = b"""\
 onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71049cd69a3df32adcccb623b12cd7baa22)
@@ -48,17 +49,7 @@ def test_forms_of_other_versions(line: bytes, kernel: Kernel) -> None:
 
 @pytest.mark.parametrize(
     ("implementation", "isa"),
-    [
-        ("brg_matmul:avx512_core_amx", "avx512_core_amx"),
-        ("brg_matmul:avx512_core_amx_fp16", "avx512_core_amx_fp16"),
-        ("brg_matmul:avx10_1_512_amx", "avx10_1_512_amx"),
-        ("jit:avx512_core", "avx512_core"),
-        ("jit_int8:avx2_vnni", "avx2_vnni"),
-        ("jit_uni_dw:avx2", "avx2"),
-        ("jit:uni", ""),
-        ("ref:any", ""),
-        ("brgemm:sve_256", "sve_256"),
-    ],
+    read_table("kernels/the_instruction_set_is_in_the_name"),
 )
 def test_the_instruction_set_is_in_the_name(implementation: str, isa: str) -> None:
     assert find_isa(implementation) == isa
@@ -83,7 +74,7 @@ def test_other_lines_are_left_out(line: bytes) -> None:
     assert parse_kernels(line + b"\n" + REAL).sums == parse_kernels(REAL).sums
 
 
-def test_kernels_of_all_ranks_are_told_with_their_hosts_the_costliest_first() -> None:
+def test_kernels_of_all_ranks_are_reported_with_their_hosts_the_costliest_first() -> None:
     other = REAL.replace(b"avx512_core_bf16", b"avx512_core_amx").replace(b",0.25", b",9")
     amx, bf16 = sum_kernels(
         [("node0", parse_kernels(REAL)), ("node1", parse_kernels(other)), ("node1", parse_kernels(REAL))]

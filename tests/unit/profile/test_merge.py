@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.decide.profile.kernels import KernelReport
-from ipexctl.decide.profile.merge import HostClock, Merging, build_profile, format_trace, merge_ranks, summarise_rank
+from ipexctl.decide.profile.merge import ClockOffset, Merging, build_profile, format_trace, merge_ranks, summarise_rank
 from ipexctl.decide.profile.steps import RecordedSteps
 from ipexctl.decide.profile.traces import RankTrace, parse_trace
 from tests.unit.profile.trace_format import find_format_errors
@@ -26,7 +26,7 @@ def trace_of(rank: int, host: str, *events: dict[str, Any], ahead: float = 0.0) 
     return parse_trace(pack(*events, base=BASE + round(ahead * 1e9)), rank, host)
 
 
-def merged(*traces: RankTrace, clocks: dict[str, HostClock] | None = None) -> Merging:
+def merged(*traces: RankTrace, clocks: dict[str, ClockOffset] | None = None) -> Merging:
     steps = RecordedSteps(3, 4, (BASE, BASE + 50_000_000, BASE + 100_000_000), True)
     return merge_ranks([summarise_rank(trace, steps, NONE) for trace in traces], clocks or {})
 
@@ -60,14 +60,14 @@ def test_the_clocks_of_hosts_are_set_by_the_ends_of_collectives() -> None:
 
 
 def test_a_clock_that_the_run_measured_well_is_taken() -> None:
-    clocks = {"node0": HostClock(0.0, 0.0001), "node1": HostClock(2.0, 0.0004)}
+    clocks = {"node0": ClockOffset(0.0, 0.0001), "node1": ClockOffset(2.0, 0.0004)}
     merging = merged(late(0, "node0", 10), late(1, "node1", 35, ahead=2.0), clocks=clocks)
     assert (merging.clock, merging.clock_error) == ("run", 0.0004)
     assert merging.shifts[0] == pytest.approx(merging.shifts[1], abs=0.01)
 
 
 def test_a_clock_that_the_run_measured_badly_is_not() -> None:
-    clocks = {"node0": HostClock(0.0, 0.0001), "node1": HostClock(1.5, 0.8)}
+    clocks = {"node0": ClockOffset(0.0, 0.0001), "node1": ClockOffset(1.5, 0.8)}
     merging = merged(late(0, "node0", 10), late(1, "node1", 35, ahead=2.0), clocks=clocks)
     assert merging.clock == "collectives"
     alone = [trace_of(rank, f"node{rank}", op("aten::mm", 0, 1)) for rank in range(2)]
@@ -86,9 +86,9 @@ def test_a_clock_that_the_run_measured_better_than_collectives_agree_is_taken() 
     ]
     assert merged(*traces).clock == "collectives"
     assert merged(*traces).clock_error == pytest.approx(0.013)
-    clocks = {"node0": HostClock(0.0, 0.0015), "node1": HostClock(1.0, 0.002)}
+    clocks = {"node0": ClockOffset(0.0, 0.0015), "node1": ClockOffset(1.0, 0.002)}
     assert (merged(*traces, clocks=clocks).clock, merged(*traces, clocks=clocks).clock_error) == ("run", 0.002)
-    clocks["node1"] = HostClock(1.0, 0.02)
+    clocks["node1"] = ClockOffset(1.0, 0.02)
     assert merged(*traces, clocks=clocks).clock == "collectives"
 
 

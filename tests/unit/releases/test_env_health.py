@@ -25,7 +25,7 @@ def test_the_hint_names_the_place_that_was_looked_into(venv: str, hint: str) -> 
     assert (failure.what, failure.hint) == (f"no environment at {venv}", hint)
 
 
-def test_environments_of_others_changed_or_mixed_are_told_host_by_host() -> None:
+def test_environments_of_others_changed_or_mixed_are_reported_host_by_host() -> None:
     def has(marker: object, **packages: str) -> Facts:
         return Facts(home="/home/u", installed=Installed("/e", True, "3.11", packages, marker))  # type: ignore[arg-type]
 

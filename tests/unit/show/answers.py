@@ -29,7 +29,7 @@ from ipexctl.model.findings import Finding
 from ipexctl.model.saved_runs import RunResult
 from ipexctl.model.stack import StackMpi, StackSummary
 from ipexctl.show.bench_table import format_rows
-from ipexctl.verbs.migrate import convert_launch_line
+from ipexctl.verbs.migrate import LaunchLines
 from tests.unit.show import streams
 
 _STACK = StackSummary(
@@ -81,7 +81,7 @@ def _bench(rates: Mapping[str, Mapping[str, float]], cluster: Mapping[str, float
 
 def _migrate() -> MigrateAnswer:
     rules = migration.parse_rules(read_data("migrate.toml"))
-    uses = migration.find_uses(_SCRIPT, "train.py", rules, convert_launch_line)
+    uses = migration.find_uses(_SCRIPT, "train.py", rules, LaunchLines())
     return MigrateAnswer("train.py", tuple(uses), migration.format_report(uses, "train.py"))
 
 

@@ -25,7 +25,8 @@ from rich.default_styles import DEFAULT_STYLES
 from rich.style import Style
 
 from ipexctl.cli import app
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import make_report
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer
@@ -34,10 +35,11 @@ from ipexctl.model.answers.play import PlayAnswer, PlayedStep
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Stamped
 from ipexctl.model.hints import advise
-from ipexctl.show import event_json, typeset
+from ipexctl.show import typeset
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding
 from ipexctl.show.sinks import Plain
+from ipexctl.store import event_json
 from tests.unit.show import streams
 from tests.unit.show.answers import ANSWERS
 from tests.unit.show.terminal import Panel, Terminal, as_sheet, as_svg, as_text, read_screen
@@ -159,18 +161,18 @@ def _write(picture: Picture, width: int, encoding: str, _no_color: str) -> bytes
     Style.parse.cache_clear()
     Style._add.cache_clear()
     raw = Terminal(encoding)
-    out, folding = Pipe(raw), Folding(read_known_errors)
+    out, fold = Pipe(raw), RunFold()
     console = typeset.make_console(out, width)
     console._force_terminal, console._height, console._color_system = True, HEIGHT, ColorSystem.STANDARD
     sink = _Still(out, console=console, on_detach=lambda: None)
     events, seen = _until(picture), 0.0
     for stamped in events:
-        folding.handle_event(stamped)
-        sink.handle_event(stamped)
+        fold.handle_event(stamped)
+        sink.handle_event(stamped, fold.state)
         if picture.at is not None and stamped.at >= seen + 0.5:
             sink.look(seen := stamped.at)
     if picture.at is None:
-        report = folding.report()
+        report = make_report(fold.state, read_known_errors)
         sink.close(replace(report, saved=_SAVED + report.verb if report.run else ""))
     else:
         sink.look(events[0].at + picture.at)
@@ -195,12 +197,9 @@ def write_plainly(picture: Picture) -> str:
     """What a dumb terminal shows in the end."""
     if picture.command:
         return _run_command(picture.command, WIDTH).decode()
-    out, folding = Pipe(raw := Terminal(), choose_terminal_encoding({"TERM": "dumb"})), Folding(read_known_errors)
+    out = Pipe(raw := Terminal(), choose_terminal_encoding({"TERM": "dumb"}))
     sink = Plain(out, out)
-    for stamped in picture.events():
-        folding.handle_event(stamped)
-        sink.handle_event(stamped)
-    sink.close(folding.report())
+    sink.close(make_report(streams.feed(sink, picture.events()), read_known_errors))
     return raw.getvalue().decode()
 
 

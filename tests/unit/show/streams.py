@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ipexctl.decide.planning.install import ANOTHER_PATH
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.answers.doctor import DoctorAnswer, DoctorHost, NetworkCheck
@@ -23,6 +24,7 @@ from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts, Installed, NumaNode, Python
 from ipexctl.model.findings import Finding
 from ipexctl.model.reports import CommandReport, LostOutput
+from ipexctl.model.run_state import RunState
 from ipexctl.model.stack import StackMpi, StackSummary
 
 START = 1_763_631_060.0
@@ -311,16 +313,41 @@ def stamp(events: list[Event], start: float = START, step: float = 0.1) -> list[
 
 def fold(events: Iterable[Stamped], *, lost: LostOutput | None = None) -> CommandReport:
     """The report of a whole stream."""
-    folding = Folding()
+    return make_report(fold_state(events), lost=lost)
+
+
+def feed(sink: Any, events: Iterable[Stamped]) -> RunState:
+    """Hands events to a sink, each with what is known after it, as the loop does."""
+    feeder = Feeder(sink)
     for stamped in events:
-        folding.handle_event(stamped)
-    return folding.report(lost=lost)
+        feeder.handle_event(stamped)
+    return feeder.state
+
+
+class Feeder:
+    """Hands single events to a sink in the same way."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink, self._fold = sink, RunFold()
+        self.state = self._fold.state
+
+    def handle_event(self, stamped: Stamped) -> None:
+        self._fold.handle_event(stamped)
+        self._sink.handle_event(stamped, self.state)
+
+
+def fold_state(events: Iterable[Stamped]) -> RunState:
+    """What is known after a whole stream."""
+    fold = RunFold()
+    for stamped in events:
+        fold.handle_event(stamped)
+    return fold.state
 
 
 def main() -> None:
     """Plays a stream in real time: MODE VERB HOSTS [SPEED]."""
     from ipexctl.show.pipe import Pipe
-    from ipexctl.show.sinks import Answering, JsonLines, Plain
+    from ipexctl.show.sinks import JsonAnswer, JsonLines, Plain
 
     mode, verb, count, *rest = sys.argv[1:]
     speed = float(rest[0]) if rest else 1.0
@@ -331,7 +358,7 @@ def main() -> None:
 
         sink = Live(out, on_detach=sys.exit)
     else:
-        sink = {"plain": Plain(out, err), "json": JsonLines(out), "answer": Answering(out, err)}[mode]
+        sink = {"plain": Plain(out, err), "json": JsonLines(out), "answer": JsonAnswer(out, err)}[mode]
     stream = {
         "doctor": lambda: doctor(int(count)),
         "install": lambda: install(int(count)),
@@ -339,15 +366,15 @@ def main() -> None:
         "fail": lambda: run(int(count), fails=3),
         "hostile": hostile,
     }[verb]()
-    folding = Folding()
-    before = START
+    fold, before = RunFold(), START
     for stamped in stream:
         time.sleep(max(stamped.at - before, 0) / speed)
         before = stamped.at
-        for each in (folding, sink):
-            each.handle_event(stamped)
-    sink.close(folding.report())
-    sys.exit(folding.report().exit)
+        fold.handle_event(stamped)
+        sink.handle_event(stamped, fold.state)
+    report = make_report(fold.state)
+    sink.close(report)
+    sys.exit(report.exit)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,14 @@ import termios
 import time
 from pathlib import Path
 
-from ipexctl.show.keys import Keys
+import pytest
+
+from ipexctl.show.keys import PressedKeys
 
 CHILD = """
 import sys, time
-from ipexctl.show.keys import Keys
-keys = Keys().open()
+from ipexctl.show.keys import PressedKeys
+keys = PressedKeys().open()
 print("ready" if keys.active else "no keys", flush=True)
 end = time.monotonic() + 60
 got = []
@@ -50,17 +52,17 @@ def on_a_terminal(last: str, typed: bytes) -> tuple[bytes, tuple[bool, bool], tu
         assert child.stdout.readline() == b"ready\n"
         during = mode(theirs)
         os.write(ours, typed)
-        said = child.stdout.read()
+        output = child.stdout.read()
         child.wait(60)
-        return said, during, mode(theirs)
+        return output, during, mode(theirs)
     finally:
         os.close(ours)
         os.close(theirs)
 
 
 def test_keys_come_one_by_one_and_the_terminal_is_put_back() -> None:
-    said, during, after = on_a_terminal("keys.close(); print(got)", b"r\x1b[A\x1b[25~5\n")
-    assert said == b"['r', 'up', '5', 'enter']\n"
+    output, during, after = on_a_terminal("keys.close(); print(got)", b"r\x1b[A\x1b[25~5\n")
+    assert output == b"['r', 'up', '5', 'enter']\n"
     assert during == (False, False)
     assert after == (True, True)
 
@@ -71,7 +73,7 @@ def test_the_terminal_is_put_back_after_a_crash_too() -> None:
 
 def test_without_a_terminal_there_are_no_keys() -> None:
     with open(os.devnull) as null:
-        keys = Keys(null.fileno()).open()
+        keys = PressedKeys(null.fileno()).open()
         assert not keys.active
         assert keys.poll() == []
 
@@ -80,7 +82,7 @@ def test_a_terminal_that_is_not_ours_is_left_alone() -> None:
     ours, theirs = pty.openpty()
     try:
         before = mode(theirs)
-        keys = Keys(theirs).open()
+        keys = PressedKeys(theirs).open()
         assert not keys.active
         assert mode(theirs) == before
     finally:
@@ -89,19 +91,23 @@ def test_a_terminal_that_is_not_ours_is_left_alone() -> None:
 
 
 def test_closing_twice_is_fine() -> None:
-    keys = Keys(-1).open()
+    keys = PressedKeys(-1).open()
     keys.close()
     keys.close()
 
 
 SHOWING = """
 import sys, time
+from pathlib import Path
+from ipexctl.decide.run.fold import RunFold
 from ipexctl.model.events import RunStarted, Stamped, Started
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
 live = Live(Pipe(sys.stdout))
-live.handle_event(Stamped(time.time(), Started("{verb}", "x.py", ("node0", "node1"))))
-live.handle_event(Stamped(time.time(), RunStarted("r", "node0", ("node0", "node1"), "")))
+fold = RunFold()
+for event in (Started("{verb}", "x.py", ("node0", "node1")), RunStarted("r", "node0", ("node0", "node1"), "")):
+    fold.handle_event(stamped := Stamped(time.time(), event))
+    live.handle_event(stamped, fold.state)
 end = time.monotonic() + 60
 while not Path(sys.argv[1]).exists() and time.monotonic() < end:
     time.sleep(0.02)
@@ -110,6 +116,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.fault("K6")
 def test_while_ctrl_z_stops_us_the_terminal_is_whole_and_afterwards_ours_again(tmp_path: Path) -> None:
     """The live screen of a run, under a parent that plays the shell's part."""
     child, ours = pty.fork()
@@ -180,8 +187,8 @@ def test_a_pasted_burst_is_left_to_the_shell_and_ends_the_keys() -> None:
 
 PASTED = """
 import select, time
-from ipexctl.show.keys import Keys
-keys = Keys().open()
+from ipexctl.show.keys import PressedKeys
+keys = PressedKeys().open()
 print("ready", flush=True)
 select.select([0], [], [], 60)
 time.sleep(0.2)

@@ -14,10 +14,9 @@ from ipexctl.show.live import Live
 from ipexctl.show.painter import Painter
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.run_frame import draw_run
-from ipexctl.show.view import View
 from tests.unit.show import streams
 from tests.unit.show.terminal import Terminal
-from tests.unit.show.test_live import board
+from tests.unit.show.test_live import watch
 
 
 class Screen:
@@ -141,13 +140,12 @@ def test_a_frame_higher_than_the_screen_is_cut() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (160, 50)])
 def test_a_silent_run_of_8_ranks_costs_less_than_a_kilobyte_a_second(width: int, height: int) -> None:
     """A minute of frames as the screen draws them where only time goes by; full frames would be 13 times as much."""
-    made = board(streams.run(4), until=15.0)
-    screen, view = Screen(width, height), View(made, keys=True)
-    screen.painter.paint(draw_run(view, width, height - 1, made.at))
+    screen, view = Screen(width, height), watch(streams.run(4), until=15.0, keys=True)
+    screen.painter.paint(draw_run(view, width, height - 1, view.state.at))
     screen.take()
     seconds, sent = 60, 0
     for frame in range(round(seconds / Live.IDLE)):
-        screen.painter.paint(draw_run(view, width, height - 1, made.at + frame * Live.IDLE))
+        screen.painter.paint(draw_run(view, width, height - 1, view.state.at + frame * Live.IDLE))
         sent += len(screen.take())
     assert 0 < sent / seconds < 1000
     assert "00:01:1" in screen.shown[0]

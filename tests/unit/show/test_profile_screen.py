@@ -11,7 +11,7 @@ from ipexctl.model.answers.run import ProfileAnswer, RunAnswer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.profile import CollectiveTime, KernelTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 from ipexctl.show import screens, typeset
-from ipexctl.show.saved_profile import has_profile, read_profile, save_profile
+from ipexctl.store.saved_profile import has_profile, read_profile, save_profile
 
 AMX = KernelTime("matmul", "brg_matmul:avx512_core_amx", "avx512_core_amx", "bf16", 30, 0.093, ("node0", "node1"))
 REORDER = KernelTime("reorder", "jit:uni", "", "src f32, dst bf16", 6, 0.007, ("node0",))

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.model import events as e
-from ipexctl.show.board import Board
-from ipexctl.show.rank_log import RECENT, RankLog, Spool, format_line
-from ipexctl.show.view import View
+from ipexctl.show.rank_log import RECENT, LineSpool, RankLog, format_line
 from tests.unit.show import streams
-from tests.unit.show.test_live import drawn
+from tests.unit.show.test_live import drawn, watch
 
 MANY = 100_000  # lines, of 40 bytes each
 
@@ -30,7 +28,7 @@ def find(log: RankLog, text: str, start: int = 1 << 40, *, forwards: bool = Fals
 
 
 def test_every_line_can_be_read_and_memory_is_bounded(tmp_path: Path) -> None:
-    log = RankLog(Spool(tmp_path))
+    log = RankLog(LineSpool(tmp_path))
     fill(log)
     assert (log.first, log.count) == (1, MANY)
     assert len(log.recent) < 2 * RECENT
@@ -41,7 +39,7 @@ def test_every_line_can_be_read_and_memory_is_bounded(tmp_path: Path) -> None:
 
 
 def test_the_whole_log_is_searched_both_ways(tmp_path: Path) -> None:
-    log = RankLog(Spool(tmp_path))
+    log = RankLog(LineSpool(tmp_path))
     fill(log, 50_000)
     log.append(b"\x1b[31mLoss\x1b[0m is \tNaN\n")
     fill(log, 50_000)
@@ -57,7 +55,7 @@ def test_the_whole_log_is_searched_both_ways(tmp_path: Path) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"")), max_size=60), st.text(max_size=3))
 def test_a_search_finds_what_reading_each_line_finds(lines: list[bytes], text: str) -> None:
-    log = RankLog(Spool())
+    log = RankLog(LineSpool())
     for line in lines:
         log.append(line + b"\n")
     shown = list(map(format_line, lines))
@@ -69,7 +67,7 @@ def test_a_search_finds_what_reading_each_line_finds(lines: list[bytes], text: s
 def test_a_disk_without_room_leaves_the_newest_lines_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool = Spool(tmp_path)
+    spool = LineSpool(tmp_path)
     logs = RankLog(spool), RankLog(spool)
     for log in logs:
         fill(log, 10_000)
@@ -87,24 +85,19 @@ def test_a_disk_without_room_leaves_the_newest_lines_and_says_so(
     assert logs[0].read_lines(logs[0].first, logs[0].first)[0].startswith("step ")
     assert find(logs[0], "step 9 ") == 15_009
 
-    board = Board(spool)
-    for stamped in streams.stamp([e.RunStarted("k7", "a", ("a",), "")]):
-        board.handle_event(stamped)
-    board.ranks[0].log = logs[1]
-    view = View(board, keys=True)
+    view = watch(streams.stamp([e.RunStarted("k7", "a", ("a",), "")]), spool=spool, keys=True)
+    view.logs._logs[0] = logs[1]
     for key in ("/", *"nowhere", "enter"):
         view.press(key)
     assert drawn(view)[-1].startswith(f"no «nowhere» from line {logs[1].first:,} on, the first that is held")
 
 
 def test_a_long_search_goes_on_while_the_run_does_and_escape_ends_it(tmp_path: Path) -> None:
-    board = Board(Spool(tmp_path))
-    for stamped in streams.stamp([e.RunStarted("k7", "a", ("a",), "")]):
-        board.handle_event(stamped)
-    log = board.ranks[0].log
+    stream = streams.stamp([e.RunStarted("k7", "a", ("a",), "")])
+    view = watch(stream, spool=LineSpool(tmp_path), keys=True, slice=0.0)
+    log = view.logs[0]
     log.append(b"needle\n")
     fill(log)
-    view = View(board, keys=True, slice=0.0)
     for key in ("/", *"needle"):
         view.press(key)
     view.pattern, view.prompt = "needle", ""

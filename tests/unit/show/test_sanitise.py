@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipexctl.decide.run.lines import find_decodable_end
+from ipexctl.model.text import strip_colours
 from ipexctl.show.sanitise import (
     decode_utf8,
     escape,
     escape_lines,
-    find_decodable_end,
     is_printable_ascii,
     is_safe_to_print,
-    strip_colours,
 )
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None, exclude_categories=()))

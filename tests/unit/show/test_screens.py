@@ -29,7 +29,7 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome
+from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
 from ipexctl.show.launch_screen import format_launch_plan
 from ipexctl.show.pending_failures import select_unexplained
@@ -66,8 +66,8 @@ PROVED = e.CleanupChecked("k7", ("a", "b"), {})
 
 
 def test_a_good_run_is_a_line_a_rank_with_its_last_words() -> None:
-    said = [e.Output(rank, RANKS[rank], "out", b"loss 2\nloss %d\n" % rank) for rank in range(4)]
-    text = ending(*said, *WELL, e.RunEnded("k7", "done"), PROVED)
+    output = [e.Output(rank, RANKS[rank], "out", b"loss 2\nloss %d\n" % rank) for rank in range(4)]
+    text = ending(*output, *WELL, e.RunEnded("k7", "done"), PROVED)
     assert text.startswith("✓ 4 ranks on 2 hosts ended well after ")
     assert "  rank 3  b  exit 0  loss 3" in text
     assert text.endswith("0 processes left on 2 hosts"), "after a good run nothing is to be done"
@@ -75,20 +75,29 @@ def test_a_good_run_is_a_line_a_rank_with_its_last_words() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_long_last_line_takes_no_room_from_rank_host_and_exit(width: int) -> None:
-    said = [e.Output(rank, RANKS[rank], "out", b"a very long line " * 20 + b"\n") for rank in range(4)]
-    lines = ending(*said, *WELL, e.RunEnded("k7", "done"), PROVED, width=width).splitlines()
+    output = [e.Output(rank, RANKS[rank], "out", b"a very long line " * 20 + b"\n") for rank in range(4)]
+    lines = ending(*output, *WELL, e.RunEnded("k7", "done"), PROVED, width=width).splitlines()
     assert lines[4].startswith("  rank 3  b  exit 0  a very long line")
     assert len(lines[4]) <= width
 
 
 def test_the_end_card_repeats_a_stall_that_was_not_overcome() -> None:
-    stall = e.Message("no progress for 60 s: rank 2 on b silent", "warning", code="stalled")
+    stall = e.Stalled((2,), 60.0, "some", {})
+    message = e.Message("no progress for 60 s: rank 2 on b silent", "warning", code="stalled")
     compared = e.StallCompared((2,), "3 of 4 ranks wait in all_reduce, rank 2 on b does not\n  rank 2  data.py:41")
     stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
-    text = ending(stall, compared, *stopped, e.RunEnded("k7", "stopped"))
+    text = ending(stall, message, compared, *stopped, e.RunEnded("k7", "stopped"))
     assert "  stall    no progress for 60 s: rank 2 on b silent\n" in text
     assert "rank 2 on b does not\n             rank 2  data.py:41" in text
-    assert "stall" not in ending(stall, compared, e.Message("x", code="resumed"), *stopped, e.RunEnded("k7", "stopped"))
+    assert "stall" not in ending(stall, message, compared, e.Resumed(), *stopped, e.RunEnded("k7", "stopped"))
+
+
+def test_ranks_that_have_not_met_are_the_first_line_of_a_good_end_until_they_meet() -> None:
+    separate = SeparateWorlds("never-met", {"1": 4}, "the ranks have not met", ("for this reason",))
+    ended = [*WELL, e.RunEnded("k7", "done")]
+    text = ending(e.WorldsCompared(separate), *ended)
+    assert text.startswith("! the ranks have not met\n  for this reason\n✓ 4 ranks on 2 hosts ended well after ")
+    assert ending(e.WorldsCompared(separate), e.WorldsCompared(None), *ended).startswith("✓ 4 ranks")
 
 
 def test_many_ranks_are_a_line_a_host() -> None:
@@ -109,28 +118,31 @@ def test_the_first_failure_has_status_host_time_and_last_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "output"),
     [
         ({"signal": 11}, "was killed by SIGSEGV (signal 11)"),
         ({"signal": 9}, "was killed by SIGKILL (signal 9)"),
         ({"signal": 4}, "was killed by SIGILL (signal 4)"),
         ({"signal": 9, "error": "killed", "oom": OutOfMemory(3, 4)}, "was killed (out of memory: 3 B of 4 B"),
+        ({"abort": 7}, "called MPI_Abort(7)"),
     ],
 )
-def test_signals_are_named_and_a_failure_that_is_not_known_names_the_log(end: dict[str, Any], said: str) -> None:
+def test_signals_and_mpi_abort_are_named_and_a_failure_that_is_not_known_names_the_log(
+    end: dict[str, Any], output: str
+) -> None:
     text = ending(ended(1, None, **end), *[WELL[n] for n in (0, 2, 3)], e.RunEnded("k7", "rank"), width=120)
-    assert f"rank 1 on a {said}" in text
+    assert f"rank 1 on a {output}" in text
     assert text.endswith("hint       all that rank 1 wrote:\nipexctl logs k7 --rank 1")
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "output"),
     [("lost", "the run lost a part of it"), ("limit", "the run reached its limit"), ("launch", "the launch failed")],
 )
-def test_a_run_that_ended_otherwise_says_why(reason: Any, said: str) -> None:
+def test_a_run_that_ended_otherwise_says_why(reason: Any, output: str) -> None:
     stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
     text = ending(*stopped, e.RunEnded("k7", reason, "node b is dark\nsince noon"))
-    assert f"✗ {said} after" in text
+    assert f"✗ {output} after" in text
     assert "  node b is dark\n  since noon" in text
     assert "by us: ranks 0-3" in text
 
@@ -155,7 +167,7 @@ def _story(verb: str) -> list[Event]:
 
 def test_ranks_whose_end_nobody_saw_are_named() -> None:
     text = ending(WELL[0], WELL[1], ended(2, None, cause="lost"), e.RunEnded("k7", "lost"))
-    assert "nobody saw the end of ranks 2-3 on b" in text
+    assert "end not observed: ranks 2-3 on b" in text
 
 
 def test_what_is_left_running_is_named_with_host_and_process() -> None:
@@ -196,7 +208,7 @@ def test_equal_hosts_are_named_once_on_the_first_line_of_their_facts(width: int)
 
 
 @pytest.mark.parametrize("explained", [True, False])
-def test_a_host_that_could_not_be_looked_at_is_told_once_and_counted_once(explained: bool) -> None:
+def test_a_host_that_could_not_be_looked_at_is_reported_once_and_counted_once(explained: bool) -> None:
     what = "connection refused (10.0.0.3:22)"
     hosts = [
         DoctorHost("a", streams.facts()),
@@ -227,11 +239,11 @@ def test_fit_is_not_green_with_warnings() -> None:
         assert f"fit        {colour}" in re.sub(r"\x1b\[0m|\x1b\[2m", "", out.getvalue())
 
 
-def test_outputs_of_a_command_that_are_equal_are_told_once() -> None:
+def test_outputs_of_a_command_that_are_equal_are_reported_once() -> None:
     rows = [CommandOutput(f"n{n}", 0, "up [bold]\n", "") for n in range(3)]
     rows.append(CommandOutput("odd", 2, "", "no \x1b[2J\n"))
     text = drawn(screens.format_answer(CommandAnswer((*rows, FailedCommand("dark", "x")))))
-    assert text == "✓ n[0-2]\n  up [bold]\n✗ odd exit 2\n  no \\x1b[2J"
+    assert text == "✓ n[0-2] (3)\n  up [bold]\n✗ odd exit 2\n  no \\x1b[2J"
 
 
 def test_no_step_of_a_dry_run_is_marked_as_done() -> None:
@@ -239,7 +251,7 @@ def test_no_step_of_a_dry_run_is_marked_as_done() -> None:
     assert drawn(screens.format_answer(value)) == "- look\n✗ put  exit 4"
 
 
-def test_steps_of_a_play_are_told_with_what_was_not_begun() -> None:
+def test_steps_of_a_play_are_reported_with_what_was_not_begun() -> None:
     rows = tuple(PlayedStep(name, "run", exit) for name, exit in (("look", 0), ("put", 4), ("run", None)))
     assert drawn(screens.format_answer(PlayAnswer("demo", rows, True, {}))) == "✓ look\n✗ put  exit 4\n- run  not begun"
 
@@ -446,7 +458,7 @@ def test_how_far_a_run_is_who_began_it_and_how_come_before_where(width: int, sho
     assert ("somebody@desk" in text) == (width == 160)
 
 
-def test_no_runs_are_told_as_such() -> None:
+def test_no_runs_are_reported_as_such() -> None:
     value = PsAnswer((), (), ("a", "b"), ())
     assert drawn(screens.format_answer(value)) == "no runs on these 2 hosts"
     assert drawn(screens.format_answer(replace(value, unreachable=("b",)))) == "no runs on the 1 host that answered"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from ipexctl.model import events as e
 from ipexctl.model.events import Event, Stamped
-from ipexctl.show.board import Board
+from ipexctl.show.run_frame import find_pace, list_paces
 from ipexctl.show.view import View
 from tests.unit.show import streams
-from tests.unit.show.test_live import board, drawn
-from tests.unit.show.test_unusual_lines import HOST_NAME
+from tests.unit.show.test_live import LiveView, drawn, watch
+from tests.unit.test_unusual import HOST_NAME
 
 
-def made(*outputs: tuple[int, bytes], ranks: tuple[str, ...] = ("a", "a", "b", "b")) -> Board:
-    events: list[Event] = [e.Started("run", "x.py", ("a", "b")), e.RunStarted("k7", "a", ranks, "")]
+def made(
+    *outputs: tuple[int, bytes], ranks: tuple[str, ...] = ("a", "a", "b", "b"), isas: Mapping[str, str] | None = None
+) -> LiveView:
+    events: list[Event] = [e.Started("run", "x.py", ("a", "b")), e.RunStarted("k7", "a", ranks, "", isas=isas or {})]
     events += [e.Output(rank, ranks[rank], "out", data) for rank, data in outputs]
-    return board(streams.stamp(events))
+    return watch(streams.stamp(events), keys=True)
 
 
 def press(view: View, *keys: str) -> str:
@@ -26,17 +30,18 @@ def press(view: View, *keys: str) -> str:
 
 
 def test_figures_are_columns_and_more_of_them_where_there_is_room() -> None:
-    run = made(*((rank, b"step 7/90 loss 0.5 2.0 it/s\n") for rank in range(4)))
-    for rank in run.ranks:
+    isas = {"a": "AMX", "b": "AVX512_BF16"}
+    run = made(*((rank, b"step 7/90 loss 0.5 2.0 it/s\n") for rank in range(4)), isas=isas)
+    run.keys = False
+    for rank in run.state.ranks:
         rank.cpu, rank.rss = 3.98, 12 << 30
-    run.hosts["a"].isa, run.hosts["b"].isa = "AMX", "AVX512_BF16"
-    heads = {width: drawn(View(run), width)[1].split() for width in (30, 40, 80, 120, 160)}
+    heads = {width: drawn(run, width)[1].split() for width in (30, 40, 80, 120, 160)}
     assert heads[30] == ["rank", "host", "stage", "step"]
     assert heads[40] == ["rank", "host", "stage", "step", "loss"]
     assert heads[80] == ["rank", "host", "stage", "step", "loss", "it/s", "pace"]
     assert heads[120] == ["rank", "host", "isa", "stage", "step", "loss", "it/s", "pace", "cpu", "memory"]
     assert heads[160] == [*heads[120], "last", "line"]
-    row = drawn(View(run), 160)[2].split()
+    row = drawn(run, 160)[2].split()
     assert row[:4] == ["0", "a", "AMX", "running"]
     assert row[-10:] == ["398", "%", "12", "GiB", "step", "7/90", "loss", "0.5", "2.0", "it/s"]
 
@@ -44,8 +49,8 @@ def test_figures_are_columns_and_more_of_them_where_there_is_room() -> None:
 def test_the_header_says_what_runs_where_and_how() -> None:
     isas = {"a": "AVX512_BF16", "b": "AVX512_BF16"}
     started = e.RunStarted("k7", "a", ("a", "a", "b", "b"), "", backend="impi", precision="bf16", isas=isas)
-    run = board(streams.stamp([e.Started("run", "train_ddp.py", ("a", "b")), started]))
-    heads = {width: drawn(View(run), width)[0] for width in (30, 40, 60, 80)}
+    run = watch(streams.stamp([e.Started("run", "train_ddp.py", ("a", "b")), started]))
+    heads = {width: drawn(run, width)[0] for width in (30, 40, 60, 80)}
     assert heads[80].startswith("train_ddp.py   4 ranks on 2 hosts · impi · bf16 · AVX512_BF16  ")
     assert heads[80].endswith("  k7  00:00:00")
     assert heads[60].startswith("train_ddp.py   4 ranks on 2 hosts · impi  ")
@@ -55,17 +60,19 @@ def test_the_header_says_what_runs_where_and_how() -> None:
 
 def test_a_slow_rank_is_marked_against_the_median_and_drawn() -> None:
     run = made(*((rank, b"step 7 loss 0.5 %.1f it/s\n" % (1.0 if rank == 2 else 2.0)) for rank in range(4)))
-    rows = [line.split() for line in drawn(View(run))[2:6]]
+    rows = [line.split() for line in drawn(run)[2:6]]
     assert [("×0.5" in row) for row in rows] == [False, False, True, False]
     assert [row[-1][-1] for row in rows] == ["█", "█", "▄", "█"]
 
 
 def test_of_a_pace_the_latest_is_seen_where_not_all_has_room() -> None:
-    paces = [b"step 7 loss 0.5 2.0 it/s\n"] * 30 + [b"step 8 loss 0.5 0.1 it/s\n"]
-    run = made(*((0, pace) for pace in paces))
-    for at in range(31):
-        run.ranks[0].paces.append(2.0 if at < 30 else 0.1)
-    row = drawn(View(run))[2].rstrip()
+    run, at = made(), streams.START
+    for second in range(31):
+        pace = 2.0 if second < 30 else 0.1
+        run.handle_event(
+            Stamped(at + second, e.Output(0, "a", "out", b"step %d loss 0.5 %.1f it/s\n" % (second, pace)))
+        )
+    row = drawn(run)[2].rstrip()
     assert row.endswith("▁")
     assert "…" not in row
 
@@ -74,19 +81,16 @@ def test_a_pace_is_computed_from_steps_and_falls_to_zero_when_they_stop() -> Non
     run = made()
     for step in range(20):
         run.handle_event(Stamped(100.0 + step / 2, e.Output(0, "a", "out", b"step %d\n" % step)))
-        run.ranks[0].refresh(100.0 + step / 2)
-    assert run.ranks[0].pace == pytest.approx(2.0)
-    run.ranks[0].refresh(118.0)
-    assert run.ranks[0].pace == pytest.approx(2.0)
-    run.ranks[0].refresh(125.0)
-    assert run.ranks[0].pace == 0.0
+    (rank, *_) = run.state.ranks
+    assert [find_pace(rank, now) for now in (109.5, 118.0, 125.0)] == pytest.approx([2.0, 2.0, 0.0])
+    assert list_paces(rank, 125.0)[-8:] == pytest.approx([2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
 
 
 def test_harmless_lines_are_one_number_that_a_key_opens() -> None:
     run = made((0, b"one\n"))
     for rank in range(4):
-        run.handle_event(Stamped(run.at, e.Output(rank, "a", "err", HOST_NAME * 6)))
-    view = View(run, keys=True)
+        run.handle_event(Stamped(run.state.at, e.Output(rank, "a", "err", HOST_NAME * 6)))
+    view = run
     shown = press(view)
     assert shown.splitlines()[-2].endswith("── 24 known harmless lines hidden [w] ─")
     assert "cannot be retrieved" not in shown
@@ -97,7 +101,7 @@ def test_harmless_lines_are_one_number_that_a_key_opens() -> None:
 
 
 def test_arrows_and_letters_choose_a_rank_and_tab_one_that_the_others_wait_for() -> None:
-    view = View(made(), keys=True)
+    view = made()
     chosen = []
     for key in ("down", "j", "down", "down", "up", "k"):
         view.press(key)
@@ -105,12 +109,12 @@ def test_arrows_and_letters_choose_a_rank_and_tab_one_that_the_others_wait_for()
     assert chosen == [1, 2, 3, 3, 2, 1]
     press(view, "tab")
     assert view.rank == 2
-    view.board.suspects = frozenset({0})
+    view.handle_event(Stamped(view.state.at, e.Stalled((0,), 60.0, "some", {})))
     assert "›0 ◀ " in press(view, "tab")
 
 
 def test_rows_are_hosts_beyond_16_ranks_and_enter_opens_one() -> None:
-    view = View(made(ranks=tuple(f"n{rank // 4}" for rank in range(20))), keys=True)
+    view = made(ranks=tuple(f"n{rank // 4}" for rank in range(20)))
     rows = press(view, "down", "down").splitlines()[2:7]
     assert [row.split()[:2] for row in rows] == [["0-3", "n0"], ["4-7", "n1"], ["›8-11", "n2"], ["12-15", "n3"], ["16-19", "n4"]]  # fmt: skip  # noqa: E501
     rows = press(view, "enter", "down").splitlines()[2:6]
@@ -123,19 +127,19 @@ LOG = b"".join(b"line %d\n" % number for number in range(1, 301)) + b"the Needle
 
 
 def test_a_log_is_leafed_through_and_followed_again() -> None:
-    view = View(made((0, LOG)), keys=True)
+    view = made((0, LOG))
     assert press(view, "enter").splitlines()[-2] == "last"
     shown = press(view, "pageup").splitlines()
     assert f"─ rank 0 · line {302 - view.page} of 302 ─" in shown[1]
     assert shown[-2] == f"line {302 - view.page}"
-    view.board.handle_event(Stamped(view.board.at, e.Output(0, "a", "out", b"newer\n")))
+    view.handle_event(Stamped(view.state.at, e.Output(0, "a", "out", b"newer\n")))
     assert drawn(view)[-2] == shown[-2]  # what is read stays where it is
     assert press(view, "g").splitlines()[2] == "line 1"
     assert press(view, "pagedown", "G").splitlines()[-2] == "newer"
 
 
 def test_a_search_goes_up_on_and_down() -> None:
-    view = View(made((0, LOG), (1, b"other\n")), keys=True)
+    view = made((0, LOG), (1, b"other\n"))
     shown = press(view, "/", *"line 29", "enter")
     assert view.match == 299
     assert "─ rank 0 · line 302 of 302 · «line 29» ─" in shown
@@ -151,8 +155,11 @@ def test_a_search_goes_up_on_and_down() -> None:
 
 
 def test_keys_are_explained() -> None:
-    view = View(made(), keys=True)
+    view = made()
+    detachable = made()
+    detachable.can_detach = True
+    shown = press(detachable, "?")
     for word in ("Enter", "detach", "Ctrl-C"):
-        assert word in press(View(view.board, keys=True, can_detach=True), "?")
+        assert word in shown
     assert "the run goes on without this screen" not in press(view, "?")
     assert "─ rank 0 ─" in press(view, "?")

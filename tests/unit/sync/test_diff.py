@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipexctl.decide.planning.diff import FILES, LARGEST, format_diff, group_by_hosts, select_comparable_files
 from ipexctl.decide.planning.sync import RemoteEntry, RemoteTree, SyncPlan
-from ipexctl.model.trees import Entry
+from ipexctl.model.trees import TreeEntry
 
 
 def test_a_change_is_shown_as_diff_shows_it() -> None:
@@ -21,11 +21,11 @@ def test_what_is_no_text_is_only_named() -> None:
 
 
 def test_nothing_in_it_reaches_the_terminal_and_it_is_bounded() -> None:
-    said = format_diff("a\x1b[2J.py", b"", b"\x1b]0;title\x07\t\xe2\x80\xae\n" + b"x\n" * 999 + b"y" * 10_000)
-    assert all(char.isprintable() or char == "\n" for char in said)
-    assert said.splitlines()[-1] == "… and 804 more lines"
-    assert len(said.splitlines()) == 201
-    assert max(map(len, said.splitlines())) <= 201
+    output = format_diff("a\x1b[2J.py", b"", b"\x1b]0;title\x07\t\xe2\x80\xae\n" + b"x\n" * 999 + b"y" * 10_000)
+    assert all(char.isprintable() or char == "\n" for char in output)
+    assert output.splitlines()[-1] == "… and 804 more lines"
+    assert len(output.splitlines()) == 201
+    assert max(map(len, output.splitlines())) <= 201
 
 
 def test_only_old_versions_of_small_files_are_compared() -> None:
@@ -33,14 +33,14 @@ def test_only_old_versions_of_small_files_are_compared() -> None:
         "huge-there": RemoteEntry("f", 0o600, LARGEST + 1, 1),
         "link": RemoteEntry("l", 0o777, 5, 1, "x"),
     }
-    sent = [Entry(name, "f", 5) for name in ("old", "new", "huge-there", "link")]
-    sent += [Entry("big", "f", LARGEST + 1), Entry("dir", "d")]
+    sent = [TreeEntry(name, "f", 5) for name in ("old", "new", "huge-there", "link")]
+    sent += [TreeEntry("big", "f", LARGEST + 1), TreeEntry("dir", "d")]
     state = RemoteTree("/w", None, there)
     assert [entry.path for entry in select_comparable_files(SyncPlan("/w", tuple(sent)), state)] == ["old"]
-    many = tuple(Entry(str(number), "f", 5) for number in range(50))
+    many = tuple(TreeEntry(str(number), "f", 5) for number in range(50))
     assert len(select_comparable_files(SyncPlan("/w", many), state)) == FILES
 
 
-def test_a_difference_is_told_once_with_its_hosts() -> None:
-    told = {"n0": ["a", "b", ""], "n1": ["a"], "n2": []}
-    assert [*group_by_hosts(told)] == [(("n0", "n1"), "a"), (("n0",), "b")]
+def test_a_difference_is_reported_once_with_its_hosts() -> None:
+    reported = {"n0": ["a", "b", ""], "n1": ["a"], "n2": []}
+    assert [*group_by_hosts(reported)] == [(("n0", "n1"), "a"), (("n0",), "b")]

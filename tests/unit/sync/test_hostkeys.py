@@ -17,6 +17,7 @@ from ipexctl.act.ssh.hostkeys import (
     format_known_host_name,
     format_known_hosts_line,
 )
+from tests.tables import read_table
 
 
 def blob(seed: str, kind: str = "ssh-ed25519") -> bytes:
@@ -63,6 +64,7 @@ def known(tmp_path: Path) -> KnownHosts:
     return KnownHosts([path, tmp_path / "missing"])
 
 
+@pytest.mark.fault("B6")
 @pytest.mark.parametrize(
     ("host", "port", "seed"),
     [
@@ -166,21 +168,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 RECORDABLE = ["repository/known_hosts", "repository/new/known_hosts", "repository/.known_hosts", ".ssh/known_hosts",
               ".ssh/known_hosts_of_lab", "elsewhere/known", "/dev/null"]  # fmt: skip
-NOT_RECORDABLE = [
-    (".profile", "it is not a known_hosts file: .*/.profile:1: truncated line"),
-    ("repository/up", "it is not a known_hosts file"),
-    ("elsewhere/mixed", "it is not a known_hosts file: .*/mixed:2: "),
-    ("repository/keys", "it is not a regular file"),
-    ("/dev/zero", "it is not a regular file"),
-    (".ssh/authorized_keys", "it has another purpose"),
-    (".ssh/rc", "it has another purpose"),
-    (".comments", "a new file must be below the directory of the hostfile or ~/.ssh"),
-    (".bash_login", "a new file must be below"),
-    (".config/autostart", "a new file must be below"),
-    ("repository/link", "a new file must be below"),
-    ("repository/../elsewhere/new", "a new file must be below"),
-    ("elsewhere/new", "a new file must be below"),
-]
+NOT_RECORDABLE = read_table("hostkeys/not_recordable")
 
 
 @pytest.mark.parametrize("name", RECORDABLE)

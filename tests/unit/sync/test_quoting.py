@@ -143,8 +143,8 @@ def test_ending_stops_a_whole_process_group_that_ignores_the_polite_signal(
     process = subprocess.Popen(["/bin/sh", "-c", line], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     assert int(process.stdout.readline()) == process.pid
-    said = subprocess.run([*words, "-c", make_stop_script(process.pid)], capture_output=True, timeout=60)
-    assert said.stdout == b""
+    output = subprocess.run([*words, "-c", make_stop_script(process.pid)], capture_output=True, timeout=60)
+    assert output.stdout == b""
     assert process.wait(60) == status
     assert process.stdout.read() == b"", "nobody holds its output any more"
     process.stdout.close()

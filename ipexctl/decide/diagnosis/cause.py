@@ -1,0 +1,83 @@
+"""Which failed rank is the cause of a run's failure, and what that is known as."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ipexctl.decide.diagnosis.evidence import Evidence, collect_evidence, read_runtime_output
+from ipexctl.decide.diagnosis.known_errors import ErrorMatch, KnownErrors, make_diagnosis, match_evidence
+from ipexctl.model.findings import Diagnosis
+from ipexctl.model.json_values import Record
+from ipexctl.model.reports import RankOutcome
+from ipexctl.model.text import join_names
+
+_CANDIDATE_LIMIT = 64  # ranks that failed first: the cause is among them
+_END_DELAY = 2.0  # seconds by which the end of a process may follow what its peers see of it
+_CRASH_DELAY = 0.25  # the same for one that a signal ended: its sockets are closed before its parent hears of it
+_ENDED_EARLY = "ended-early"  # the entry for ranks that ended well and were missed
+
+
+class Cause(Record):
+    """The ranks that failed: the one that is the cause, then the others in the order in which they did. What the cause
+    is known as."""
+
+    failed: tuple[RankOutcome, ...]
+    diagnosis: Diagnosis | None
+
+
+class _Judged(Record):
+    rank: RankOutcome
+    evidence: Evidence
+    match: ErrorMatch | None
+
+    @property
+    def is_symptom(self) -> bool:
+        return self.match is not None and self.match.known.symptom
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it shows that the rank failed by itself."""
+        return not self.is_symptom and (self.evidence.own or self.rank.abort is not None)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it shows nothing but an exit code."""
+        return self.match is None and not self.evidence.own and self.rank.abort is None
+
+
+def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -> Cause:
+    """Returns the cause among these ranks of a run that did not end well. A rank whose failure only shows that another
+    rank was gone, or nothing at all, comes after one that failed by itself, or crashed at the same moment. ``output``
+    is the launcher's, for ranks that show nothing."""
+    failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
+    launcher = match_evidence(errors, Evidence(output=read_runtime_output(output.splitlines())))
+    if not failed:
+        return Cause((), make_diagnosis(launcher) if launcher else None)
+    first, *others = [_judge(errors, rank) for rank in failed[:_CANDIDATE_LIMIT]]
+    if first.is_symptom:
+        first = next((each for each in others if each.is_own), first)
+    elif first.is_silent:
+        soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
+        first = next((each for each in soon if each.evidence.signal and not each.is_symptom), first)
+    match = first.match
+    if first.is_symptom:
+        match = _match_early_ends(errors, first, ranks) or match
+    elif match is None and not first.evidence.exceptions:
+        known = (*(each.match for each in others if each is not first), launcher)
+        match = next((other for other in known if other and not other.known.symptom), None)
+    failed.remove(first.rank)
+    return Cause((first.rank, *failed), make_diagnosis(match) if match else None)
+
+
+def _judge(errors: KnownErrors, rank: RankOutcome) -> _Judged:
+    evidence = collect_evidence(rank)
+    return _Judged(rank, evidence, match_evidence(errors, evidence))
+
+
+def _match_early_ends(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:
+    """Returns the entry for ranks that had ended well when others still waited for them."""
+    early = [rank for rank in ranks if rank.state == "ok" and rank.at <= first.rank.at + _END_DELAY]
+    known = next((known for known in errors if known.code == _ENDED_EARLY), None)
+    if not early or known is None or first.match is None:
+        return None
+    names = join_names([f"rank {rank.rank} on {rank.host}" for rank in early], 3)
+    return replace(first.match, known=known, words={"who": names})

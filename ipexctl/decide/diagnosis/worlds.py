@@ -1,0 +1,90 @@
+"""Ranks that do not meet: what is said of separate worlds, and of scripts that look for the others elsewhere."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from ipexctl.decide.checks.network import means_itself
+from ipexctl.decide.diagnosis.stack_traces import find_path_in_library
+from ipexctl.model.facts import format_cpus
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.reports import SeparateWorlds
+from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.protocol import hooks, journal
+from ipexctl.protocol.rank_records import RankRendezvous
+
+CODE = "never-met"
+
+# Kind of cause (`RankAlone.causes`) → what to say of it, with the line of the script and a value.
+_CAUSES: Mapping[str, str] = {
+    hooks.ACCELERATE: "Accelerate, and with it the Trainer, takes ranks without an accelerator for single processes "
+    "unless it is asked for processors: leave ACCELERATE_USE_CPU to ipexctl, give the Trainer --use_cpu, and "
+    "PartialState, which reads no variable, cpu=True",
+    "lightning": "Lightning's Trainer was not told of the others: give it num_nodes, devices and strategy",
+    "local-rank": "{line} waits for --local_rank, which nobody gives: read the variable LOCAL_RANK there",
+    "address": "{line} sets MASTER_ADDR to {value}: leave it to ipexctl",
+    "unused": "a process group was made, and the model does not use it: wrap it, as with DistributedDataParallel",
+    "torch": "a process group of one process was made: the script gives a world_size of 1, or changes WORLD_SIZE",
+    "mpi": "MPI finds one process alone: mpi4py loads another MPI than the one that started the ranks",
+    "horovod": "Horovod finds one process alone: it was built for another launcher than mpirun",
+}
+_USUAL = (
+    "usual causes: the Trainer without --use_cpu, a script that sets MASTER_ADDR or WORLD_SIZE itself, one that waits "
+    "for --local_rank; independent processes are started by --instances"
+)
+
+
+def describe_worlds(record: journal.SeparateWorlds) -> SeparateWorlds | None:
+    """Returns what the report says of it; None where the ranks work together after all."""
+    if not record.worlds:
+        return None
+    sizes = sorted(record.worlds.items(), reverse=True)
+    listed = ", ".join(f"{pluralize(count, 'world')} of {pluralize(size, 'rank')}" for size, count in sizes)
+    text = f"the ranks have not met: they {'train' if record.steps else 'work'} in {listed}"
+    if record.joined and record.worlds.keys() == {1}:
+        text += f"; a process group of {record.joined} was made and not used"
+    if record.steps:
+        text += f" (seen after {pluralize(record.steps, 'optimizer step')})"
+    known = [
+        _CAUSES[kind].format(line=_shorten(line) or "a library", value=printable(value, 100))
+        for kind, line, value in record.causes
+        if kind in _CAUSES
+    ]
+    counts = {str(size): count for size, count in sizes}
+    return SeparateWorlds(CODE, counts, text, tuple(dict.fromkeys(known)) or (_USUAL,))
+
+
+def find_hopeless_rendezvous(record: RankRendezvous, hosts: Sequence[str]) -> str:
+    """What to say at once of a rank that looks for ranks of other hosts at its own; "" where they may be there."""
+    here = hosts.count(record.host)
+    if not means_itself(record.address) or record.size <= here:
+        return ""
+    missing = f"{record.size - here} of {pluralize(record.size, 'rank')}"
+    return f"{_describe_change([record])}: that is each host itself, where {missing} cannot be met"
+
+
+def describe_rendezvous(records: Mapping[int, RankRendezvous], waiting: Collection[int]) -> list[str]:
+    """Returns lines about those of the ``waiting`` ranks that look for the others elsewhere than was planned."""
+    changes = [record for rank, record in sorted(records.items()) if rank in waiting]
+    groups = group_pairs(((record.line, record.address), record) for record in changes)
+    return [_describe_change(group) for group in groups.values()]
+
+
+def _describe_change(records: Sequence[RankRendezvous]) -> str:
+    """``train.py:4 sets MASTER_ADDR to localhost (ranks 0-3)``; of ports, where only these differ from the plan."""
+    first, ranks = records[0], [record.rank for record in records]
+    who = _shorten(first.line) or "the script or a library"
+    ports = dict.fromkeys(printable(record.port) for record in records)
+    variable = f"MASTER_ADDR to {printable(first.address)}"
+    if first.address == first.planned:
+        variable = f"MASTER_PORT to {join_names(list(ports), 4)}" + (
+            ", another one in each rank" if len(ports) > 1 else ""
+        )
+    return f"{who} sets {variable} ({'rank' if len(ranks) == 1 else 'ranks'} {format_cpus(ranks)})"
+
+
+def _shorten(line: str) -> str:
+    """``train.py:4`` of a path and a line; of a library, its name in it."""
+    file, _, number = line.rpartition(":")
+    if not file or not number.isdecimal():
+        return ""
+    inside = find_path_in_library(file)
+    return printable(f"{inside or file.rpartition('/')[2]}:{number}", 200)

@@ -1,0 +1,74 @@
+"""MPICH from 3 on, whose launcher is Hydra. Its tree of proxies is always flat.
+
+Measured with Debian's 4.0.2 and the wheel of 5.0.2: a label is never resolved, hosts are filled in order, and variables
+of the proxy reach the ranks under ``-genvnone``. The wheel's library uses UCX, Debian's too."""
+
+from collections.abc import Sequence
+
+from ipexctl.decide.launch.dialects.base import (
+    RANK,
+    LaunchLine,
+    MpiDialect,
+    PortEnv,
+    PortRange,
+    ProxyHost,
+    count_ranks,
+    format_hosts,
+)
+
+
+class _Mpich(MpiDialect):
+    def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:
+        words = ("-launcher", "ssh", "-launcher-exec", line.shim, "-rmk", "user", "-iface", line.interface)
+        hosts = ("-hosts", format_hosts(line.counts), "-n", count_ranks(line.counts))
+        return (*words, "-genvnone", "-disable-auto-cleanup", *hosts, *RANK)
+
+    def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
+        return {}
+
+    def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
+        return {}
+
+    def build_proxy_env(self, host: ProxyHost) -> dict[str, str]:
+        return {}
+
+    def build_port_env(self, ports: PortRange) -> PortEnv:
+        ranks = {
+            "UCX_TCP_PORT_RANGE": f"{ports.low + 2}-{ports.last}",
+            "MPIR_CVAR_CH3_PORT_RANGE": f"{ports.low + 2}:{ports.last}",
+        }
+        return PortEnv({"MPIEXEC_PORT_RANGE": f"{ports.low}:{ports.last}"}, {}, ranks)
+
+    def build_interface_env(self, interface: str, rdma: bool) -> dict[str, str]:
+        return {} if rdma else {"UCX_NET_DEVICES": interface}
+
+    def write_shell_options(self, interface: str, secrets: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        passed = ("-genvlist", ",".join(secrets)) if secrets else ("-genvnone",)
+        return (("-launcher", "ssh"), ("-iface", interface), passed, ("-prepend-rank",))
+
+    def write_shell_hosts(self, hosts: Sequence[tuple[str, int]]) -> tuple[tuple[str, ...], ...]:
+        return (("-hosts", format_hosts(hosts), "-n", count_ranks(hosts)),)
+
+
+MPICH = _Mpich(
+    name="mpich",
+    title="MPICH",
+    programs=("mpiexec.mpich", "mpiexec.hydra", "mpirun.mpich", "mpiexec", "mpirun"),
+    directories=("/usr/lib64/mpich/bin",),
+    version_pattern=r"HYDRA build details:\s*Version:\s*([\d.]+)",
+    proxies=("hydra_pmi_proxy",),
+    package="mpich",
+    wheel="mpich",
+    abi="mpich",
+    library="libmpi.so.12",
+    system_library="libmpich.so.12",
+    single_rank=("-launcher", "fork"),
+    single_rank_env={},
+    rank_variable="PMI_RANK",
+    rank_prefixes=("PMI", "MPI_", "HYDRA"),
+    one_machine={},
+    informs_oneccl=True,
+    shell_variables=("MPIEXEC_PORT_RANGE",),
+    command_per_host=False,
+    names_providers=False,
+)

@@ -1,0 +1,333 @@
+"""`RunState` → the values of a run's page."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Literal
+
+from ipexctl.decide.diagnosis.stack_traces import group_stacks
+from ipexctl.decide.page.cluster import make_doctor_record
+from ipexctl.decide.run.lines import decode_line
+from ipexctl.decide.run.report import ReadErrors, judge_run
+from ipexctl.decide.run.series import find_stragglers, list_points
+from ipexctl.model.answers.doctor import DoctorAnswer
+from ipexctl.model.answers.run import RunAnswer
+from ipexctl.model.harmless import find_harmless
+from ipexctl.model.page import (
+    Curve,
+    DoctorRecord,
+    Figure,
+    HostPart,
+    LogExcerpt,
+    LogLine,
+    Mark,
+    MarkKind,
+    RankRow,
+    RunPage,
+    Span,
+    SpanKind,
+)
+from ipexctl.model.profile import Profile
+from ipexctl.model.reports import CommandReport, RankResult
+from ipexctl.model.run_state import Attempt, OutputLog, RankState, ReachedStage, RunHistory, RunState, Series, Stall
+
+_CURVES = 64  # drawn of one figure: the eye tells no more apart
+_FORMER_CURVES = 16  # of a run that another one follows
+_LONGEST = 2000  # characters of a line that are shown
+_ORDER = ("loss", "pace", "samples_s", "tokens_s", "accuracy", "grad_norm", "lr", "epoch")
+_TITLES = {
+    "loss": ("loss", ""), "pace": ("pace", "it/s"), "samples_s": ("samples", "1/s"), "tokens_s": ("tokens", "1/s"),
+    "grad_norm": ("gradient norm", ""), "lr": ("learning rate", ""),
+    "cpu": ("CPU", "cores"), "memory": ("memory", "GiB"), "swap": ("swap", "GiB"),
+    "received": ("network received", "MiB/s"), "sent": ("network sent", "MiB/s"), "disk": ("disk", "MiB/s"),
+    "watts": ("power", "W"), "celsius": ("temperature", "°C"), "mhz": ("clock", "MHz"),
+    "waiting": ("waiting (pressure)", "%"), "rank cpu": ("CPU per rank", "cores"),
+    "rank memory": ("memory per rank", "GiB"),
+}  # fmt: skip
+_SMALLER = {"GiB": "MiB", "MiB/s": "KiB/s"}
+_OF_HOSTS = ("cpu", "memory", "swap", "received", "sent", "disk", "watts", "celsius", "mhz", "waiting")
+_AMOUNTS = ("pace", "samples_s", "tokens_s")  # whose axis begins at 0
+_LEVELS = ("celsius", "mhz")  # of hosts, whose axis does not
+_OF_RANKS = ("rank cpu", "rank memory")
+_STAGES: Mapping[str, SpanKind] = {
+    "start": "start", "python": "python", "torch": "torch", "rendezvous": "rendezvous", "connected": "rendezvous",
+    "first collective": "rendezvous", "running": "running",
+}  # fmt: skip
+
+_MARKS: Mapping[RankResult, tuple[MarkKind, str]] = {
+    "ok": ("ended", "ended well"),
+    "stopped": ("stopped", "ended by ipexctl"),
+    "lost": ("lost", "end not observed"),
+}
+
+
+def build_page(
+    state: RunState,
+    report: CommandReport,
+    saved: DoctorRecord | None = None,
+    known: ReadErrors = tuple,
+) -> RunPage:
+    """The page of the last run of all that is known so far, with those before it. ``report`` is the command's;
+    ``saved`` what doctor reported of these hosts before; ``known`` reads the catalogue of errors. Raises `ValueError`
+    where no rank was started."""
+    if not state.run.attempts:
+        raise ValueError("no rank was started")
+    at, answer = state.answers.get("doctor", (0.0, None))
+    doctor = make_doctor_record(at, answer) if isinstance(answer, DoctorAnswer) else saved
+    page = _PageBuilder(state, state.run, report).build()
+    former = []
+    for run in state.former:
+        own = replace(report, run=judge_run(state, run, known), finished=True)
+        drawn = _PageBuilder(state, run, own, _FORMER_CURVES).build()
+        former.append(replace(drawn, doctor=doctor))
+    return replace(page, doctor=doctor, former=tuple(former), dropped=state.dropped)
+
+
+class _PageBuilder:
+    """Makes the page of one run. Times of it are seconds since ``begun``."""
+
+    def __init__(self, state: RunState, run: RunHistory, report: CommandReport, curves: int = _CURVES) -> None:
+        self._state, self._run, self._report, self._curves = state, run, report, curves
+        self._shifts = run.shifts
+        first = run.attempts[0]
+        self._begun = min(self._convert(first.started.head, first.started.at, first.at), first.at)
+        self._paces = _measure_paces(run.figures.get("pace", {}))
+        self._slow = _find_slow_ranks(run, self._paces)
+
+    def _convert(self, host: str, own: float, seen: float) -> float:
+        """A time of a host's own clock on the controller's; when it was seen, where it is not known."""
+        return own + self._shifts.get(host, 0.0) if own else seen
+
+    def build(self) -> RunPage:
+        run, begun = self._run, self._begun
+        last = run.attempts[-1]
+        end = max(self._state.at, begun + 0.1)
+        if last.over is not None:
+            end = max(last.over_at, *(rank.ended_at for rank in last.ranks), begun + 0.1)
+        waits = self._list_collective_waits(end)
+        count = max(len(attempt.ranks) for attempt in run.attempts)
+        rows = tuple(self._build_row(rank, end, waits.get(rank, [])) for rank in range(count))
+        return RunPage(
+            title=run.title,
+            run=last.started.run,
+            command=last.started.command,
+            begun=begun,
+            length=end - begun,
+            live=last.over is None and not self._report.finished,
+            attempts=len(run.attempts),
+            report=self._report,
+            rows=rows,
+            hosts=self._build_hosts(rows),
+            figures=(*self._build_figures(), *self._build_samples()),
+            logs=tuple(self._build_log(row) for row in rows if row.rank in run.outputs),
+            launcher=self._list_lines(run.launcher)[0],
+            plan=run.plan,
+            launch=run.launch,
+            watched_from=run.watched_from - begun if run.watched_from else None,
+            profile=run.answer.profile if isinstance(run.answer, RunAnswer) else None,
+            restarts=tuple(attempt.at - begun for attempt in run.attempts[1:]),
+        )
+
+    def _list_collective_waits(self, end: float) -> dict[int, list[Span]]:
+        """The waits of profiled steps by rank. The profile's clock is that of the host without an offset."""
+        answer, spans = self._run.answer, dict[int, list[Span]]()
+        profile: Profile | None = answer.profile if isinstance(answer, RunAnswer) else None
+        hosts = [host for host, offset in profile.offsets.items() if not offset] if profile else []
+        shift = self._shifts.get(hosts[0], 0.0) if hosts else 0.0
+        for wait in profile.waits if profile else ():
+            start = wait.at + shift - self._begun
+            stop = start + wait.seconds
+            text = f"waits in {wait.name} for rank {wait.late}"
+            if start >= 0 and stop <= end - self._begun:
+                spans.setdefault(wait.rank, []).append(Span(start, stop, "collective", text))
+        return spans
+
+    def _build_row(self, number: int, end: float, waits: list[Span]) -> RankRow:
+        run, begun = self._run, self._begun
+        spans: list[Span] = []
+        marks: list[Mark] = []
+        if number in run.not_finite:
+            at, what = run.not_finite[number]
+            marks.append(Mark(at - begun, "figure", what))
+        host = ""
+        result: RankResult = "running"
+        for index, attempt in enumerate(run.attempts):
+            if number >= len(attempt.ranks):
+                continue
+            rank = attempt.ranks[number]
+            host = rank.host
+            following = run.attempts[index + 1].at if index + 1 < len(run.attempts) else end
+            stop, mark, result = self._classify_end(attempt, rank, following)
+            if index:
+                marks.append(Mark(attempt.at - begun, "restart", f"started again on {host}"))
+            if mark is not None:
+                marks.append(replace(mark, at=max(mark.at - begun, 0.0)))
+            spans += self._list_stage_spans(rank.host, rank.stages, stop)
+            for stall in attempt.stalls:
+                spans += self._list_stall_spans(stall, number, attempt.started.head, stop)
+        spans += waits
+        outcomes = {each.rank: each.state for each in self._report.run.ranks} if self._report.run else {}
+        loss = run.figures.get("loss", {}).get(number)
+        return RankRow(
+            number,
+            host,
+            outcomes.get(number, result),
+            tuple(spans),
+            tuple(sorted(marks, key=lambda mark: mark.at)),
+            pace=self._paces.get(number),
+            loss=loss.last[1] if loss and loss.last else None,
+            straggles=self._slow.get(number, ""),
+        )
+
+    def _classify_end(
+        self, attempt: Attempt, rank: RankState, following: float
+    ) -> tuple[float, Mark | None, RankResult]:
+        """When a rank's part of an attempt ended, the mark of it, and how it did."""
+        event, result = rank.ended, rank.result
+        end: tuple[float, MarkKind, str] | None = None
+        if event is not None:
+            at = self._convert(event.host, event.at, rank.ended_at)
+            how = f"signal {event.signal}" if event.signal else f"exit code {event.status}"
+            how = how if event.abort is None else f"MPI_Abort({event.abort})"
+            end = (at, *_MARKS[result]) if result != "failed" else (at, "failed", f"failed: {event.error or how}")
+        if rank.host in attempt.lost and (end is None or end[1] in ("lost", "stopped")):
+            at, what = attempt.lost[rank.host]
+            end, result = (at, "lost", f"{rank.host} {what}"), "lost"
+        if end is None:
+            return attempt.over_at if attempt.over else following, None, "running"
+        return end[0], Mark(*end), result
+
+    def _list_stage_spans(self, host: str, stages: Iterable[ReachedStage], stop: float) -> list[Span]:
+        """The stages of one rank in one attempt, each to the beginning of the next."""
+        times = sorted((self._convert(host, each.own, each.seen), each.stage) for each in stages)
+        ends = [at for at, _ in times[1:]] + [stop]
+        return [
+            Span(max(at - self._begun, 0.0), max(max(end, at) - self._begun, 0.0), _STAGES.get(stage, "running"), stage)
+            for (at, stage), end in zip(times, ends, strict=False)
+        ]
+
+    def _list_stall_spans(self, stall: Stall, rank: int, head: str, stop: float) -> list[Span]:
+        """What a rank did in a stall: waited in a collective, let the others wait, straggled, or simply was silent."""
+        event = stall.event
+        if rank not in event.ranks:
+            return []
+        group = next((group for group in group_stacks(stall.stacks) if rank in group.ranks), None)
+        where = group.where if group else f"no progress for {event.seconds:.0f} s"
+        kind: SpanKind = "stall"
+        if event.kind == "stragglers":
+            kind, where = "straggles", "still running when the others were done"
+        elif rank in stall.odd:
+            kind, where = "odd", f"the others wait for it: {where}"
+        elif group and stall.odd:
+            kind, where = "wait", f"waits: {where}"
+        begin = self._convert(head, event.at, stall.at) - event.seconds
+        end = min(self._convert(head, *stall.resumed), stop) if stall.resumed else stop
+        return [Span(max(begin - self._begun, 0.0), max(end - self._begun, 0.0), kind, where)]
+
+    def _build_hosts(self, rows: Iterable[RankRow]) -> tuple[HostPart, ...]:
+        lost = {host: what for attempt in self._run.attempts for host, (_, what) in attempt.lost.items()}
+        late: dict[str, list[int]] = {}
+        for row in rows:
+            if row.rank in self._slow:
+                late.setdefault(row.host, []).append(row.rank)
+        return tuple(
+            HostPart(
+                name, self._state.facts.get(name), lost.get(name, ""), self._run.joules.get(name),
+                f"rank {', '.join(map(str, late[name][:4]))} straggles" if name in late else "",
+            )
+            for name in self._run.hosts
+        )  # fmt: skip
+
+    def _build_log(self, row: RankRow) -> LogExcerpt:
+        output = self._run.outputs[row.rank]
+        lines, gap = self._list_lines(output)
+        if self._run is self._state.run:
+            now = self._state.at
+            for (rank, stream), line in self._state.open.items():
+                lines += (self._make_log_line(now, stream, line.data),) if rank == row.rank else ()
+        return LogExcerpt(row.rank, row.host, lines, output.omitted, gap)
+
+    def _list_lines(self, log: OutputLog) -> tuple[tuple[LogLine, ...], int]:
+        """The lines of a log, and the index of the first one after the gap."""
+        head, tail = (
+            [self._make_log_line(at, stream, line) for at, stream, text in part for line in text[:-1].split(b"\n")]
+            for part in (log.head, log.tail)
+        )
+        return (*head, *tail), len(head) if log.omitted else 0
+
+    def _make_log_line(self, at: float, stream: str, line: bytes) -> LogLine:
+        text = line.decode("utf-8", "replace")
+        text = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+        return LogLine(at - self._begun, stream == "err", text, find_harmless(decode_line(line)) or "")
+
+    def _make_curves(self, table: Mapping[int, Series], shifts: Mapping[int, float]) -> list[Curve]:
+        """The curve of each rank; ``shifts`` are those of its clock."""
+        return [
+            Curve(f"rank {rank}", list_points(series, shifts.get(rank, 0.0) - self._begun), rank in self._slow)
+            for rank, series in sorted(table.items())
+            if series.count > 1
+        ]
+
+    def _build_figures(self) -> list[Figure]:
+        table = self._run.figures
+        figures = []
+        for name in [*(name for name in _ORDER if name in table), *(name for name in table if name not in _ORDER)]:
+            if curves := self._make_curves(table[name], {}):
+                title, unit = _TITLES.get(name, (name, ""))
+                chosen = _choose_curves(curves, self._curves)
+                figures.append(Figure(name, title, unit, "rank", chosen, zero=name in _AMOUNTS))
+        return figures
+
+    def _build_samples(self) -> list[Figure]:
+        """Samples have the times of the head's clock."""
+        run, figures = self._run, []
+        shift = self._shifts.get(run.attempts[-1].started.head, 0.0)
+        for name in _OF_HOSTS:
+            curves = [
+                Curve(host, list_points(table[name], shift - self._begun))
+                for host, table in run.samples.items()
+                if name in table and table[name].count > 1
+            ]
+            if any(value for curve in curves for _, value in curve.points):
+                figures.append(_make_usage_figure(name, "host", curves, self._curves))
+        for name in _OF_RANKS:
+            table = run.rank_samples.get(name, {})
+            if curves := self._make_curves(table, dict.fromkeys(table, shift)):
+                figures.append(_make_usage_figure(name, "rank", curves, self._curves))
+        return figures
+
+
+def _measure_paces(table: Mapping[int, Series]) -> dict[int, float]:
+    """Each rank's median pace."""
+    return {rank: median(value for _, value in list_points(each)) for rank, each in table.items() if each.count}
+
+
+def _find_slow_ranks(run: RunHistory, paces: Mapping[int, float]) -> dict[int, str]:
+    """Ranks that are slower than the others, and why they are called so."""
+    slow = {rank: f"pace {share:.0%} of the median" for rank, share in find_stragglers([*paces.items()]).items()}
+    for stall in (stall for attempt in run.attempts for stall in attempt.stalls):
+        if stall.event.kind == "stragglers":
+            slow |= dict.fromkeys(stall.event.ranks, "still running when others were done")
+        else:
+            slow |= dict.fromkeys(stall.odd, "others waited for it")
+    return slow
+
+
+def _make_usage_figure(name: str, by: Literal["rank", "host"], curves: list[Curve], most: int) -> Figure:
+    """The chart of something that is used, in the next smaller unit where it is less than one everywhere."""
+    title, unit = _TITLES[name]
+    if unit in _SMALLER and max(value for curve in curves for _, value in curve.points) < 1:
+        unit = _SMALLER[unit]
+        curves = [replace(c, points=tuple((at, 1024 * value) for at, value in c.points)) for c in curves]
+    return Figure(name, title, unit, by, _choose_curves(curves, most), zero=name not in _LEVELS)
+
+
+def _choose_curves(curves: list[Curve], most: int) -> tuple[Curve, ...]:
+    """At most so many of them: the marked ones, and others at even distances."""
+    if len(curves) <= most:
+        return tuple(curves)
+    marked = [curve for curve in curves if curve.marked][: most // 2]
+    others = [curve for curve in curves if not curve.marked]
+    room = most - len(marked)
+    chosen = {id(curve) for curve in [*marked, *(others[at * len(others) // room] for at in range(room))]}
+    return tuple(curve for curve in curves if id(curve) in chosen)

@@ -1,0 +1,113 @@
+"""Variables of a shell file, as far as they can be known without running it."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ipexctl.decide.parsing.shell import BARE, END, EXPANSION, QUOTED, SimpleCommand, remove_marks
+
+Value = str | tuple[str, ...]  # the latter of an array
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_PLAIN = re.compile(r"\$\{?([A-Za-z_]\w*|[0-9@*])\}?")
+_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
+_PRODUCT = re.compile(r"[\s(]*\d{1,9}(?:[\s)]*\*[\s(]*\d{1,9})*[\s)]*")
+_FIELD = re.compile(rf"(?:[{QUOTED}{BARE}][^{END}]*{END}|\S)+")
+_DECLARING = {"export", "declare", "typeset", "readonly", "local", "setenv"}
+
+
+class ShellVariables:
+    """``exports`` are those that programs see. A variable is known if it is assigned once, outside of conditions and
+    loops; ``given`` are known from elsewhere."""
+
+    def __init__(self, commands: Sequence[SimpleCommand], given: Mapping[str, Value]) -> None:
+        self.values: dict[str, Value] = dict(given)
+        self.exports: dict[str, str] = {}
+        self.counts = Counter(name for command in commands for name in _list_assigned(command))
+
+    def read(self, command: SimpleCommand) -> None:
+        """Takes what a command assigns and exports."""
+        for name, items in command.arrays.items():
+            self._assign(name, tuple(each for item in items for each in self.expand(item)), command)
+        head = command.words[0] if command.words else ""
+        if head not in _DECLARING:
+            if all(map(_ASSIGNMENT.fullmatch, command.words)):
+                self._assign_words(command.words, command)
+            return
+        words = command.words[1:]
+        if head == "setenv" and len(words) == 2:
+            words = (f"{words[0]}={words[1]}",)
+        self._assign_words(words, command)
+        if head in {"export", "setenv"} or any(re.match(r"-\w*x", word) for word in words):
+            for word in words:
+                name = word.partition("=")[0]
+                if re.fullmatch(r"[A-Za-z_]\w*", name):
+                    value = self.values.get(name)
+                    self.exports[name] = value if isinstance(value, str) else f"{QUOTED}${name}{END}"
+
+    def _assign_words(self, words: Sequence[str], command: SimpleCommand) -> None:
+        for word in words:
+            if match := _ASSIGNMENT.fullmatch(word):
+                self._assign(match[1], self._fill(match[2]), command)
+
+    def _assign(self, name: str, value: Value, command: SimpleCommand) -> None:
+        if self.counts[name] == 1 and not command.inside:
+            self.values[name] = value
+        else:
+            self.values.pop(name, None)
+
+    def expand(self, word: str) -> list[str]:
+        """Returns the words that a word becomes; what is not known stays as it is."""
+        match = EXPANSION.fullmatch(word)
+        value = self._find(match[1]) if match else None
+        if value is None:
+            return [self._fill(word)]
+        if isinstance(value, tuple):
+            return list(value)
+        return _FIELD.findall(value) if word[0] == BARE else [value]
+
+    def _fill(self, word: str) -> str:
+        def fill(match: re.Match[str]) -> str:
+            value = self._find(match[1])
+            if value is None:
+                return match[0]
+            return value if isinstance(value, str) else " ".join(value)
+
+        return EXPANSION.sub(fill, word)
+
+    def _find(self, expansion: str) -> Value | None:
+        """Returns the value of ``$NAME``, ``${NAME}``, ``${NAME[@]}`` or a product ``$((A * B))``."""
+        if match := _PLAIN.fullmatch(expansion):
+            return self.values.get(match[1])
+        if match := _ARRAY.fullmatch(expansion):
+            return self.values.get(match[1])
+        if not expansion.startswith("$((") or not expansion.endswith("))"):
+            return None
+        inner = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\}?", self._fill_number, expansion[3:-2])
+        if not _PRODUCT.fullmatch(inner):
+            return None
+        product = 1
+        for number in re.findall(r"\d+", inner):
+            product *= int(number)
+        return str(product)
+
+    def _fill_number(self, match: re.Match[str]) -> str:
+        value = self.values.get(match[1])
+        return value if isinstance(value, str) else match[0]
+
+
+def _list_assigned(command: SimpleCommand) -> list[str]:
+    names = list(command.arrays)
+    words = command.words
+    if not words:
+        return names
+    if words[0] in {"for", "select"}:
+        return [*names, *map(remove_marks, words[1:2])]
+    if words[0] in {"read", "mapfile", "readarray", "unset"}:
+        return [*names, *(word for word in words[1:] if word.isidentifier())]
+    if words[0] == "setenv":
+        return [*names, *words[1:2]]
+    assigned = words[1:] if words[0] in _DECLARING else words
+    matches = [_ASSIGNMENT.fullmatch(word) for word in assigned]
+    if words[0] in _DECLARING or all(matches):
+        names += [match[1] for match in matches if match]
+    return names

@@ -1,0 +1,484 @@
+"""Events → `RunState`: the only fold of a run's events. What a screen, a page, a report or a notification needs to know
+of a run is known here once."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+
+from ipexctl.decide.run.bench_lines import reword_lines
+from ipexctl.decide.run.figures import LIMIT, read_figures
+from ipexctl.decide.run.lines import LineSplitter, decode_line
+from ipexctl.decide.run.output_log import add_lines, shrink_log
+from ipexctl.decide.run.series import add_point, count_columns, thin_series
+from ipexctl.decide.run.unusual import UnusualReader
+from ipexctl.model import events as e
+from ipexctl.model.answers import get_answer_kind
+from ipexctl.model.errors import Kind
+from ipexctl.model.reports import HostStep
+from ipexctl.model.run_state import (
+    Attempt,
+    FigureValue,
+    HostState,
+    NewLines,
+    OpenLine,
+    OutputLog,
+    RankState,
+    ReachedStage,
+    RunHistory,
+    RunState,
+    Series,
+    Stall,
+    StepState,
+)
+
+_TAIL = 1 << 12  # bytes of output of each rank, and of mpirun, that are kept for last words
+_LINES = 2000  # lines that are read in a second, of all ranks together; about 2 % of a core
+_LEAST_LINES = 4  # of one rank, however many they are
+_BAR = 0.25  # seconds between two readings of a line that redraws itself
+_PACE = 1.0  # seconds at least between two steps that a pace is computed from
+_FIGURES = 12  # names of figures that are kept as series
+_LOGS = 5 << 20  # bytes of output of all ranks together
+_LEAST_LOG = 8 << 10  # of one rank
+_FORMER = 8  # runs before the last one
+_FORMER_LOGS = 128 << 10  # bytes of output of all ranks of such a run
+_FORMER_CURVES, _FORMER_COLUMNS = 16, 2000  # of one of its figures, and columns of all of these together
+_MOST_RANKS = 1 << 16
+_NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
+_POSITIONS = ("step", "steps")  # where a rank is, no figure by themselves
+
+
+class RunFold:
+    """Takes events one by one; `state` is what is known after each. With ``every_line`` no line is left unread, however
+    fast ranks write."""
+
+    def __init__(self, *, every_line: bool = False) -> None:
+        self.state = RunState()
+        self._every_line = every_line
+        self._splitters: dict[tuple[int, e.Stream], LineSplitter] = {}
+        self._launcher: dict[e.Stream, LineSplitter] = {}
+        self._unusual = UnusualReader(self.state)
+        self._title = ""  # of the next run
+        self._planned: e.Planned | None = None  # likewise
+        self._next_run = False  # the next start is that of another run
+        self._mark: tuple[int, dict[str, int], int] = (0, {}, 0)  # failures, steps and findings before the last Started
+        self._room: dict[int, tuple[int, int]] = {}  # rank → a second, and how many lines may be read in it
+        self._bars: dict[tuple[int, e.Stream], tuple[float, bytes]] = {}  # what was read of a line that redraws itself
+        self._steps: dict[int, int] = {}
+
+    def handle_event(self, stamped: e.Stamped) -> None:
+        """Changes the state by one event."""
+        event, at, state = stamped.event, stamped.at, self.state
+        state.at = max(state.at, at)
+        state.lines, state.values = (), ()
+        match event:
+            case e.Output():
+                self._add_output(event, at)
+            case e.LauncherOutput(stream=stream, data=data):
+                self._add_launcher_lines(stream, self._launcher.setdefault(stream, LineSplitter()).feed(data), at)
+            case e.HostSample():
+                self._add_sample(event, at)
+            case e.Started():
+                self._begin_verb(event, at)
+            case e.Planned(verb="run"):
+                self._planned = event
+            case e.PhaseStarted():
+                state.phase = event
+            case e.StepStarted(host=host, step=step):
+                self._work_on(host).at = StepState(step, at)
+            case e.Progress():
+                self._note_progress(event, at)
+            case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
+                self._end_step(self._work_on(host), HostStep(step, outcome, detail))
+            case e.HostFailed():
+                self._add_failure(event, at)
+            case e.FactsRead(host=host, facts=facts):
+                state.facts[host] = facts
+            case e.FindingReported(finding=finding):
+                state.findings[finding] = None
+            case e.Message():
+                self._add_message(event)
+            case e.RunStarted():
+                self._start_attempt(event, at)
+            case e.RunEnded():
+                self._end_run(event, at)
+            case e.CleanupChecked(run=run):
+                state.proofs[run] = event
+            case e.FailuresIgnored():
+                self._excuse_failures()
+            case e.CaughtUp():
+                state.caught_up = True
+            case e.Answer(value=value):
+                kind = get_answer_kind(type(value))
+                state.answers[kind] = (at, value)
+                state.answered = True
+                state.run.answer = value if kind == "run" else state.run.answer
+            case e.Ended(exit=code):
+                state.exit, state.finished, state.answered = code, True, True
+            case _ if state.last_attempt is not None:
+                self._handle_rank_event(state.last_attempt, event, at)
+
+    def _handle_rank_event(self, attempt: Attempt, event: e.Event, at: float) -> None:
+        """What happened to the ranks of an attempt."""
+        match event:
+            case e.RankStage(rank=number, host=host, stage=stage):
+                self._note_delay(host, at, event.at)
+                if rank := self._find_rank(number):
+                    rank.at = at
+                    rank.stages.append(ReachedStage(event.at, at, stage))
+                    _enter_stage(rank, stage, min(event.at or at, at) if attempt.late else at)
+            case e.RankEnded(rank=number, host=host):
+                self._note_delay(host, at, event.at)
+                if rank := self._find_rank(number):
+                    _end_rank(rank, event, at)
+                    attempt.failed = attempt.failed or (rank if rank.result == "failed" else None)
+            case e.WorldsCompared(separate=separate):
+                attempt.separate = separate
+            case e.Stalled(ranks=ranks, kind=kind):
+                self._note_delay(attempt.started.head, at, event.at)
+                attempt.stalls.append(Stall(event, at, suspects=() if kind == "all" else ranks))
+                _place_ranks(attempt, ())
+            case e.RankStack() if attempt.stalls and not attempt.stalls[-1].compared:
+                attempt.stalls[-1].stacks.append(event)
+            case e.StallCompared(ranks=ranks, text=text, places=places) if attempt.stalls:
+                stall = attempt.stalls[-1]
+                stall.comparison, stall.compared = tuple(text.splitlines()), True
+                stall.suspects, stall.odd = ranks or stall.suspects, ranks
+                _place_ranks(attempt, places)
+            case e.Resumed():
+                self._note_delay(attempt.started.head, at, event.at)
+                if attempt.stall is not None:
+                    attempt.stall.resumed = (event.at, at)
+                _place_ranks(attempt, ())
+
+    # verbs and hosts -----------------------------------------------------------------------------------------------
+
+    def _begin_verb(self, event: e.Started, at: float) -> None:
+        state = self.state
+        if state.command is None:
+            state.command, state.command_at = event, at
+        self._title = event.title if event.verb in ("run", "attach") or not self._title else self._title
+        self._next_run = self._next_run or (event.verb == "run" and bool(state.run.attempts))
+        self._mark = (
+            len(state.failures),
+            {name: len(host.steps) for name, host in state.hosts.items()},
+            len(state.findings),
+        )
+        state.verb, state.verb_at, state.finished, state.answered = event, at, False, False
+        state.place = event.place or state.place
+        state.phase, state.attempt, state.stopping, state.working = None, None, "", {}
+        state.unusual.clear()
+        state.harmless.clear()
+        for host in state.hosts.values():
+            host.at, host.ended, host.failure = StepState(), 0, None
+        for name in event.hosts:
+            self._work_on(name)
+
+    def _work_on(self, name: str) -> HostState:
+        host = self.state.hosts.setdefault(name, HostState(name))
+        self.state.working[name] = host
+        return host
+
+    def _note_progress(self, event: e.Progress, at: float) -> None:
+        host = self._work_on(event.host)
+        if host.at.step != event.step:
+            host.at = StepState(event.step, at)
+        step = host.at
+        step.outcome = ""
+        if not step.moved:
+            step.moved, step.skipped = at, event.done
+        step.done, step.total, step.unit, step.detail = event.done, event.total, event.unit, event.detail
+
+    def _end_step(self, host: HostState, step: HostStep) -> None:
+        host.steps.append(step)
+        host.at.step, host.at.outcome, host.at.detail = step.step, step.outcome, step.detail
+        host.ended += 1
+
+    def _add_failure(self, event: e.HostFailed, at: float) -> None:
+        failure, attempt = event.failure, self.state.last_attempt
+        self.state.failures.append(failure)
+        if failure.host:
+            self._work_on(failure.host).failure = failure
+        if attempt and failure.kind is Kind.LOST and failure.host in attempt.started.ranks:
+            attempt.lost.setdefault(failure.host, (at, failure.what))
+
+    def _add_message(self, event: e.Message) -> None:
+        attempt = self.state.last_attempt
+        if event.level == "warning":
+            self.state.warnings[f"{event.host}: {event.text}" if event.host else event.text] = None
+        if event.code == "stalled" and attempt and attempt.stalls:
+            attempt.stalls[-1].message = event.text
+        elif event.code == "stop":
+            self.state.stopping = "stopping"
+        elif event.code == "kill":
+            self.state.stopping = "killing"
+
+    def _excuse_failures(self) -> None:
+        """What failed since the last `Started` becomes something that was done; as Ansible counts what it ignores."""
+        state, (failures, steps, findings) = self.state, self._mark
+        late = state.failures[failures:]
+        excused = [failure for failure in late if failure.kind not in _NEVER_EXCUSED]
+        state.failures[failures:] = [failure for failure in late if failure not in excused]
+        for failure in excused:
+            if failure.host:
+                state.hosts[failure.host].steps.append(HostStep(failure.kind.value, "ok", f"ignored: {failure.what}"))
+        for name, host in state.hosts.items():
+            for index, step in enumerate(host.steps):
+                if index >= steps.get(name, 0) and step.outcome == "failed":
+                    host.steps[index] = HostStep(step.step, "ok", f"ignored: {step.detail}")
+        for finding in list(state.findings)[findings:]:
+            if finding.level == "error":
+                del state.findings[finding]
+                state.findings[replace(finding, level="warning")] = None
+        state.run.excused = bool(state.run.attempts)
+
+    # runs ----------------------------------------------------------------------------------------------------------
+
+    def _start_attempt(self, event: e.RunStarted, at: float) -> None:
+        state, before = self.state, self.state.last_attempt
+        self._end_lines(at)
+        if self._next_run or (before and before.over and before.over.reason == "done"):
+            self._close_run()  # a playbook, or a benchmark, goes on to its next one
+        elif before is not None:  # what it left running stays, and so does a host that is no longer there
+            back = set(event.ranks)
+            state.failures = [each for each in state.failures if each.kind is not Kind.LOST or each.host not in back]
+        run = state.run
+        run.title, run.excused = event.title or self._title, False
+        if self._planned is not None:
+            run.plan, run.launch = self._planned.text, self._planned.launch
+        if event.title and not state.caught_up:
+            run.watched_from = at
+        ranks = [RankState(rank, host, at, staged=at) for rank, host in enumerate(event.ranks[:_MOST_RANKS])]
+        state.attempt, state.launch_failed = Attempt(event, at, ranks), None
+        run.attempts.append(state.attempt)
+        self._note_delay(event.head, at, event.at)
+
+    def _close_run(self) -> None:
+        """Puts the run that another one follows aside, in less space."""
+        state, run = self.state, self.state.run
+        room = max(_FORMER_LOGS // max(len(run.outputs), 1), 1 << 10)
+        run.outputs = {rank: shrink_log(log, room) for rank, log in run.outputs.items()}
+        for table in (*run.figures.values(), *run.rank_samples.values()):
+            columns = _FORMER_COLUMNS // min(max(len(table), 1), _FORMER_CURVES)
+            table.update({rank: thin_series(series, columns) for rank, series in table.items()})
+        for hosts in run.samples.values():
+            columns = _FORMER_COLUMNS // min(max(len(run.samples), 1), _FORMER_CURVES)
+            hosts.update({name: thin_series(series, columns) for name, series in hosts.items()})
+        state.dropped += len(state.former) >= _FORMER
+        state.former = [*state.former, run][-_FORMER:]
+        state.run = RunHistory()
+        self._next_run = False
+
+    def _end_run(self, event: e.RunEnded, at: float) -> None:
+        self._end_lines(at)
+        attempt = self.state.last_attempt
+        if attempt is None or self._next_run:
+            self.state.launch_failed = event
+            return
+        self._note_delay(attempt.started.head, at, event.at)
+        attempt.over, attempt.over_at = event, at
+
+    def _find_rank(self, number: int) -> RankState | None:
+        """A rank of the last attempt; None of a number that it does not have."""
+        attempt = self.state.last_attempt
+        return attempt.ranks[number] if attempt and 0 <= number < len(attempt.ranks) else None
+
+    def _note_delay(self, host: str, seen: float, own: float) -> None:
+        """The clock of a host is known by the message that came fastest."""
+        if own:
+            delays = self.state.run.delays
+            delays[host] = min(delays.get(host, seen - own), seen - own)
+
+    # output --------------------------------------------------------------------------------------------------------
+
+    def _add_output(self, event: e.Output, at: float) -> None:
+        key = (event.rank, event.stream)
+        splitter = self._splitters.setdefault(key, LineSplitter())
+        if rank := self._find_rank(event.rank):
+            rank.at = at
+            rank.written[event.stream] = rank.written.get(event.stream, 0) + len(event.data)
+            if rank.stage in ("", "start", "python"):  # a script without torch has no further stages
+                _enter_stage(rank, "running", rank.staged if self.state.run.attempts[-1].late else at)
+        self._add_lines(event.rank, event.host, event.stream, splitter.feed(event.data), at)
+        if current := splitter.current:
+            self.state.open[key] = OpenLine(event.host, current, splitter.redraws)
+            self._read_bar(key, event.host, at)
+        else:
+            self.state.open.pop(key, None)
+
+    def _add_launcher_lines(self, stream: e.Stream, text: bytes, at: float) -> None:
+        if text:
+            self.state.lines += (NewLines(None, "", stream, text),)
+            if attempt := self.state.last_attempt:
+                attempt.launcher = (attempt.launcher + text)[-_TAIL:]
+            add_lines(self.state.run.launcher, at, stream, text)
+
+    def _end_lines(self, at: float) -> None:
+        """Lines without an end are over with their ranks."""
+        for of_launcher, splitter in self._launcher.items():
+            self._add_launcher_lines(of_launcher, splitter.end(), at)
+        for (rank, stream), splitter in self._splitters.items():
+            held = self.state.open.pop((rank, stream), None)
+            self._add_lines(rank, held.host if held else "", stream, splitter.end(), at)
+
+    def _add_lines(self, number: int, host: str, stream: e.Stream, text: bytes, at: float) -> None:
+        if not text:
+            return
+        text = reword_lines(text) if stream == "out" else text
+        self.state.lines += (NewLines(number, host, stream, text),)
+        if rank := self._find_rank(number):
+            rank.tail = (rank.tail + text[-_TAIL:])[-_TAIL:]
+            ranks = len(self.state.run.attempts[-1].ranks)
+            log = self.state.run.outputs.setdefault(number, OutputLog(max(_LOGS // ranks, _LEAST_LOG)))
+            add_lines(log, at, stream, text)
+        lines = self._select_lines(number, text, at)
+        bar = self._bars.pop((number, stream), (0.0, b""))[1]
+        for line in lines:
+            shown = decode_line(line[:LIMIT])
+            figures = read_figures(shown) if line != bar else {}
+            self._add_figures(number, host, stream, figures, at)
+            self._unusual.read_line(number, stream, shown, routine=bool(figures))
+
+    def _select_lines(self, number: int, text: bytes, at: float) -> list[bytes]:
+        """The last of these lines, as many as may be read of the rank in this second: ranks that write without end cost
+        no more than others."""
+        if self._every_line:
+            return text[:-1].split(b"\n")
+        attempt = self.state.last_attempt
+        second, room = self._room.get(number, (0, 0))
+        if second != int(at):
+            room = max(_LINES // max(len(attempt.ranks) if attempt else 1, 1), _LEAST_LINES)
+        if not room:
+            return []
+        lines = text[:-1].rsplit(b"\n", room)[-room:]
+        self._room[number] = (int(at), room - len(lines))
+        return lines
+
+    def _read_bar(self, key: tuple[int, e.Stream], host: str, at: float) -> None:
+        """The figures of a line that redraws itself, at most every `_BAR` seconds."""
+        line = self.state.open[key]
+        before, read = self._bars.get(key, (-_BAR, b""))
+        if line.redraws and line.data != read and not 0 <= at - before < _BAR:
+            self._bars[key] = (at, line.data)
+            self._add_figures(key[0], host, key[1], read_figures(decode_line(line.data[:LIMIT])), at)
+
+    # figures -------------------------------------------------------------------------------------------------------
+
+    def _add_figures(self, number: int, host: str, stream: e.Stream, figures: dict[str, float], at: float) -> None:
+        if not figures:
+            return
+        if "step" in figures:
+            self._steps[number] = int(figures["step"])
+        step = self._steps.get(number)
+        printed = [(name, value) for name, value in figures.items() if name not in _POSITIONS]
+        self.state.values += tuple(FigureValue(number, host, stream, name, step, value) for name, value in printed)
+        rank = self._find_rank(number)
+        if rank is None:
+            return
+        series = not self.state.run.watched_from or self.state.caught_up  # before, lines have no time of their own
+        pace = self._measure_pace(rank, figures, at) if series else figures.get("pace")
+        rank.figures |= figures
+        if pace is not None:
+            rank.pace = pace
+            if not rank.paces or not 0 <= at - rank.paces[-1][0] < _PACE:
+                rank.paces.append((at, pace))
+        if pace is not None and not rank.prints_pace:
+            printed.append(("pace", pace))
+        for name, value in printed if series else ():
+            self._add_to_series(name, number, at, value)
+
+    def _measure_pace(self, rank: RankState, figures: dict[str, float], at: float) -> float | None:
+        """The pace as it is printed; of a script that prints its steps only, as they come."""
+        step, before = figures.get("step"), rank.figures.get("step")
+        if (step is not None and step != before) or (step is None and "pace" in figures):
+            rank.moved = at
+        if "pace" in figures:
+            rank.prints_pace = True
+            return figures["pace"]
+        if step is None or rank.prints_pace:
+            return None
+        since, first = rank.measured or (at, step)
+        if step < first or rank.measured is None:
+            rank.measured = (at, step)
+        elif at - since >= _PACE and step > first:
+            rank.measured = (at, step)
+            return (step - first) / (at - since)
+        return None
+
+    def _add_to_series(self, name: str, rank: int, at: float, value: float) -> None:
+        run = self.state.run
+        if name not in run.figures and len(run.figures) >= _FIGURES:
+            return
+        if not isfinite(value):
+            run.not_finite.setdefault(rank, (at, f"{name} is {value}"))
+            return
+        table = run.figures.setdefault(name, {})
+        if rank not in table:
+            table[rank] = Series(count_columns(len(run.attempts[-1].ranks)))
+        add_point(table[rank], at, value)
+
+    def _add_sample(self, sample: e.HostSample, at: float) -> None:
+        attempt, run = self.state.last_attempt, self.state.run
+        if attempt is None:
+            return
+        self._note_delay(attempt.started.head, at, sample.at)
+        if sample.joules is not None:
+            run.joules[sample.host] = run.joules.get(sample.host, 0.0) + sample.joules
+        table = run.samples.setdefault(sample.host, {})
+        for name, value in _list_usage(sample).items():
+            if name not in table:
+                table[name] = Series(count_columns(len(set(attempt.started.ranks))))
+            add_point(table[name], sample.at, value)
+        for use in sample.ranks:
+            if rank := self._find_rank(use.rank):
+                rank.cpu, rank.rss = use.cpu, use.rss
+            for name, value in (("rank cpu", use.cpu), ("rank memory", use.rss / (1 << 30))):
+                ranks = run.rank_samples.setdefault(name, {})
+                if use.rank not in ranks:
+                    ranks[use.rank] = Series(count_columns(len(attempt.ranks)))
+                add_point(ranks[use.rank], sample.at, value)
+
+
+def _list_usage(sample: e.HostSample) -> dict[str, float]:
+    """What a host used, by the names of its charts; what it does not tell is left out."""
+    seconds = sample.seconds or 1.0
+    usage = {
+        "cpu": sample.cpu,
+        "memory": sample.memory / (1 << 30),
+        "swap": sample.swap / (1 << 30),
+        "received": _sum_network(sample.received) / seconds / (1 << 20),
+        "sent": _sum_network(sample.sent) / seconds / (1 << 20),
+        "disk": (sample.read + sample.written) / seconds / (1 << 20),
+        "waiting": 100 * max(sample.pressure.values(), default=0.0),
+    }
+    measured = {
+        "watts": sample.joules / seconds if sample.joules is not None else None,
+        "celsius": sample.celsius,
+        "mhz": sample.mhz,
+    }
+    return usage | {name: value for name, value in measured.items() if value is not None}
+
+
+def _sum_network(interfaces: Mapping[str, int]) -> int:
+    """Bytes of all interfaces but loopback, which is no network."""
+    return sum(size for name, size in interfaces.items() if name != "lo")
+
+
+def _enter_stage(rank: RankState, stage: str, at: float) -> None:
+    if stage != rank.stage:
+        rank.stage, rank.staged = stage, at
+
+
+def _end_rank(rank: RankState, event: e.RankEnded, at: float) -> None:
+    """What is seen first is kept, but for "end not observed", which any better knowledge replaces."""
+    if rank.ended is None or (rank.ended.cause == "lost" and event.cause != "lost"):
+        rank.ended, rank.ended_at = event, at
+        rank.at, rank.line = at, event.line or rank.line
+
+
+def _place_ranks(attempt: Attempt, places: tuple[e.StallPlace, ...]) -> None:
+    """Where ranks stand while they stall; of the others nothing is known."""
+    placed = {rank: place for place in places for rank in place.ranks}
+    for rank in attempt.ranks:
+        if rank.ended is None:
+            place = placed.get(rank.rank, e.StallPlace(()))
+            rank.line, rank.call = place.line, place.call

@@ -1,0 +1,240 @@
+"""A run's files, as they grow → events: the keeper's journal, the ranks' output, the launcher's, and samples."""
+
+from collections.abc import Generator, Iterable
+from typing import Any, Literal
+
+from ipexctl.decide.diagnosis.stack_traces import (
+    describe_position,
+    describe_stall,
+    find_odd_ranks,
+    find_script_line,
+    format_comparison,
+    group_stacks,
+)
+from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
+from ipexctl.decide.run.demux import Demux, Piece
+from ipexctl.decide.run.lines import LineHolder
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.hints import advise
+from ipexctl.model.json_values import select_attributes
+from ipexctl.model.launch import Running
+from ipexctl.model.reports import LoadedLibrary, OutOfMemory
+from ipexctl.model.text import format_size, join_names, pluralize, printable
+from ipexctl.protocol import frames, hooks, journal, rank_records, samples
+from ipexctl.protocol.codec import LONGEST, Unreadable
+from ipexctl.protocol.journal import Record
+
+Events = Generator[e.Event, None, None]
+
+
+class JournalReader:
+    """Takes pieces of the files in order (`read`), gives events; `end` gives what was held back."""
+
+    def __init__(self, nonce: str, running: Running) -> None:
+        self._running = running
+        self._labels = {label.encode(): host.encode() for label, host in running.labels.items()}
+        self._nonce = nonce
+        self._demux = Demux(nonce)
+        self._missing_kinds = {frames.get_missing_kind(kind): kind for kind in (frames.OUT, frames.ERR)}
+        self._lines: dict[tuple[int | None, str], LineHolder] = {}
+        self._journal = self._samples = b""
+        self._stacks: list[e.RankStack] = []
+        self._stall: e.Stalled | None = None
+        self._requested = self._alarmed = False  # why the inquiry under way was begun
+        self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
+        self._connected: set[int] = set()  # ranks that are past their rendezvous
+        self.launched = False
+        self.over: e.RunEnded | None = None
+        self.unreadable = 0  # records of the journal
+
+    def read(self, kind: str, data: bytes) -> Events:
+        if kind == frames.JOURNAL:
+            *lines, self._journal = (self._journal + data).split(b"\n")
+            if len(self._journal) > LONGEST:
+                self._journal = b"\0"  # no record is that long: its line is one that cannot be read
+            for line in lines:
+                yield from self._read_record(self._check_rank(journal.KINDS.read(line)))
+        elif kind == frames.SAMPLES:
+            *lines, self._samples = (self._samples + data).split(b"\n")
+            self._samples = self._samples if len(self._samples) <= LONGEST else b"\0"
+            for line in lines:
+                yield from self._read_sample(samples.KINDS.read(line))
+        elif kind == frames.CAUGHT_UP and self._running.title:
+            yield e.CaughtUp()
+        elif kind in self._missing_kinds:
+            yield from self._fail_on_lost_output(self._missing_kinds[kind], int(data))
+        elif kind == frames.OUT:
+            yield from self._split_lines(self._demux.feed(data))
+        elif kind == frames.ERR:
+            yield from self._split_lines([(None, kind, data)])
+
+    def end(self) -> Events:
+        """What was held back. How the run ended, if its final record was read, is in ``over``."""
+        if self.unreadable:
+            text = f"{pluralize(self.unreadable, 'record')} of the run's journal cannot be read"
+            yield e.HostFailed(Failure(self._running.head, Kind.RECORD, text, code="journal"))
+            self.unreadable = 0
+        yield from self._split_lines(self._demux.end())
+        yield from self.release_lines(ended=True)
+
+    def release_lines(self, ended: bool = False) -> Events:
+        """Lines without an end that have not grown since the last call (to be called about once a second), or all."""
+        for (rank, kind), lines in self._lines.items():
+            if unfinished := lines.end() if ended else lines.release():
+                yield self._make_output(rank, kind, unfinished)
+
+    def _fail_on_lost_output(self, kind: str, count: int) -> Events:
+        """The oldest bytes of an output are gone; what follows begins anywhere."""
+        if kind == frames.OUT:
+            self._demux = Demux(self._nonce)
+        output = "the ranks' output" if kind == frames.OUT else "the launcher's output"
+        text = f"dropped before they were read: {pluralize(count, 'byte')} of {output}"
+        hint = advise("attach", self._running.run, text="raise --log-cap, or watch the run sooner:")
+        yield e.HostFailed(Failure(self._running.head, Kind.RECORD, text, hint, "dropped"))
+
+    def _split_lines(self, pieces: Iterable[Piece]) -> Events:
+        for rank, kind, piece in pieces:
+            if data := self._lines.setdefault((rank, kind), LineHolder()).feed(piece):
+                yield self._make_output(rank, kind, data)
+
+    def _make_output(self, rank: int | None, kind: str, data: bytes) -> e.Event:
+        stream: e.Stream = "out" if kind == frames.OUT else "err"
+        if rank is None or rank >= len(self._running.hosts):
+            for label, host in self._labels.items():
+                data = data.replace(label, host)
+            return e.LauncherOutput(stream, data)
+        return e.Output(rank, self._running.hosts[rank], stream, data, partial=not data.endswith(b"\n"))
+
+    def _check_rank(self, record: Record | Unreadable) -> Record | Unreadable:
+        """A record of a rank that the run does not have is none."""
+        ranks = getattr(record, "ranks", [getattr(record, "rank", 0)])
+        known = all(0 <= rank < len(self._running.hosts) for rank in ranks)
+        return record if known else Unreadable(type(record).__name__, f"of rank {ranks}")
+
+    def _read_record(self, record: Record | Unreadable) -> Events:
+        running = self._running
+        match record:
+            case journal.Launched(at=at):
+                self.launched = True
+                yield e.RunStarted(
+                    **select_attributes(running, "run", "head", "command", "title", "backend", "precision", "isas"),
+                    ranks=running.hosts,
+                    at=at,
+                )
+            case rank_records.RankNote(rank=rank, text=text):
+                yield e.Message(f"rank {rank}: {text}", "warning", record.host, "rank")
+            case rank_records.RankRendezvous():
+                yield from self._note_rendezvous(record)
+            case journal.SeparateWorlds(at=at):
+                separate = describe_worlds(record)
+                yield e.WorldsCompared(separate, at)
+                if separate is None:
+                    yield e.Message("the ranks have met after all", code="met")
+                else:
+                    yield e.Message("\n".join([separate.text, *separate.causes]), "warning", code=separate.code)
+            case rank_records.RankStarted() | rank_records.RankStage():
+                stage = record.stage if isinstance(record, rank_records.RankStage) else "start"
+                if stage == hooks.CONNECTED:
+                    self._connected.add(record.rank)
+                yield e.RankStage(record.rank, record.host, stage, record.at)
+            case journal.Stall():
+                kind: Literal["all", "some"] = "all" if record.all else "some"
+                states = {str(rank): state for rank, state in record.states.items()}
+                stall = e.Stalled(tuple(record.ranks), record.seconds, kind, states, record.kill, record.at)
+                yield from self._report_stall(stall)
+            case journal.Straggling(ranks=ranks, seconds=seconds, kill=kill, at=at):
+                yield from self._report_stall(e.Stalled(tuple(ranks), seconds, "stragglers", {}, kill, at))
+            case journal.Resumed(at=at):
+                yield e.Resumed(at)
+                yield e.Message("the stalled ranks make progress again", code="resumed")
+            case rank_records.RankStack():
+                stack = e.RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
+                self._stacks.append(stack)
+                yield stack
+            case journal.StacksRequested():
+                self._requested, self._stacks = True, []
+            case journal.InquiryEnded():
+                groups = group_stacks(self._stacks)
+                stalled = {stack.rank for stack in self._stacks}
+                lines = format_comparison(groups, len(stalled))
+                lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
+                if self._alarmed or not self._requested:
+                    places = tuple(
+                        e.StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups
+                    )
+                    yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines), places)
+                    outlook = "going on" if self._stall is not None and not self._stall.ends else "ending the run"
+                    yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
+                else:
+                    yield e.Message("\n".join([*lines, "stacks are in the record, on request"]), code="stacks")
+                self._stacks, self._requested, self._alarmed = [], False, False
+            case rank_records.RankEnded():
+                yield _make_rank_end(record)
+            case journal.HostLost(host=host, why=why, tampered=tampered):
+                code = "tampered" if tampered else "lost"
+                yield e.HostFailed(Failure(host, Kind.LOST, f"lost ({why})", code=code))
+            case journal.Killed(host=host, processes=count) if count:
+                yield e.Message(f"{pluralize(count, 'process')} needed SIGKILL", "warning", host, "killed")
+            case journal.Unstored(directory=directory, need=need, free=free):
+                room = f" (need {format_size(need)}, {format_size(free)} free)" if need else ""
+                where = printable(directory, 300) or "the run's directory"
+                text = f"no space left in {where}{room}: output is lost and counted, the run goes on"
+                yield e.Message(text, "warning", running.head, "unstored")
+            case journal.Strays(host=host, names=names):
+                text = f"ended what the script left running: {join_names([printable(name) for name in names], 5)}"
+                yield e.Message(text, "warning", host, "strays")
+            case journal.Leftovers(host=host, processes=processes):
+                pids = ", ".join(f"{pid} (state {state})" for pid, state in processes)
+                hint = advise("stop", "--orphans", running.run, text="this looks again, and ends what can be ended:")
+                what = f"still running, SIGKILL has no effect: process {pids}"
+                yield e.HostFailed(Failure(host, Kind.RESIDUE, what, hint, "residue"))
+            case journal.RunEnd():
+                if record.unstored:
+                    size = pluralize(record.unstored, "byte")
+                    text = f"not stored, no space left for the run's directory: {size} of output"
+                    yield e.HostFailed(Failure(running.head, Kind.RECORD, text, code="unstored"))
+                reason: Any = record.reason
+                self.over = e.RunEnded(running.run, reason, record.detail, record.at)
+            case journal.MessageIgnored(host=host, message=message, why=why):
+                yield e.Message(f"a message of its guard was ignored: {message}, {why}", "warning", host, "ignored")
+            case Unreadable(why=why):
+                self.unreadable += 1
+                if self.unreadable == 1:
+                    text = f"the run's journal has a record that cannot be read ({why}); the run is not affected"
+                    yield e.Message(text, "warning", running.head, "journal")
+
+    def _note_rendezvous(self, record: rank_records.RankRendezvous) -> Events:
+        yield e.RendezvousChanged(*record)
+        text = find_hopeless_rendezvous(record, self._running.hosts)
+        if text and not self._rendezvous:  # one is as good as all
+            yield e.Message(text, "warning", code="master-addr")
+        self._rendezvous[record.rank] = record
+
+    def _read_sample(self, sample: samples.HostSample | Unreadable) -> Events:
+        """What cannot be read, or is of no host of the run, is a gap in a curve."""
+        if isinstance(sample, Unreadable) or sample.host not in self._running.hosts_used:
+            return
+        ranks = {rank for rank, host in enumerate(self._running.hosts) if host == sample.host}
+        uses = tuple(e.RankSample(*use) for use in sample.ranks if use.rank in ranks)
+        yield e.HostSample(**{**sample._asdict(), "ranks": uses})
+
+    def _report_stall(self, stall: e.Stalled) -> Events:
+        self._stall, self._alarmed = stall, True
+        self._stacks = self._stacks if self._requested else []
+        yield stall
+        yield e.Message(describe_stall(stall, self._running.hosts), "warning", code="stalled")
+
+
+def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
+    lost = record.lost and not record.by_us
+    oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None
+    return e.RankEnded(
+        **select_attributes(record, "rank", "host", "status", "signal", "at", "traceback", "kernel", "abort"),
+        cause="lost" if lost else "stopped" if record.by_us and record.status != 0 else "",
+        error=f"killed by the kernel: {oom}" if oom else record.error,
+        oom=oom,
+        where=describe_position(record.stacks),
+        line=find_script_line(record.traceback, record.stacks),
+        libraries=tuple(LoadedLibrary(*library) for library in record.libraries),
+    )

@@ -1,0 +1,108 @@
+"""The lines of a stream, whatever the pieces in which its bytes come: the one place that says what a line is.
+
+A carriage return redraws a line: what stands before it is gone. A line longer than `LONGEST` is several, with `MORE` on
+both sides of each cut. A character of UTF-8 is never cut."""
+
+from dataclasses import dataclass
+
+from ipexctl.model.text import strip_colours
+
+LONGEST = 1 << 16  # bytes of a line
+MORE = "…".encode()
+
+
+def drop_overwritten(line: bytes) -> bytes:
+    """What a terminal would show of a line: the text after its last carriage return."""
+    line = line.rstrip(b"\r")
+    return line[line.rfind(b"\r") + 1 :]
+
+
+def find_decodable_end(data: bytes) -> int:
+    """How many of these bytes can be decoded now: all but the beginning of a character that is not complete yet."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            break
+        if byte >= 0xC0:
+            needs = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(data) - back if needs > back else len(data)
+    return len(data)
+
+
+def decode_line(line: bytes) -> str:
+    """The text of a line, without colours; a replacement character for each byte that is no UTF-8."""
+    return strip_colours(line.decode("utf-8", "replace"))
+
+
+class LineSplitter:
+    """Makes whole lines of one stream. Time is linear in the bytes, and at most one line is held."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """The lines that these bytes end, each with its newline and as a terminal would show it."""
+        data = self._held + data if self._held else data
+        end = data.rfind(b"\n") + 1
+        whole, rest = data[:end], data[end:]
+        if b"\r" in whole:
+            whole = b"\n".join(map(drop_overwritten, whole.split(b"\n")))
+        if len(whole) > LONGEST:
+            whole = b"\n".join(map(_cut_long_line, whole.split(b"\n")))
+        *pieces, self._held = _cut_long_line(rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]).split(b"\n")
+        return whole + b"".join(drop_overwritten(piece) + b"\n" for piece in pieces)
+
+    @property
+    def current(self) -> bytes:
+        """The line that has not ended, as it stands, without a character that is not complete yet."""
+        line = drop_overwritten(self._held)
+        return line[: find_decodable_end(line)]
+
+    @property
+    def redraws(self) -> bool:
+        """Whether that line has redrawn itself."""
+        return b"\r" in self._held
+
+    def end(self) -> bytes:
+        """The line that has not ended, at the end of everything."""
+        return self.feed(b"\n") if self._held else b""
+
+
+def _cut_long_line(line: bytes) -> bytes:
+    """A line as several where it is too long."""
+    pieces = []
+    while len(line) > LONGEST:
+        cut = find_decodable_end(line[:LONGEST])
+        pieces.append(line[:cut] + MORE)
+        line = MORE + line[cut:]
+    return b"\n".join([*pieces, line])
+
+
+@dataclass(slots=True)
+class LineHolder:
+    """Holds the last line of a stream back until it ends, so that events have whole lines. What comes out, joined, is
+    what went in."""
+
+    _held: bytes = b""
+    _grown: bool = False  # since `release` was called
+
+    def feed(self, data: bytes) -> bytes:
+        """Everything up to the last end of a line, or the last redraw of one; and a line that is too long to hold."""
+        data = self._held + data
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - end > LONGEST:
+            end = len(data)
+        self._held, self._grown = data[end:], True
+        return data[:end]
+
+    def release(self) -> bytes:
+        """The line that has not ended, if it has not grown since the last call."""
+        grown, self._grown = self._grown, False
+        return b"" if grown else self.end()
+
+    def end(self) -> bytes:
+        """The last line, if it has no end."""
+        held, self._held = self._held, b""
+        return held

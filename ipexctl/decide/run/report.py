@@ -1,0 +1,203 @@
+"""`RunState` → `CommandReport` → exit code: the one place where a command's outcome is judged.
+
+0 only when all of it worked; what is not known counts as failed; the order in which events of several hosts arrive does
+not change the exit code."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ipexctl.decide.diagnosis.cause import Cause, find_cause
+from ipexctl.decide.diagnosis.known_errors import KnownErrors
+from ipexctl.decide.run.lines import drop_overwritten
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
+from ipexctl.model.hints import Hint, advise, complete_hint
+from ipexctl.model.json_values import select_attributes
+from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput, RankOutcome, RunOutcome
+from ipexctl.model.run_state import Attempt, HostState, RankState, RunHistory, RunState
+
+ReadErrors = Callable[[], KnownErrors]
+_TAIL_LINES = 20
+_REASONS: Mapping[str, Exit] = {"rank": Exit.RANK, "lost": Exit.LOST, "limit": Exit.LOST, "launch": Exit.STEP}
+
+
+def make_report(state: RunState, known: ReadErrors = tuple, *, lost: LostOutput | None = None) -> CommandReport:
+    """The report of all that is known so far. ``known`` reads the catalogue of errors that failures are compared with,
+    ``lost`` is what the record could not store."""
+    attempt, over = state.last_attempt, _find_end(state)
+    run = judge_run(state, state.run, known)
+    causes = _list_causes(state, run, lost)
+    title = attempt.started.title if attempt else ""
+    return CommandReport(
+        verb=state.command.verb if state.command else "",
+        title=title or (state.command.title if state.command else ""),
+        exit=choose_exit(causes),
+        ok=choose_exit(causes) is Exit.OK,
+        causes=tuple(sorted(set(causes) - {Exit.OK})),
+        started=state.command_at,
+        ended=state.at,
+        finished=state.finished,
+        hosts=tuple(_judge_host(state, host) for name, host in state.hosts.items() if name),
+        failures=tuple(state.failures),
+        findings=tuple(state.findings),
+        warnings=tuple(state.warnings),
+        run=run if attempt or over else None,
+        lost=lost,
+        place=state.place,
+    )
+
+
+def complete_failure(state: RunState, failure: Failure) -> Failure:
+    """The failure with a hint that has the user's own options. What else keeps a host from being reached, doctor finds
+    out."""
+    hint, verb = failure.hint, state.command.verb if state.command else ""
+    if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and verb != "doctor":
+        hint = advise("doctor")
+    return replace(failure, hint=complete_hint(hint, state.place))
+
+
+def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome:
+    """How a run of the command ended: its last attempt, and all that its attempts left."""
+    attempt = run.attempts[-1] if run.attempts else None
+    over = _find_end(state) if run is state.run else attempt.over if attempt else None
+    shifts = run.shifts
+    ranks = tuple(_judge_rank(state, rank, shifts) for rank in attempt.ranks) if attempt else ()
+    cause = _find_cause(state, attempt, over, ranks, known)
+    names = {each.started.run for each in run.attempts}
+    proofs = [proof for name, proof in state.proofs.items() if run is state.run or name in names]
+    orphans: dict[str, tuple[int, ...]] = {}
+    for host, pids in (item for proof in proofs for item in proof.orphans.items() if item[1]):
+        orphans[host] = (*orphans.get(host, ()), *pids)
+    unchecked = tuple(dict.fromkeys(host for proof in proofs for host in proof.unchecked))
+    checked = dict.fromkeys(host for proof in proofs for host in proof.hosts)
+    started, ended = _find_run_times(state, attempt, shifts)
+    stall = attempt.stall if attempt else None
+    return RunOutcome(
+        run=attempt.started.run if attempt else over.run if over else "",
+        head=attempt.started.head if attempt else "",
+        reason=over.reason if over else "",
+        detail=over.detail if over else "",
+        started=started,
+        ended=ended,
+        ranks=ranks,
+        first=cause.failed[0].rank if cause.failed else None,
+        diagnosis=cause.diagnosis,
+        followers=tuple(rank.rank for rank in cause.failed[1:]),
+        stopped=tuple(rank.rank for rank in ranks if rank.state == "stopped"),
+        clean=tuple(host for host in checked if host not in orphans and host not in unchecked),
+        orphans=orphans,
+        unchecked=unchecked,
+        stall=stall.lines or None if stall else None,
+        suspects=stall.suspects if stall else (),
+        separate=attempt.separate if attempt else None,
+    )
+
+
+def _find_end(state: RunState) -> e.RunEnded | None:
+    """How the last run of the command ended, which may not have come to start its ranks."""
+    if state.launch_failed is not None:
+        return state.launch_failed
+    return state.last_attempt.over if state.last_attempt else None
+
+
+def _find_run_times(state: RunState, attempt: Attempt | None, shifts: Mapping[str, float]) -> tuple[float, float]:
+    """The run's beginning and end: as we saw them, or, when we came later, as they were noted on the head."""
+    if attempt is None:
+        return 0.0, 0.0 if state.launch_failed else state.at
+    over = attempt.over
+    ended = attempt.over_at if over else state.at
+    if not (attempt.late and attempt.started.at):
+        return attempt.at, ended
+    shift = shifts.get(attempt.started.head, 0.0)
+    return attempt.started.at + shift, over.at + shift if over and over.at else ended
+
+
+def _find_cause(
+    state: RunState,
+    attempt: Attempt | None,
+    over: e.RunEnded | None,
+    ranks: tuple[RankOutcome, ...],
+    known: ReadErrors,
+) -> Cause:
+    """The rank that failed first by itself, and what that is known as, with commands that are ready to be typed."""
+    if (over is None or over.reason in ("done", "stopped")) and all(rank.state != "failed" for rank in ranks):
+        return Cause((), None)
+    output = attempt.launcher.decode("utf-8", "replace") if attempt else ""
+    cause = find_cause(known(), ranks, f"{over.detail}\n{output}" if over else output)
+    diagnosis = cause.diagnosis
+    if diagnosis is None:
+        return cause
+    run = attempt.started.run if attempt else over.run if over else ""
+    texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (diagnosis.fix, diagnosis.command)]
+    fix, command = (complete_hint(text, state.place) for text in texts)
+    return replace(cause, diagnosis=replace(diagnosis, fix=fix, command=command))
+
+
+def _list_causes(state: RunState, run: RunOutcome, lost: LostOutput | None) -> list[Exit]:
+    states = {rank.state for rank in run.ranks}
+    excused, over = state.run.excused, _find_end(state)
+    reason = over.reason if over and not excused else ""
+    # Not its own end is not done, whoever stopped it. (Our own signal's code wins; `stop` says no `RunStarted`.)
+    own = state.last_attempt is not None or (state.command is not None and state.command.verb == "run")
+    cut_short = own and (reason == "stopped" or (reason == "done" and "stopped" in states))
+    # Out of reach: their guards end their part by themselves. Who has stopped a run wants to know.
+    unchecked = Exit.RESIDUE if state.exit in (Exit.HUP, Exit.INT, Exit.TERM) else Exit.LOST
+    steps = [step for host in state.hosts.values() for step in host.steps]
+    conditions = (
+        (Exit.LOST, not state.finished),
+        (Exit.STEP, any(finding.level == "error" for finding in state.findings)),
+        (Exit.STEP, any(step.outcome == "failed" for step in steps)),
+        (Exit.RANK, "failed" in states and not excused),
+        (_REASONS.get(reason, Exit.OK), True),
+        (Exit.LOST, reason and states & {"lost", "running"}),
+        (Exit.LOST, cut_short),
+        (Exit.RESIDUE, run.orphans),
+        (unchecked, run.unchecked),
+        (Exit.RECORD, lost),
+    )
+    failures = [failure.kind.exit for failure in state.failures]
+    return [state.exit, *failures, *(exit for exit, holds in conditions if holds)]
+
+
+def _judge_host(state: RunState, host: HostState) -> HostOutcome:
+    outcomes = [step.outcome for step in host.steps]
+    failures = tuple(failure for failure in state.failures if failure.host == host.name)
+    unreachable = sum(failure.kind is Kind.UNREACHABLE for failure in failures)
+    # A failure with a failed step of its own is one failure, not two.
+    others = sum(failure.kind is not Kind.UNREACHABLE for failure in failures)
+    return HostOutcome(
+        host.name,
+        ok=outcomes.count("ok") + outcomes.count("changed"),
+        changed=outcomes.count("changed"),
+        unreachable=unreachable,
+        failed=max(outcomes.count("failed") - unreachable, others),
+        skipped=outcomes.count("skipped"),
+        steps=tuple(host.steps),
+        failures=failures,
+    )
+
+
+def _judge_rank(state: RunState, rank: RankState, shifts: Mapping[str, float]) -> RankOutcome:
+    end, written = rank.ended, rank.written
+    out, err = written.get("out", 0), written.get("err", 0)
+    outcome = RankOutcome(rank.rank, rank.host, rank.result, rank.stage, out_bytes=out, err_bytes=err)
+    if end is None:
+        return outcome
+    return replace(
+        outcome,
+        **select_attributes(
+            end, "status", "signal", "abort", "error", "traceback", "kernel", "oom", "libraries", "where"
+        ),
+        host=end.host or rank.host,
+        at=end.at + shifts.get(end.host, 0.0) if end.at else rank.ended_at,
+        tail=_read_tail(state, rank, 1 if rank.result == "ok" else _TAIL_LINES),
+    )
+
+
+def _read_tail(state: RunState, rank: RankState, most: int) -> str:
+    """The rank's last lines, both streams as they were seen."""
+    output = rank.ended.tail if rank.ended else b""
+    if not output:
+        output = rank.tail + b"\n".join(line.data for key, line in state.open.items() if key[0] == rank.rank)
+    lines = [drop_overwritten(line) for line in output.split(b"\n")]
+    return b"\n".join([line for line in lines if line.strip()][-most:]).decode("utf-8", "replace")

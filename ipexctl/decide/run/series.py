@@ -1,0 +1,75 @@
+"""Series of any length in a bounded number of points, and the pace that straggles."""
+
+from collections.abc import Sequence
+from math import isfinite
+from statistics import median
+
+from ipexctl.model.run_state import Points, Series
+
+_POINTS = 40_000  # columns of all curves of one figure together
+
+
+def count_columns(members: int) -> int:
+    """Columns of each of so many curves."""
+    return min(max(_POINTS // max(members, 1), 60), 500)
+
+
+def add_point(series: Series, at: float, value: float) -> None:
+    """One more point; what is not finite is left out. Columns double their width when time outgrows them."""
+    if not (isfinite(at) and isfinite(value)):
+        return
+    if not series.count:
+        series.begin = at
+    series.count += 1
+    series.last = (at, value)
+    column = max(int((at - series.begin) / series.width), 0)
+    while column >= series.columns:
+        _double_width(series)
+        column = max(int((at - series.begin) / series.width), 0)
+    _add_to_column(series, column, (at, series.count, value))
+
+
+def _add_to_column(series: Series, column: int, point: tuple[float, int, float]) -> None:
+    extremes = series.extremes.get(column)
+    if extremes is None:
+        series.extremes[column] = [point, point]
+        return
+    if point[2] < extremes[0][2]:
+        extremes[0] = point
+    if point[2] > extremes[1][2]:
+        extremes[1] = point
+
+
+def _double_width(series: Series) -> None:
+    extremes, series.extremes = series.extremes, {}
+    series.width *= 2
+    for column, points in extremes.items():
+        for point in points:
+            _add_to_column(series, column // 2, point)
+
+
+def list_points(series: Series, shift: float = 0.0) -> Points:
+    """The points in order of time, ``shift`` seconds later; those of one moment in the order in which they came."""
+    every = {point for extremes in series.extremes.values() for point in extremes}
+    every |= {(series.last[0], series.count, series.last[1])} if series.last else set()
+    return tuple((at + shift, value) for at, _, value in sorted(every))
+
+
+def thin_series(series: Series, columns: int) -> Series:
+    """The same in fewer columns."""
+    thinned = Series(columns)
+    for at, value in list_points(series):
+        add_point(thinned, at, value)
+    return thinned
+
+
+SLOW = 0.9  # of the median of all: a pace below it is a straggler's
+
+
+def find_stragglers(paces: Sequence[tuple[int, float]]) -> dict[int, float]:
+    """Ranks whose pace is below `SLOW` times the median of all, and their share of it. Two ranks have no median that
+    says which of them is the slow one."""
+    if len(paces) < 3:
+        return {}
+    middle = median(pace for _, pace in paces)
+    return {rank: pace / middle for rank, pace in paces if middle > 0 and pace < SLOW * middle}

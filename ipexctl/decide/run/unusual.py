@@ -1,0 +1,100 @@
+"""Which of the ranks' lines are unusual, and how many are known to be harmless.
+
+Equal lines are one, whatever their time stamps and addresses; a continuation line belongs to the line before it."""
+
+import re
+
+from ipexctl.model.harmless import find_harmless
+from ipexctl.model.run_state import HarmlessLines, RunState, UnusualLine
+
+MOST = 200  # unusual lines held; the oldest make room
+_LINE = 400  # characters of a line
+
+# Words that make a line of standard output unusual, or a known harmless one. No leading repetition: it would look at
+# each byte many times.
+_WORDS = r"Warning|WARN|Error|ERROR|Exception|Traceback|FATAL|Killed|\b(?:nan|NaN)\b"
+_ODD = re.compile(_WORDS)
+_ODD_OR_KNOWN = re.compile(_WORDS + r"|\[Gloo\]|My guessed rank")
+_ROUTINE = re.compile(r"%\||\b(?:INFO|DEBUG)\b|^\[?I\d{4} ")  # bars and reports on standard error
+
+# What differs between lines that mean the same: time stamps, addresses, process and rank numbers of loggers.
+_VARIABLE = re.compile(
+    r"\b[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} {1,4}\d{1,9}(?= )"  # glog, with the number of a thread
+    r"|\b\d{4}[-/:]\d\d[-/:]\d\d[-T: ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\b\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+    r"|\b[IWEF]\d{3,4}(?= )|\b0x[0-9a-fA-F]{1,16}\b|\[rank\d{1,6}\]|\(\d{2,9}\)|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?"
+)
+
+
+class UnusualReader:
+    """Takes lines, notes in the state what is unusual in them. Memory is bounded whatever ranks print."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._heads: dict[int, UnusualLine | HarmlessLines | None] = {}  # of each rank's error output
+        self._tracebacks: dict[int, int] = {}  # lines of a traceback whose last line is still to come
+        self._codes: dict[str, str | None] = {}  # of lines looked up lately: all ranks print the same ones
+
+    def read_line(self, rank: int, stream: str, line: str, *, routine: bool) -> None:
+        """Looks at one line; ``routine``: it has figures."""
+        line = line[:_LINE]
+        if stream == "err":
+            if line.strip():
+                self._read_error_line(rank, line, routine)
+        elif _ODD_OR_KNOWN.search(line):
+            if (code := self._find_code(line)) is not None:
+                self._count_harmless(code, rank)
+            elif _ODD.search(line):
+                self._get_entry(line, rank)
+
+    def _read_error_line(self, rank: int, line: str, routine: bool) -> None:
+        if line.rstrip().endswith("Traceback (most recent call last):"):  # a bar may stand before it
+            self._tracebacks[rank] = 1
+            return
+        indented = line[:1] in " \t"
+        if rank in self._tracebacks:
+            if indented:
+                self._tracebacks[rank] += 1
+                return
+            entry = self._get_entry(line, rank)
+            entry.more = max(entry.more, self._tracebacks.pop(rank))
+            self._heads[rank] = None
+            return
+        head = self._heads.get(rank)
+        code = self._find_code(line)
+        if code is not None:
+            self._heads[rank] = self._count_harmless(code, rank)
+        elif indented and isinstance(head, HarmlessLines):
+            head.count += 1
+        elif indented and isinstance(head, UnusualLine):
+            head.more += head.count == 1
+        elif _ODD.search(line) is None and (routine or _ROUTINE.search(line)):
+            self._heads[rank] = None
+        else:
+            self._heads[rank] = self._get_entry(line, rank)
+
+    def _find_code(self, line: str) -> str | None:
+        key = _VARIABLE.sub("#", line)
+        if key not in self._codes:
+            if len(self._codes) >= MOST:
+                self._codes.clear()
+            self._codes[key] = find_harmless(line)
+        return self._codes[key]
+
+    def _count_harmless(self, code: str, rank: int) -> HarmlessLines:
+        entry = self._state.harmless.setdefault(code, HarmlessLines())
+        entry.ranks.add(rank)
+        entry.count += 1
+        return entry
+
+    def _get_entry(self, line: str, rank: int) -> UnusualLine:
+        entries = self._state.unusual
+        key = _VARIABLE.sub("#", line).strip()
+        entry = entries.get(key)
+        if entry is None:
+            entry = entries[key] = UnusualLine(line.strip())
+            if len(entries) > MOST:
+                entries.popitem(last=False)
+        entry.text = line.strip()
+        entry.ranks.add(rank)
+        entry.count += 1
+        return entry

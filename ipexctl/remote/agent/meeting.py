@@ -1,0 +1,90 @@
+"""Whether the ranks of a run work together: what the processes of each have told, folded into worlds. Pure."""
+
+from collections import Counter
+from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple, Union
+
+from ipexctl.protocol import hooks
+from ipexctl.protocol.journal import SeparateWorlds
+from ipexctl.protocol.rank_records import RankAlone, RankWorld
+
+CAUSE_LIMIT = 8  # causes that are named
+
+
+class RankMeeting(NamedTuple):
+    """What is known of one rank: the worlds of its processes; and its steps (None: nothing told) and causes, if one of
+    them has worked alone."""
+
+    worlds: "FrozenSet[Tuple[str, int, int, bool]]" = frozenset()  # via, size, member, exchanged
+    steps: "Optional[int]" = None
+    causes: "Tuple[Tuple[str, str, str], ...]" = ()
+
+    @property
+    def exchanged(self) -> bool:
+        return any(exchanged for _, _, _, exchanged in self.worlds)
+
+    @property
+    def ended_alone(self) -> bool:
+        """One of its processes has, and that was no helper of one that has a process group."""
+        known_alone = any(kind == hooks.ACCELERATE for kind, _, _ in self.causes)
+        return self.steps == 0 and (known_alone or not self.worlds)
+
+    @property
+    def outer(self) -> "Tuple[int, FrozenSet[Tuple[str, int]]]":
+        """The size of the largest world that was used together with another rank, and this rank's members of such ones
+        (via, member). A world with all its members in this rank (`torch.multiprocessing.spawn`) is no such one."""
+        members = Counter((via, size) for via, size, _, exchanged in self.worlds if exchanged)
+        size = max([size for (_, size), own in members.items() if own < size] or [1])
+        return size, frozenset((via, member) for via, of, member, exchanged in self.worlds if exchanged and of == size)
+
+
+Meetings = Dict[int, RankMeeting]  # by rank
+
+
+def add_record(meetings: "Meetings", record: "Union[RankWorld, RankAlone]") -> "Meetings":
+    """Returns the same with what a process has reported."""
+    known = meetings.get(record.rank, RankMeeting())
+    if isinstance(record, RankWorld):
+        world = (record.via, record.size, record.member, record.exchanged)
+        known = known._replace(worlds=known.worlds | {world})
+    else:
+        known = known._replace(steps=max(record.steps, known.steps or 0), causes=(*known.causes, *record.causes))
+    return {**meetings, record.rank: known}
+
+
+def count_worlds(meetings: "Meetings", awaited: "Iterable[int]") -> "Optional[Dict[int, int]]":
+    """Size → how many worlds of that size work; None as long as the ranks ``awaited``, or the members of a world, have
+    not told. Where no rank works (with torch: trains), those count that ended alone."""
+    working = {rank for rank, known in meetings.items() if known.exchanged or known.steps}
+    if not set(awaited) <= working:
+        return None
+    ended_alone = {rank for rank, known in meetings.items() if known.ended_alone}
+    alone, missing = 0, 0
+    members: Dict[int, List[Tuple[str, int]]] = {}  # by size
+    for rank in working or ended_alone:
+        size, own = meetings[rank].outer
+        if size == 1:
+            alone += 1
+        else:
+            members.setdefault(size, []).extend(own)
+    worlds: Dict[int, int] = {}
+    for size, told in members.items():
+        worlds[size] = max(Counter(told).values())
+        missing += worlds[size] * size - max(Counter(via for via, _ in told).values())
+    if missing > 0 and list(awaited):
+        return None
+    if alone - missing > 0:
+        worlds[1] = alone - max(missing, 0)
+    return worlds
+
+
+def find_separate_worlds(meetings: "Meetings", awaited: "Iterable[int]") -> "Optional[SeparateWorlds]":
+    """The record for the journal: without worlds if there are less than two; None where that is not known yet."""
+    worlds = count_worlds(meetings, awaited)
+    if worlds is None:
+        return None
+    if sum(worlds.values()) < 2:
+        return SeparateWorlds({})
+    causes = dict.fromkeys(cause for known in meetings.values() for cause in known.causes)
+    joined = max([size for known in meetings.values() for _, size, _, _ in known.worlds] or [0])
+    steps = min([known.steps for known in meetings.values() if known.steps] or [0])
+    return SeparateWorlds(worlds, steps, joined, list(causes)[:CAUSE_LIMIT])

@@ -1,0 +1,303 @@
+"""In a rank's Python, of several ranks, once its script imports what lets processes meet or train: which worlds the
+process is in, where its script looks for the others, and whether it trains before it has exchanged anything.
+
+It looks when a world is joined, at the first optimizer steps and at the end, and costs nothing in between. Nothing here
+ever raises into the script. Files below ``$IPEXCTL_DIR/ranks``: `rank_records.RankWorld` and those behind it."""
+
+import json
+import os
+import re
+import sys
+import time
+from functools import wraps
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ipexctl.protocol import hooks as names
+else:
+    import _ipexctl_hooks as names  # the same file, put beside this one
+
+STEPS = 3  # of an optimizer, before which whoever trains together has exchanged something
+LARGEST = 1 << 20  # bytes of a source file that is searched
+FILES = 64  # of the script's own that are searched
+C10D = "torch.distributed.distributed_c10d"
+# An assignment of a variable of the environment: ["NAME"] = …, NAME=…, "NAME": …, ("NAME", …
+ASSIGNED = r"""\b%s\b(["']\s*\]?\s*(=(?!=)|:|,)|\s*=(?!=))"""
+LOCAL_RANK = r"""["']--local[-_]rank["']"""
+HOOKS = ("/_ipexctl_", "/sitecustomize.py")
+LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3.", *HOOKS)
+
+
+def quietly(function: "Any") -> "Any":
+    """Returns the function without its exceptions: whatever goes wrong here is not the script's trouble."""
+
+    @wraps(function)
+    def call(*args: "Any", **kwargs: "Any") -> "Any":
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            return None
+
+    return call
+
+
+class Worlds:
+    """``rank`` is this process's; ``meeting``: `hooks.MEETING_ENV`."""
+
+    def __init__(self, directory: str, rank: str, meeting: str) -> None:
+        self.base, self.rank = os.path.join(directory, names.RANKS, rank), int(rank)
+        address, port = meeting.split(" ")
+        self.planned = {"MASTER_ADDR": address, "MASTER_PORT": port}
+        self.script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
+        self.written: "Any" = set()
+        self.exchanged = False  # with another process, or nobody can tell
+        self.joined = False  # a world of several processes
+        self.lonely: "Any" = []  # causes: worlds of one process
+        self.barriers = 0
+        self.steps = 0
+        self.handle: "Any" = None
+
+    @quietly
+    def write(self, name: str, kind: str, **fields: "Any") -> None:
+        """A record of this rank, once for each name, by the first of its processes that has it."""
+        path = "%s.%s%s" % (self.base, name, names.RECORD)
+        if name in self.written or os.path.exists(path):
+            return
+        self.written.add(name)
+        fresh = "%s.%d" % (path, os.getpid())
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            json.dump(dict(fields, kind=kind, rank=self.rank, host="", at=time.time()), out)
+        os.rename(fresh, path)
+
+    def note_world(self, via: str, size: int, member: int, exchanged: bool) -> None:
+        """This process is in such a world."""
+        if size < 2:
+            self.lonely.append((via, "", ""))
+            return
+        self.joined, self.exchanged = True, self.exchanged or exchanged
+        name = "%s-%s-%d-%d" % ("exchange" if exchanged else "world", via, size, member)
+        self.write(name, names.WORLD, via=via, size=size, member=member, exchanged=exchanged)
+
+    # -- torch --------------------------------------------------------------------------------------------------------
+
+    @quietly
+    def note_rendezvous(self, args: "Any", kwargs: "Any") -> None:
+        """`init_process_group` is about to be called: where will it look for the others?"""
+        method = kwargs.get("init_method") or (args[1] if len(args) > 1 else None) or "env://"
+        if kwargs.get("store") is not None or not method.startswith(("env:", "tcp:")):
+            return
+        url = re.match(r"tcp://\[?(?P<MASTER_ADDR>[^\]/?]+)\]?:(?P<MASTER_PORT>\d+)", method)
+        place = url.groupdict() if url else {name: os.environ.get(name, "") for name in self.planned}
+        changed = [name for name in self.planned if place[name] != self.planned[name]]
+        if changed:
+            size = int(kwargs.get("world_size", -1))
+            size = size if size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
+            line = find_call() if url else find_assignment(self.script, changed[0], place[changed[0]])
+            place = {"address": place["MASTER_ADDR"], "port": place["MASTER_PORT"]}
+            self.write("meeting", names.MEETING, planned=self.planned["MASTER_ADDR"], size=size, line=line, **place)
+
+    @quietly
+    def note_group(self, exchanged: bool = False) -> None:
+        """torch's own world was joined; ``exchanged``: and something has been exchanged since."""
+        group = sys.modules[C10D]
+        self.note_world("torch", group.get_world_size(), group.get_rank(), exchanged)
+
+    def note_collective(self, name: str) -> None:
+        """A collective has ended, the first but for barriers, which move no data."""
+        if name == "barrier":
+            self.barriers += 1
+        else:
+            self.note_group(True)
+
+    def has_exchanged(self) -> bool:
+        """Returns whether any process group of torch was used for more than barriers, by way of whatever function."""
+        group: Any = sys.modules.get(C10D)
+        if group is None or not group.is_initialized() or group.get_world_size() < 2:
+            return False
+        count = sum(each._get_sequence_number_for_group() for each in list(group._world.pg_map))
+        return bool(count > self.barriers)
+
+    @quietly
+    def hook_optimizers(self, module: "Any") -> None:
+        """torch has hooks of all optimizers from 2.0 on (pytorch/pytorch#89176); before, only the end tells."""
+        self.handle = module.register_optimizer_step_post_hook(self.count_step)
+
+    def count_step(self, *_: "Any") -> None:
+        """An optimizer has made a step."""
+        self.steps += 1
+        if self.steps == STEPS:
+            self.judge(STEPS)
+            self.remove_step_hook()
+
+    @quietly
+    def remove_step_hook(self) -> None:
+        """torch is going through its hooks: only from behind the last one may this be taken out (odictobject.c)."""
+        if next(reversed(self.handle.hooks_dict_ref())) == self.handle.id:
+            self.handle.remove()
+
+    @quietly
+    def judge(self, steps: int) -> None:
+        """After so many optimizer steps, or (0) at the end: does this process work alone?"""
+        if self.exchanged:
+            return
+        try:
+            exchanged = self.has_exchanged()
+        except Exception:  # a group that counts nothing
+            self.exchanged = True
+            return
+        if exchanged:
+            self.note_group(True)
+        elif "alone-1" not in self.written and (steps or not self.joined or is_single_for_accelerate()):
+            self.write("alone-%d" % bool(steps), names.ALONE, steps=steps, causes=self.find_causes())
+
+    @quietly
+    def end(self) -> None:
+        """The end of the script: only what has loaded torch, or was told by MPI that it is alone, is of interest."""
+        if self.lonely or "torch" in sys.modules:
+            self.judge(0)
+
+    def find_causes(self) -> "Any":
+        """Why a process may be alone: kind, line of the script, value."""
+        causes = list(dict.fromkeys(self.lonely))
+        address = os.environ.get("MASTER_ADDR", "")
+        if address and address != self.planned["MASTER_ADDR"]:
+            causes.append(("address", find_assignment(self.script, "MASTER_ADDR", address), address))
+        if is_single_for_accelerate():
+            causes.append((names.ACCELERATE, "", ""))
+        elif "lightning.pytorch" in sys.modules or "pytorch_lightning" in sys.modules:
+            causes.append(("lightning", "", ""))
+        elif self.joined:
+            causes.append(("unused", "", ""))
+        option = search_source(self.script, LOCAL_RANK)
+        if option and not self.joined and not any(re.match("--local[-_]rank", word) for word in sys.argv):
+            causes.append(("local-rank", option, ""))
+        return causes
+
+    # -- other ways to meet -------------------------------------------------------------------------------------------
+
+    @quietly
+    def hook_mpi(self, module: "Any") -> None:
+        """mpi4py initialises MPI as it is imported, unless it was told not to."""
+
+        def note(*_: "Any") -> None:
+            if module.Is_initialized() and not module.Is_finalized():
+                world = module.COMM_WORLD
+                self.note_world("mpi", world.Get_size(), world.Get_rank(), True)
+                if world.Get_size() > 1:
+                    self.hook_exit()
+
+        note()
+        for name in ("Init", "Init_thread"):
+            call_after(module, name, note)
+
+    @quietly
+    def abort_mpi(self, error: BaseException) -> None:
+        """Has mpi4py end the whole job at this process's end, as ``python -m mpi4py`` does after an exception:
+        MPI_Finalize would wait for ranks that wait for this one."""
+        mpi: Any = sys.modules.get("mpi4py.MPI")
+        if mpi and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
+            path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
+            if isinstance(error, SystemExit) and error.code and not os.path.exists(path):
+                with open(path, "w") as out:
+                    json.dump({"status": error.code if isinstance(error.code, int) else 1}, out)
+            __import__("mpi4py.run").run.set_abort_status(error)  # of mpi4py 3.0 and later
+
+    def hook_exit(self) -> None:
+        """The same for ``sys.exit(3)``, of which no hook of Python's is told: its exception dies outside of all frames
+        where nobody has caught it."""
+        abort = self.abort_mpi
+
+        class ScriptExit(SystemExit):
+            def __del__(self) -> None:
+                if sys._getframe().f_back is None:
+                    abort(self)
+
+        def exit(status: "Any" = None) -> "Any":
+            raise ScriptExit(status)
+
+        if sys.exit.__module__ == "sys":  # a script may have its own
+            sys.exit = exit
+
+    @quietly
+    def hook_horovod(self, module: "Any") -> None:
+        def note(args: "Any", _: "Any") -> None:
+            self.note_world("horovod", args[0].size(), args[0].rank(), True)
+
+        call_after(module.HorovodBasics, "init", note)
+
+    @quietly
+    def hook_rpc(self, module: "Any") -> None:
+        def note(*_: "Any") -> None:
+            agent = module.api._get_current_rpc_agent()
+            self.note_world("rpc", len(agent.get_worker_infos()), agent.get_worker_info().id, True)
+
+        call_after(module, "init_rpc", note)
+
+
+def call_after(owner: "Any", name: str, note: "Any") -> None:
+    """Has ``note(args, kwargs)`` called each time that this function of a module or class has returned."""
+    own, note = getattr(owner, name), quietly(note)
+
+    @wraps(own)
+    def call(*args: "Any", **kwargs: "Any") -> "Any":
+        result = own(*args, **kwargs)
+        note(args, kwargs)
+        return result
+
+    setattr(owner, name, call)
+
+
+def is_single_for_accelerate() -> bool:
+    """Returns whether Accelerate takes this rank for a single process; it makes a process group all the same."""
+    state: Any = sys.modules.get("accelerate.state")
+    shared = state.PartialState._shared_state if state else {}
+    return str(shared.get("distributed_type", "")).endswith("NO")
+
+
+def list_frames() -> "Any":
+    """Files and lines of the calls that led here, the innermost first."""
+    frame: Any = sys._getframe(1)
+    places = []
+    while frame is not None:
+        places.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return places
+
+
+def is_own(file: str) -> bool:
+    """Returns whether a file is of the script, rather than of a library."""
+    return file.endswith(".py") and not any(part in file for part in LIBRARIES)
+
+
+def find_call() -> str:
+    """Returns the script's line that is being executed, ``path:number``."""
+    return next(("%s:%d" % place for place in list_frames() if is_own(place[0])), "")
+
+
+def find_assignment(script: str, name: str, value: str) -> str:
+    """Where the script, or a library on the way here, sets a variable of the environment; "" where nothing does."""
+    stack = [file for file, _ in list_frames()]
+    base = os.path.dirname(script) + os.sep
+    loaded = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    own = [file for file in [*stack, script, *(file for file in loaded if file.startswith(base))] if is_own(file)]
+    libraries = [file for file in stack if not any(part in file for part in HOOKS)]
+    for file in list(dict.fromkeys([*own[:FILES], *libraries])):
+        for pattern in (ASSIGNED % name + r".*\b" + re.escape(value), ASSIGNED % name):
+            line = search_source(file, pattern)
+            if line:
+                return line
+    return ""
+
+
+def search_source(file: str, pattern: str) -> str:
+    """``path:number`` of the first line of a source file with this pattern."""
+    if not file.endswith(".py"):
+        return ""
+    try:
+        with open(file, "rb") as source:
+            lines = source.read(LARGEST).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next(("%s:%d" % (file, at) for at, line in enumerate(lines, 1) if re.search(pattern, line)), "")

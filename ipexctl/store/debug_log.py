@@ -1,0 +1,151 @@
+"""``debug.log``: what one command was asked, what it executed on hosts, and the traceback of an error of our own.
+
+Modules write to loggers below ``ipexctl`` (Python's `logging`); `DebugLog` is their handler while a command goes on."""
+
+import logging
+import os
+import shlex
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ipexctl.model.errors import InternalError, UnwatchedRunError, UsageError
+from ipexctl.model.text import looks_secret, printable
+from ipexctl.store.masking import Masker
+from ipexctl.store.private_files import claim_private_directory
+
+NAME = "debug.log"
+_LIMIT = 1 << 20  # bytes of the log that several commands share; what is older becomes debug.log.1
+_LINE = 4000  # characters of one line
+_WAITING = 2000  # records kept until the log has a file
+LIBRARIES = ("typer", "rich", "msgspec", "pydantic", "fabric", "paramiko", "cryptography", "uv")
+
+
+class DebugLog(logging.Handler):
+    """The handler of one command's log records: a file (mode 0600), and ``write``, for records of the level that was
+    set for the logger ``ipexctl`` beforehand (``-v``: INFO, ``-vv``: DEBUG; none is shown without).
+
+    The file is ``shared`` (of all commands that save no run) until `set_directory` names another. Nothing is created
+    before a command is executed on a host (level INFO) or an error is logged: ``hosts`` and ``--help`` leave no trace.
+    A log that cannot be written ends nothing."""
+
+    def __init__(self, shared: Path, *, write: Callable[[str], object], environ: Mapping[str, str]) -> None:
+        super().__init__(logging.DEBUG)
+        self.path: Path | None = None  # of the file, once it exists
+        self._shared = shared
+        self.shown = logging.NOTSET  # least level of the records that are shown; none without
+        self._write = write
+        self.masker = Masker(environ)
+        self._waiting: deque[str] = deque(maxlen=_WAITING)
+        self._file = -1
+        self._failed = False
+        self.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+
+    def __enter__(self) -> "DebugLog":
+        logger = logging.getLogger("ipexctl")
+        self.shown = logger.level
+        logger.addHandler(self)
+        logger.setLevel(logging.DEBUG)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        logger = logging.getLogger("ipexctl")
+        logger.removeHandler(self)
+        logger.setLevel(self.shown)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Masked, and in printable characters only; every line ends with a newline."""
+        lines = self.masker.mask_text(super().format(record)).splitlines()
+        return "".join(f"{line[:_LINE] if line.isprintable() else printable(line, _LINE)}\n" for line in lines)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        if self.shown and record.levelno >= self.shown:
+            self._write(text)
+        if self._file >= 0:
+            self._append_text(text)
+        elif not self._failed:
+            self._waiting.append(text)
+            if record.levelno >= logging.INFO:
+                self._open_file(self._shared)
+
+    def set_directory(self, directory: Path) -> None:
+        """From now on the log is in this directory, with all that was logged before."""
+        self.acquire()
+        try:
+            self._open_file(directory / NAME)
+        finally:
+            self.release()
+
+    def log_internal_error(self, error: Exception, command: str) -> InternalError:
+        """Logs the traceback; what to tell the user: one sentence, what may go on, and the log's path."""
+        logging.getLogger(__name__).error("internal error in %s", command, exc_info=error)
+        cause = error.__cause__ if isinstance(error, UnwatchedRunError) and error.__cause__ else error
+        what = printable(self.masker.mask_text(f"{type(cause).__name__}: {cause}"), 400)
+        hint = f"the traceback is in {printable(str(self.path), 400)}" if self.path else "-v shows the traceback"
+        sentence = f"internal error in {command}: {what}"
+        if isinstance(error, UnwatchedRunError):
+            return InternalError(sentence, reasons=[hint], hint=error.hint)
+        return InternalError(sentence, hint=hint)
+
+    def _open_file(self, path: Path) -> None:
+        try:
+            if path == self._shared:
+                claim_private_directory(path.parent)
+                if path.exists() and path.stat().st_size > _LIMIT:
+                    path.replace(path.with_name(f"{NAME}.1"))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            number = os.open(path, flags, 0o600)
+            os.fchmod(number, 0o600)
+        except (OSError, UsageError):
+            self._failed = self._file < 0
+            return
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self.path = number, path
+        self._append_text(self.masker.mask_text(_format_header()))
+        while self._waiting:
+            self._append_text(self._waiting.popleft())
+
+    def _append_text(self, text: str) -> None:
+        with suppress(OSError):  # a full disk: the saved run counts and reports its own losses
+            os.write(self._file, text.encode("utf-8", "replace"))
+
+
+def _mask_word(word: str) -> str:
+    """One argument: of ``NAME=value`` the whole value, whatever it contains, if the name looks secret."""
+    name, equals, _ = word.partition("=")
+    return f"{name}=***" if equals and looks_secret(name) else word
+
+
+def _find_versions() -> dict[str, str]:
+    """The versions of installed distributions, by the names of their directories (PEP 427, 376): importlib.metadata
+    reads files, by a library for e-mail, which would cost each command 15 ms."""
+    versions: dict[str, str] = {}
+    for place in reversed(sys.path):  # the first one is imported
+        names = (path.stem.partition("-") for path in Path(place or ".").glob("*.dist-info"))
+        versions |= {name.lower(): version for name, _, version in names}
+    return versions
+
+
+def _describe_system() -> str:
+    """As `platform.platform` does, which starts a program for it: 12 ms of each command."""
+    system = os.uname()
+    libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
+    return "-".join(filter(None, (system.sysname, system.release, system.machine, (libc or "").replace(" ", ""))))
+
+
+def _format_header() -> str:
+    """What was started, and by which versions."""
+    from ipexctl import __version__
+
+    found = _find_versions()
+    libraries = [f"{name} {found.get(name, 'missing')}" for name in LIBRARIES]
+    argv = shlex.join(_mask_word(word) for word in sys.argv)
+    python = f"Python {sys.version.partition(' ')[0]}, {_describe_system()}"
+    return f"ipexctl {__version__}, {python}, {', '.join(libraries)}\nargv: {printable(argv, _LINE)}\n"

@@ -1,0 +1,139 @@
+"""Events as JSON objects and back: the words of ``--output json`` and of a saved run's ``events.jsonl``.
+
+``{"at": 1763631120.5, "event": "step-started", "host": "xeon01", "step": "connect"}``: the event's name is its class's
+in lower case, its keys are its fields. Bytes are text; where they are not UTF-8, a second key ``<name>_base64`` holds
+them exactly."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from ipexctl.model.answers import AnyAnswer, UnknownAnswer, find_answer_type, get_answer_kind
+from ipexctl.model.events import Answer, Event, Stamped
+from ipexctl.model.json_values import JsonObject, convert_json, to_json, to_json_items
+
+T = TypeVar("T")
+_KEYS = {"at": "host_time"}  # ``at`` is the stamp; an event's own ``at`` is a host's clock
+
+
+class DamagedRecordError(ValueError):
+    """A line of a record that is not an event: one phrase says why."""
+
+
+_CLASSES: Mapping[str, type] = {
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower(): cls for cls in Event.__subclasses__()
+}
+_NAMES: Mapping[type, str] = {cls: name for name, cls in _CLASSES.items()}
+_FIELDS: Mapping[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in _CLASSES.values()}
+_BYTES = {cls: {name for name, kind in cls.__annotations__.items() if kind is bytes} for cls in _CLASSES.values()}
+
+
+def encode_event(stamped: Stamped) -> dict[str, object]:
+    """The event as a JSON-able object."""
+    event = stamped.event
+    cls = type(event)
+    line: dict[str, object] = {"at": stamped.at, "event": _NAMES[cls]}
+    for name in _FIELDS[cls]:
+        value = getattr(event, name)
+        name = _KEYS.get(name, name)
+        if isinstance(value, bytes):
+            line[name] = shown = value.decode("utf-8", "replace")
+            if shown.encode() != value:
+                line[f"{name}_base64"] = base64.b64encode(value).decode()
+        else:
+            line[name] = to_json(value)
+    if isinstance(event, Answer):
+        line["kind"] = get_answer_kind(type(event.value))
+    return line
+
+
+def dump_ascii_json(value: Any) -> str:
+    """JSON in printable ASCII only: safe on a terminal too, whatever the strings hold."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:  # NaN and infinity are not JSON; a fact may hold one
+        text = json.dumps(_replace_non_finite(value), allow_nan=False)
+    return text.replace("\x7f", "\\u007f")
+
+
+def format_document(value: Any, depth: int = 2) -> Iterator[str]:
+    """One JSON document, laid out for people down to ``depth``: below that each value is one line, which is what the
+    encoder does at full speed, and a document of hundreds of hosts is never whole in memory."""
+    value = to_json_items(value) if depth else value
+    if not depth or not value or not isinstance(value, Mapping | list | tuple):
+        yield dump_ascii_json(to_json(value))
+        return
+    named = isinstance(value, Mapping)
+    pad = "  " * (3 - depth)
+    start = "{" if named else "["
+    for key in value:
+        yield f"{start}\n{pad}"
+        if named:
+            yield f"{dump_ascii_json(str(key))}: "
+        yield from format_document(value[key] if named else key, depth - 1)
+        start = ","
+    yield f"\n{pad[2:]}{'}' if named else ']'}"
+
+
+def _replace_non_finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {key: _replace_non_finite(inner) for key, inner in value.items()}
+    return [_replace_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+# The names of events and fields in the records of earlier versions.
+_FORMER_FIELDS = {"orphans": "left", "unchecked": "unknown"}
+_FORMER_EVENTS = {"said": "message", "found": "finding-reported", "launcher-said": "launcher-output",
+                  "proved": "cleanup-checked", "excused": "failures-ignored"}  # fmt: skip
+
+REMOVED_EVENTS = frozenset({"figures-read"})  # in those records, and read no more
+
+
+def decode_event(record: JsonObject) -> Stamped:
+    """The event of one object. Keys that are not known are left aside. Raises `DamagedRecordError`."""
+    name = str(record.get("event"))
+    cls = _CLASSES.get(_FORMER_EVENTS.get(name, name))
+    if cls is None:
+        raise DamagedRecordError(f"no event is called {name!r}")
+    at = record.get("at")
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        raise DamagedRecordError("at is not a number")
+    if cls is Answer:
+        return Stamped(at, Answer(_decode_answer(record)))
+    keys = {name: _KEYS.get(name, name) for name in _FIELDS[cls]}
+    keys |= {name: former for name, former in _FORMER_FIELDS.items() if name in keys and keys[name] not in record}
+    values = {name: record[key] for name, key in keys.items() if key in record}
+    for name in _BYTES[cls] & values.keys():
+        values[name] = _decode_bytes(name, values[name], record.get(f"{keys[name]}_base64"))
+    return Stamped(at, _parse_values(cls, values))
+
+
+def _decode_bytes(name: str, text: object, coded: object) -> object:
+    """The bytes of a field, ``coded`` where they are no text; anything else as it is."""
+    try:
+        if isinstance(coded, str):
+            return base64.b64decode(coded, validate=True)
+        return text.encode() if isinstance(text, str) else text
+    except ValueError:
+        raise DamagedRecordError(f"{name} is not base64") from None
+
+
+def _decode_answer(record: JsonObject) -> AnyAnswer:
+    """The answer as its type; that of another version stays as it was written."""
+    value = record.get("value")
+    if not isinstance(value, dict):
+        raise DamagedRecordError("value is not an object")
+    kind = find_answer_type(str(record.get("kind")))
+    return _parse_values(kind, value) if kind else UnknownAnswer(value)
+
+
+def _parse_values(cls: type[T], values: JsonObject) -> T:
+    try:
+        return convert_json(cls, values)
+    except ValueError as error:
+        raise DamagedRecordError(str(error)) from None

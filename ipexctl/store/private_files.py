@@ -1,0 +1,89 @@
+"""Files of ipexctl's own that are read again later: whole or not at all, on the disk, and for nobody else, whatever the
+umask."""
+
+import os
+import shlex
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.text import printable
+
+
+def make_private_directories(directory: Path) -> None:
+    """Makes a directory and its missing parents, each 0700 whatever the umask; those that exist stay as they are.
+    Raises `OSError`."""
+    for path in (*reversed(directory.parents), directory):
+        if not path.is_dir():  # mkdir gives its mode to the last one alone
+            path.mkdir(mode=0o700, exist_ok=True)
+            path.chmod(0o700)
+
+
+def claim_private_directory(directory: Path) -> None:
+    """Makes a directory and its missing parents; one of before becomes 0700. Raises `UsageError` where others could
+    write or own it."""
+    shown = printable(str(directory), 400)
+    try:
+        if not (directory.exists() or directory.is_symlink()):
+            make_private_directories(directory)
+    except OSError as error:
+        raise UsageError(f"{shown} cannot be made: {describe_error(error)}", exit=Exit.STEP) from None
+    status, why, hint = directory.lstat(), "", None
+    if not stat.S_ISDIR(status.st_mode):
+        why = "is not a directory"
+    elif status.st_uid != os.geteuid():
+        why = f"belongs to another user (uid {status.st_uid})"
+    elif status.st_mode & 0o022:
+        why = f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
+        hint = f"chmod go-w {shlex.quote(str(directory))}"
+    if why:
+        raise UsageError(f"{shown} {why}: nothing of ipexctl is kept there", exit=Exit.STEP, hint=hint)
+    if status.st_mode & 0o077:
+        directory.chmod(0o700)
+
+
+def describe_error(error: OSError) -> str:
+    """Say what the system refused, without the path."""
+    return (os.strerror(error.errno) if error.errno else str(error)).lower()
+
+
+def sync_path(path: Path) -> None:
+    """Puts a file's bytes, or a directory's names, on the disk. Raises `OSError`."""
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def sync_file_system(number: int) -> None:
+    """Puts all of the file system in which a descriptor lies on the disk. Raises `OSError`."""
+    import ctypes  # Python has no name for this call
+
+    try:
+        syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+    except (AttributeError, OSError):  # a C library without it
+        os.sync()
+        return
+    if syncfs(number):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def write_private_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replaces a file by one rename, once its bytes are on the disk. No other process, here or on another host with the
+    same home, uses the same temporary name."""
+    make_private_directories(path.parent)
+    number, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+            os.fchmod(number, mode)
+            file.flush()
+            os.fsync(number)
+        Path(part).replace(path)
+    except OSError:
+        with suppress(OSError):
+            Path(part).unlink()
+        raise

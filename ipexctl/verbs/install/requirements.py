@@ -1,0 +1,100 @@
+"""The requirements of an install, looked at before any host is: what is no wheel is refused."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from ipexctl.act.inputs import expand_home, read_input
+from ipexctl.decide.planning.requirements import Requirement, parse_requirements
+from ipexctl.model.errors import UsageError
+from ipexctl.model.tasks import Install, Wheels
+from ipexctl.model.text import printable, strip_credentials
+from ipexctl.model.toml import parse_toml
+from ipexctl.model.wheels import parse_wheel_name
+
+_INCLUDE_DEPTH = 8  # files that include one another
+
+Task = TypeVar("Task", Install, Wheels)
+
+
+def fix_requirements(task: Task) -> Task:
+    """Returns the task with wheels that it names by relative paths at their places, which are the same from everywhere.
+    Raises `UsageError` for requirements that would have to be built, with what to do instead."""
+    given: list[Requirement] = [_parse_option(text) for text in task.with_]
+    listed: list[Requirement] = [each for name in task.requirements for each in _read_requirements(Path(name), name)]
+    unbuilt = [each for each in (*given, *listed) if each.kind]
+    relative = [each for each in listed if each.is_wheel and each.is_relative]
+    reasons = [f"{each.place}: {_show(each)} is {each.kind}" for each in unbuilt]
+    reasons += [f"{each.place}: {_show(each)} is a wheel by a relative path" for each in relative]
+    if unbuilt:
+        raise UsageError("install takes wheels, and builds nothing", reasons=reasons, hint=_suggest_wheel(unbuilt[0]))
+    if relative:
+        hint = f"--find-links {shlex.quote(str(Path(relative[0].target).parent))}, and the package by its name"
+        raise UsageError("requirements name wheels by relative paths", reasons=reasons, hint=hint)
+    return replace(task, with_=tuple(_anchor_wheel(each) for each in given))
+
+
+def find_unfit_requirements(task: Install, place: str) -> Iterator[str]:
+    """One sentence for each requirement that `fix_requirements` refuses; ``place`` is where the task was written."""
+    try:
+        fix_requirements(task)
+    except UsageError as error:
+        yield from (f"{place}: {error.sentence}: {reason}" for reason in error.reasons or ("",))
+
+
+def _parse_option(text: str) -> Requirement:
+    word, _, value = text.strip().partition(" ")
+    editable = word in ("-e", "--editable") and bool(value.strip())
+    return Requirement(value.strip() if editable else text, "--with", editable)
+
+
+def _read_requirements(path: Path, shown: str, depth: int = 0) -> Iterator[Requirement]:
+    """Yields the requirements of a file and of those that it includes. A file that is none is reported elsewhere."""
+    if not path.is_file():
+        return
+    if depth > _INCLUDE_DEPTH:
+        raise UsageError(f"{printable(shown, 300)}: files that include one another")
+    for each in parse_requirements(read_input(path).text, printable(shown, 300)):
+        if isinstance(each, Requirement):
+            yield each
+        else:
+            yield from _read_requirements(path.parent / each, str(Path(shown).parent / each), depth + 1)
+
+
+def _show(requirement: Requirement) -> str:
+    """Returns a requirement for a message: as it was written, without passwords."""
+    text = f"-e {requirement.text}" if requirement.editable else requirement.text
+    return printable(strip_credentials(text), 300)
+
+
+def _suggest_wheel(requirement: Requirement) -> str:
+    target = _show(Requirement(requirement.target, ""))
+    name = requirement.name or _read_project_name(requirement) or "NAME"
+    build = f"pip wheel --no-deps -w wheels {shlex.quote(target)}, then --find-links wheels --with {name}"
+    return f"{build}; or leave it out: a package beside the script needs no install, run and sync carry it"
+
+
+def _read_project_name(requirement: Requirement) -> str:
+    """Returns the name in the ``pyproject.toml`` of a local project; empty if there is none."""
+    try:
+        place = expand_home(requirement.target.removeprefix("file://")) / "pyproject.toml"
+        name = parse_toml(read_input(place).text)["project"]["name"]
+    except (UsageError, ValueError, KeyError, TypeError):
+        return ""
+    return printable(str(name), 80)
+
+
+def _anchor_wheel(requirement: Requirement) -> str:
+    """Returns the requirement with the absolute path of its wheel, and the name that the file has."""
+    target = requirement.target
+    if not requirement.is_wheel or not (requirement.is_relative or target.startswith(("/", "~"))):
+        return requirement.text
+    path = expand_home(target).absolute()
+    try:
+        name = requirement.name or parse_wheel_name(path.name)[0]
+    except ValueError:
+        return requirement.text  # no wheel by its name: uv says so
+    marker = f" ; {requirement.marker}" if requirement.marker else ""
+    return f"{name}{requirement.extras} @ {path.as_uri()}{marker}"

@@ -1,0 +1,147 @@
+"""Scripts of other people's frameworks as their guides have them, small: a model of a few thousand parameters, no hub.
+
+``framework.py NAME``; each rank prints its world's size and what its training came to."""
+
+import os
+import random
+import sys
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import torch
+
+SIZE = int(os.environ["WORLD_SIZE"])
+PLACE: Any = {
+    "output_dir": "/tmp/framework", "num_train_epochs": 1, "per_device_train_batch_size": 8, "save_strategy": "no",
+    "report_to": "none", "disable_tqdm": True, "logging_steps": 4,
+}  # fmt: skip
+
+
+def trainer() -> tuple[int, float]:
+    """As transformers' run_glue.py without --use_cpu."""
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+
+    args = TrainingArguments(**PLACE)
+    set_seed(1)
+    shape: Any = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    model = BertForSequenceClassification(BertConfig(vocab_size=100, **shape))
+    draw = random.Random(2)
+    rows = [{"input_ids": [draw.randrange(100) for _ in range(12)], "labels": n % 2} for n in range(96)]
+    return args.world_size, Trainer(model, args, train_dataset=rows).train().training_loss
+
+
+def sft() -> tuple[int, float]:
+    """As TRL's sft.py."""
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+    from trl import SFTConfig, SFTTrainer
+
+    args = SFTConfig(**PLACE, max_length=32, bf16=False)
+    set_seed(1)
+    words = ["<pad>", "<s>", "</s>", "<unk>", *["the", "cat", "sat", "on", "a", "mat", "and", "slept"]]
+    tokens = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
+    tokens.pre_tokenizer = pre_tokenizers.Whitespace()
+    special: Any = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, **special)
+    shape: Any = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), num_key_value_heads=2, pad_token_id=0, **shape))
+    draw = random.Random(2)
+    rows = Dataset.from_dict({"text": [" ".join(draw.choices(words[4:], k=10)) for _ in range(64)]})
+    trainer = SFTTrainer(model, args, train_dataset=rows, processing_class=tokenizer)
+    return args.world_size, trainer.train().training_loss
+
+
+def lightning(together: bool = True) -> tuple[int, float]:
+    """As Lightning's guide for several hosts; ``alone``: as its guide for one."""
+    import lightning
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Model(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Linear(8, 1)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.05)
+
+    lightning.seed_everything(1)
+    inputs = torch.randn(128, 8)
+    quiet: Any = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    here = int(os.environ["LOCAL_WORLD_SIZE"])
+    several: Any = {"devices": here, "num_nodes": SIZE // here, "strategy": "ddp"} if together else {}
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, **several, **quiet)
+    model = Model()
+    trainer.fit(model, DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8))
+    return trainer.world_size, model.net.weight.sum().item()
+
+
+def fsdp2() -> tuple[int, float]:
+    """As torch's guide for fully_shard; the mesh makes the process group."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (SIZE,))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    torch.manual_seed(int(os.environ["RANK"]))
+    for _ in range(6):
+        inputs = torch.randn(8, 16)
+        loss = (model(inputs) - inputs[:, :4]).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    total = loss.detach().clone()
+    torch.distributed.all_reduce(total)
+    torch.distributed.destroy_process_group()
+    return SIZE, total.item()
+
+
+def mpi() -> tuple[int, float]:
+    """Gradients averaged by mpi4py; no process group of torch's."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(world.rank)
+    for _ in range(5):
+        inputs = torch.randn(8, 4)
+        optimizer.zero_grad()
+        (model(inputs) - inputs.sum(1, keepdim=True)).pow(2).mean().backward()
+        for parameter in model.parameters():
+            world.Allreduce(MPI.IN_PLACE, parameter.grad.numpy())
+            parameter.grad /= world.size
+        optimizer.step()
+    return world.size, sum(parameter.sum().item() for parameter in model.parameters())
+
+
+def shipped() -> tuple[int, float]:
+    """A test script in Accelerate's wheel."""
+    from accelerate import PartialState
+    from accelerate.test_utils.scripts import test_sync
+
+    test_sync.main()
+    return PartialState().num_processes, 0.0
+
+
+def bare() -> tuple[int, float]:
+    """Accelerate's state alone, as its guide for inference has it: it does not ask for processors."""
+    from accelerate import PartialState
+
+    with PartialState().split_between_processes([1, 2, 3, 4]) as own:
+        return PartialState().num_processes, sum(own)
+
+
+NAMES = {
+    "trainer": trainer, "sft": sft, "lightning": lightning, "alone": lambda: lightning(together=False), "fsdp2": fsdp2,
+    "mpi": mpi, "shipped": shipped, "bare": bare,
+}  # fmt: skip
+world_size, outcome = NAMES[sys.argv[1]]()
+print("rank %s: world %d, %.6f" % (os.environ["RANK"], world_size, outcome), flush=True)

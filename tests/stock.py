@@ -1,0 +1,78 @@
+"""Plain PyTorch with its backends on this machine, and hosts that see it below their own disk: for tests in which ranks
+of other people's kind train, at the price of one environment for all of them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster import Cluster
+from tests.e2e.workspace import lend
+from tests.mpi import IMPI, WHEELS, make
+
+ROOT = Path(__file__).parents[1]
+PLACE = Path("/var/cache/ipexctl-tests/stock")  # below no home: hosts have homes of their own
+PACKAGES = ("torch==2.13.0", "numpy", "mpi4py==4.1.2", IMPI)
+VENV = "/opt/stock"  # on hosts
+KEPT = 86400.0  # seconds for which an environment that nobody uses stays
+
+
+def put_stock_on_hosts(cluster: Cluster) -> str:
+    """Makes the environment if there is none, and shows it to all hosts of the cluster; its path there."""
+    pinned = dict(package.split("==") for package in PACKAGES if "==" in package)
+    lend(cluster, str(_make_environment()), VENV, {**pinned, "impi-torch": "0.1.0"})
+    return VENV
+
+
+def put_mpich_on_hosts(cluster: Cluster, directory: Path) -> str:
+    """MPICH 5 from its wheel on all hosts of the cluster; what ``--mpi`` is given. ``directory`` is empty."""
+    made = make(directory / "mpich", WHEELS["mpich-wheel"])
+    for host in cluster.names:
+        shutil.copytree(made, cluster.path(host, "/opt/mpich"), symlinks=True)
+    return "/opt/mpich/bin/mpirun"
+
+
+def _make_environment() -> Path:
+    sources = sorted((ROOT / "impi_torch/src").rglob("*.py"))
+    parts = [*PACKAGES, sys.version, *(path.read_text() for path in sources)]
+    place = PLACE / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    made = place / "made"
+    with _locked():
+        if not made.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            _install(place)
+        made.touch()
+        for other in PLACE.iterdir():
+            if other.is_dir() and (not (other / "made").exists() or _get_age(other / "made") > KEPT):
+                shutil.rmtree(other)
+    return place
+
+
+def _install(place: Path) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    links = os.environ.get("PIP_FIND_LINKS")  # where this machine keeps CPU builds
+    subprocess.run([uv, "venv", "-q", "--python", "/usr/bin/python3", place], check=True)
+    words: list[str | Path] = [uv, "pip", "install", "-q", "--python", place / "bin/python"]
+    words += ["--find-links", links] if links else []
+    subprocess.run([*words, *PACKAGES], check=True)
+    subprocess.run([*words, "--no-deps", ROOT / "impi_torch"], check=True)
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    PLACE.mkdir(parents=True, exist_ok=True)
+    with (PLACE / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _get_age(path: Path) -> float:
+    return time.time() - path.stat().st_mtime

@@ -1,0 +1,89 @@
+"""Which of the failed ranks is the cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipexctl.decide.diagnosis.cause import find_cause
+from ipexctl.loop import read_known_errors
+from ipexctl.model.reports import RankOutcome
+
+PEER = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:40321"
+DISK = "OSError: [Errno 28] No space left on device"
+ERRORS = read_known_errors()
+
+
+def failed(rank: int, at: float, error: str = "") -> RankOutcome:
+    return RankOutcome(rank, f"n{rank}", "failed", status=1, at=at, error=error)
+
+
+def ended(rank: int, at: float) -> RankOutcome:
+    return RankOutcome(rank, f"n{rank}", "ok", status=0, at=at)
+
+
+def judge(*ranks: RankOutcome, output: str = "") -> tuple[list[int], str | None]:
+    cause = find_cause(ERRORS, ranks, output)
+    return [rank.rank for rank in cause.failed], cause.diagnosis.code if cause.diagnosis else None
+
+
+def test_a_rank_that_failed_by_itself_comes_before_those_that_only_missed_it() -> None:
+    assert judge(failed(0, 5.0, PEER), failed(2, 5.1, PEER), failed(1, 5.2, "KeyError: 'loss'")) == ([1, 0, 2], None)
+    assert judge(failed(0, 5.0, PEER), failed(1, 5.2, DISK)) == ([1, 0], "disk")
+    killed = replace(failed(1, 5.2), status=None, signal=9)
+    assert judge(failed(0, 5.0, PEER), killed) == ([1, 0], "sigkill")
+    aborted = replace(failed(1, 5.2), abort=7)
+    assert judge(failed(0, 5.0, PEER), aborted) == ([1, 0], None)
+
+
+def test_a_rank_that_shows_nothing_is_no_better_cause() -> None:
+    assert judge(failed(0, 5.0, PEER), failed(1, 5.2)) == ([0, 1], "peer")
+
+
+@pytest.mark.parametrize(("later", "cause"), [(0.1, 1), (0.3, 0)])
+def test_a_crash_comes_before_what_ended_without_a_word_at_the_same_moment(later: float, cause: int) -> None:
+    crashed = replace(failed(1, 5.0 + later), status=None, signal=11)
+    ranks, _ = judge(replace(failed(0, 5.0), status=14), crashed, replace(failed(2, 5.05), status=14))
+    assert ranks[0] == cause
+
+
+def test_the_first_in_time_is_the_cause_else() -> None:
+    assert judge(failed(1, 5.2, "KeyError: 1"), failed(0, 5.1, "KeyError: 2")) == ([0, 1], None)
+    assert judge(failed(1, 5.1, "KeyError: 1"), failed(0, 5.1, PEER)) == ([1, 0], None)
+    assert judge(failed(0, 5.0, PEER), failed(1, 5.1, PEER)) == ([0, 1], "peer")
+
+
+def test_what_others_failed_of_is_not_reported_of_a_rank_that_raised_something_unknown() -> None:
+    output = "OMP: Error #15: Initializing libiomp5.so, but found libomp.so already initialized."
+    assert judge(failed(0, 5.0, "KeyError: 1"), failed(1, 5.1, DISK), output=output) == ([0, 1], None)
+
+
+def test_for_a_rank_that_says_nothing_the_others_speak_and_then_the_launcher() -> None:
+    assert judge(failed(0, 5.0), failed(1, 5.1, PEER), failed(2, 5.2, DISK)) == ([0, 1, 2], "disk")
+    assert judge(failed(0, 5.0), output="There are not enough slots available in the system") == ([0], "openmpi-slots")
+    assert judge(failed(0, 5.0), failed(1, 5.1, PEER)) == ([0, 1], None), "a consequence explains nothing"
+    assert judge(output="unable to run proxy on n1") == ([], "bstrap")
+    assert judge() == ([], None)
+
+
+@pytest.mark.parametrize("at", [1.0, 5.9])
+def test_a_rank_that_ended_well_while_others_waited_for_it_is_named(at: float) -> None:
+    cause = find_cause(ERRORS, [failed(0, 5.0, PEER), ended(1, at)], "")
+    assert cause.diagnosis is not None
+    assert cause.diagnosis.code == "ended-early"
+    assert cause.diagnosis.title.startswith("rank 1 on n1 had ended well while others still waited")
+    assert "drop_last" in cause.diagnosis.fix
+    assert cause.diagnosis.evidence == PEER
+
+
+def test_ranks_that_ended_well_are_not_named_where_another_rank_is_the_cause() -> None:
+    assert judge(failed(0, 5.0, PEER), failed(2, 5.1, "KeyError: 1"), ended(1, 1.0)) == ([2, 0], None)
+    assert judge(failed(0, 5.0, PEER), ended(1, 60.0)) == ([0], "peer")
+
+
+def test_impi_names_the_rank_that_ended_well_by_itself() -> None:
+    impi = "impi_torch._launch.ImpiError: impi: allreduce #31: rank 1 ended its script without it"
+    cause = find_cause(ERRORS, [failed(0, 5.0, impi)], "")
+    assert cause.diagnosis is not None
+    assert cause.diagnosis.title.startswith("rank 1 had ended well while others still waited")

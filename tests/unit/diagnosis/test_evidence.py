@@ -1,0 +1,139 @@
+"""What a rank shows of its end, and which of it decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipexctl.decide.diagnosis.evidence import collect_evidence
+from ipexctl.decide.diagnosis.known_errors import match_evidence
+from ipexctl.loop import read_known_errors
+from ipexctl.model.reports import RankOutcome
+
+FAILED = RankOutcome(1, "b", "failed", status=1)
+HANDLED = """Traceback (most recent call last):
+  File "/home/u/train.py", line 5, in <module>
+    import wandb
+ModuleNotFoundError: No module named 'wandb'
+"""
+RAISED = """Traceback (most recent call last):
+  File "/home/u/train.py", line 9, in <module>
+    main()
+  File "/v/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1, in _call_impl
+    return forward(x)
+{}"""
+DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+UNKNOWN = RAISED.format("TypeError: forward() got an unexpected keyword argument 'x'\n")
+WARNING = "/v/x.py:13: UserWarning: Failed to load image Python extension: 'image.so: undefined symbol: _Z3foo'"
+
+
+def name_error(rank: RankOutcome) -> str | None:
+    match = match_evidence(read_known_errors(), collect_evidence(rank))
+    return match.known.code if match else None
+
+
+@pytest.mark.parametrize(
+    ("traceback", "code"),
+    [
+        (HANDLED, "package"),
+        (HANDLED + DURING + UNKNOWN, None),
+        (HANDLED + CAUSE + UNKNOWN, "package"),
+        (HANDLED + DURING + UNKNOWN + CAUSE + RAISED.format("RuntimeError: it failed\n"), None),
+        (HANDLED + CAUSE + RAISED.format("OSError: [Errno 28] No space left on device\n"), "disk"),
+        (RAISED.format("RuntimeError: Caught OSError in DataLoader worker process 0.\n"
+                       "Original Traceback (most recent call last):\n"
+                       '  File "/home/u/data.py", line 3, in __getitem__\n'
+                       "OSError: [Errno 24] Too many open files\n"), "files"),
+        (RAISED.format("RuntimeError: Caught KeyError in DataLoader worker process 0.\n"
+                       "Original " + HANDLED + DURING + "Traceback (most recent call last):\n"
+                       '  File "/home/u/data.py", line 3, in __getitem__\n'
+                       "KeyError: 'x'\n"), None),
+        # what the code of the script says is not what was raised
+        (RAISED.replace("main()", 'raise OSError("No space left on device")').format("ValueError: no\n"), None),
+        ("  + Exception Group Traceback (most recent call last):\n"
+         '  |   File "/home/u/train.py", line 5, in <module>\n'
+         "  |     run()\n"
+         "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
+         "  +-+---------------- 1 ----------------\n"
+         "    | Traceback (most recent call last):\n"
+         '    |   File "/home/u/train.py", line 3, in get\n'
+         "    |     raise OSError\n"
+         "    | OSError: [Errno 37] No locks available\n"
+         "    +------------------------------------\n", "no-locks"),
+    ],
+)  # fmt: skip
+def test_of_a_traceback_the_exception_that_nobody_caught_decides(traceback: str, code: str | None) -> None:
+    assert name_error(replace(FAILED, traceback=traceback)) == code
+    assert name_error(replace(FAILED, traceback=traceback, tail=f"No space left on device\n{WARNING}")) == code
+
+
+@pytest.mark.parametrize(
+    ("last", "code"), [("KeyError: 'x'", None), ("OSError: [Errno 24] Too many open files", "files")]
+)
+def test_what_a_worker_handled_before_it_failed_does_not_count(last: str, code: str | None) -> None:
+    frame = 'Traceback (most recent call last):\n  File "/home/u/data.py", line 3, in __getitem__\n'
+    error = f"RuntimeError: Caught it in DataLoader worker process 0.\nOriginal {HANDLED}{DURING}{frame}{last}\n"
+    assert name_error(replace(FAILED, error=error)) == code
+    assert name_error(replace(FAILED, error=error, traceback=RAISED.format(error))) == code
+    elsewhere = replace(FAILED, error=last, traceback="Traceback\n  in train\n")  # torch's error file
+    assert name_error(elsewhere) == code
+
+
+def test_an_exception_tells_more_than_a_signal_and_a_signal_more_than_the_output() -> None:
+    killed = replace(
+        FAILED, status=None, signal=11, tail="OMP: Error #15: Initializing libiomp5.so, but found libomp.so"
+    )
+    assert name_error(killed) == "sigsegv"
+    assert name_error(replace(killed, signal=6)) == "omp-twice", "abort() itself says nothing"
+    assert name_error(replace(killed, error="RuntimeError: bad")) is None
+    assert name_error(replace(killed, traceback=HANDLED)) == "package"
+    assert name_error(replace(killed, traceback=UNKNOWN)) is None
+    crash = (
+        'Fatal Python error: Bus error\n\nCurrent thread 0x7f (most recent call first):\n  File "a.py", line 1 in f\n'
+    )
+    assert name_error(replace(killed, signal=7, traceback=crash)) == "sigbus"
+    assert name_error(replace(killed, signal=6, traceback=crash)) == "omp-twice"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(137, "sigkill"), (139, "sigsegv"), (132, "sigill"), (143, None), (3, None)]
+)
+def test_the_status_of_a_shell_tells_of_the_signal_that_ended_its_child(status: int, code: str | None) -> None:
+    assert name_error(replace(FAILED, status=status, tail="step 3")) == code
+
+
+@pytest.mark.parametrize(
+    ("tail", "code"),
+    [
+        # without our hook (another interpreter, os._exit): the traceback with which the output ends
+        ("step 1\n" + HANDLED, "package"),
+        ("step 1\n" + HANDLED + WARNING, "package"),
+        (HANDLED.partition("\n")[2], "package"),  # its first lines are not kept
+        ("".join(f"[rank1]: {line}\n" for line in HANDLED.splitlines()), "package"),
+        # handled: the rank went on to write
+        (HANDLED + "no wandb, logging to the screen\nstep 1", None),
+        ("WARNING wandb is missing: ModuleNotFoundError: No module named 'wandb'\nstep 1", None),
+        (HANDLED + DURING + UNKNOWN, None),
+        (HANDLED + "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x", "arguments"),
+        # warnings
+        (WARNING, None),
+        ("[W1125 08:14:42.1 socket.cpp:204] [c10d] The client socket has failed to connect to [a]:29500", None),
+        ("2025:01:28-08:07:38:(1) |CCL_WARN| kvs_init: init main server address error", None),
+        ("[rank1]:[W1125 08:14:42.1 x.cpp:1] No space left on device", None),
+        ("WARNING:root:No space left on device, retrying", None),
+        # the runtime
+        ("step 1\nIntel MKL FATAL ERROR: Cannot load libmkl_avx512.so.2 or libmkl_def.so.2.", "mkl-load"),
+        ("terminate called after throwing an instance of 'std::system_error'\n"
+         "  what():  Resource temporarily unavailable", "threads"),
+    ],
+)  # fmt: skip
+def test_of_the_output_the_last_words_of_the_runtime_decide(tail: str, code: str | None) -> None:
+    assert name_error(replace(FAILED, tail=tail)) == code
+
+
+def test_a_rank_shows_more_than_its_end_where_it_raised_or_crashed() -> None:
+    assert collect_evidence(replace(FAILED, error="KeyError: 1")).own
+    assert collect_evidence(replace(FAILED, status=None, signal=9)).own
+    assert not collect_evidence(replace(FAILED, tail="step 1")).own

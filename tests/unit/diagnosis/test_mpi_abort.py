@@ -1,0 +1,44 @@
+"""Ends of the whole job in what MPI writes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.protocol.mpi_abort import Abort, find_aborts
+
+MPICH = "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1\n"
+OPEN_MPI_4 = """--------------------------------------------------------------------------
+MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+with errorcode 7.
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+"""
+OPEN_MPI_5 = """MPI_ABORT was invoked on rank 0 in communicator MPI COMMUNICATOR 3 SPLIT FROM 0
+  Proc: [[52031,1],5]
+  Errorcode: -1
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "aborts"),
+    [
+        (MPICH, [Abort(7, 1)]),
+        ("application called MPI_Abort(MPI_COMM_WORLD, 0) - process 3[cli_3]: aborting\njob:\n", [Abort(0, 3)]),
+        ("Abort(3): application called MPI_Abort(MPI_COMM_WORLD, 3) - process 2", [Abort(3, 2)]),
+        # a communicator of its own: only MPICH's "node" is the rank of the run
+        ("Abort(-2) on node 5 (rank 0 in comm 140): application called MPI_Abort(comm=0x84000001, -2) - process 0",
+         [Abort(-2, 5)]),
+        ("application called MPI_Abort(MPI_COMM_SELF, 4) - process 0", [Abort(4)]),
+        (OPEN_MPI_4, [Abort(7, 1)]),
+        (OPEN_MPI_4.replace("MPI_COMM_WORLD", "MPI_COMM_SELF").replace("rank 1", "rank 0"), [Abort(7)]),
+        (OPEN_MPI_5, [Abort(-1, 5)]),
+        (MPICH + "x\n" + MPICH.replace("7", "8").replace(" 1", " 2"), [Abort(7, 1), Abort(8, 2)]),
+        # errors inside MPI, which are no call
+        ("Abort(60619) on node 1 (rank 1 in comm 0): Fatal error in internal_Init: x", [Abort(60619, 1, called=False)]),
+        ("Abort(1) on node 1: Internal error", []),
+        ("[node1] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,", []),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_each_is_found_with_its_code_and_its_rank(text: str, aborts: list[Abort]) -> None:
+    assert list(find_aborts(text.encode())) == aborts

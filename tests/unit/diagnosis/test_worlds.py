@@ -1,0 +1,195 @@
+"""What a rank's Python tells of the worlds that its process is in, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act import agent
+from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
+from ipexctl.protocol import hooks, journal, rank_records
+from ipexctl.protocol.rank_records import RankAlone, RankRendezvous, RankWorld
+from tests.stub_torch import MPI, write_packages
+
+TRAIN = "import torch\n{before}\nfor _ in range(4): torch.optim.Optimizer().step()\n{after}\n"
+JOIN = "torch.distributed.init_process_group('gloo')"
+
+
+def run(place: Path, script: str, *words: str, files: Mapping[str, str] = {}, **env: str) -> list[Any]:
+    """What rank 1 of 4 has told after this script, without times."""
+    library = place / "lib/python3.11/site-packages"
+    write_packages(library, files)
+    (place / "run/ranks").mkdir(parents=True, exist_ok=True)
+    for name, data in agent.read_hooks().items():
+        (place / name).write_bytes(data)
+    (place / "train.py").write_text(script)
+    known = {
+        "PYTHONPATH": f"{place}:{library}", hooks.DIRECTORY_ENV: str(place / "run"), hooks.RANK_ENV: "1", "RANK": "1",
+        "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", hooks.MEETING_ENV: "10.0.0.1 29500",
+        "MPI_SIZE": "4",
+    }  # fmt: skip
+    command = [sys.executable, str(place / "train.py"), *words]
+    done = subprocess.run(command, env={**os.environ, **known, **env}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    reported = []
+    for path in sorted((place / "run/ranks").glob(f"1.*{hooks.RECORD}")):
+        if path.name.split(".")[1] not in hooks.STAGES:
+            record = rank_records.KINDS.from_object(json.loads(path.read_text()))
+            assert isinstance(record, RankWorld | RankAlone | RankRendezvous)
+            reported.append(record._replace(at=0.0))
+    return reported
+
+
+def train(before: str = "", after: str = "") -> str:
+    return TRAIN.format(before=before, after=after)
+
+
+def world(via: str = "torch", size: int = 4, *, used: bool = True) -> RankWorld:
+    return RankWorld(1, "", via, size, 1, used)
+
+
+def alone(steps: int = 3, *causes: tuple[str, str, str]) -> RankAlone:
+    return RankAlone(1, "", steps, list(causes))
+
+
+@pytest.mark.parametrize(
+    ("script", "reported"),
+    [
+        (train(), [alone()]),
+        (train(JOIN), [alone(3, ("unused", "", "")), world(used=False)]),
+        # only a barrier: no data; and then as much as anybody likes
+        (train(f"{JOIN}; torch.distributed.barrier()"), [alone(3, ("unused", "", "")), world(used=False)]),
+        (train(f"{JOIN}; torch.distributed.barrier(); torch.distributed.all_reduce()"), [world(), world(used=False)]),
+        # by a function that is not wrapped, as DTensor's
+        (train(f"{JOIN}; torch.distributed.used()"), [world(), world(used=False)]),
+        # called by the name in the module that defines it, as init_device_mesh does
+        (train("from torch.distributed import distributed_c10d as c; c.init_process_group(); c.all_reduce()"),
+         [world(), world(used=False)]),
+        # after the first steps: said, and taken back
+        (train(JOIN, "torch.distributed.all_reduce()"), [alone(3, ("unused", "", "")), world(), world(used=False)]),
+        # a world of one process
+        (train("torch.distributed.init_process_group(world_size=1, rank=0); torch.distributed.all_reduce()"),
+         [alone(3, ("torch", "", ""))]),
+        # no steps: at the end
+        ("import torch", [alone(0)]),
+        (f"import torch; {JOIN}; torch.distributed.destroy_process_group()", [world(used=False)]),
+        ("print('no torch')", []),
+        # other ways to meet, in whatever order
+        ("import torch; from mpi4py import MPI", [world("mpi")]),
+        ("from mpi4py import MPI; MPI.Finalize(); import torch", [world("mpi")]),
+        (train("from horovod.common.basics import HorovodBasics; HorovodBasics().init()"), [world("horovod")]),
+        (train("from torch.distributed import rpc; rpc.init_rpc('one', rank=1, world_size=4)"), [world("rpc")]),
+        # why
+        (train("import accelerate.state"), [alone(3, ("accelerate", "", ""))]),
+        (f"import accelerate.state, torch; {JOIN}", [alone(0, ("accelerate", "", "")), world(used=False)]),
+        (train("import pytorch_lightning"), [alone(3, ("lightning", "", ""))]),
+    ],
+)  # fmt: skip
+def test_a_rank_tells_which_worlds_its_process_has_joined_and_whether_it_works_alone(
+    tmp_path: Path, script: str, reported: list[Any]
+) -> None:
+    assert run(tmp_path, script) == reported
+
+
+def test_mpi_that_is_initialised_later_counts_and_one_that_is_alone_is_reported_without_torch(tmp_path: Path) -> None:
+    later = {"mpi4py/MPI": MPI % False}
+    assert run(tmp_path / "a", "from mpi4py import MPI; MPI.Init_thread(2)", files=later) == [world("mpi")]
+    assert run(tmp_path / "b", "from mpi4py import MPI", files=later) == []
+    assert run(tmp_path / "c", "from mpi4py import MPI", MPI_SIZE="1") == [alone(0, ("mpi", "", ""))]
+
+
+def test_a_script_that_waits_for_local_rank_is_named_with_its_line(tmp_path: Path) -> None:
+    script = 'import argparse, torch\np = argparse.ArgumentParser()\np.add_argument("--local_rank", type=int)\n'
+    assert run(tmp_path, script) == [alone(0, ("local-rank", f"{tmp_path}/train.py:3", ""))]
+    assert run(tmp_path / "given", script, "--local_rank=1") == [alone(0)]
+
+
+def test_one_rank_and_instances_are_left_alone(tmp_path: Path) -> None:
+    assert run(tmp_path, train(), IPEXCTL_MEETING="") == []
+
+
+@pytest.mark.parametrize(
+    ("script", "reported"),
+    [
+        ("import os, torch\nos.environ['MASTER_ADDR'] = 'localhost'\n" + JOIN, ("localhost", "29500", 4, 2)),
+        ("import os, torch\nif os.environ['MASTER_ADDR'] == '':\n    pass\nos.environ.update(MASTER_PORT='1')\n" + JOIN,
+         ("10.0.0.1", "1", 4, 4)),
+        ("import torch\n\ntorch.distributed.init_process_group(init_method='tcp://127.0.0.1:99', world_size=2, rank=0)",
+         ("127.0.0.1", "99", 2, 3)),
+        ("import torch\ntorch.distributed.init_process_group(init_method='tcp://[::1]:99', world_size=2, rank=0)",
+         ("::1", "99", 2, 2)),
+    ],
+)  # fmt: skip
+def test_a_script_that_meets_elsewhere_is_named_with_its_line(
+    tmp_path: Path, script: str, reported: tuple[str, str, int, int]
+) -> None:
+    address, port, size, line = reported
+    [record] = [each for each in run(tmp_path, script) if isinstance(each, RankRendezvous)]
+    assert record == RankRendezvous(1, "", "10.0.0.1", address, port, size, f"{tmp_path}/train.py:{line}")
+
+
+def test_a_line_of_another_module_of_the_script_or_of_a_library_is_found(tmp_path: Path) -> None:
+    (tmp_path / "setup_env.py").write_text("import os\n\ndef set(): os.environ['MASTER_ADDR'] = 'node7'\n")
+    script = f"import torch, setup_env\nsetup_env.set()\n{JOIN}\n"
+    assert f"{tmp_path}/setup_env.py:3" in [
+        each.line for each in run(tmp_path, script) if isinstance(each, RankRendezvous)
+    ]
+    library = {
+        "launching": f"import os, torch\ndef begin():\n    os.environ['MASTER_ADDR'] = os.uname()[1]\n    {JOIN}"
+    }
+    reported = run(tmp_path / "b", "import launching\nlaunching.begin()", files=library)
+    assert [each.line.partition("site-packages/")[2] for each in reported if isinstance(each, RankRendezvous)] == [
+        "launching.py:3"
+    ]
+
+
+def test_where_the_plan_is_followed_or_a_store_is_given_nothing_is_reported(tmp_path: Path) -> None:
+    script = f"import os, torch\nos.environ.setdefault('MASTER_ADDR', 'localhost')\n{JOIN}"
+    assert run(tmp_path, script) == [world(used=False)]
+    script = "import os, torch\nos.environ['MASTER_ADDR'] = 'x'\ntorch.distributed.init_process_group(store=1)"
+    assert run(tmp_path / "store", script) == [world(used=False)]
+
+
+def meets(
+    rank: int, address: str = "localhost", port: str = "12355", size: int = 2, line: str = "/x/ar.py:4"
+) -> RankRendezvous:
+    return RankRendezvous(rank, f"node{rank}", "10.0.0.1", address, port, size, line)
+
+
+def test_an_address_at_which_no_other_host_can_be_met_is_reported_at_once() -> None:
+    text = "ar.py:4 sets MASTER_ADDR to localhost (rank 1): that is each host itself, where 1 of 2 ranks cannot be met"
+    assert find_hopeless_rendezvous(meets(1), ("node0", "node1")) == text
+    assert not find_hopeless_rendezvous(meets(1), ("node1", "node1")), "both are here"
+    assert not find_hopeless_rendezvous(meets(1, "node7"), ("node0", "node1")), "who knows who that is"
+    assert not find_hopeless_rendezvous(meets(1, size=0), ("node0", "node1")), "who knows how many"
+
+
+def test_a_stalled_rendezvous_names_the_line_once_for_all_ranks_of_it() -> None:
+    places = {rank: meets(rank) for rank in range(3)}
+    assert describe_rendezvous(places, {0, 1}) == ["ar.py:4 sets MASTER_ADDR to localhost (ranks 0-1)"]
+    ports = {rank: meets(rank, "10.0.0.1", str(rank), line="") for rank in range(2)}
+    assert describe_rendezvous(ports, {0, 1}) == [
+        "the script or a library sets MASTER_PORT to 0, 1, another one in each rank (ranks 0-1)"
+    ]
+
+
+def test_separate_worlds_are_described_with_what_was_found_or_what_usually_is_it() -> None:
+    assert describe_worlds(journal.SeparateWorlds({})) is None
+    report = describe_worlds(journal.SeparateWorlds({1: 1, 2: 2}, 3))
+    assert report is not None
+    assert (report.code, report.worlds) == ("never-met", {"2": 2, "1": 1})
+    assert "they train in 2 worlds of 2 ranks, 1 world of 1 rank (seen after 3 optimizer steps)" in report.text
+    assert "--use_cpu" in report.causes[0]
+    line = "/home/me/t.py:7"
+    causes = [("local-rank", line, ""), ("address", line, "localhost"), ("of a later version", "", ""), ("mpi", "", "")]
+    report = describe_worlds(journal.SeparateWorlds({1: 2}, 0, 2, causes))
+    assert report is not None
+    assert "they work in 2 worlds of 1 rank; a process group of 2 was made and not used" in report.text
+    assert [cause.partition(" ")[0] for cause in report.causes] == ["t.py:7", "t.py:7", "MPI"]

@@ -1,0 +1,156 @@
+"""Requirements that are no wheels: what would have to be built is refused, with what to do, before hosts are probed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.planning.requirements import Requirement, parse_requirements
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.tasks import Install, Wheels
+from ipexctl.verbs.install.requirements import fix_requirements
+
+PROJECT, SOURCES, REPOSITORY = "a local project", "an archive of sources", "a repository"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("transformers", "", ""),
+        ("transformers[torch]>=4.52,<5; python_version < '3.12'", "", ""),
+        ("torch==2.13.0+cpu ; sys_platform == 'linux'", "", ""),
+        ("pkg @ https://host/pkg-1.0-py3-none-any.whl#sha256=00", "", "pkg"),
+        ("./dist/pkg-1.0-py3-none-any.whl", "", ""),
+        ("file:///x/pkg-1.0-py3-none-any.whl", "", ""),
+        ("pkg@/x/pkg-1.0-py3-none-any.whl", "", "pkg"),
+        (".", PROJECT, ""),
+        ("..", PROJECT, ""),
+        (".[dev,test]", PROJECT, ""),
+        ("./pkg", PROJECT, ""),
+        ("../pkg", PROJECT, ""),
+        ("~/pkg", PROJECT, ""),
+        ("/src/pkg", PROJECT, ""),
+        ("src/pkg/", PROJECT, ""),
+        ("file:///src/pkg", PROJECT, ""),
+        ("FILE:///src/pkg", PROJECT, ""),
+        ("file:./pkg#egg=mine", PROJECT, "mine"),
+        ("pkg @ file:///src/pkg", PROJECT, "pkg"),
+        ("My_Pkg[x] @ ./pkg ; python_version > '3'", PROJECT, "my-pkg"),
+        ("./pkg-1.0.tar.gz", SOURCES, ""),
+        ("pkg-1.0.zip", SOURCES, ""),
+        ("https://host/pkg-1.0.tar.gz#sha256=00", SOURCES, ""),
+        ("pkg @ https://host/archive/main.zip", SOURCES, "pkg"),
+        ("git+https://host/u/pkg@v1", REPOSITORY, ""),
+        ("git+ssh://git@host/u/pkg.git#egg=pkg&subdirectory=x", REPOSITORY, "pkg"),
+        ("pkg @ git+https://host/u/pkg", REPOSITORY, "pkg"),
+        ("hg+http://host/pkg", REPOSITORY, ""),
+        ("svn+ssh://host/pkg", REPOSITORY, ""),
+        ("bzr+lp:pkg", REPOSITORY, ""),
+    ],
+)
+def test_what_would_have_to_be_built_is_reported_by_its_text(text: str, kind: str, name: str) -> None:
+    requirement = Requirement(text, "--with")
+    assert (requirement.kind, requirement.name) == (kind, name)
+
+
+def test_a_file_of_requirements_is_read_line_by_line() -> None:
+    text = """\
+# comment
+numpy  # of the index
+-e .
+--editable=./b
+-e git+https://host/p#egg=p
+--index-url https://host/simple
+-r more.txt
+--requirement "other.txt"
+-c constraints.txt
+-f dist
+./pkg \\
+  ; python_version > '3'
+torch==2.13.0 \\
+    --hash=sha256:00
+"""
+    read = list(parse_requirements(text, "r.txt"))
+    assert [each for each in read if isinstance(each, str)] == ["more.txt", "other.txt"]
+    assert [(each.place, each.text, each.kind) for each in read if isinstance(each, Requirement)] == [
+        ("r.txt:2", "numpy", ""),
+        ("r.txt:3", ".", PROJECT),
+        ("r.txt:4", "./b", PROJECT),
+        ("r.txt:5", "git+https://host/p#egg=p", REPOSITORY),
+        ("r.txt:11", "./pkg   ; python_version > '3'", PROJECT),
+        ("r.txt:13", "torch==2.13.0     --hash=sha256:00", ""),
+    ]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/pyproject.toml").write_text('[project]\nname = "ours"\nversion = "1"\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("with_", "reason", "target", "name"),
+    [
+        ("./pkg", "./pkg is a local project", "./pkg", "ours"),
+        ("-e ./pkg", "-e ./pkg is a local project", "./pkg", "ours"),
+        ("--editable pkg", "-e pkg is a local project", "pkg", "ours"),
+        ("file://{here}/pkg", "file://{here}/pkg is a local project", "file://{here}/pkg", "ours"),
+        ("other @ ./pkg", "other @ ./pkg is a local project", "./pkg", "other"),
+        ("./none", "./none is a local project", "./none", "NAME"),
+        ("git+https://me:secret@host/x", "git+https://host/x is a repository", "git+https://host/x", "NAME"),
+    ],
+)
+def test_a_project_is_refused_with_what_makes_a_wheel_of_it(
+    here: Path, with_: str, reason: str, target: str, name: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        fix_requirements(Install(with_=("numpy", with_.format(here=here))))
+    assert caught.value.exit is Exit.INPUT
+    assert caught.value.sentence == "install takes wheels, and builds nothing"
+    assert caught.value.reasons == (f"--with: {reason.format(here=here)}",)
+    build = (
+        f"pip wheel --no-deps -w wheels {target.format(here=here)}, then --find-links wheels --with {name}; or leave it"
+    )
+    assert (caught.value.hint or "").startswith(build)
+
+
+def test_projects_of_files_are_named_with_their_lines(here: Path) -> None:
+    (here / "deep").mkdir()
+    (here / "req.txt").write_text("numpy\n-r deep/more.txt\n-e ./pkg\n")
+    (here / "deep/more.txt").write_text("\n./x.tar.gz\n-r ../req.txt\n")
+    with pytest.raises(UsageError, match="files that include one another"):
+        fix_requirements(Wheels(directory="w", requirements=("req.txt",)))
+    (here / "deep/more.txt").write_text("\n./x.tar.gz\n-r none.txt\n")
+    with pytest.raises(UsageError) as caught:
+        fix_requirements(Wheels(directory="w", requirements=("req.txt", "none.txt")))
+    assert caught.value.reasons == (
+        "deep/more.txt:2: ./x.tar.gz is an archive of sources",
+        "req.txt:3: -e ./pkg is a local project",
+    )
+
+
+def test_a_wheel_by_its_path_is_the_same_from_everywhere(here: Path) -> None:
+    wheel, name = "dist/My_Pkg-1.0-py3-none-any.whl", "my-pkg"
+    uri = f"file://{here}/{wheel}"
+    expected = {
+        f"./{wheel}": f"{name} @ {uri}",
+        wheel: f"{name} @ {uri}",
+        f"{here}/{wheel}": f"{name} @ {uri}",
+        f"./{wheel}[extra] ; python_version > '3'": f"{name}[extra] @ {uri} ; python_version > '3'",
+        f"other[x] @ {wheel}": f"other[x] @ {uri}",
+        f"{name} @ {uri}": f"{name} @ {uri}",
+        "numpy>=2; python_version > '3'": "numpy>=2; python_version > '3'",
+        "./odd.whl": "./odd.whl",
+    }
+    assert fix_requirements(Install(with_=tuple(expected))).with_ == tuple(expected.values())
+
+
+def test_a_wheel_by_a_relative_path_in_a_file_is_refused(here: Path) -> None:
+    (here / "req.txt").write_text("/abs/a-1-py3-none-any.whl\nmy dist/a-1-py3-none-any.whl\n")
+    with pytest.raises(UsageError) as caught:
+        fix_requirements(Install(requirements=("req.txt",)))
+    assert caught.value.reasons == ("req.txt:2: my dist/a-1-py3-none-any.whl is a wheel by a relative path",)
+    assert caught.value.hint == "--find-links 'my dist', and the package by its name"

@@ -1,0 +1,345 @@
+"""Events → the values of a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipexctl.model import events as e
+from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck
+from ipexctl.model.answers.run import RunAnswer
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Stamped
+from ipexctl.model.page import LogExcerpt, RankRow, RunPage
+from ipexctl.model.profile import CollectiveWait, Profile
+from ipexctl.store import event_json
+from tests.unit.page.runs import STACK, fold_page, make_doctor, make_run
+from tests.unit.show.streams import START, fold_state, names
+
+SCREENS = Path(__file__).parents[2] / "data" / "screens"
+
+
+def read_recorded(name: str) -> Iterator[Stamped]:
+    for line in (SCREENS / f"{name}.jsonl").read_bytes().splitlines():
+        yield event_json.decode_event(json.loads(line))
+
+
+def kinds(row: RankRow) -> set[str]:
+    return {span.kind for span in row.spans}
+
+
+def marks(page: RunPage) -> list[tuple[int, str]]:
+    return [(row.rank, mark.kind) for row in page.rows for mark in row.marks]
+
+
+def test_a_recorded_hang_has_who_waits_and_who_is_waited_for() -> None:
+    page = fold_page(read_recorded("hang"))
+    assert [("odd" in kinds(row), "wait" in kinds(row)) for row in page.rows] == [
+        (False, True),
+        (True, False),
+        (False, True),
+        (False, True),
+    ]
+    odd = next(span for span in page.rows[1].spans if span.kind == "odd")
+    assert "train.py:17 read_batch" in odd.text
+    assert odd.begin < 6 < 30 < odd.end  # from the last progress, 20 s before it was reported
+    assert page.rows[1].straggles
+    assert not page.live
+
+
+def test_stacks_that_were_asked_for_after_a_stall_are_not_those_of_the_stall() -> None:
+    stream = list(make_run("hang"))
+    [(index, at, bad)] = [
+        (index, each.at, each.event.ranks[0])
+        for index, each in enumerate(stream)
+        if isinstance(each.event, e.StallCompared)
+    ]
+    later = Stamped(at + 5, e.RankStack(bad, "xeon02", 7, "S", "", STACK))
+    page = fold_page([*stream[: index + 1], later, *stream[index + 1 :]])
+    odd = next(span for span in page.rows[bad].spans if span.kind == "odd")
+    assert "data.py:41 read" in odd.text
+
+
+def test_a_recorded_failure_marks_the_rank_and_those_ended_for_it() -> None:
+    page = fold_page(read_recorded("failed"))
+    assert page.report.run is not None
+    first = page.report.run.first
+    assert sorted(kind for _, kind in marks(page)) == ["failed", "stopped", "stopped", "stopped"]
+    assert (first, "failed") in marks(page)
+
+
+def test_a_rank_that_called_mpi_abort_is_marked_with_its_code() -> None:
+    stream = [
+        each if not isinstance(each.event, e.RankEnded) or each.event.rank != 3 else
+        replace(each, event=replace(each.event, status=None, abort=7, error=""))
+        for each in make_run("good")
+    ]  # fmt: skip
+    assert [mark.text for mark in fold_page(stream).rows[3].marks] == ["failed: MPI_Abort(7)"]
+
+
+def test_a_good_run_has_stages_figures_and_samples_on_one_axis() -> None:
+    page = fold_page(make_run("good"), make_doctor(names(2)))
+    assert [span.text for span in page.rows[0].spans] == [
+        "start", "python", "torch", "rendezvous", "connected", "first collective", "running",
+    ]  # fmt: skip
+    figures = {figure.key: figure for figure in page.figures}
+    assert {"loss", "pace", "cpu", "memory", "received", "watts", "rank cpu"} <= figures.keys()
+    assert len(figures["loss"].curves) == 4
+    assert max(value for _, value in figures["received"].curves[0].points) < 400  # without loopback
+    assert len(figures["cpu"].curves) == 2
+    assert all(0 <= at <= page.length for figure in page.figures for curve in figure.curves for at, _ in curve.points)
+    assert page.rows[1].straggles == "pace 80% of the median"
+    assert [host.joules for host in page.hosts] == [540.0 * 51] * 2
+    assert [pair.first for pair in page.links] == ["xeon01"]
+    assert page.variables["FI_TCP_IFACE"]["xeon01"] != page.variables["FI_TCP_IFACE"]["xeon02"]
+
+
+def test_memory_below_a_gibibyte_is_in_mebibytes() -> None:
+    stream = list(make_run("good"))
+    small = [
+        replace(each, event=replace(each.event, ranks=(e.RankSample(0, 1.0, 5 << 20),)))
+        if isinstance(each.event, e.HostSample) else each
+        for each in stream
+    ]  # fmt: skip
+    figures = {figure.key: figure for figure in fold_page(small).figures}
+    assert figures["rank memory"].unit == "MiB"
+    assert figures["rank memory"].curves[0].points[0][1] == 5
+    assert figures["memory"].unit == "GiB"
+
+
+def test_a_run_that_lost_a_host_and_started_again_has_both_attempts_on_the_axis() -> None:
+    page = fold_page(make_run("lost"))
+    assert page.attempts == 2
+    assert [kind for rank, kind in marks(page) if rank == 0] == ["stopped", "restart", "ended"]
+    assert [kind for rank, kind in marks(page) if rank == 3] == ["lost"]
+    assert page.hosts[1].lost == "lost (silent for 30 s)"
+    (restart,) = page.restarts
+    assert restart == pytest.approx(next(mark.at for mark in page.rows[0].marks if mark.kind == "restart"))
+    assert page.report.run is not None
+    assert len(page.report.run.ranks) == 2
+
+
+def list_runs(named: bool = True) -> Iterator[Stamped]:
+    """A good run with a lost host, then a failed one; ``named``: each begins as a step of a playbook does."""
+    yield from make_run("lost", script="prepare.py")
+    for each in make_run("failed", 2, 2, script="train.py"):
+        if named or not isinstance(each.event, e.Started):
+            yield Stamped(each.at + 500, each.event)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_of_several_runs_in_one_record_the_page_has_each_with_its_own_end_and_plan(named: bool) -> None:
+    page = fold_page(list_runs(named))
+    assert (page.attempts, len(page.rows), len(page.logs)) == (1, 2, 2)
+    assert (1, "failed") in marks(page)
+    assert page.length < 100
+    (former,) = page.former
+    assert (former.attempts, len(former.rows), former.live) == (2, 4, False)
+    assert [kind for rank, kind in marks(former) if rank == 0] == ["stopped", "restart", "ended"]
+    assert former.report.run is not None
+    assert page.report.run is not None
+    assert (former.report.run.reason, page.report.run.reason) == ("done", "rank")
+    assert (former.launch is not None and former.launch.size, page.launch is not None and page.launch.size) == (4, 2)
+    assert former.plan.startswith("prepare.py")
+    assert (former.title, page.title) == ("prepare.py", "train.py" if named else "prepare.py")
+    assert {figure.key for figure in former.figures} >= {"loss", "cpu"}
+    assert former.logs
+
+
+def test_the_runs_before_the_last_one_are_bounded() -> None:
+    def repeat(count: int) -> Iterator[Stamped]:
+        for number in range(count):
+            for each in make_run("good", 20, 2):
+                yield Stamped(each.at + 1000 * number, each.event)
+                if isinstance(each.event, e.Output) and each.event.stream == "err":
+                    yield Stamped(each.at + 1000 * number, replace(each.event, data=b"a line\n" * 9000))
+
+    page = fold_page(repeat(11))
+    assert (len(page.former), page.dropped) == (8, 2)
+    for former in page.former:
+        assert sum(len(line.text) for log in former.logs for line in log.lines) < 200_000
+        assert former.logs[0].omitted > 40_000
+        assert {len(figure.curves) for figure in former.figures} == {2, 16}
+        assert all(len(curve.points) <= 2 * 2000 // len(f.curves) + 1 for f in former.figures for curve in f.curves)
+
+
+def test_waits_in_collectives_of_profiled_steps_are_drawn_on_the_profiles_clock() -> None:
+    """xeon02's clock is an hour ahead; the profile is on that of xeon01."""
+    waits = (
+        CollectiveWait(0, 1, "gloo:all_reduce", START + 30, 0.25),
+        CollectiveWait(0, 1, "gloo:all_reduce", START + 31, 0.5),
+        CollectiveWait(1, 0, "gloo:all_reduce", START + 9000, 0.5),  # after the end: of a clock that is none
+    )
+    profile = Profile("k7", 3, 7, "run", (), offsets={"xeon01": 0.0, "xeon02": 3600.0}, waits=waits)
+    stream = [*make_run("good", 2, 2), Stamped(START + 99, e.Answer(RunAnswer("k7", "done", False, profile)))]
+    page = fold_page(stream)
+    drawn = [span for span in page.rows[0].spans if span.kind == "collective"]
+    begun = page.begun - START
+    assert [each for span in drawn for each in (span.begin, span.end)] == pytest.approx(
+        [30 - begun, 30.25 - begun, 31 - begun, 31.5 - begun]
+    )
+    assert drawn[0].text == "waits in gloo:all_reduce for rank 1"
+    assert "collective" not in kinds(page.rows[1])
+    assert page.profiled == (drawn[0].begin, drawn[1].end)
+
+
+def test_a_host_whose_clock_is_wrong_is_on_the_controllers_axis() -> None:
+    def shifted(event: e.Event) -> e.Event:
+        return e.RankStage(1, "xeon02", event.stage, event.at + 3600) if (
+            isinstance(event, e.RankStage) and event.host == "xeon02"
+        ) else event  # fmt: skip
+
+    page = fold_page(Stamped(each.at, shifted(each.event)) for each in make_run("good", 2, 2))
+    begins = [row.spans[0].begin for row in page.rows]
+    assert abs(begins[0] - begins[1]) < 1
+    assert page.rows[1].spans[-1].end <= page.length
+
+
+def test_a_run_that_goes_on_is_drawn_up_to_its_last_event() -> None:
+    events = [each for each in make_run("good") if each.at < START + 30]
+    page = fold_page(events)
+    assert page.live
+    assert page.length == pytest.approx(events[-1].at - page.begun)
+    assert page.rows[0].spans[-1].end == pytest.approx(page.length)
+
+
+def test_a_loss_that_is_no_number_is_a_mark_and_figures_of_a_script_are_bounded() -> None:
+    at = START
+    stream = [Stamped(at, e.RunStarted("k7", "a", ("a",), "train.py", at))]
+    for number in range(40):
+        data = b"::metric name=name%d value=1.0\nloss nan\n" % number
+        stream += [Stamped(at + number + half, e.Output(0, "a", "out", data)) for half in (0.0, 0.5)]
+    page = fold_page(stream)
+    assert [mark.text for mark in page.rows[0].marks] == ["loss is nan"]
+    assert len(page.figures) == 12
+
+
+def test_the_pace_of_a_script_that_prints_steps_only_is_measured() -> None:
+    stream = [Stamped(START, e.RunStarted("k7", "a", ("a",), "train.py", START))]
+    stream += [Stamped(START + n, e.Output(0, "a", "out", b"step %d loss 0.5\n" % (4 * n))) for n in range(10)]
+    page = fold_page([*stream, Stamped(START + 11, e.Ended("run", Exit.OK))])
+    assert page.rows[0].pace == pytest.approx(4.0)
+    assert page.rows[0].loss == 0.5
+
+
+def test_lines_of_the_launcher_are_kept_apart_from_those_of_ranks() -> None:
+    stream = list(make_run("good"))
+    output = Stamped(START + 20, e.LauncherOutput("err", b"[proxy:0@xeon01] a warning\n"))
+    (line,) = fold_page([*stream[:40], output, *stream[40:]]).launcher
+    assert (line.text, line.error) == ("[proxy:0@xeon01] a warning", True)
+
+
+def test_of_many_ranks_some_are_drawn_and_those_that_straggle_among_them() -> None:
+    page = fold_page(make_run("good", ranks=128, hosts=2))
+    straggler = next(row.rank for row in page.rows if row.straggles)
+    (loss,) = (figure for figure in page.figures if figure.key == "loss")
+    assert len(loss.curves) == 64
+    assert [curve.name for curve in loss.curves if curve.marked] == [f"rank {straggler}"]
+    assert next(curve.name for curve in loss.curves if not curve.marked) == "rank 0"
+
+
+def test_the_pace_begins_anew_where_a_script_counts_its_steps_anew() -> None:
+    steps = [0, 10, 20, 0, 10, 20]
+    stream = [Stamped(START, e.RunStarted("k7", "a", ("a",), "train.py", START))]
+    stream += [Stamped(START + 2 * n, e.Output(0, "a", "out", b"step %d\n" % step)) for n, step in enumerate(steps)]
+    page = fold_page([*stream, Stamped(START + 12, e.Ended("run", Exit.OK))])
+    (pace,) = (figure for figure in page.figures if figure.key == "pace")
+    assert [value for _, value in pace.curves[0].points] == pytest.approx([5.0] * 4)
+
+
+def test_a_stall_ends_where_its_ranks_make_progress_again_and_has_its_ranks_only() -> None:
+    stream = list(make_run("good"))
+    stalled = [Stamped(START + 30, e.Stalled((1,), 10.0, "some", {"1": "T"})), Stamped(START + 40, e.Resumed())]
+    page = fold_page(sorted([*stream, *stalled], key=lambda each: each.at))
+    (stall,) = (span for span in page.rows[1].spans if span.kind == "stall")
+    assert stall.end == pytest.approx(START + 40 - page.begun)
+    assert stall.text == "no progress for 10 s"
+    assert all("stall" not in kinds(row) for row in page.rows if row.rank != 1)
+
+
+def test_stalls_from_before_the_watch_have_the_times_of_the_journal() -> None:
+    came = START + 600
+    stages = [Stamped(came, e.RankStage(0, "a", "running", START + 1))]
+    stall = e.Stalled((0,), 60.0, "all", {"0": "S"}, at=START + 160)
+    stream = [Stamped(came, e.RunStarted("k7", "a", ("a",), "train.py", START, "train.py")), *stages]
+    stream += [Stamped(came, event) for event in (stall, e.Resumed(START + 200), e.CaughtUp())]
+    page = fold_page([*stream, Stamped(came + 5, e.Output(0, "a", "out", b"step 1\n"))])
+    (span,) = (span for span in page.rows[0].spans if span.kind == "stall")
+    assert (span.begin, span.end) == pytest.approx((100, 200))
+
+
+def test_ranks_that_outlast_the_others_straggle() -> None:
+    stalled = Stamped(START + 59, e.Stalled((3,), 3.0, "stragglers", {"3": "S"}))
+    stream = sorted([*make_run("good"), stalled], key=lambda each: each.at)
+    (span,) = (span for span in fold_page(stream).rows[3].spans if span.kind == "straggles")
+    assert span.text == "still running when the others were done"
+
+
+def test_without_a_rank_there_is_no_page() -> None:
+    with pytest.raises(ValueError, match="no rank was started"):
+        fold_page([Stamped(START, e.Started("run", "train.py", ("a",)))])
+
+
+def test_what_doctor_found_in_a_play_is_on_the_page_of_its_run() -> None:
+    answer = DoctorAnswer(
+        (), make_doctor(names(2)).findings, None, (), NetworkCheck(0, (), None, None, None, None, None, (), {}, ())
+    )
+    page = fold_page([Stamped(START - 5, e.Answer(answer)), *make_run("good")])
+    assert page.doctor is not None
+    assert [finding.code for finding in page.doctor.findings] == ["NET004"]
+
+
+def test_ranks_that_write_without_end_are_read_no_more_than_a_chart_needs() -> None:
+    stream = [Stamped(START, e.RunStarted("k7", "a", ("a", "a"), "train.py", START))]
+    for number in range(100):
+        data = b"".join(b"loss %d\n" % (1000 * number + line) for line in range(1000))
+        stream.append(Stamped(START + number / 100, e.Output(number % 2, "a", "out", data + b"loss ")))
+    figures = fold_state(stream).run.figures["loss"]
+    assert [series.count for series in figures.values()] == [1000, 1000]
+    stream += [Stamped(START + 2, e.Output(0, "a", "out", b"0.5\n"))]
+    assert fold_state(stream).run.figures["loss"][0].last == (START + 2, 0.5), "the line that was cut is whole again"
+
+
+# logs -------------------------------------------------------------------------------------------------------------
+
+
+def read_log(*pieces: tuple[float, e.Stream, bytes]) -> LogExcerpt:
+    stream = [Stamped(START, e.RunStarted("k7", "a", ("a",), "train.py", START))]
+    (log,) = fold_page(
+        [*stream, *(Stamped(START + at, e.Output(0, "a", kind, data)) for at, kind, data in pieces)]
+    ).logs
+    return log
+
+
+def test_lines_have_the_time_of_their_end_and_a_bar_its_last_state() -> None:
+    log = read_log(
+        (1.0, "out", b"whole\nhal"), (2.0, "err", b"other\n"), (3.0, "out", b"f\n"),
+        (4.0, "err", b"\r10%|#"), (5.0, "err", b"\r90%|##"), (6.0, "out", b"\xff\n"),
+    )  # fmt: skip
+    assert [(round(line.at), line.error, line.text) for line in log.lines] == [
+        (1, False, "whole"), (2, True, "other"), (3, False, "half"), (6, False, "�"), (6, True, "90%|##"),
+    ]  # fmt: skip
+
+
+def test_of_too_much_output_the_beginning_and_the_end_are_kept_and_the_rest_is_counted() -> None:
+    lines = [(number / 1000, "out", b"%08d\n" % number * 100) for number in range(10_000)]
+    log = read_log(*lines)  # type: ignore[arg-type]
+    assert (log.lines[0].text, log.lines[-1].text) == ("00000000", "00009999")
+    assert len(log.lines) * 9 + log.omitted == 9_000_000
+    assert int(log.lines[log.gap].text) - int(log.lines[log.gap - 1].text) > 1
+
+
+def test_measurements_of_a_bench_are_words_in_the_log() -> None:
+    line = {"bench": "bert", "mode": "train", "engine": "stock", "how": "eager", "dtype": "bf16"}
+    lines = [{**line, "samples_per_s": 12.34}, {**line, "samples_per_s": None, "why": "no AVX-512"}, line]
+    data = b"".join(json.dumps(each).encode() + b"\n" for each in lines) + b'{"bench": 1\n'
+    stream = list(make_run("good"))
+    page = fold_page([*stream[:40], Stamped(START + 20, e.Output(0, "xeon01", "out", data)), *stream[40:]])
+    texts = [each.text for each in page.logs[0].lines]
+    first = texts.index("training, stock torch bf16: 12.3 samples/s")
+    assert texts[first + 1] == "training, stock torch bf16: not measured: no AVX-512"
+    assert texts[first + 2 : first + 4] == [json.dumps(line), '{"bench": 1'], "what is no measurement stays as it is"

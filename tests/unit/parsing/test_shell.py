@@ -1,0 +1,150 @@
+"""Shell text is split as bash splits it, without running any of it; bash itself is the judge."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.decide.parsing.shell import list_expansions, quote_word, remove_marks, split_commands
+from ipexctl.decide.parsing.shell_variables import ShellVariables
+
+PRINT = r"printf '%s\0' "
+
+
+def run_bash(text: str) -> list[str]:
+    """The words that bash gives a command."""
+    env = {"PATH": "/usr/bin:/bin", "X": "x y", "N": "3", "HOME": "/home/me"}
+    done = subprocess.run(["bash", "-c", PRINT + text], env=env, capture_output=True, text=True, check=True, cwd="/")
+    return done.stdout.split("\0")[:-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "a 'b c' \"d e\" f\\ g 'it'\"'\"'s' $'h' \"\" ''",
+        "a\"b\"c'd'e x\\\ny \\# a#b",
+        '"$X" $X a$X-"$X"b ${X} "${X:-q}" ${Q:-"z z"} --o="$X"',
+        '"$(echo "a b" c)" $(echo a b) `echo a b` "`echo a b`" $((N * 2)) "$((1+(2*3)))"',
+        '"\\$X \\` \\" \\\\ \\a" \\$X \'$X\' "a$" $ a$',
+        "~/x a~ {1..3} x{a,b}y {} {a} /bi? /us* '*' \"?\"",
+        "\"a > b | c & d; e\" 'x;y' \\; \\& \\> (",
+        "x=(1) ",
+    ],
+)
+def test_words_are_those_of_bash(words: str) -> None:
+    if words.endswith("("):
+        words = words[:-1]
+    if "=(" in words:
+        assert dict(split_commands(words)[0].arrays) == {"x": ("1",)}
+        return
+    (command,) = split_commands(PRINT + words)
+    assert run_bash(" ".join(map(quote_word, command.words[2:]))) == run_bash(words)
+
+
+@given(st.lists(st.text(alphabet="ab $'\"\\`*?~{},;&|<>()#\n\t", max_size=6), min_size=1, max_size=4))
+def test_a_word_without_anything_to_replace_is_quoted_so_that_it_stays(words: list[str]) -> None:
+    text = " ".join(map(quote_word, words))
+    (command,) = split_commands(f"run {text}")
+    assert [*command.words[1:]] == words
+    assert not list_expansions(command.words)
+
+
+@given(st.text(alphabet="a1 $'\"\\`*{}[]();&|<>#\n=-if do\ue000\ue001\ue002", max_size=40))
+def test_any_text_is_split_or_refused(text: str) -> None:
+    try:
+        commands = split_commands(text)
+    except ValueError:
+        return
+    assert all(1 <= command.line <= text.count("\n") + 1 for command in commands)
+
+
+TEXT = """\
+#!/bin/bash
+# a comment; with | operators
+if [ -z "$N" ]; then N=4; fi   # tail
+time mpirun -n 2 \\
+    python t.py > out.log 2>&1 | tee -a log &
+for i in 0 1; do srun t$i; done
+case $x in
+    one|two) first;;
+    *) second ;;
+esac
+cat > job.sh <<'END' && submit
+srun it's
+END
+(cd x && run) >> l; { a; } 2>/dev/null
+f() { inner <<< "text"; }
+"""
+
+
+def test_operators_redirections_and_lines_are_distinguished() -> None:
+    rows = [
+        (command.line, " ".join(map(remove_marks, command.words)), command.redirections, command.after, command.inside)
+        for command in split_commands(TEXT)
+    ]
+    assert rows == [
+        (3, "[ -z $N ]", (), ";", ("if",)),
+        (3, "N=4", (), ";", ("if",)),
+        (4, "time mpirun -n 2 python t.py", ("> out.log", "2>&1"), "|", ()),
+        (5, "tee -a log", (), "&", ()),
+        (6, "for i in 0 1", (), ";", ("for",)),
+        (6, "srun t$i", (), ";", ("for",)),
+        (7, "case $x in", (), "\n", ("case",)),
+        (8, "one", (), "|", ("case",)),
+        (8, "first", (), ";;", ("case",)),
+        (9, "second", (), ";;", ("case",)),
+        (11, "cat", ("> job.sh", "<<'END'"), "&&", ()),
+        (11, "submit", (), "\n", ()),
+        (14, "cd x", (), "&&", ()),
+        (14, "run", (), ")", ()),
+        (14, "", (">> l",), ";", ()),
+        (14, "a", (), ";", ()),
+        (14, "", ("2>/dev/null",), "\n", ()),
+        (15, "f", (), "(", ()),
+        (15, "inner", ('<<< "text"',), ";", ()),
+    ]
+    here = next(command.here for command in split_commands(TEXT) if command.here)
+    assert here == ("srun it's\n", 12)
+
+
+@pytest.mark.parametrize("text", ["a 'b", 'a "b', "a $(b", "a ${b", "a `b", "x=(1 2"])
+def test_what_is_not_closed_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no closing"):
+        split_commands(text)
+
+
+SCRIPT = """\
+A=1
+export B="$A two" C
+N=2; P=$((N * 4))
+ARGS=(--a "$B" --c)
+TWICE=1
+TWICE=2
+if true; then MAYBE=1; fi
+for LOOP in 1 2; do :; done
+export D=$(hostname) MAYBE
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "becomes"),
+    [
+        ("$A", ["1"]), ('"$B"', ["1 two"]), ("$B", ["1", "two"]), ("${B}x", ["1 twox"]), ("$P", ["8"]),
+        ('"${ARGS[@]}"', ["--a", "1 two", "--c"]), ("$TWICE", ["$TWICE"]), ("$MAYBE", ["$MAYBE"]),
+        ("$LOOP", ["$LOOP"]), ("'$A'", ["$A"]), ("${A:-3}", ["${A:-3}"]), ("$((P + 1))", ["$((P + 1))"]),
+        ("$((9999999999 * 2))", ["$((9999999999 * 2))"]), ("$UNKNOWN", ["$UNKNOWN"]),
+    ],
+)  # fmt: skip
+def test_a_variable_is_known_if_it_is_assigned_once_and_always(word: str, becomes: list[str]) -> None:
+    commands = split_commands(SCRIPT)
+    variables = ShellVariables(commands, {})
+    for command in commands:
+        variables.read(command)
+    (command,) = split_commands(f"x {word}")
+    assert [*map(remove_marks, variables.expand(command.words[1]))] == becomes
+    assert {name: remove_marks(value) for name, value in variables.exports.items()} == {
+        "B": "1 two", "C": "$C", "D": "$(hostname)", "MAYBE": "$MAYBE"
+    }  # fmt: skip

@@ -1,0 +1,117 @@
+"""A run is understood once: every view and the report read the same state."""
+
+from __future__ import annotations
+
+import ast
+
+from ipexctl.decide.page.build import build_page
+from ipexctl.decide.run.export import list_figures
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.run.report import make_report
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.events import Event, Stamped
+from ipexctl.model.run_figures import FigureRow
+from tests.unit.show import streams
+from tests.unit.show.streams import fold_state
+from tests.unit.show.test_live import drawn, watch
+from tests.unit.test_house import FILES, name, nodes
+
+RUN = e.RunStarted("k7", "a", ("a", "b"), "mpirun")
+
+
+def test_the_ranks_that_others_wait_for_are_the_same_on_the_screen_and_in_the_report() -> None:
+    stalled = e.Stalled((1,), 60.0, "some", {"1": "S"})
+    message = e.Message("no progress for 60 s: rank 1 on b is silent", "warning", code="stalled")
+    stream = streams.stamp([e.Started("run", "x.py", ("a", "b")), RUN, stalled, message])
+    view = watch(stream)
+    report = make_report(view.state)
+    assert report.run
+    assert report.run.suspects == view.suspects == (1,)
+    assert " 1 ◀ " in "\n".join(drawn(view))
+
+
+def count_figures(*pieces: bytes) -> tuple[float | None, int, int, list[FigureRow]]:
+    """The loss on the screen, points on the page, lines on it, and rows of the export."""
+    outputs = [e.Output(0, "a", "out", piece, not piece.endswith(b"\n")) for piece in pieces]
+    fold, rows = RunFold(every_line=True), list[FigureRow]()
+    for stamped in streams.stamp([RUN, *outputs], step=1.0):
+        fold.handle_event(stamped)
+        rows += list_figures("k7", stamped, fold.state)
+    (log,) = build_page(fold.state, make_report(fold.state)).logs
+    points = fold.state.run.figures["loss"][0].count
+    return fold.state.ranks[0].figures.get("loss"), points, len(log.lines), rows
+
+
+def test_a_carriage_return_redraws_a_line_for_the_screen_the_page_and_the_export() -> None:
+    loss, points, lines, rows = count_figures(b"step 1 loss 0.5\rstep 2 loss 0.25\n")
+    assert (loss, points, lines, [(row.step, row.value) for row in rows]) == (0.25, 1, 1, [(2, 0.25)])
+    loss, points, lines, rows = count_figures(b"step 1 loss 0.5\r", b"step 2 loss 0.25\r", b"\n")
+    assert (loss, points, lines) == (0.25, 2, 1)
+    assert [(row.step, row.value) for row in rows] == [(1, 0.5), (2, 0.25)], "a bar is read as often as it is seen"
+
+
+def test_a_failure_without_a_newline_before_it_is_distinguished_from_the_bar_it_follows() -> None:
+    bar, trace = b"\rtrain: 50%|##  | 1/2", b"Traceback (most recent call last):\n  File 'x'\nValueError: odd\n"
+    pieces = [e.Output(0, "a", "err", bar, True), e.Output(0, "a", "err", trace)]
+    (entry,) = fold_state(streams.stamp([RUN, *pieces])).unusual.values()
+    assert (entry.text, entry.more) == ("ValueError: odd", 2)
+
+
+def test_of_failures_of_a_run_the_first_that_was_seen_is_known() -> None:
+    lost = e.HostFailed(Failure("b", Kind.LOST, "lost (silent)", code="lost"))
+    state = fold_state(streams.stamp([RUN, e.RankEnded(1, "b", 3), e.RankEnded(0, "a", 1), lost]))
+    assert state.attempt
+    assert state.attempt.failed is state.ranks[1]
+    assert state.attempt.lost == {"b": (streams.START + 0.1 * 3, "lost (silent)")}
+
+
+OF_A_RUN = {
+    "Output",
+    "LauncherOutput",
+    "RankStage",
+    "RankEnded",
+    "RunEnded",
+    "Stalled",
+    "StallCompared",
+    "Resumed",
+    "RankStack",
+}
+OTHERS = {
+    "show/sinks.py",  # an event is a line there
+    "decide/run/journal_events.py",  # records of the same names
+}
+
+
+def test_events_of_a_run_are_understood_in_one_module() -> None:
+    matching = set()
+    for path in FILES:
+        for node in nodes(path):
+            if isinstance(node, ast.MatchClass) and ast.unparse(node.cls).rpartition(".")[2] in OF_A_RUN:
+                matching.add(name(path))
+    assert matching - OTHERS == {"decide/run/fold.py"}
+
+
+def test_bytes_with_a_carriage_return_are_split_in_one_module() -> None:
+    splitting = {
+        name(path) for path in FILES for node in nodes(path) if isinstance(node, ast.Constant) and node.value == b"\r"
+    }
+    assert {each for each in splitting if not each.startswith(("remote/", "act/"))} == {"decide/run/lines.py"}
+
+
+def test_clocks_are_compared_by_the_delays_of_messages_in_one_module() -> None:
+    noting = {name(path) for path in FILES for node in nodes(path) if "delays" in (getattr(node, "attr", ""),)}
+    assert noting == {"decide/run/fold.py", "model/run_state.py"}
+
+
+def test_an_event_changes_the_state_before_any_sink_sees_it() -> None:
+    seen: list[tuple[Event, int]] = []
+
+    class Sink:
+        def handle_event(self, stamped: Stamped, state: object) -> None:
+            seen.append((stamped.event, feeder.state.ranks[0].written.get("out", 0)))
+
+    feeder = streams.Feeder(Sink())
+    for stamped in streams.stamp([RUN, e.Output(0, "a", "out", b"12345\n")]):
+        feeder.handle_event(stamped)
+    assert [size for _, size in seen] == [0, 6]

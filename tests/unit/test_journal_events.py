@@ -1,0 +1,259 @@
+"""What each record of the keeper's journal becomes for those who watch, and what is held back until the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipexctl.decide.run.journal_events import JournalReader
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.launch import Running
+from ipexctl.model.reports import LoadedLibrary, OutOfMemory
+from ipexctl.protocol import frames, hooks, journal, rank_records
+
+NONCE = "n0nce"
+RUNNING = Running("r1", "node0", ("node0", "node1"), {"host-1": "node1"}, "mpirun -n 2 train.py", "train.py")
+
+
+def read(*records: journal.Record) -> list[e.Event]:
+    log = JournalReader(NONCE, RUNNING)
+    return [event for record in records for event in log.read(frames.JOURNAL, journal.encode_record(record))]
+
+
+def describe(event: e.Event) -> tuple[str, ...]:
+    """Level, host, code and text of a message; kind, host, code, text and hint of a failure."""
+    match event:
+        case e.Message(text=text, level=level, host=host, code=code):
+            return str(level), host or "", code, text
+        case e.HostFailed(failure=Failure() as failure):
+            return failure.kind.name, failure.host, failure.code, failure.what, failure.hint or ""
+    raise AssertionError(event)
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (rank_records.RankNote(1, "node1", "goes on without tcmalloc"),
+         ("warning", "node1", "rank", "rank 1: goes on without tcmalloc")),
+        (journal.HostLost("node1", "no answer for 15 s"), ("LOST", "node1", "lost", "lost (no answer for 15 s)", "")),
+        (journal.HostLost("node1", "a line was changed", tampered=True),
+         ("LOST", "node1", "tampered", "lost (a line was changed)", "")),
+        (journal.Killed("node1", 1), ("warning", "node1", "killed", "1 process needed SIGKILL")),
+        (journal.Unstored("/run/r1", 1 << 21, 4096),
+         ("warning", "node0", "unstored", "no space left in /run/r1 (need 2.0 MiB, 4.0 KiB free): output is lost and"
+          " counted, the run goes on")),
+        (journal.Unstored(),
+         ("warning", "node0", "unstored", "no space left in the run's directory: output is lost and counted, the run"
+          " goes on")),
+        (journal.Strays("node1", ["tensorboard", "\x1b[2J"]),
+         ("warning", "node1", "strays", "ended what the script left running: tensorboard, \\x1b[2J")),
+        (journal.Leftovers("node1", [(7, "D"), (8, "D")]),
+         ("RESIDUE", "node1", "residue", "still running, SIGKILL has no effect: process 7 (state D), 8 (state D)",
+          "this looks again, and ends what can be ended:\nipexctl stop --orphans r1")),
+        (journal.MessageIgnored("node1", "Hello", "its seal is wrong"),
+         ("warning", "node1", "ignored", "a message of its guard was ignored: Hello, its seal is wrong")),
+    ],
+)  # fmt: skip
+def test_a_record_is_reported_with_its_host_and_code(record: journal.Record, text: tuple[str, ...]) -> None:
+    [event] = read(record)
+    assert describe(event) == text
+
+
+@pytest.mark.parametrize(
+    "record",
+    [journal.KeeperStarted(1), journal.GuardJoined("node1"), journal.Killing(), journal.Killed("node1", 0),
+     journal.Stopping("stopped", "")],
+)  # fmt: skip
+def test_records_for_the_file_alone_are_not_reported(record: journal.Record) -> None:
+    assert read(record) == []
+
+
+def test_the_run_and_its_ranks_begin() -> None:
+    log = JournalReader(NONCE, RUNNING)
+    [started] = log.read(frames.JOURNAL, journal.encode_record(journal.Launched(5, 29500, 3.0)))
+    assert log.launched
+    assert started == e.RunStarted("r1", "node0", ("node0", "node1"), "mpirun -n 2 train.py", 3.0, "train.py")
+    assert read(rank_records.RankStarted(1, "node1", 9, 10, [0], 4.0)) == [e.RankStage(1, "node1", "start", 4.0)]
+    assert read(rank_records.RankStage(1, "node1", "import", 5.0)) == [e.RankStage(1, "node1", "import", 5.0)]
+
+
+def test_a_record_that_comes_in_pieces_is_read_when_it_is_whole() -> None:
+    log, line = JournalReader(NONCE, RUNNING), journal.encode_record(rank_records.RankStage(1, "node1", "import", 5.0))
+    assert [event for byte in line[:-1] for event in log.read(frames.JOURNAL, bytes([byte]))] == []
+    assert len(list(log.read(frames.JOURNAL, line[-1:]))) == 1
+
+
+def test_a_stall_its_stacks_and_what_they_say_together() -> None:
+    stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"}, True, 5.0)
+    text = 'Thread 0x1 (most recent call first):\n  File "train.py", line %d in %s\n'
+    steps = [text % (rank, "step" + "ab"[rank]) for rank in (0, 1)]
+    stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", step) for rank, step in enumerate(steps)]
+    stalled, warning, *seen, compared, message = read(stall, *stacks, journal.InquiryEnded())
+    assert stalled == e.Stalled((0, 1), 300.0, "all", {"0": "S", "1": "S"}, True, 5.0)
+    assert describe(warning)[2] == "stalled"
+    assert [(stack.rank, stack.host) for stack in seen if isinstance(stack, e.RankStack)] == [
+        (0, "node0"),
+        (1, "node1"),
+    ]
+    assert isinstance(compared, e.StallCompared)
+    assert compared.places == (e.StallPlace((0,), "train.py:0"), e.StallPlace((1,), "train.py:1"))
+    assert describe(message)[3].endswith("stacks are in the record; ending the run")
+    some = journal.Stall([1], False, False, 300.0, {1: "S"})
+    *_, message = read(some, stacks[1], journal.InquiryEnded())
+    assert describe(message)[3].endswith("stacks are in the record; going on")
+    stragglers, _ = read(journal.Straggling([1], 1, 60.0, True, 7.0))
+    assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True, 7.0)
+    resumed, message = read(journal.Resumed(9.0))
+    assert resumed == e.Resumed(9.0)
+    assert describe(message) == ("info", "", "resumed", "the stalled ranks make progress again")
+
+
+def test_whoever_came_later_learns_when_all_of_before_was_read() -> None:
+    assert list(JournalReader(NONCE, RUNNING).read(frames.CAUGHT_UP, b"")) == [e.CaughtUp()]
+    assert list(JournalReader(NONCE, replace(RUNNING, title="")).read(frames.CAUGHT_UP, b"")) == []
+
+
+def test_stacks_on_request_are_compared_without_a_stall() -> None:
+    text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
+    stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
+    *seen, message = read(journal.StacksRequested("r"), *stacks, journal.InquiryEnded())
+    assert [type(event) for event in seen] == [e.RankStack, e.RankStack]
+    assert describe(message)[0] == "info"
+    assert describe(message)[2] == "stacks"
+    assert describe(message)[3].startswith("all 2 ranks are at the same place")
+
+
+def test_a_stall_during_a_request_is_compared_with_the_stacks_of_the_request() -> None:
+    text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
+    stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
+    stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"})
+    events = read(journal.StacksRequested("r"), stacks[0], stall, stacks[1], journal.InquiryEnded())
+    [compared] = [event for event in events if isinstance(event, e.StallCompared)]
+    assert compared.text.startswith("all 2 ranks are at the same place")
+
+
+@pytest.mark.parametrize(
+    ("record", "cause", "error"),
+    [
+        (rank_records.RankEnded(0, "node0", 0), "", ""),
+        (rank_records.RankEnded(0, "node0", 1, error="ValueError: x"), "", "ValueError: x"),
+        (rank_records.RankEnded(0, "node0", signal=15, stopped=True), "", ""),  # by somebody
+        (rank_records.RankEnded(0, "node0", signal=15, stopped=True, by_us=True), "stopped", ""),
+        (rank_records.RankEnded(0, "node0", 1, stopped=True), "", ""),  # it ended by itself, though asked to
+        (rank_records.RankEnded(0, "node0", 1, by_us=True), "stopped", ""),
+        (rank_records.RankEnded(0, "node0", 0, by_us=True), "", ""),
+        (rank_records.RankEnded(0, "node0", lost=True), "lost", ""),
+        (rank_records.RankEnded(0, "node0", lost=True, by_us=True), "stopped", ""),
+    ],
+)
+def test_a_rank_ends_by_itself_by_us_or_unseen(record: rank_records.RankEnded, cause: str, error: str) -> None:
+    [end] = read(record)
+    assert isinstance(end, e.RankEnded)
+    assert (end.cause, end.error, end.status, end.signal) == (cause, error, record.status, record.signal)
+
+
+def test_a_rank_that_the_kernel_killed_says_so_with_its_memory_and_libraries() -> None:
+    libraries = [("libmpi", "/opt/libmpi.so.12", "2021.18.1")]
+    memory = rank_records.Memory(1, 1 << 30, 1 << 30)
+    [end] = read(rank_records.RankEnded(1, "node1", signal=9, oom=memory, error="Killed", libraries=libraries))
+    assert isinstance(end, e.RankEnded)
+    assert end.oom == OutOfMemory(1 << 30, 1 << 30)
+    assert end.error == f"killed by the kernel: {end.oom}"
+    assert end.libraries == (LoadedLibrary("libmpi", "/opt/libmpi.so.12", "2021.18.1"),)
+    [end] = read(rank_records.RankEnded(1, "node1", signal=9, oom=rank_records.Memory(1, None, None)))
+    assert isinstance(end, e.RankEnded)
+    assert str(end.oom) == "out of memory"
+
+
+def test_the_end_of_the_run_waits_for_those_who_ask_and_lost_output_is_a_failure() -> None:
+    log = JournalReader(NONCE, RUNNING)
+    record = journal.RunEnd("r1", journal.Reason.DONE, "well", unstored=12, at=9.0)
+    [failed] = log.read(frames.JOURNAL, journal.encode_record(record))
+    text = "not stored, no space left for the run's directory: 12 bytes of output"
+    assert describe(failed) == (Kind.RECORD.name, "node0", "unstored", text, "")
+    assert log.over == e.RunEnded("r1", "done", "well", 9.0)
+
+
+def test_the_first_unreadable_record_is_reported_at_once_and_their_number_at_the_end() -> None:
+    log = JournalReader(NONCE, RUNNING)
+    lines = b'{"what": "rank"}\n' + journal.encode_record(rank_records.RankStage(2, "node1", "import")) + b"\0\n"
+    [warning] = log.read(frames.JOURNAL, lines)
+    assert describe(warning)[:3] == ("warning", "node0", "journal")
+    [failed] = log.end()
+    assert describe(failed) == (
+        "RECORD", "node0", "journal", "3 records of the run's journal cannot be read", ""
+    )  # fmt: skip
+    assert list(log.end()) == []
+
+
+def framed(rank: int, data: bytes) -> bytes:
+    return b"".join(frames.split_into_frames(frames.build_head(NONCE, rank), "o", data))
+
+
+def test_output_of_a_rank_and_of_the_launcher_with_the_hosts_own_names() -> None:
+    log = JournalReader(NONCE, RUNNING)
+    written = framed(1, b"loss\n")
+    assert list(log.read(frames.OUT, written)) == [e.Output(1, "node1", "out", b"loss\n")]
+    assert list(log.read(frames.ERR, b"host-1: no route\n")) == [e.LauncherOutput("err", b"node1: no route\n")]
+
+
+def test_output_that_was_dropped_is_a_failure_and_reading_goes_on_behind_it() -> None:
+    log = JournalReader(NONCE, RUNNING)
+    cut = framed(1, b"half a line")[:-7]
+    list(log.read(frames.OUT, cut))
+    [failed] = log.read(frames.get_missing_kind(frames.OUT), b"4096")
+    text = "dropped before they were read: 4096 bytes of the ranks' output"
+    hint = "raise --log-cap, or watch the run sooner:\nipexctl attach r1"
+    assert describe(failed) == ("RECORD", "node0", "dropped", text, hint)
+    written = framed(0, b"on\n")
+    outputs = [event for event in log.read(frames.OUT, written) if isinstance(event, e.Output)]
+    assert outputs[-1] == e.Output(0, "node0", "out", b"on\n")
+
+
+def test_a_line_without_an_end_is_reported_when_it_rests_and_what_is_left_at_the_end() -> None:
+    log = JournalReader(NONCE, RUNNING)
+    written = framed(0, b"epoch 1:")
+    assert list(log.read(frames.OUT, written)) == []
+    calls = [list(log.release_lines()) for _ in range(3)]
+    assert [event for events in calls for event in events] == [e.Output(0, "node0", "out", b"epoch 1:", True)]
+    written = framed(0, b" 2 %")
+    list(log.read(frames.OUT, written))
+    assert [event.data for event in log.end() if isinstance(event, e.Output)] == [b" 2 %"]
+
+
+def test_separate_worlds_are_a_warning_with_a_code_and_an_event_until_they_are_no_more() -> None:
+    reported = read(journal.SeparateWorlds({1: 2}, 3, 0, [("unused", "", "")], 7.0), journal.SeparateWorlds({}, at=9.0))
+    compared, warning, later, message = reported
+    assert isinstance(compared, e.WorldsCompared)
+    assert compared.separate is not None
+    assert (compared.separate.code, compared.separate.worlds, compared.at) == ("never-met", {"1": 2}, 7.0)
+    text = "\n".join([compared.separate.text, *compared.separate.causes])
+    assert describe(warning) == ("warning", "", "never-met", text)
+    assert later == e.WorldsCompared(None, 9.0)
+    assert describe(message) == ("info", "", "met", "the ranks have met after all")
+
+
+def test_a_script_that_meets_elsewhere_is_named_at_once_where_that_cannot_go_well_and_at_the_stall() -> None:
+    def meets(rank: int) -> rank_records.RankRendezvous:
+        where = ("10.0.0.1", "localhost", "12355", 2, "/home/me/ar.py:3")
+        return rank_records.RankRendezvous(rank, f"node{rank}", *where, 5.0)
+
+    def stack(rank: int) -> rank_records.RankStack:
+        return rank_records.RankStack(rank, f"node{rank}", 9, "S", "", "")
+
+    named = "ar.py:3 sets MASTER_ADDR to localhost"
+    first, warning, second = read(meets(0), meets(1))
+    assert first == e.RendezvousChanged(0, "node0", "10.0.0.1", "localhost", "12355", 2, "/home/me/ar.py:3", 5.0)
+    assert isinstance(second, e.RendezvousChanged)
+    assert describe(warning)[:3] == ("warning", "", "master-addr")
+    assert describe(warning)[3].startswith(f"{named} (rank 0): that is each host itself")
+    stall = (stack(0), stack(1), journal.InquiryEnded())
+    compared = next(event for event in read(meets(0), meets(1), *stall) if isinstance(event, e.StallCompared))
+    assert f"{named} (ranks 0-1)" in compared.text.splitlines()
+    connected = rank_records.RankStage(1, "node1", hooks.CONNECTED)
+    compared = next(
+        event for event in read(meets(0), meets(1), connected, *stall) if isinstance(event, e.StallCompared)
+    )
+    assert f"{named} (rank 0)" in compared.text.splitlines(), "rank 1 is past that"
