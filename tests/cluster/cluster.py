@@ -286,6 +286,19 @@ class Cluster(AbstractContextManager["Cluster"]):
     def heal(self, host: str = "controller", network: str = LAN) -> None:
         if host == "controller" or self._hosts[host].guard is not None:
             self._switch.ip(f"link set {self._port(host, network)} up")
+            self._forget_neighbours()
+
+    def _forget_neighbours(self) -> None:
+        """Removes each machine's unanswered questions for hardware addresses. One asked while the cable was out
+        fails some seconds later, and takes a connection with it that began when the cable was back."""
+        rooms = [self._room.prefix]
+        rooms += [
+            ("nsenter", f"--net=/proc/{host.init}/ns/net", "--")
+            for host in self._hosts.values()
+            if host.guard is not None
+        ]
+        for prefix in rooms:
+            ip_batch(prefix, "neigh flush nud incomplete", "neigh flush nud failed")
 
     def freeze(self, host: str) -> AbstractContextManager[None]:
         """Stops every process of the host at one moment; its kernel goes on answering pings and connections."""

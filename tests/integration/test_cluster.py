@@ -52,6 +52,7 @@ def test_a_cut_cable_passes_nothing_until_it_is_healed(cluster: Cluster) -> None
         assert cluster.exec("node1", ["cat", "/sys/class/net/eth0/carrier"]).stdout.strip() != "1"
         assert cluster.ssh("-oConnectTimeout=1", "node1", "true").returncode == 255
         assert cluster.ssh("node0", "true").returncode == 0
+        time.sleep(1.5)  # the question for node1's hardware address is about to fail
     assert cluster.ssh("node1", "true").returncode == 0
 
 
