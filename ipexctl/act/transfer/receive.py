@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from ipexctl.act.stall_timer import PATIENCE, StallTimer
-from ipexctl.act.transfer.send import build_script_command
+from ipexctl.act.transfer.send import build_script_command, read_listing
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.model.text import printable
@@ -121,11 +121,7 @@ def is_case_insensitive(into: Path) -> bool:
 
 def list_files(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
     """Lists a host's files that match ``patterns``, for `decide.planning.fetch.parse_listing`. Raises `LinkError`."""
-    done = link.run(build_script_command("send_tree.sh", "list", directory, *patterns))
-    if not done.ok or done.truncated:
-        what = "more files than can be listed" if done.truncated else printable(done.get_tail(1), 200)
-        raise LinkError(Failure(link.host.name, Kind.STEP, what or "the host's shell failed", code="refused-there"))
-    return done.out
+    return read_listing(link, build_script_command("send_tree.sh", "list", directory, *patterns), 2)
 
 
 class _Header(tarfile.TarInfo):

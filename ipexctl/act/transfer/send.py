@@ -6,6 +6,7 @@ into place by rename."""
 import hashlib
 import io
 import os
+import re
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ _SHARED_SHELL_LIMIT = (
     2 << 20
 )  # bytes of a tar stream up to which it goes through the host's shared shell, which takes it as a whole
 _TRIES = 3
+_MOST_FILES = 1_000_000  # in one listing of a host
 _SLOWEST_RATE = 2000.0  # bytes a second that the input of a script arrives with at least
 
 
@@ -43,21 +45,24 @@ def send_file(
     digest = sha256 or hash_file(source)
     size = source.stat().st_size
     for attempt in range(_TRIES):
-        whole, partial, free = _run_receive_script(link, directory or "/", "have", name, digest).text.split()
+        answer = _run_receive_script(link, directory or "/", "have", name, digest).text.split()
+        if len(answer) != 3 or not all(re.fullmatch("[0-9]{1,18}", number) for number in answer[1:]):
+            raise _make_step_error(link, f"unexpected response from the host to {printable(name)}", "malformed")
+        whole, (partial, free) = answer[0], map(int, answer[1:])
         if whole != "-":
             return False
-        done = int(partial) if int(partial) <= size and not attempt else 0
-        if int(free) * 1024 < size - done:
-            need = f"need {format_size(size - done)}, {format_size(int(free) * 1024)} free in {directory}"
+        done = partial if partial <= size and not attempt else 0
+        if free * 1024 < size - done:
+            need = f"need {format_size(size - done)}, {format_size(free * 1024)} free in {directory}"
             raise _make_step_error(link, f"no space left: {need}", "no-space")
         progress = ProgressReporter(link.host.name, step, size, emit, done, detail=name)
         words = (directory or "/", "append", name, digest, str(done), f"{mode:o}")
         with source.open("rb") as file:
             file.seek(done)
             chunks = iter(lambda: file.read(_CHUNK), b"")
-            answer = _stream_to_script(link, words, progress.count_chunks(chunks))
+            said = _stream_to_script(link, words, progress.count_chunks(chunks))
         progress.report(always=True)
-        if answer != "partial":
+        if said != "partial":
             return True
     raise _make_step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
 
@@ -76,7 +81,16 @@ def install_tree(link: Link, directory: str, archive: Iterable[bytes], *, own: s
 
 def list_tree(link: Link, directory: str) -> bytes:
     """Lists ``directory`` on the host, for `decide.planning.sync.parse_remote_tree`."""
-    return _run_script(link, build_script_command("look_tree.sh", directory, begins=_BEGINS)).out
+    return read_listing(link, build_script_command("look_tree.sh", directory, begins=_BEGINS), 3)
+
+
+def read_listing(link: Link, command: Command, width: int) -> bytes:
+    """Returns what a script lists, ``width`` fields for a file. Raises `LinkError`, also before too many files of a
+    host become objects here."""
+    done = _run_script(link, command)
+    if done.truncated or done.out.count(b"\0") > width * _MOST_FILES:
+        raise _make_step_error(link, "more files than can be listed", "refused-there")
+    return done.out
 
 
 def hash_file(path: Path) -> str:

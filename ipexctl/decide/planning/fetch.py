@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ipexctl.decide.planning.ignore import Ignored
+from ipexctl.decide.planning.sync import parse_status
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
 from ipexctl.model.names import fold_names
@@ -12,6 +13,7 @@ from ipexctl.model.text import format_size, join_names, pluralize, printable
 from ipexctl.protocol.paths import MANIFEST, PART
 
 _NAME_LIMIT = 255  # bytes of a file's name on every file system that matters
+_LATEST = 1 << 33  # seconds since 1970: the year 2242; file systems here know no time much later
 
 
 class RemoteFile(Record):
@@ -71,8 +73,9 @@ def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> List
     links: list[str] = []
     refused: list[str] = []
     for words, raw in zip(records[::2], records[1::2], strict=True):
-        pattern, kind, mode, size, mtime = words.decode("ascii").split()
-        matched.add(int(pattern))
+        pattern, _, status = words.partition(b" ")
+        kind, mode, size, mtime = parse_status(status)
+        matched.add(int(pattern[:9]))
         name = os.fsdecode(raw)
         parts = [part for part in name.split("/") if part not in ("", ".")]
         local = "/".join(parts)
@@ -84,7 +87,7 @@ def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> List
         elif kind == "f" and (why := _find_path_error(parts)):
             refused.append(f"{printable(name, 300)}: {why}")
         elif kind == "f":
-            items.setdefault(local, RemoteFile(name, local, int(size), max(0, int(mtime)), bool(int(mode, 8) & 0o111)))
+            items.setdefault(local, RemoteFile(name, local, size, min(max(0, mtime), _LATEST), bool(mode & 0o111)))
     clashing = _find_case_clashes(items) if folds else {}
     refused += [f"{printable(local, 300)}: here it would be the same file as {printable(first, 300)}"
                 for local, first in clashing.items()]  # fmt: skip

@@ -115,6 +115,18 @@ def find_path_fault(path: str) -> str:
     return "has '..' in it" if ".." in path.split("/") else ""
 
 
+_STATUS = re.compile(rb"(\S) ([0-7]{1,7}) ([0-9]{1,18}) (-?[0-9]{1,19})")
+
+
+def parse_status(words: bytes) -> tuple[str, int, int, int]:
+    """Returns kind, mode, size and time (whole seconds) as a host lists a file. Raises `ValueError` for what no file
+    system has."""
+    match = _STATUS.fullmatch(words)
+    if match is None:
+        raise ValueError("a file without a size or a time")
+    return match[1].decode("ascii"), int(match[2], 8), int(match[3]), int(match[4])
+
+
 def parse_remote_tree(data: bytes) -> RemoteTree:
     """Parses the output of `act.transfer.send.list_tree`. Raises `ValueError` if it is malformed."""
     path, has_manifest, manifest, *records = data.split(b"\0")
@@ -123,12 +135,11 @@ def parse_remote_tree(data: bytes) -> RemoteTree:
     entries: dict[str, RemoteEntry] = {}
     parts: list[str] = []
     for words, name, target in zip(records[::3], records[1::3], records[2::3], strict=True):
-        kind, mode, size, mtime = words.decode("ascii").split()
-        if kind == "p" and mode == "0":
+        kind, mode, size, mtime = parse_status(words)
+        if kind == "p" and not mode:
             parts.append(os.fsdecode(name))
         else:
-            entry = RemoteEntry(kind, int(mode, 8), int(size), int(mtime), os.fsdecode(target))
-            entries[os.fsdecode(name)] = entry
+            entries[os.fsdecode(name)] = RemoteEntry(kind, mode, size, mtime, os.fsdecode(target))
     known = _parse_manifest(manifest) if has_manifest else None
     return RemoteTree(os.fsdecode(path), known, entries, tuple(parts))
 
@@ -139,7 +150,10 @@ def _parse_manifest(data: bytes) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     good = isinstance(manifest, dict) and manifest.get("ipexctl") == _VERSION
-    return manifest if good and isinstance(manifest.get("files"), dict) else None
+    links = manifest.get("links", []) if good else None
+    if not isinstance(links, list) or not all(isinstance(link, str) for link in links):
+        return None
+    return manifest if isinstance(manifest.get("files"), dict) else None
 
 
 def format_manifest(tree: FileTree) -> bytes:

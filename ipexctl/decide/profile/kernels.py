@@ -4,6 +4,7 @@ Format: oneDNN's developer guide, "Verbose Mode", and the line ``…,info,templa
 ``onednn_verbose[,v1][,timestamp][,primitive],exec,engine,primitive,implementation,prop_kind,memory_descriptors,
 attributes,auxiliary,problem_desc,exec_time``; the time is in milliseconds. Old libraries begin with dnnl_verbose."""
 
+import io
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -40,10 +41,10 @@ def parse_kernels(text: bytes) -> KernelReport:
     """Returns what one rank wrote, whatever it is: lines of another form are left out."""
     sums: dict[Kernel, tuple[int, float]] = {}
     isa = ""
-    for line in text.split(b"\n"):
+    for line in io.BytesIO(text):
         if not line.startswith(hooks.VERBOSE) or len(line) > 10_000:
             continue
-        fields = line.decode("utf-8", "replace").rstrip("\r").split(",")
+        fields = line.decode("utf-8", "replace").rstrip("\r\n").split(",")
         if "exec" not in fields[1:5]:
             match = re.search(r",info,cpu,isa:(.{1,200})", ",".join(fields))
             isa = match[1] if match else isa

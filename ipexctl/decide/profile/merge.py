@@ -23,7 +23,7 @@ from ipexctl.decide.profile.traces import (
     is_synchronous,
     sum_operators,
 )
-from ipexctl.model.json_values import JsonObject, Record
+from ipexctl.model.json_values import Record
 from ipexctl.model.profile import CollectiveTime, CollectiveWait, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 
 EXACT = 0.001  # seconds: a clock that the run measured this well is preferred to that of collectives
@@ -34,7 +34,6 @@ MOST_OPERATORS = 100  # in the profile; the trace has all
 _MOST_WAITS, _LEAST_WAITS = 500, 4  # in the profile, of all ranks, and of each however many they are
 _STEPS_ROW, _COLLECTIVES_ROW = 0, 1_000_000  # threads of a merged rank that are none of its process
 _MOST_ROWS = 32  # of collectives in a rank
-_MOST_ARGUMENTS = 2000  # letters of what is shown of an operator's arguments
 _EVENTS_PER_PIECE = 2000  # events of one piece of the merged trace
 
 
@@ -346,17 +345,14 @@ def _format_metadata(pid: int, thread: int, name: str, args: Mapping[str, object
     return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": thread, "args": args})
 
 
-def _format_slice(
-    pid: int, thread: int, name: str, kind: str, start: float, end: float, arguments: JsonObject | None = None
-) -> str:
+def _format_slice(pid: int, thread: int, name: str, kind: str, start: float, end: float, arguments: str = "") -> str:
     """As JSON. There may be millions of slices: the encoder would take minutes. Both ends are rounded, so that a slice
     within another one stays there."""
     start, end = round(start, 3), round(end, 3)
     words = f'"ph": "X", "cat": {encode_text(kind or "op")}, "name": {encode_text(name)}, "pid": {pid}, "tid": {thread}'
     times = f'"ts": {start:.3f}, "dur": {max(0.0, end - start):.3f}'
-    text = json.dumps(arguments) if arguments else ""
-    if 0 < len(text) <= _MOST_ARGUMENTS:
-        return f'{{{words}, {times}, "args": {text}}}'
+    if arguments:
+        return f'{{{words}, {times}, "args": {arguments}}}'
     return f"{{{words}, {times}}}"
 
 

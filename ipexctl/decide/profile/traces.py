@@ -3,15 +3,16 @@
 Format: "Trace Event Format" of the Chromium project; times in microseconds, ``baseTimeNanoseconds`` (Unix) is added to
 them. Each text comes from a host and may be anything: it is refused with a reason, never half read."""
 
-import json
 import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from ipexctl.model.json_values import JsonObject, Record
+import msgspec
+
+from ipexctl.model.json_values import Record, field, parse_json
 
 LARGEST = 272 << 20  # bytes of a trace, unpacked; ranks write a little less
 MOST_EVENTS = 3_000_000
@@ -32,7 +33,7 @@ _SYNCHRONOUS = (
     "all_to_all",
     "alltoall",
 )
-_ARGUMENTS = ("Input Dims", "Input type")  # of an operator, which stay in the merged trace
+_MOST_ARGUMENTS = 2000  # bytes of what is shown of an operator's arguments
 
 
 class TraceError(ValueError):
@@ -47,7 +48,7 @@ class Slice(NamedTuple):
     end: float
     thread: int
     kind: str
-    arguments: JsonObject | None
+    arguments: str  # as JSON; empty without any
 
 
 class Arrow(NamedTuple):
@@ -92,77 +93,88 @@ def unpack_trace(data: bytes) -> bytes:
     return text
 
 
+class _Arguments(Record):
+    """Those of an operator that stay in the merged trace, as they were written."""
+
+    dims: msgspec.Raw = field(default=msgspec.Raw(), name="Input Dims")
+    types: msgspec.Raw = field(default=msgspec.Raw(), name="Input type")
+
+
+class _Event(Record):
+    """What is read of an event. All else is passed over and takes no memory."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: str | None = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    tid: int | float | str | None = None
+    id: int | float | str | None = None
+    args: _Arguments | None = None
+
+
+class _TraceFile(Record):
+    events: list[_Event] = field(name="traceEvents")
+    base: int = field(default=0, name="baseTimeNanoseconds")
+
+
 def parse_trace(data: bytes, rank: int, host: str) -> RankTrace:
     """Returns the trace of a rank from the bytes of its file. Raises `TraceError`."""
+    text = unpack_trace(data)
+    if text.count(b"{") > 2 * MOST_EVENTS + 100:  # an event has one or two: it is refused before it takes memory
+        raise TraceError(f"the trace has more than {MOST_EVENTS:,} events")
     try:
-        value = json.loads(unpack_trace(data).decode("utf-8"), parse_constant=_refuse_constant)
-    except TraceError:
-        raise
-    except RecursionError:
-        raise TraceError("the trace is nested too deeply") from None
-    except ValueError:
-        raise TraceError("the trace is not JSON") from None
-    events = value.get("traceEvents") if isinstance(value, Mapping) else None
-    if not isinstance(events, list):
-        raise TraceError("the trace has no list of events")
-    if len(events) > MOST_EVENTS:
-        raise TraceError(f"the trace has {len(events):,} events; at most {MOST_EVENTS:,} are read")
-    base = value.get("baseTimeNanoseconds", 0)
-    if type(base) is not int or not 0 <= base < _TIME_LIMIT:
+        file = parse_json(_TraceFile, text)
+    except ValueError as error:
+        raise TraceError(f"the trace is not what torch.profiler writes: {error}") from None
+    if len(file.events) > MOST_EVENTS:
+        raise TraceError(f"the trace has {len(file.events):,} events; at most {MOST_EVENTS:,} are read")
+    if not 0 <= file.base < _TIME_LIMIT:
         raise TraceError("the trace has no base time that is one")
     threads: dict[object, int] = {}
-    timed: list[tuple[float, Mapping[str, object]]] = []
+    timed: list[tuple[float, _Event]] = []
     arrows: list[Arrow] = []
-    for event in events:
-        if not isinstance(event, dict):
-            raise TraceError("an event of the trace is no object")
-        phase, kind = event.get("ph"), event.get("cat")
-        if phase == "X" and kind != "Trace":
-            timed.append((_read_time(event, "ts"), event))
-        elif phase in ("s", "f") and kind == "fwdbwd":
-            number = event.get("id")
-            if type(number) is not int or not 0 <= number < 1 << 53:
+    for event in file.events:
+        if event.ph == "X" and event.cat != "Trace":
+            timed.append((_check_time(event.ts, "ts"), event))
+        elif event.ph in ("s", "f") and event.cat == "fwdbwd":
+            if type(event.id) is not int or not 0 <= event.id < 1 << 53:
                 raise TraceError("an arrow of the trace has no number")
-            arrows.append(Arrow(phase, number, _read_time(event, "ts"), _number_thread(event, threads)))
+            arrows.append(Arrow(event.ph, event.id, _check_time(event.ts, "ts"), _number_thread(event, threads)))
     if not timed:
         raise TraceError("the trace is empty")
     first = math.floor(min(start for start, _ in timed))
     slices = [_read_slice(event, start - first, threads) for start, event in timed]
     arrows = [each._replace(at=each.at - first) for each in arrows if each.at >= first]
-    return RankTrace(rank, host, base + first * 1000, slices, arrows)
+    return RankTrace(rank, host, file.base + first * 1000, slices, arrows)
 
 
-def _read_slice(event: Mapping[str, object], start: float, threads: dict[object, int]) -> Slice:
-    name, kind = event.get("name"), event.get("cat")
-    if not isinstance(name, str):
+def _read_slice(event: _Event, start: float, threads: dict[object, int]) -> Slice:
+    if event.name is None:
         raise TraceError("an event of the trace has no name")
-    kind = kind[:40] if isinstance(kind, str) else ""
-    end = start + _read_time(event, "dur")
-    return Slice(name[:_MOST_NAME], start, end, _number_thread(event, threads), kind, _select_arguments(event))
+    end = start + _check_time(event.dur, "dur")
+    thread = _number_thread(event, threads)
+    return Slice(event.name[:_MOST_NAME], start, end, thread, (event.cat or "")[:40], _format_arguments(event.args))
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise TraceError(f"the trace has a time that is {word}")
-
-
-def _read_time(event: Mapping[str, object], key: str) -> float:
-    value = event.get(key)
-    if type(value) not in (int, float) or not 0 <= value < _TIME_LIMIT:  # type: ignore[operator]  # a number by then
+def _check_time(value: float | None, key: str) -> float:
+    if value is None or not 0 <= value < _TIME_LIMIT:
         raise TraceError(f"an event of the trace has no {key} that is a time")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
-def _number_thread(event: Mapping[str, object], threads: dict[object, int]) -> int:
+def _number_thread(event: _Event, threads: dict[object, int]) -> int:
     """Threads get small numbers in the order in which they appear: a trace may call them anything."""
-    name = event.get("tid")
-    return threads.setdefault(name if isinstance(name, int | str) else None, len(threads) + 1)
+    return threads.setdefault(event.tid, len(threads) + 1)
 
 
-def _select_arguments(event: Mapping[str, object]) -> JsonObject | None:
-    values = event.get("args")
-    if isinstance(values, Mapping):
-        return {key: values[key] for key in _ARGUMENTS if values.get(key)} or None
-    return None
+def _format_arguments(arguments: _Arguments | None) -> str:
+    if arguments is None:
+        return ""
+    named = (('"Input Dims"', bytes(arguments.dims)), ('"Input type"', bytes(arguments.types)))
+    texts = [f"{name}: {str(value, 'utf-8', 'replace')}" for name, value in named if b"" != value != b"[]"]
+    text = f"{{{', '.join(texts)}}}"
+    return text if texts and len(text) <= _MOST_ARGUMENTS else ""
 
 
 def find_collectives(slices: Iterable[Slice]) -> list[Collective]:

@@ -4,7 +4,8 @@ import gc
 import logging
 import re
 import shutil
-from collections.abc import Generator, Iterator, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.transfer import receive
 from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError
 from ipexctl.decide.planning import fetch as planning
+from ipexctl.decide.planning.fetch import RemoteFile
 from ipexctl.decide.planning.ignore import compile_ignore
 from ipexctl.decide.profile.kernels import KernelReport, parse_kernels
 from ipexctl.decide.profile.merge import (
@@ -32,7 +34,7 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Star
 from ipexctl.model.json_values import parse_json
 from ipexctl.model.links import Link
 from ipexctl.model.profile import Profile, UnprofiledRank
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_size, pluralize
 from ipexctl.protocol import hooks, paths
 from ipexctl.store.record import list_saved_runs
 from ipexctl.store.saved_profile import FOLDER, get_trace_path, has_profile, read_profile, save_profile, save_trace
@@ -46,8 +48,8 @@ _MANY_BYTES = 2 << 20  # packed, of all ranks: from here on it takes seconds to 
 _MOST_RECORDS = 8  # processes of a rank that leave one
 _SIZES = {hooks.TRACE: 96 << 20, hooks.KERNELS: 33 << 20, hooks.STEPS: 4 << 20, paths.CLOCKS: 1 << 20}  # bytes
 _FILES = re.compile(
-    rf"{hooks.PROFILE}/(?:(?P<rank>\d{{1,7}})(?:\.\d{{1,10}})?(?P<kind>{'|'.join(map(re.escape, list(_SIZES)[:3]))})"
-    rf"|(?P<clocks>{paths.CLOCKS}))"
+    rf"{hooks.PROFILE}/(?:(?P<rank>0|[1-9][0-9]{{,6}})(?:\.[0-9]{{1,10}}(?={hooks.STEPS}))?"
+    rf"(?P<kind>{'|'.join(map(re.escape, list(_SIZES)[:3]))})|(?P<clocks>{paths.CLOCKS}))"
 )
 
 
@@ -87,25 +89,32 @@ def _fetch_host(link: Link, directory: str, into: Path, name: str, ranks: set[in
         )
     except ValueError:
         return Failure(name, Kind.STEP, "malformed file list from the host", code="malformed")
-    items = {item.name: item for item in listing.items if is_wanted(item.local, item.size, ranks)}
-    size = 0
+    items = {item.name: item for item in select_items(listing.items, ranks)}
+    plan = planning.FetchPlan(directory, tuple(items.values()))
+    if plan.size > (free := receive.measure_free_space(into)):
+        what = f"no space left on this machine: need {format_size(plan.size)}, {format_size(free)} free in {into}"
+        return Failure(name, Kind.RECORD, what, code="no-space")
     try:
         with ResultsDir(into, name) as results:
             sizes = {item.name: item.size for item in items.values()}
             for file, _, chunks in receive.receive_files(link, directory, sizes) if sizes else ():
                 local = items[file].local
-                size += results.write_file(local, chunks, mtime=items[file].mtime, executable=False)
+                results.write_file(local, chunks, mtime=items[file].mtime, executable=False)
     except UnsafePathError as why:
         return Failure(name, Kind.RECORD, str(why), code="not-stored")
-    return planning.FetchPlan(directory, tuple(items.values())).summary()
+    return plan.summary()
 
 
-def is_wanted(local: str, size: int, ranks: set[int]) -> bool:
-    """Returns whether a host's file is one of its own ranks', and no larger than these can be."""
-    match = _FILES.fullmatch(local)
-    if match is None or size > _SIZES[match["clocks"] or match["kind"]]:
-        return False
-    return match["rank"] is None or int(match["rank"]) in ranks
+def select_items(items: Iterable[RemoteFile], ranks: set[int]) -> Iterator[RemoteFile]:
+    """Yields those of a host's files that are its own ranks', no larger and no more than these can be."""
+    records: Counter[str] = Counter()
+    for item in items:
+        match = _FILES.fullmatch(item.local)
+        if match is None or item.size > _SIZES[match["clocks"] or match["kind"]]:
+            continue
+        records[match["rank"]] += match["kind"] == hooks.STEPS
+        if match["rank"] is None or (int(match["rank"]) in ranks and records[match["rank"]] <= _MOST_RECORDS):
+            yield item
 
 
 @contextmanager

@@ -179,6 +179,28 @@ def test_a_list_without_end_or_sense_is_a_failure(tmp_path: Path) -> None:
     assert result.code == "malformed"
 
 
+@pytest.mark.parametrize("size", [b"-1", b"9" * 400, "٣".encode(), b"x"])
+def test_a_size_that_no_file_has_is_a_failure_of_that_host(tmp_path: Path, size: bytes) -> None:
+    """The file of -1 bytes was read whole into memory, and took the other sizes' room from what had to be free."""
+    _, result = fetched(tmp_path, tar(*GOOD), LISTED + b"0 f 644 " + size + b" 5\0./out/c\0")
+    assert isinstance(result, Failure)
+    assert (result.code, everything(tmp_path)) == ("malformed", {})
+
+
+@pytest.mark.parametrize("time", [10**18, -(10**18)])
+def test_a_time_that_no_file_system_knows_is_the_nearest_one(tmp_path: Path, time: int) -> None:
+    listed = b"/w\0" + b"0 f 644 3 %d\0./out/a\0" % time
+    events, result = fetched(tmp_path, tar(GOOD[0]), listed)
+    assert (result, events[-1]) == (str(tmp_path / "in/fetched/n0"), Ended("fetch", Exit.OK))
+    assert (tmp_path / "in/fetched/n0/out/a").stat().st_mtime == (1 << 33 if time > 0 else 0)
+
+
+def test_more_files_than_can_be_listed_become_no_objects_here(tmp_path: Path) -> None:
+    _, result = fetched(tmp_path, b"", b"/w\0" + b"\0" * 2_000_002)
+    assert isinstance(result, Failure)
+    assert result.what == "more files than can be listed"
+
+
 def test_a_second_list_without_sense_is_a_failure_of_that_host(tmp_path: Path) -> None:
     events, result = fetched(tmp_path, tar(*GOOD), listed_after=b"/w\0rubbish")
     assert isinstance(result, Failure)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.act.transfer.send import send_file
 from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
 from ipexctl.decide.planning.sync import (
     RemoteEntry,
@@ -20,8 +21,11 @@ from ipexctl.decide.planning.sync import (
     plan_sync,
     validate_destination,
 )
+from ipexctl.model.commands import Completed
 from ipexctl.model.hosts import Host
+from ipexctl.model.links import LinkError
 from ipexctl.model.trees import FileTree, TreeEntry
+from tests.fakes import FakeLink
 
 IGNORED = compile_ignore(DEFAULT)
 
@@ -199,9 +203,34 @@ def test_half_a_list_makes_no_sense(data: bytes) -> None:
         parse_remote_tree(data)
 
 
-@pytest.mark.parametrize("mark", [b"", b"{", b"[]", b'{"ipexctl": 99, "files": {}}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        b'{"ipexctl": 1, "files": {}, "links": [[]]}',
+        b'{"ipexctl": 1, "files": {}, "links": 5}',
+        b"",
+        b"{",
+        b"[]",
+        b'{"ipexctl": 99, "files": {}}',
+        b"[" * 100_000,
+    ],
+)
 def test_a_damaged_mark_counts_as_none(mark: bytes) -> None:
     assert parse_remote_tree(b"/p\0mark\0" + mark + b"\0").manifest is None
+
+
+@pytest.mark.parametrize("size", [b"-1", b"9" * 400, b"x"])
+def test_a_size_that_no_file_has_makes_no_sense(size: bytes) -> None:
+    with pytest.raises(ValueError, match="without a size"):
+        parse_remote_tree(b"/p\0\0\0f 600 " + size + b" 5\0a\0\0")
+
+
+@pytest.mark.parametrize("answer", [b"", b"- 0", b"- -1 9", b"- 0 " + b"9" * 5000, b"- x 1", b"- 0 1 2"])
+def test_a_host_that_says_no_numbers_of_its_part_of_a_file_fails_alone(tmp_path: Path, answer: bytes) -> None:
+    wheel = tmp_path / "a.whl"
+    wheel.write_bytes(b"a")
+    with pytest.raises(LinkError, match="unexpected response from the host"):
+        send_file(FakeLink(Host("n0", "n0"), lambda *_: Completed(0, answer)), wheel, "/env.d/a.whl", print, "send")
 
 
 def test_only_private_directories_whose_writer_is_gone_are_stale() -> None:
