@@ -9,7 +9,8 @@ from typing import TypeVar
 WITH_VENV = frozenset(("bench", "doctor", "install", "run", "uninstall"))
 ON_HOSTS = WITH_VENV | {"attach", "fetch", "logs", "ps", "stop", "sync", "watch"}
 _SCRIPTS = frozenset(("run",))  # commands whose last words are a script's
-_HOST_OPTIONS = frozenset(("-f", "--hostfile", "--hosts", "--limit", "-l"))
+_LIMITS = frozenset(("--limit", "-l"))
+_HOST_OPTIONS = _LIMITS | {"-f", "--hostfile", "--hosts"}
 
 Text = TypeVar("Text", bound=str | None)
 
@@ -31,6 +32,12 @@ class Hint(str):
         """With these values for the ``{names}`` in its words."""
         return Hint([_fill_word(word, values) for word in self.words], self.advice)
 
+    def keep_installed(self, host: str) -> "Hint":
+        """Where it advises an install: with all else as it is on this host, which has an environment."""
+        if self.words[0] != "install" or {"--like", "--with"} & {*self.words}:
+            return self
+        return Hint([*self.words, "--like", host], self.advice)
+
 
 def _fill_word(word: str, values: dict[str, str]) -> str:
     for name, value in values.items():
@@ -45,14 +52,15 @@ def advise(*words: str, text: str = "") -> Hint:
 
 def complete_hint(text: Text, place: Sequence[str]) -> Text:
     """Returns a hint whose command has these options (names and values in turn), if it takes them and does not have
-    them yet. Of those that name hosts it gets all or none. Any other text stays as it is."""
+    them yet. A command that names its hosts gets no others; one with ``--limit`` gets where they are written. Any other
+    text stays as it is."""
     if not isinstance(text, Hint):
         return text
     verb, *arguments = text.words
-    named = any(word.partition("=")[0] in _HOST_OPTIONS for word in arguments)
-    taken = (_HOST_OPTIONS if verb in ON_HOSTS and not named else frozenset()) | (
-        {"--venv"} if verb in WITH_VENV else set()
-    )
+    named = {word.partition("=")[0] for word in arguments} & _HOST_OPTIONS
+    taken = {"--venv"} if verb in WITH_VENV else set[str]()
+    if verb in ON_HOSTS and named <= _LIMITS:
+        taken |= _HOST_OPTIONS - (_LIMITS if named else frozenset())
     options = (
         pair for pair in zip(place[::2], place[1::2], strict=True) if pair[0] in taken and pair[0] not in arguments
     )

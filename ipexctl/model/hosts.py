@@ -36,6 +36,7 @@ class Inventory(Record):
     source: str = ""  # the file, or "--hosts"
     limit: str = ""  # --limit, as it chose these from the source
     warnings: tuple[str, ...] = ()  # of reading it; a verb says them first
+    left_out: tuple[Host, ...] = ()  # by --limit
 
     def __iter__(self) -> Iterator[Host]:
         return iter(self.hosts)

@@ -213,6 +213,13 @@ class Install(PackageFields, VersionFields, Task):
         pattern=rf"^(auto|wheel|{DIALECT_CHOICES}|/.+)$",
         advanced=True,
     )
+    like: str | None = flag(
+        None,
+        "Host whose environment is the model: its release, MPI, packages and path (default: none).",
+        "Environment",
+        "HOST",
+        completes="hosts",
+    )
     without: tuple[str, ...] = flag(
         (), "Package to remove from the environment; repeatable.", "Packages", "PACKAGE", advanced=True
     )

@@ -17,11 +17,13 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.ssh import Links
+from ipexctl.decide.parsing import limit_inventory
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Event, Progress, StepEnded
+from ipexctl.model.events import Event, FindingReported, Progress, StepEnded
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.tasks import Install
+from ipexctl.model.tasks import Doctor, Install
 from ipexctl.model.text import format_size
+from ipexctl.verbs.doctor.doctor import doctor
 from ipexctl.verbs.install.install import install
 from tests import wheels
 from tests.cluster import Cluster
@@ -363,3 +365,35 @@ def test_a_host_whose_session_dies_in_the_switch_does_what_the_others_do(site: S
         assert (ids == before) == (step == "switch")
         assert site.play(index, torch="2.9.0").exit == Exit.OK
         assert {*site.ids()} != {*before}
+
+
+@pytest.mark.fault("M6")
+def test_the_advised_install_gives_a_host_what_the_others_have_and_changes_nothing_else(site: Site) -> None:
+    def advised() -> list[str]:
+        links = Links(known_hosts=site.cluster.known_hosts, config=None)
+        context = Context(links, site.path / "state", site.path / "cache")
+        try:
+            found = [*doctor(Doctor(venv=VENV, pairwise="off"), site.inventory, context)]
+        finally:
+            links.close()
+        fixes = [each.finding.fix for each in found if isinstance(each, FindingReported)]
+        return [fix.splitlines()[-1] for fix in fixes if "ipexctl install" in fix]
+
+    with serving(Index([*wheels.stack(), wheels.wheel("plain", "1.0", {"plain.py": ""})]), CONTROLLER) as index:
+        first = site.play(index, with_=("plain",))
+        assert first.exit == Exit.OK, (first.refusal, first.failures())
+        index.wheels += [wheels.torch("2.9.0"), wheels.wheel("plain", "2.0", {"plain.py": ""})]
+        site.cluster.exec("node2", ["rm", "-rf", VENV, f"{VENV}.d"])
+        inodes = [site.cluster.exec(name, ["stat", "-Lc", "%i %Z", VENV]).stdout for name in ("node0", "node1")]
+        assert advised() == [f"ipexctl install --like node0 --limit node2 --venv {VENV}"]
+        whole, site.inventory = site.inventory, limit_inventory(site.inventory, "node2")
+        newest = {"torch": None, "track": None, "backend": "auto"}
+        second = site.play(index, like="node0", **newest)
+        assert second.exit == Exit.OK, (second.refusal, second.failures())
+        assert (second.answer["changed"], site.ids()) == (["node2"], [first.answer["id"]] * 3)
+        assert inodes == [site.cluster.exec(name, ["stat", "-Lc", "%i %Z", VENV]).stdout for name in ("node0", "node1")]
+        refused = site.play(index, like="node0", with_=("plain>1",), **newest)
+        assert "hosts left out would keep another one" in str(refused.refusal)
+        assert "no host is called 'nod1' (did you mean node1" in str(site.play(index, like="nod1").refusal)
+        site.inventory = whole
+        assert advised() == []

@@ -23,6 +23,7 @@ class CatalogueEntry(Record):
     command: str = ""
     upstream: tuple[str, ...] = ()
     safe: Literal["", "root", "install"] = ""  # who may fix it after confirmation: "root", "install", "": nobody
+    repairs: bool = False  # the command only where no host has an environment of ipexctl's: else that of most is kept
     do: str = ""  # the shell commands of the fix
     action: bool = True  # False: nothing has to be done
 

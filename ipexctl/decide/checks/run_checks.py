@@ -9,11 +9,11 @@ from typing import get_args
 from ipexctl.decide.checks import processor, software, system
 from ipexctl.decide.checks.catalogue import Catalogue, CatalogueEntry
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
+from ipexctl.decide.releases.env_health import find_repair, format_limit
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import Hint
-from ipexctl.model.names import fold_names
 from ipexctl.model.text import join_names, printable
 
 HOST_CHECKS: tuple[Callable[[str, Facts], Iterator[CheckHit]], ...] = (  # each host by itself
@@ -66,6 +66,8 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
         entry, others = catalogue[code], cluster.facts.keys() - hosts
         entry = entry if others or not entry.fix_all else replace(entry, fix=entry.fix_all)
         fix = _make_fix(entry, {**dict(pairs), "host": hosts[0], "out": _format_limit(cluster, hosts)}, hints)
+        if isinstance(fix, Hint) and (repair := find_repair(cluster.facts, hosts)):
+            fix = Hint(repair.hint.words, fix.advice) if entry.repairs else fix.keep_installed(repair.model)
         findings.append(Finding(code, level, hosts, title, _merge_evidence(evidence), fix, action))
     return tuple(sorted(findings, key=lambda finding: (_GRAVITY.index(finding.level), finding.code)))
 
@@ -73,9 +75,9 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
 def _format_limit(cluster: Cluster, excluded: Sequence[str]) -> str:
     """Returns the value of --limit that leaves these hosts out, and all others that the user has left out, too."""
     limit = cluster.inventory.limit
-    names = [name for name in cluster.facts if name not in excluded] if limit else excluded
-    patterns = fold_names(names, len(names)).split(", ") if not any(":" in name for name in names) else names
-    return ",".join(patterns if limit else (f"!{pattern}" for pattern in patterns))
+    if limit:
+        return format_limit([name for name in cluster.facts if name not in excluded])
+    return format_limit(excluded, "!")
 
 
 def _make_fix(entry: CatalogueEntry, words: Mapping[str, str], hints: Mapping[str, Hint]) -> str:

@@ -111,6 +111,8 @@ def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
     ordered = sorted(known, key=parse_version)
     needed = f"it exists for {ordered[0]} to {ordered[-1]}" if ordered else "it exists for none"
     fit: dict[str, set[str]] = {}
+    markers = (fact.installed.marker for fact in cluster.facts.values() if fact.installed)
+    version = next((marker.python for marker in markers if marker), "3.11")
     for host, fact in cluster.facts.items():
         minors = {get_minor_version(python.version) for python in fact.pythons if python.usable and python.version}
         if minors & known:
@@ -120,7 +122,8 @@ def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
             words = ((python.usable and python.version) or f"{python.path}: {python.why}" for python in fact.pythons)
             found = ", ".join(dict.fromkeys(words)) or "none found"
             native = "; plain torch works (--track native)" if usable else ""
-            yield CheckHit("PY001", host, {"needed": needed}, found + native, "warning" if usable else None)
+            values = {"needed": needed, "version": version}
+            yield CheckHit("PY001", host, values, found + native, "warning" if usable else None)
     if len(fit) < 2 or set.intersection(*fit.values()):
         return
     usual = find_majority({host: max(minors, key=parse_version) for host, minors in fit.items()})

@@ -50,8 +50,9 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
     is the launcher's, for ranks that show nothing."""
     failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
     launcher = match_evidence(errors, Evidence(output=read_runtime_output(output.splitlines())))
+    host = ranks[0].host if ranks else ""
     if not failed:
-        return Cause((), make_diagnosis(launcher) if launcher else None)
+        return Cause((), make_diagnosis(launcher, host) if launcher else None)
     first, *others = [_judge(errors, rank) for rank in failed[:_CANDIDATE_LIMIT]]
     if first.is_symptom:
         first = next((each for each in others if each.is_own), first)
@@ -65,7 +66,7 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         known = (*(each.match for each in others if each is not first), launcher)
         match = next((other for other in known if other and not other.known.symptom), None)
     failed.remove(first.rank)
-    return Cause((first.rank, *failed), make_diagnosis(match) if match else None)
+    return Cause((first.rank, *failed), make_diagnosis(match, host) if match else None)
 
 
 def _judge(errors: KnownErrors, rank: RankOutcome) -> _Judged:

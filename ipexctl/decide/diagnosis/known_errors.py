@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ipexctl.decide.diagnosis.evidence import Evidence, RaisedException
 from ipexctl.model.findings import Diagnosis
-from ipexctl.model.hints import advise
+from ipexctl.model.hints import Hint, advise
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.toml import parse_toml
 
@@ -63,14 +63,16 @@ def match_evidence(errors: KnownErrors, evidence: Evidence) -> ErrorMatch | None
     return _search(errors, RaisedException(evidence.output))
 
 
-def make_diagnosis(match: ErrorMatch) -> Diagnosis:
-    """Returns the match in words."""
+def make_diagnosis(match: ErrorMatch, host: str = "") -> Diagnosis:
+    """Returns the match in words. ``host`` is one of the run, whose environment an advised install keeps."""
     known = match.known
 
     def fill(text: str) -> str:
         return re.sub(r"\{(\w+)\}", lambda name: match.words.get(name[1], name[0]), text)
 
-    command = advise(*map(fill, shlex.split(known.command)[1:])) if known.command else ""
+    command: Hint | str = advise(*map(fill, shlex.split(known.command)[1:])) if known.command else ""
+    if isinstance(command, Hint) and host:
+        command = command.keep_installed(host)
     return Diagnosis(known.code, fill(known.title), fill(known.why), fill(known.fix) or command, match.line, command)
 
 

@@ -23,6 +23,7 @@ from ipexctl.protocol import paths
 
 # Cores left to a rank that gives one to impi's thread: on fewer, computing would lose more than overlap gains.
 _LEAST = 3
+_OR_GLOO = "run with --backend gloo, or install it:"
 
 
 def build_launch(
@@ -59,7 +60,7 @@ def build_launch(
         )
     else:
         environment.check_master_address(user_env, {host.name: runtimes[host.name].interface for host in run_hosts})
-        backend, reason = choose_backend(task, [runtimes[host.name].runtime for host in run_hosts])
+        backend, reason = choose_backend(task, {host.name: runtimes[host.name].runtime for host in run_hosts})
         workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
         least = _LEAST if backend == "impi" else 1
         ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
@@ -207,19 +208,20 @@ def identify_machines(hosts: Sequence[Host], facts: Mapping[str, Facts], allowed
     return machines
 
 
-def choose_backend(task: Run, runtimes: Sequence[Runtime]) -> tuple[str, str]:
+def choose_backend(task: Run, by_host: Mapping[str, Runtime]) -> tuple[str, str]:
     """The backend and the reason for it. Raises `UsageError` (exit 4) if the environment lacks the requested one."""
+    host, runtimes = next(iter(by_host)), [*by_host.values()]
     ccl, impi = all(other.module for other in runtimes), all(other.impi for other in runtimes)
     if task.backend == "ccl" and not ccl:
         what = "the environment has no oneccl_bind_pt, which the backend ccl needs"
         raise UsageError(
             what,
-            hint=advise("install", "--backend", "ccl", text="run with --backend gloo, or install it:"),
+            hint=advise("install", "--backend", "ccl", text=_OR_GLOO).keep_installed(host),
             exit=Exit.STEP,
         )
     if (task.backend == "impi" or task.backend_override) and not impi:
         what = "the environment has no impi_torch, which the backend impi needs"
-        hint: str = advise("install", "--backend", "impi", text="run with --backend gloo, or install it:")
+        hint: str = advise("install", "--backend", "impi", text=_OR_GLOO).keep_installed(host)
         dialect = get_dialect(runtimes[0].dialect, runtimes[0].version)
         if not mpi_launchers.offers_library(dialect, runtimes[0].mpiexec):
             what = f"the hosts' {dialect.title} has no library of the name that mpi4py asks for ({dialect.library})"

@@ -53,15 +53,15 @@ def parse_launcher_answer(name: str, text: str) -> MpiLauncher | str:
     return reason
 
 
-def suggest_mpi_install(name: str) -> str:
-    """Advice for a host without that MPI."""
+def suggest_mpi_install(name: str, host: str) -> str:
+    """Advice for this host without that MPI."""
     dialect = next((dialect for dialect in reversed(DIALECTS) if dialect.name == name), None)
     if dialect is None or not dialect.package:
         return "run without --mpi"
     there = f"install it there (Debian: apt install {dialect.package}), or "
     if dialect.wheel is None:
         return f"{there}run without --mpi"
-    return advise("install", "--mpi", name, text=f"{there}its wheel into the environment:")
+    return advise("install", "--like", host, "--mpi", name, text=f"{there}its wheel into the environment:")
 
 
 def choose_common_launcher(name: str, launchers: Mapping[str, MpiLauncher]) -> MpiLauncher:

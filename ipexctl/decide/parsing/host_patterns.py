@@ -35,7 +35,9 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
     if not left:
         raise UsageError(f"{source} '{printable(text)}' leaves no host of {printable(inventory.source)}")
     hosts = tuple(host for host in inventory if host.name in left)
-    return replace(inventory, hosts=hosts, limit=",".join(host.name for host in hosts) if inventory.limit else text)
+    limit = ",".join(host.name for host in hosts) if inventory.limit else text
+    left_out = (*inventory.left_out, *(host for host in inventory if host.name not in left))
+    return replace(inventory, hosts=hosts, limit=limit, left_out=left_out)
 
 
 def _index_names(inventory: Inventory) -> dict[str, set[str]]:

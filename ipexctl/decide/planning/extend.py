@@ -30,9 +30,8 @@ def find_environment(
     envs = [fact.installed for fact in facts.values() if fact.installed and fact.installed.venv == venv]
     marker, kept = next((env.marker for env in envs if env.marker), None), None
     if marker:
-        mpi = f"{marker.stack.mpi.dialect} {marker.stack.mpi.program}" if marker.stack.mpi.program else ""
         with suppress(UsageError):  # another release is asked for
-            kept, _ = build_release_request(marker.packages, marker.python, mpi, request, task.mpi)
+            kept = _keep_release(marker, request, task.mpi)
     held = marker.packages if marker and kept else {}
     release = list_release_packages(marker) if marker else {*_RELEASE}
     reasons = [
@@ -44,6 +43,28 @@ def find_environment(
     if reasons:
         raise UsageError("the environment cannot be changed in this way", reasons=reasons, exit=Exit.STEP)
     return (marker, kept) if marker and kept else None
+
+
+def follow_model(
+    model: InstallMarker, task: Install, request: StackRequest
+) -> tuple[InstallMarker | None, StackRequest]:
+    """Returns the environment whose versions are kept for ``--like``, and the request for its release, with the
+    collectives that were asked for. Where another release is asked for, only the model's requirements are kept."""
+    asked, has_ccl = request.backend, "oneccl-bind-pt" in model.packages
+    try:
+        kept = _keep_release(model, replace(request, backend="auto"), "auto")
+    except UsageError:
+        return None, request
+    if asked == "auto" or asked == kept.backend:
+        return model, kept
+    if asked == "ccl" and not has_ccl:
+        return None, request
+    return model, replace(kept, backend=asked, oneccl=None)
+
+
+def _keep_release(marker: InstallMarker, request: StackRequest, asked_mpi: str) -> StackRequest:
+    mpi = f"{marker.stack.mpi.dialect} {marker.stack.mpi.program}" if marker.stack.mpi.program else ""
+    return build_release_request(marker.packages, marker.python, mpi, request, asked_mpi)[0]
 
 
 def build_release_request(
@@ -81,8 +102,12 @@ def keep_requirements(marker: InstallMarker, task: Install) -> Install:
     if earlier is None:  # not known of an older ipexctl's: all stay
         earlier = tuple(name for name in marker.packages if name not in list_release_packages(marker))
     kept = [text for text in earlier if read_package_name(text) not in changed]
-    stack, requested = marker.stack, tuple(dict.fromkeys([*kept, *task.with_]))
-    return replace(task, with_=requested, backend=stack.backend, mpi=_find_env_mpi(marker))
+    requested = tuple(dict.fromkeys([*kept, *task.with_]))
+    backend, mpi = marker.stack.backend, _find_env_mpi(marker)
+    if task.like:
+        backend = backend if task.backend == "auto" else task.backend
+        mpi = mpi if task.mpi == "auto" else task.mpi
+    return replace(task, with_=requested, backend=backend, mpi=mpi)
 
 
 def list_release_packages(marker: InstallMarker) -> set[str]:

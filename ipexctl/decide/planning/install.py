@@ -118,7 +118,7 @@ def _find_base_environment(lock: Lock, state: Inspection, markers: Mapping[str, 
     return None if describe_drift(base.packages, state.packages or {}) else base
 
 
-def _describe_changes(base: InstallMarker, lock: Lock) -> str:
+def describe_changes(base: InstallMarker, lock: Lock) -> str:
     """Returns what is added to an environment, taken from it and renewed, in words."""
     old, new = base.packages, lock.packages
     words = [f"adds {name} {new[name]}" for name in new if name not in old]
@@ -162,7 +162,7 @@ def plan_install(
         removed = tuple(name for name in base.packages if name not in kept) if base else ()
         size = sum(wheel.size for wheel in wheels)
         if base:
-            cause += f": {_describe_changes(base, lock)}"
+            cause += f": {describe_changes(base, lock)}"
         way: From = "controller" if wheels_from == "controller" else "hosts"
         if wheels_from == "auto" and state.unreachable:
             way = "controller"

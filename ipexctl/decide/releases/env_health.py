@@ -1,7 +1,8 @@
 """Check that installed environments are unchanged and equal on all hosts, from facts alone."""
 
 import posixpath
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 from packaging.utils import canonicalize_name
 
@@ -9,18 +10,35 @@ from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import Hint, advise
+from ipexctl.model.json_values import Record
+from ipexctl.model.names import fold_names
 from ipexctl.model.text import join_names, printable
 
 DEFAULT_VENV = ".local/share/ipexctl/env"  # below the home directory
+
+
+class Repair(Record):
+    """Which hosts get the environment of ``model``; empty: all."""
+
+    model: str
+    hosts: tuple[str, ...]
+
+    @property
+    def hint(self) -> Hint:
+        """The command."""
+        return advise("install", "--like", self.model, *(["--limit", format_limit(self.hosts)] if self.hosts else []))
 
 
 def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
     """One failure per host whose environment is missing, incomplete, changed by hand, or another than the head's."""
     failures: list[Failure] = []
     ids: dict[str, str] = {}
+    repair = find_repair(facts)
 
     def add_failure(host: str, what: str, code: str) -> None:
-        failures.append(Failure(host, Kind.STEP, what, format_install_command(facts[host]), code))
+        failures.append(
+            Failure(host, Kind.STEP, what, repair.hint if repair else format_install_command(facts[host]), code)
+        )
 
     for host, fact in facts.items():
         env = fact.installed
@@ -39,6 +57,31 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
         if id != first:
             add_failure(host, f"its environment is {id}, that of {head} is {first}", "mixed")
     return failures
+
+
+def find_repair(facts: Mapping[str, Facts], broken: Collection[str] = ()) -> Repair | None:
+    """Returns how hosts that lack it, and those that are ``broken``, get the environment of most hosts, and no other
+    host is changed; None where no host has one that ipexctl made."""
+    envs = {host: fact.installed for host, fact in facts.items() if fact.installed}
+    made = {host: env.marker.id for host, env in envs.items() if env.marker}
+    whole = {
+        host: env.marker.id
+        for host, env in envs.items()
+        if env.marker and host not in broken and not describe_drift(env.marker.packages, env.packages)
+    }
+    ids = whole or made
+    if not ids:
+        return None
+    usual = Counter(ids.values()).most_common(1)[0][0]
+    model = next(host for host, id in ids.items() if id == usual)
+    others = tuple(host for host in facts if whole.get(host) != usual)
+    return Repair(model, others if len(others) < len(facts) else ())
+
+
+def format_limit(hosts: Collection[str], sign: str = "") -> str:
+    """Returns the value of ``--limit`` that chooses these hosts, or with the sign ``!`` all others."""
+    patterns = hosts if any(":" in host for host in hosts) else fold_names(hosts, len(hosts)).split(", ")
+    return ",".join(f"{sign}{pattern}" for pattern in patterns)
 
 
 def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:

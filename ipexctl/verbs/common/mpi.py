@@ -31,7 +31,7 @@ def find_hosts_mpi(
         launcher = mpi_launchers.parse_launcher_answer(wanted, link.run(query).text)
         if isinstance(launcher, MpiLauncher):
             return launcher
-        hint = mpi_launchers.suggest_mpi_install(wanted)
+        hint = mpi_launchers.suggest_mpi_install(wanted, link.host.name)
         return Failure(link.host.name, Kind.STEP, f"{named}: {launcher}", hint, "no-mpi")
 
     results = yield from run_on_hosts(context, hosts, "look for mpirun", find_mpi)
@@ -61,5 +61,5 @@ def choose_mpi(option: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
         what = "the environment has no Intel MPI: it was installed for another"
         reasons = [f"{mpi.name} at {mpi.program}" if mpi.program else f"the wheel {mpi.kind} {mpi.version}"]
         hint = advise("install", "--mpi", "wheel", text="run without --mpi, or install it:")
-        raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP)
+        raise UsageError(what, reasons=reasons, hint=hint.keep_installed(next(iter(facts))), exit=Exit.STEP)
     return option, f"--mpi {option}"

@@ -6,6 +6,8 @@ from functools import partial
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.decide.checks.catalogue import Catalogue
+from ipexctl.decide.parsing import limit_inventory
+from ipexctl.decide.releases.env_health import find_repair
 from ipexctl.model.answers.doctor import AppliedFix
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
@@ -59,9 +61,16 @@ def apply_fixes(
     fixed += yield from _remove_orphans(reached, context, ask)
     missing = [finding for finding in findings if catalogue[finding.code].safe == "install"]
     hosts = list(dict.fromkeys(host for finding in missing for host in finding.hosts if host in facts))
-    command = complete_hint(advise("install"), list_flags(inventory, venv))
-    if hosts and ask(_format_question(missing[0], hosts, f"{command}   (on all hosts)")):
-        outcome = yield from run_nested(install(Install(venv=venv), reached, context, environ=environ))
+    if not hosts:
+        return fixed, failed
+    repair = find_repair(facts, hosts)
+    command = complete_hint(repair.hint if repair else advise("install"), list_flags(inventory, venv))
+    if repair and repair.hosts:
+        reached = limit_inventory(reached, ",".join(repair.hosts))
+    if ask(_format_question(missing[0], hosts, command)):
+        outcome = yield from run_nested(
+            install(Install(venv=venv, like=repair.model if repair else None), reached, context, environ=environ)
+        )
         if outcome.changed:
             fixed.append(AppliedFix(missing[0].code, outcome.changed, command))
         if outcome.venv is None or outcome.failed:

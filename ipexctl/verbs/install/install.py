@@ -19,8 +19,22 @@ from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
 from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.decide.checks.network import select_interfaces
-from ipexctl.decide.planning.extend import build_release_request, find_environment, keep_requirements, use_env_python
-from ipexctl.decide.planning.install import Plan, choose_venv, list_download_origins, plan_install, read_state
+from ipexctl.decide.parsing.input_errors import suggest_nearest
+from ipexctl.decide.planning.extend import (
+    build_release_request,
+    find_environment,
+    follow_model,
+    keep_requirements,
+    use_env_python,
+)
+from ipexctl.decide.planning.install import (
+    Plan,
+    choose_venv,
+    describe_changes,
+    list_download_origins,
+    plan_install,
+    read_state,
+)
 from ipexctl.decide.releases.mpi_choice import DEFAULT, require_one_mpi, use_host_mpi, use_wheel_mpi
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version
@@ -32,9 +46,9 @@ from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
-from ipexctl.model.stack import MpiLauncher, Stack, StackRequest
+from ipexctl.model.stack import InstallMarker, MpiLauncher, Stack, StackRequest
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.session import Inspection
 from ipexctl.verbs.common.mpi import find_hosts_mpi
@@ -97,7 +111,7 @@ def install(
     table, request = load_releases(), requested.request
     resolve_stack(request, {}, table)  # a combination that exists nowhere is refused before any host is contacted
     flags = list_flags(inventory, requested.task.venv)
-    yield events.Started("install", f"install {request}", inventory.names, place=flags)
+    yield events.Started("install", _make_title(requested.task, request), inventory.names, place=flags)
     yield events.PhaseStarted(1, 0, _FIRST_PHASE)
     try:
         job = yield from _choose_wheels(requested, inventory, context, table, environ, limits, dry)
@@ -108,6 +122,15 @@ def install(
             job.close()
     except InstallStopped as stopped:
         return (yield from _report_stop(stopped, len(inventory)))
+
+
+def _make_title(task: Install, request: StackRequest) -> str:
+    if request != StackRequest():
+        return f"install {request}"
+    parts = [f"install what {printable(task.like)} has"] if task.like else []
+    for verb, names in (("add", task.with_), ("remove", task.without), ("upgrade", task.upgrade)):
+        parts += [f"{verb} {join_names(names, 3)}"] if names else []
+    return ", ".join(parts) or f"install {request}"
 
 
 def _read_request(task: Install, inventory: Inventory, environ: Mapping[str, str]) -> RequestedInstall:
@@ -138,9 +161,15 @@ def _choose_wheels(
     facts = yield from _collect_facts(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
         raise InstallStopped("nothing was changed: some hosts could not be probed", failed)
-    venv = choose_venv(task.venv, inventory, facts)
-    base = None
-    if not locked and (found := find_environment(task, request, venv, facts)):
+    base = model = None
+    if task.like:
+        model = yield from _read_model(task.like, inventory, facts, context, task.venv)
+        venv = model.venv
+        base, request = follow_model(model, task, request)
+        task, facts = keep_requirements(model, task), use_env_python(model, facts)
+    else:
+        venv = choose_venv(task.venv, inventory, facts)
+    if not (locked or model) and (found := find_environment(task, request, venv, facts)):
         base, request = found
         task, facts = keep_requirements(base, task), use_env_python(base, facts)
         _check_input(task, inventory)  # a host wrote what the environment has
@@ -155,7 +184,26 @@ def _choose_wheels(
     else:
         stack, chosen = yield from lock.load_or_create_lock(wanted)
     require_one_mpi(chosen.packages)
+    if model and chosen.id != model.id and task.like not in inventory.names:
+        what = f"the environment of {task.like} cannot be made again: hosts left out would keep another one"
+        changes = describe_changes(model, chosen) or "wheels of the same versions have other contents"
+        raise UsageError(what, reasons=[changes], hint="for all hosts: without --limit", exit=Exit.STEP)
     return InstallJob(inventory, context, venv, chosen.id, failed, task, wanted.sources, stack, chosen, facts)
+
+
+def _read_model(
+    name: str, inventory: Inventory, facts: Mapping[str, Facts], context: Context, venv: str | None
+) -> Workflow[InstallMarker]:
+    """Returns the environment of a host, which ``--limit`` may have left out. Raises `UsageError` (exit 4)."""
+    found: Facts | Failure | None = facts.get(name)
+    if not found:
+        left_out = tuple(host for host in inventory.left_out if host.name == name)
+        found = (yield from probe_hosts(Inventory(left_out), context, venv=venv)).get(name)
+    if not isinstance(found, Facts) or not found.installed or not found.installed.marker:
+        reasons = [found.what] if isinstance(found, Failure) else []
+        what = f"--like {name}: it has no environment that ipexctl made"
+        raise UsageError(what, reasons=reasons, hint=advise("doctor", "--verify"), exit=Exit.STEP)
+    return found.installed.marker
 
 
 def _choose_mpi(
@@ -189,6 +237,11 @@ def _check_input(task: Install, inventory: Inventory) -> None:
             reasons.append(f"{what}: {path!r} must be at least two levels deep")
     if task.wheels and not Path(task.wheels).is_dir():
         reasons.append(f"--wheels: {task.wheels!r} is not a directory")
+    known = [*inventory.names, *(host.name for host in inventory.left_out)]
+    if task.like and task.like not in known:
+        reasons.append(f"--like: no host is called {printable(task.like)!r}{suggest_nearest(task.like, known)}")
+    if task.like and task.locked:
+        reasons.append("--like and --locked exclude each other")
     reasons += [f"--requirements: {name!r} is not a file" for name in task.requirements if not Path(name).is_file()]
     for text in task.with_:
         if not text.strip() or text.lstrip().startswith("-") or "\n" in text:

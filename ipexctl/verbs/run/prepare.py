@@ -186,8 +186,8 @@ def _check_imports(
     except LinkError:  # the start says more of it
         return ()
     lines = {name: line for name, line in lines.items() if name in missing}
-    ipex = accelerate.has_ipex(installed.packages)
-    return describe_missing_modules(lines, task.script, table, format_install_command(facts[head.name]), ipex)
+    ipex, install = accelerate.has_ipex(installed.packages), format_install_command(facts[head.name])
+    return describe_missing_modules(lines, task.script, table, install.keep_installed(head.name), ipex)
 
 
 def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:

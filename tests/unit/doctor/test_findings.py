@@ -22,6 +22,7 @@ from ipexctl.decide.releases.table import parse_table as parse_table
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
 from ipexctl.model.findings import Finding
+from ipexctl.model.hints import Hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import parse_json, to_json
 from tests.markers import MARKER
@@ -559,3 +560,39 @@ def test_no_finding_leaves_a_word_unfilled() -> None:
     for change in changes:
         for finding in result({}, change, {}):
             assert "{" not in finding.title + finding.fix, finding
+
+
+MADE = replace(MARKER, id="torch2.13.0-1", packages={"torch": "2.13.0"})
+NATIVE = {"installed": Installed("/home/u/env", True, "3.11.2", {"torch": "2.13.0"}, MADE)}
+OTHER = replace(MADE, id="torch2.8.0-2", packages={"torch": "2.8.0"})
+BROKEN: dict[str, dict[str, Any]] = {
+    "none": {"installed": Installed("/home/u/env", False)},
+    "none and an old Python": {"installed": Installed("/home/u/env", False), "pythons": ()},
+    "half": {"installed": Installed("/home/u/env", True, "3.11.2")},
+    "another": {"installed": Installed("/home/u/env", True, "3.11.2", {"torch": "2.8.0"}, OTHER)},
+    "changed": {"installed": Installed("/home/u/env", True, "3.11.2", {"torch": "2.8.0"}, MADE)},
+    "under IPEX": installed(torch="2.13.0", intel_extension_for_pytorch="2.8.0"),
+    "an old processor": isa(frozenset({"avx"}), "below", "ivy_bridge_ep"),
+    "an old C library": {"glibc": "2.17"},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_advised_install_changes_no_host_that_has_what_most_have(name: str) -> None:
+    found = result(NATIVE, {**NATIVE, **BROKEN[name]}, NATIVE, NATIVE)
+    installs = [
+        finding.fix.words for finding in found if isinstance(finding.fix, Hint) and finding.fix.words[0] == "install"
+    ]
+    assert installs
+    for words in installs:
+        options = dict(zip(words[1::2], words[2::2], strict=True))
+        assert options["--like"] in "acd"  # keeps release, MPI, packages and path, but for what is named beside it
+        assert options.get("--limit") == "b" or options.keys() & {"--torch", "--track"}
+    if "installed" in BROKEN[name]:
+        assert ("install", "--like", "a", "--limit", "b") in installs
+
+
+def test_an_environment_that_all_hosts_have_changed_is_repaired_from_its_own_lock() -> None:
+    hosts = cluster({"a": healthy(1, **NATIVE), "b": healthy(2, **NATIVE)})
+    hits = [CheckHit("STK007", host, {"what": "x"}) for host in "ab"]
+    assert one("STK007", run_checks(hosts, CATALOGUE, hits)).fix.splitlines()[-1] == "ipexctl install --like a"

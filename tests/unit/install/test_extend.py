@@ -127,3 +127,23 @@ def test_pins_of_the_release_are_those_of_the_environment() -> None:
     assert extend.pin_installed_release(pins, ENV) == (
         "torch==2.7.0+cpu", "intel-extension-for-pytorch==2.7.0", "numpy==1.26.0", "--hash"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_", "base", "release"),
+    [
+        (ANY, True, ("2.7.0", "impi")),
+        (StackRequest(torch="2.7"), True, ("2.7.0", "impi")),
+        (StackRequest(backend="gloo"), True, ("2.7.0", "gloo")),
+        (StackRequest(backend="ccl"), False, (None, "ccl")),
+        (StackRequest(torch="2.13.0", track="native"), False, ("2.13.0", "auto")),
+    ],
+)
+def test_a_model_gives_its_release_unless_another_is_asked_for_and_its_packages_always(
+    request_: StackRequest, base: bool, release: tuple[str | None, str]
+) -> None:
+    marker, kept = extend.follow_model(ENV, Install(like="node1"), request_)
+    assert (marker is ENV, (kept.torch, kept.backend)) == (base, release)
+    assert extend.keep_requirements(ENV, Install(like="node1")).with_ == ("tabulate", "numpy<3")
+    asked = extend.keep_requirements(ENV, Install(like="node1", backend="gloo", mpi="mpich"))
+    assert (asked.backend, asked.mpi) == ("gloo", "mpich")

@@ -674,7 +674,7 @@ def test_two_entries_for_one_machine_are_refused_unless_allowed_or_of_one_lab() 
 def test_a_backend_that_the_environment_lacks_is_refused_with_the_command_that_helps() -> None:
     with pytest.raises(UsageError, match="no oneccl_bind_pt") as caught:
         launch(run(backend="ccl"))
-    assert caught.value.hint == "run with --backend gloo, or install it:\nipexctl install --backend ccl"
+    assert caught.value.hint == "run with --backend gloo, or install it:\nipexctl install --backend ccl --like node0"
 
 
 def test_no_instruction_set_in_common_is_a_warning_and_sets_nothing() -> None:
@@ -695,5 +695,5 @@ def test_an_intel_mpi_of_the_hosts_brings_its_own_libraries_and_providers() -> N
 def test_an_mpi_is_looked_for_by_its_names_or_at_its_path_and_its_lack_says_what_to_install() -> None:
     assert mpi_launchers.build_launcher_query("/opt/x/mpirun", "look")[-1] == "/opt/x/mpirun"
     assert "mpiexec.mpich" in " ".join(mpi_launchers.build_launcher_query("mpich", "look"))
-    assert "apt install openmpi-bin" in mpi_launchers.suggest_mpi_install("openmpi")
-    assert mpi_launchers.suggest_mpi_install("/opt/x/mpirun") == "run without --mpi"
+    assert "apt install openmpi-bin" in mpi_launchers.suggest_mpi_install("openmpi", "node0")
+    assert mpi_launchers.suggest_mpi_install("/opt/x/mpirun", "node0") == "run without --mpi"
