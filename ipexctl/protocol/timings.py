@@ -37,9 +37,9 @@ class Timings(NamedTuple):
     # The end.
     grace: float = 10.0  # between the polite stop and the hard one
     orderly: float = 1.0  # for the launcher's own end after that of its ranks
-    kill: float = 4.0  # for the hard stop
+    kill: float = 4.0  # for the hard stop, and for wrappers to say how their ranks ended
     wipe: float = 2.0  # for processes to be gone after SIGKILL
-    clean: float = 9.0  # for the guards to report that nothing is left
+    clean: float = 13.0  # for the guards to report that nothing is left
     last_wipe: float = 5.0  # for processes to be gone after the last SIGKILL
     flush: float = 2.0  # for a guard's last messages
     leave: float = 10.0  # the same where the keeper is lost

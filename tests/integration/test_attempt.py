@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import socket
+import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -35,6 +36,7 @@ from ipexctl.model.events import (
 )
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
+from ipexctl.protocol import hooks, paths
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import LaunchAttempt
@@ -350,6 +352,32 @@ def test_an_mpirun_that_is_killed_is_the_cause_with_its_signal(start: Start, num
     end = of(RunEnded, events)[0]
     assert (end.reason, end.detail) == ("lost", f"mpirun on a was killed by {number.name}")
     assert [rank.cause for rank in of(RankEnded, events) if rank.cause != "stopped"] == []
+    assert left_behind(attempt, events) == []
+
+
+def test_a_slow_wrapper_still_says_how_its_rank_ended_when_mpirun_is_gone(start: Start) -> None:
+    """The wrapper reads what its script left of an exception from a pipe, in which it comes two seconds late."""
+    attempt = start("wait")
+    story, events = until(attempt, Output)
+    wrapper = find(attempt, b"rank")
+    script = next(pid for pid, process in procs.list_processes().items() if process.parent == wrapper)
+    environ = dict(word.split("=", 1) for word in Path(f"/proc/{script}/environ").read_text().split("\0") if word)
+    rank = int(environ["RANK"])
+    late = Path(environ[paths.DIRECTORY_ENV], hooks.RANKS, f"{rank}.{script}{hooks.ERROR}")
+    os.mkfifo(late)
+    pipe = os.open(late, os.O_RDWR)
+
+    def write() -> None:
+        os.write(pipe, b'{"error": "KeyError: 1"}')
+        os.close(pipe)
+
+    writing = threading.Timer(2.0, write)
+    writing.start()
+    os.kill(script, signal.SIGKILL)
+    os.kill(find(attempt, b"mpiexec.hydra"), signal.SIGKILL)
+    events += list(story)
+    writing.join()
+    assert [end.error for end in of(RankEnded, events) if end.rank == rank] == ["KeyError: 1"]
     assert left_behind(attempt, events) == []
 
 

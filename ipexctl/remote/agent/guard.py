@@ -363,6 +363,7 @@ class Guard:
         """Ends all that is left but the keeper's own, reports what could not be ended, takes its files along. False."""
         self.report_records()
         strays = self.end_strays()
+        self.await_wrappers()
         own = self.list_launcher_processes() - self.proxies if self.spec.head else set()
         if self.sampler:  # its last sample comes when no rank lives any more
             own.add(self.sampler.process.pid)
@@ -405,6 +406,13 @@ class Guard:
         while strays and any(map(self.find_process, self.proxies)) and time.monotonic() < until:
             time.sleep(0.05)
         return names
+
+    def await_wrappers(self) -> None:
+        """Lets wrappers say how their scripts ended: on a busy host that takes longer than the end of mpirun."""
+        until = time.monotonic() + self.spec.timings.kill
+        while self.alive and time.monotonic() < until:
+            time.sleep(0.05)
+            self.report_records()
 
     def find_strays(self) -> "List[procs.Process]":
         return [process for process in self.find_rank_processes() if process.pid not in self.wrappers]
