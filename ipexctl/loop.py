@@ -101,7 +101,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
             console.err.write("interrupted: nothing was done\n")
             raise
         finally:
-            links.close(at_exit=True)
+            links.close()
 
     return _run_with_debug_log(run)
 

@@ -8,7 +8,7 @@ opener = FakeOpener(…, down={"node2": Failure("node2", Kind.UNREACHABLE, "conn
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from ipexctl.model.commands import Command, Completed
@@ -140,9 +140,6 @@ class FakeOpener:
             if host.name not in self.links or self.links[host.name].closed:
                 self.links[host.name] = FakeLink(host, self._script)
             return self.links[host.name]
-
-    def open_ahead(self, hosts: Iterable[Host]) -> None:
-        """Nothing: each is opened when it is asked for."""
 
     def close(self) -> None:
         with self._lock:

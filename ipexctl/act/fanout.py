@@ -103,12 +103,6 @@ def run_on_hosts(
     return {host.name: results[host.name] for host in hosts}
 
 
-def connect_ahead(context: Context, hosts: Iterable[Host]) -> None:
-    """Begins to connect as many of the hosts as `run_on_hosts` will work on at once, and returns. Raises as
-    `Opener.open_ahead`."""
-    context.links.open_ahead(tuple(hosts)[: context.bound])
-
-
 def _stop_threads(context: Context, events: queue.Queue[Any], threads: list[threading.Thread]) -> None:
     """Closes the links again and again (a worker may just be opening one) until every thread has ended."""
     deadline = time.monotonic() + _THREAD_END_TIMEOUT

@@ -1,6 +1,6 @@
 """What a link to a host can do. SSH, local and fake links pass one contract test suite."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from ipexctl.model.commands import Command, Completed
@@ -60,10 +60,6 @@ class Opener(Protocol):
 
     def open(self, host: Host) -> Link:
         """Returns the host's link, connecting on first use. Raises `LinkError` within the connect timeout."""
-
-    def open_ahead(self, hosts: Iterable[Host]) -> None:
-        """Begins to connect hosts that will be opened soon, and returns at once. What fails of a host is raised when it
-        is opened; `UsageError` here, for settings that cannot be read."""
 
     def close(self) -> None:
         """Closes every link. Safe to call twice, and from another thread, to break waits."""

@@ -90,32 +90,6 @@ def test_a_script_has_its_words_and_its_own_end_in_each_way_that_it_is_executed(
     links.close()
 
 
-def test_at_exit_what_runs_is_stopped_and_what_is_idle_is_left_to_the_end_of_the_process(server: Server) -> None:
-    links = open_links(server)
-    idle, busy = (links.open(replace(server.host(), name=name)) for name in ("idle", "busy"))
-    assert idle.run(sh("echo first")).out == b"first\n"
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(busy.run, sh("echo $$ >~/pid; sleep 300", timeout=200))
-        while not (pid := busy_pid(server)):
-            time.sleep(0.01)
-        links.close(at_exit=True)
-        with pytest.raises(LinkError, match="the link was closed"):
-            waiting.result(30)
-    while Path(f"/proc/{pid}").exists():  # until its shell has taken its status
-        time.sleep(0.01)
-    with pytest.raises(LinkError, match="the link was closed"):
-        busy.run(sh("echo third"))
-    assert idle.run(sh("echo second")).out == b"second\n"
-    idle.close()
-    with pytest.raises(LinkError, match="the link was closed"):
-        idle.run(sh("echo third"))
-
-
-def busy_pid(server: Server) -> str:
-    path = server.place / "home/pid"
-    return path.read_text().strip() if path.exists() else ""
-
-
 def test_a_server_with_room_for_one_session_gets_one_at_a_time(tmp_path: Path) -> None:
     with sshd(tmp_path / "sshd", "MaxSessions 1") as server:
         link = (links := open_links(server)).open(server.host())

@@ -64,9 +64,6 @@ class Here:
         env = {"HOME": str(self.homes[host.name]), "PATH": "/usr/local/bin:/usr/bin:/bin"}
         return self.links.setdefault(host.name, LocalLink(host, env=env))
 
-    def open_ahead(self, hosts: Iterable[Host]) -> None:
-        """Nothing: each is opened when it is asked for."""
-
     def close(self) -> None:
         for link in self.links.values():
             link.close()

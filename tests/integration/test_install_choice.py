@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,9 +33,6 @@ class NoHosts:
 
     def open(self, host: Host) -> Link:
         raise AssertionError(host)
-
-    def open_ahead(self, hosts: Iterable[Host]) -> None:
-        raise AssertionError(hosts)
 
     def close(self) -> None:
         pass

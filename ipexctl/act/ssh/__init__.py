@@ -2,22 +2,18 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.errors import ConnectError, UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link
 
 if TYPE_CHECKING:
     from ipexctl.act.ssh.connect import Dialler
     from ipexctl.act.ssh.link import SSHLink
-    from ipexctl.act.ssh.settings import SSHSettings
-    from ipexctl.act.ssh.tcp import EarlyConnection
 
 _Key = tuple[str, str, str | None, int | None, str | None]
 
@@ -42,8 +38,6 @@ class Links:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._links: dict[_Key, LocalLink | SSHLink] = {}
-        self._ahead: set[_Key] = set()  # of links that nobody has opened yet
-        self._settings: SSHSettings | None = None
         self._dialler: Dialler | None = None
         self._dialling = threading.Lock()
 
@@ -52,34 +46,15 @@ class Links:
         key = _make_key(host)
         with self._lock:
             link = self._links.get(key)
-            failed_ahead = key in self._ahead and link is not None and link.has_failed  # raised below, not tried again
-            self._ahead.discard(key)
-            if link is None or (link.is_unusable and not failed_ahead):
+            if link is None or link.is_unusable:
                 link = self._links[key] = self._make_link(host)
         link.connect_once()
         return link
 
-    def open_ahead(self, hosts: Iterable[Host]) -> None:
-        """Connects each in a thread of its own. Nothing is begun where a passphrase may be asked for."""
-        if self.ask is not None:
-            return
-        with self._lock:
-            new = {_make_key(host): host for host in hosts if not host.is_local}
-            new = {key: host for key, host in new.items() if key not in self._links}
-        begun = {key: self._begin_connection(host) for key, host in new.items()}  # before Paramiko is imported
-        for key, host in new.items():
-            with self._lock:
-                link = self._links[key] = self._make_ssh_link(host, begun[key])
-                self._ahead.add(key)
-            threading.Thread(target=_connect_quietly, args=(link,), name=f"connect {host.name}", daemon=True).start()
-
-    def close(self, *, at_exit: bool = False) -> None:
-        """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one. ``at_exit``:
-        connections that nothing runs on are left to the end of this process, which costs no time."""
+    def close(self) -> None:
+        """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one."""
         with self._lock:
             links, self._links = [link for link in self._links.values() if not link.is_closed], {}
-        if at_exit:
-            links = [link for link in links if not link.is_idle]
         threads = [threading.Thread(target=link.close, name="close link", daemon=True) for link in links]
         for thread in threads:
             thread.start()
@@ -91,24 +66,7 @@ class Links:
     def _make_link(self, host: Host) -> "LocalLink | SSHLink":
         return LocalLink(host) if host.is_local else self._make_ssh_link(host)
 
-    def _begin_connection(self, host: Host) -> "EarlyConnection | None":
-        """None for a host that is reached in another way than by TCP, or perhaps not at all: its login says why."""
-        from ipexctl.act.ssh.settings import choose_connect_timeout
-        from ipexctl.act.ssh.tcp import EarlyConnection
-
-        ssh_settings = self._read_settings()
-        try:
-            settings = ssh_settings.find_settings(host)
-        except (ConnectError, UsageError):
-            return None
-        records_key = (
-            self.accept_new or settings.accept_new
-        ) and settings.user_known_hosts  # which may be refused first
-        if settings.command or settings.jump or records_key:
-            return None
-        return EarlyConnection(settings, choose_connect_timeout(settings, self.connect_timeout))
-
-    def _make_ssh_link(self, host: Host, begun: "EarlyConnection | None" = None) -> "SSHLink":
+    def _make_ssh_link(self, host: Host) -> "SSHLink":
         with self._dialling:
             if not {"paramiko", "invoke"} & sys.modules.keys():  # Invoke imports asyncio and mocks
                 sys.modules["invoke"] = None  # type: ignore[assignment]  # "not installed"
@@ -116,24 +74,13 @@ class Links:
                 del sys.modules["invoke"]
             from ipexctl.act.ssh.connect import Dialler
             from ipexctl.act.ssh.link import SSHLink
+            from ipexctl.act.ssh.settings import SSHSettings
 
             if self._dialler is None:
-                settings = self._read_settings()
+                settings = SSHSettings(self.config, known_hosts=self.known_hosts)
                 self._dialler = Dialler(self.connect_timeout, self.accept_new, settings, self.ask)
-        return SSHLink(host, self._dialler, begun)
-
-    def _read_settings(self) -> "SSHSettings":
-        from ipexctl.act.ssh.settings import SSHSettings
-
-        if self._settings is None:
-            self._settings = SSHSettings(self.config, known_hosts=self.known_hosts)
-        return self._settings
+        return SSHLink(host, self._dialler)
 
 
 def _make_key(host: Host) -> _Key:
     return host.name, host.address, host.user, host.port, host.key
-
-
-def _connect_quietly(link: "SSHLink") -> None:
-    with suppress(Exception):  # the link keeps it for who opens it
-        link.connect_once()

@@ -99,19 +99,9 @@ class CommandLink(Link, Generic[AnyChannel]):
         return self._closed
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing of it has to be stopped or closed but a socket."""
-        return False
-
-    @property
     def is_unusable(self) -> bool:
         """It could not be connected, or was lost."""
         return self._error is not None or (self._connected and not self.alive)
-
-    @property
-    def has_failed(self) -> bool:
-        """It could not be connected."""
-        return self._error is not None
 
     def connect_once(self) -> None:
         """The first thread connects, others wait for it. Raises `LinkError` in all of them."""

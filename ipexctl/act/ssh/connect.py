@@ -29,7 +29,7 @@ from ipexctl.act.ssh.hostkeys import (
 )
 from ipexctl.act.ssh.keys import PrivateKeys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings, choose_connect_timeout, list_known_host_names
-from ipexctl.act.ssh.tcp import EarlyConnection, open_tcp
+from ipexctl.act.ssh.tcp import open_tcp
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.hosts import Host
@@ -49,7 +49,6 @@ class _Attempt(Record):
     limit: float  # seconds, for messages
     on_socket: Callable[[Any], None]
     notes: list[str]  # for the user
-    begun: EarlyConnection | None = None  # for the first try
 
     @property
     def time_left(self) -> float:
@@ -75,18 +74,15 @@ class Dialler:
         self._proxies: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
-    def dial(
-        self, host: Host, on_socket: Callable[[Any], None], begun: EarlyConnection | None = None
-    ) -> tuple[Transport, list[str]]:
+    def dial(self, host: Host, on_socket: Callable[[Any], None]) -> tuple[Transport, list[str]]:
         """Returns an authenticated connection, and notes for the user. Raises `LinkError`. ``on_socket`` gets each
-        socket while it is being connected, so that it can be shut down from outside. ``begun`` is a connection to the
-        host that was begun by its settings."""
+        socket while it is being connected, so that it can be shut down from outside."""
         notes: list[str] = []
         try:
             settings = self._settings.find_settings(host)
             self._check_recording(host, settings)
             limit = choose_connect_timeout(settings, self._timeout)
-            attempt = _Attempt(settings, time.monotonic() + limit, limit, on_socket, notes, begun)
+            attempt = _Attempt(settings, time.monotonic() + limit, limit, on_socket, notes)
             return self._connect(attempt), notes
         except ConnectError as error:
             failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint, error.code)
@@ -133,8 +129,6 @@ class Dialler:
             try:
                 if command:
                     sock: Any = self._start_proxy_command(command)
-                elif jump is None and attempt.begun is not None and not tries:
-                    sock = attempt.begun.take(attempt.deadline, attempt.on_socket)
                 elif jump is None:
                     sock = open_tcp(attempt.settings, attempt.deadline, attempt.limit, attempt.on_socket)
                 else:
@@ -172,9 +166,7 @@ class Dialler:
         if first:
             failure = ConnectError("jump", f"jump host {settings.name}: the connection was lost")
             try:
-                jump.set_result(
-                    self._connect(replace(behind, settings=settings, on_socket=jump.set_socket, begun=None))
-                )
+                jump.set_result(self._connect(replace(behind, settings=settings, on_socket=jump.set_socket)))
             except ConnectError as error:
                 named = error.code == "jump"  # a hop further on already says which one it is
                 what = error.what if named else f"jump host {settings.name}: {error.what}"

@@ -12,7 +12,6 @@ from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
 from ipexctl.act.ssh.shared_shell import SharedShellChannel, ShellRequest, make_request, make_shell_command
-from ipexctl.act.ssh.tcp import EarlyConnection
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
@@ -129,10 +128,9 @@ class SSHChannel(CommandChannel):
 class SSHLink(CommandLink[CommandChannel]):
     """One host over SSH, whose brief commands share a shell there. `connect` must have been called."""
 
-    def __init__(self, host: Host, dialler: Dialler, begun: EarlyConnection | None = None) -> None:
-        """``begun``: a connection to log in with."""
+    def __init__(self, host: Host, dialler: Dialler) -> None:
         super().__init__(host)
-        self._dialler, self._begun = dialler, begun
+        self._dialler = dialler
         self._opening: Any = None  # the socket or transport being connected
         self._transport: Transport | None = None
         self._shell: CommandChannel | None = None  # while no command uses it
@@ -140,13 +138,6 @@ class SSHLink(CommandLink[CommandChannel]):
     @property
     def alive(self) -> bool:
         return not self._closed and self._transport is not None and self._transport.is_active()
-
-    @property
-    def is_idle(self) -> bool:
-        with self._lock:
-            return (
-                self._transport is not None and self._transport.reads_socket and not (self._running or self._starting)
-            )
 
     @property
     def transport(self) -> Transport:
@@ -158,7 +149,7 @@ class SSHLink(CommandLink[CommandChannel]):
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""
         try:
-            transport, notes = self._dialler.dial(self._host, self._remember_socket, self._begun)
+            transport, notes = self._dialler.dial(self._host, self._remember_socket)
         except (LinkError, *LOSSES):  # `close` closes the socket, at whatever moment of the login
             if self._closed:
                 raise self._make_lost_error() from None

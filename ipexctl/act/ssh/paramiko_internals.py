@@ -106,11 +106,6 @@ class QuietTransport(paramiko.Transport):
         self.farewell = ""  # why the server disconnected, in its own words
         self.packetizer.start_handshake = lambda timeout: None  # type: ignore[method-assign]
 
-    @property
-    def reads_socket(self) -> bool:
-        """Whether there is a socket below it, and no channel through a jump host."""
-        return isinstance(self.sock, BufferedSocket)
-
     def prepare_banner_read(self, sock: socket.socket) -> None:
         """Called with the plain socket before the host's banner is read; may raise."""
 

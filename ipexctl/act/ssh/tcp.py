@@ -5,8 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any
 
@@ -55,43 +53,6 @@ def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Calla
             failure = _make_connect_error(error, settings)
         sock.close()
     raise failure
-
-
-class EarlyConnection:
-    """A connection that was begun before there was anybody to log in with it: sshd starts while this machine loads what
-    a login needs. Begins at once, in a thread of its own; see `open_tcp`."""
-
-    def __init__(self, settings: Settings, limit: float) -> None:
-        self._settings, self._limit = settings, limit
-        self._lock = threading.Lock()
-        self._socket: Any = None  # that is being connected
-        self._on_socket: Callable[[Any], None] | None = None  # of who has taken the connection
-        self._result: Future[socket.socket] = Future()
-        threading.Thread(target=self._connect, name=f"TCP {settings.address}", daemon=True).start()
-
-    def take(self, deadline: float, on_socket: Callable[[Any], None]) -> socket.socket:
-        """Returns the socket, once it is connected. Raises `ConnectError` as `open_tcp` does."""
-        with self._lock:
-            self._on_socket = on_socket
-            if self._socket is not None:
-                on_socket(self._socket)
-        try:
-            return self._result.result(max(0.0, deadline - time.monotonic()))
-        except FutureTimeoutError:
-            raise _make_timeout_error(self._settings, self._limit) from None
-
-    def _connect(self) -> None:
-        try:
-            deadline = time.monotonic() + self._limit
-            self._result.set_result(open_tcp(self._settings, deadline, self._limit, self._note_socket))
-        except BaseException as error:  # raised by `take`
-            self._result.set_exception(error)
-
-    def _note_socket(self, sock: Any) -> None:
-        with self._lock:
-            self._socket = sock
-            if self._on_socket is not None:
-                self._on_socket(sock)
 
 
 def _make_timeout_error(settings: Settings, limit: float) -> ConnectError:

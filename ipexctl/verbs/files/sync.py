@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, connect_ahead, run_on_hosts
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.inputs import expand_home
 from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
@@ -47,7 +47,6 @@ def sync(
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
-    connect_ahead(context, inventory)
     title = f"{printable(str(root), 200)} to {pluralize(len(inventory), 'host')}"
     yield Started("sync", title, inventory.names, place=list_flags(inventory, None))
     if tree.skipped:

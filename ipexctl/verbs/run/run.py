@@ -7,7 +7,6 @@ from collections.abc import Generator, Mapping
 from functools import partial
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import connect_ahead
 from ipexctl.data import read_data
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit, Failure
@@ -34,7 +33,6 @@ def run(
     Raises `UsageError`, before the first event where this machine alone can tell that something is wrong."""
     request = read_request(task, environ, dry=dry, emit=emit)
     context.declare_secrets(setting.value for setting in request.settings.values() if setting.secret)
-    connect_ahead(context, inventory)
     yield Started("run", request.script.name or task.script, inventory.names, place=list_flags(inventory, task.venv))
     probed = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
     yield from _launch(request, inventory, context, probed)

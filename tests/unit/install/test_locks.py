@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -51,9 +50,6 @@ class Nowhere:
 
     def open(self, host: Host) -> Link:
         raise AssertionError(f"{host.name} was contacted")
-
-    def open_ahead(self, hosts: Iterable[Host]) -> None:
-        raise AssertionError(hosts)
 
     def close(self) -> None:
         pass
