@@ -5,7 +5,6 @@ import hashlib
 import io
 import marshal
 import zipfile
-from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.util import MAGIC_NUMBER, find_spec
@@ -79,25 +78,9 @@ def read_hooks(*, profile: bool = False) -> dict[str, bytes]:
 @cache
 def build_program(module: str, *others: str) -> str:
     """A module as one program, with the protocol and ``others`` in it, for an interpreter that gets it as text."""
-    return f"parts = {_collect_parts(read_source, module, others)!r}\n{_read_loader()}"
-
-
-@cache
-def build_compiled_program(module: str, *others: str) -> bytes:
-    """Returns the same, compiled, for an interpreter of the controller's version (`MAGIC_NUMBER`): a marshalled pair,
-    code that is to be executed where the other is the global ``parts``. It starts in half the time."""
-    loader = compile(_read_loader(), "<ipexctl>", "exec")
-    return marshal.dumps((loader, _collect_parts(_read_code, module, others)))
-
-
-def _collect_parts(read: Callable[[str], Any], module: str, others: Sequence[str]) -> tuple[Any, ...]:
-    """Returns what ``remote/program.txt`` takes: packages, modules by name, the main module and its name."""
-    modules = {f"ipexctl.{name}": read(name) for name in (*list_modules("protocol"), *others)}
-    return (*_PACKAGES, "ipexctl.remote.session"), modules, read(module), module
-
-
-def _read_loader() -> str:
-    return files("ipexctl.remote").joinpath("program.txt").read_text("utf-8")
+    modules = {f"ipexctl.{name}": read_source(name) for name in (*list_modules("protocol"), *others)}
+    parts = (*_PACKAGES, "ipexctl.remote.session"), modules, read_source(module), module
+    return f"parts = {parts!r}\n{files('ipexctl.remote').joinpath('program.txt').read_text('utf-8')}"
 
 
 def _read_code(module: str) -> CodeType:

@@ -10,8 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.resources import files
-from importlib.util import MAGIC_NUMBER
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.stall_timer import StallTimer
@@ -25,15 +24,9 @@ from ipexctl.protocol.codec import LONGEST, DamagedError, Unreadable, decode
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-# Reads the program, compiled and as text, whose lengths are known, and leaves the rest of the input to it. A Python of
-# the controller's version takes the compiled one.
-BOOT = """import sys, zlib, marshal
-from _frozen_importlib_external import MAGIC_NUMBER
-magic, *sizes = sys.argv[1:]
-code, text = [sys.stdin.buffer.read(int(size)) for size in sizes]
-same = code and MAGIC_NUMBER.hex() == magic
-load, parts = marshal.loads(zlib.decompress(code)) if same else (compile(zlib.decompress(text), '<ipexctl>', 'exec'), 0)
-exec(load)"""
+# Reads the program, whose length is known, and leaves the rest of the input to it.
+BOOT = """import sys, zlib
+exec(compile(zlib.decompress(sys.stdin.buffer.read(int(sys.argv[1]))), '<ipexctl>', 'exec'))"""
 _SILENCE_TIMEOUT = 30.0  # seconds without a sign of life after which the host counts as lost
 _EXIT_TIMEOUT = 5.0  # seconds that a program may take to end
 
@@ -42,18 +35,9 @@ class SessionProgramError(RuntimeError):
     """A session program of ours has a fault: its exception; the cause holds the traceback of the host."""
 
 
-class SessionProgram(NamedTuple):
-    """A program with the modules it imports: as text, and, unless that is empty, compiled for a Python of the
-    controller's version."""
-
-    text: str
-    compiled: bytes = b""
-
-
-def load_session_program(name: str) -> SessionProgram:
-    """Returns a session program: "install", "netcheck", "bench"."""
-    modules = (f"remote.session.{name}", "remote.session.loop", "remote.agent.procs")
-    return SessionProgram(agent.build_program(*modules), agent.build_compiled_program(*modules))
+def load_session_program(name: str) -> str:
+    """Returns a session program with the modules it imports, as text: "install", "netcheck", "bench"."""
+    return agent.build_program(f"remote.session.{name}", "remote.session.loop", "remote.agent.procs")
 
 
 def load_session_file(name: str) -> str:
@@ -74,15 +58,14 @@ class Session(AbstractContextManager["Session"]):
         self._messages = self._read_messages()
 
     @classmethod
-    def start(cls, link: Link, python: str, program: SessionProgram, *, silence: float = _SILENCE_TIMEOUT) -> "Session":
+    def start(cls, link: Link, python: str, program: str, *, silence: float = _SILENCE_TIMEOUT) -> "Session":
         """Starts a program under an interpreter of the host. Raises `LinkError`."""
-        parts = [zlib.compress(part, 1) if part else b"" for part in (program.compiled, program.text.encode())]
-        argv = (python, "-I", "-u", "-c", BOOT, MAGIC_NUMBER.hex(), *(str(len(part)) for part in parts))
-        channel = link.stream(Command(argv))
+        packed = zlib.compress(program.encode(), 1)
+        channel = link.stream(Command((python, "-I", "-u", "-c", BOOT, str(len(packed)))))
         session = cls(link.host.name, channel, silence)
         try:
             with suppress(OSError):  # it has ended already: its standard error says why
-                channel.write(b"".join(parts))
+                channel.write(packed)
             with session._limit_silence():
                 message = next(session._messages, None)
             if not isinstance(message, messages.Ready):

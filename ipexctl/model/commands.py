@@ -11,8 +11,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?^-]*")
 
 class Command(Record):
     """What is to be executed on one host, in a POSIX shell without startup files. ``script`` is POSIX sh with ``argv``
-    as its name and parameters: a program of its own, or, ``inline``, executed by the shell that reads it or a fork of
-    that one, which saves a program, but has not its own ``$$`` and ``$0``. ``late_input`` bytes of input are not known
+    as its name and parameters: a program of its own. ``late_input`` bytes of input are not known
     yet: `Link.run` gets them while the command runs, in place of ``stdin``. ``env`` ends up in the argument list of the
     remote shell: never a secret (those travel through ``stdin``). ``timeout`` in seconds bounds the whole command;
     ``cap`` in bytes bounds each of its two outputs. ``brief``: short, and nothing that it leaves behind writes to its
@@ -20,7 +19,6 @@ class Command(Record):
 
     argv: tuple[str, ...]
     script: str = ""
-    inline: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     stdin: bytes = b""
@@ -30,9 +28,7 @@ class Command(Record):
     brief: bool = False
 
     def format_line(self) -> str:
-        """Returns what a POSIX shell turns back into exactly these words: a line, or an inline script."""
-        if self.inline and not (self.env or self.cwd):
-            return f"set -- {_join(self.argv[1:])}\n{self.script}\n"
+        """Returns the line that a POSIX shell turns back into exactly these words."""
         words = _join(("/bin/sh", "-c", self.script, *self.argv) if self.script else self.argv)
         if self.env:
             words = f"env {_join([f'{key}={value}' for key, value in self.env.items()])} {words}"

@@ -1,21 +1,15 @@
 # One shell for many short commands, one after another: the login and its startup files cost once. On the input each comes
-# as a line `SIZE INPUT NONCE`, SIZE bytes of sh, and INPUT bytes for its own standard input; a short one of a single line
-# as `0 INPUT NONCE TEXT`, for which no program starts, and that which $first has from the beginning as `first INPUT NONCE`.
-# Behind the command each output has a line that begins with the nonce, the first one with the status. POSIX sh; ends with
-# its input.
+# as a line `SIZE INPUT NONCE`, SIZE bytes of sh, and INPUT bytes for its own standard input. Behind the command each output
+# has a line that begins with the nonce, the first one with the status. POSIX sh; ends with its input.
 #
-# Of a text that did not arrive whole nothing is executed: it is a group in braces, or has no end of its line. A command gets
-# its input once all of it is here, and may run before. dd with `fullblock` takes exactly these bytes; head is for a dd that
-# does not know the word, and has read nothing.
+# Of a text that did not arrive whole nothing is executed: it is a group in braces. A command gets its input once all of it
+# is here, and may run before. dd with `fullblock` takes exactly these bytes; head is for a dd that does not know the word,
+# and has read nothing.
 exactly() { dd bs="$1" count=1 iflag=fullblock; }
 exec 3>&2 2>/dev/null # this shell's own words, as on a command that was killed, are nobody's output
-while read -r size input nonce text; do
-  take=exactly
-  case $size in
-  0) ;;
-  first) text=$first ;;
-  *) text=$(exactly "$size") || { take='head -c' && text=$($take "$size"); } ;;
-  esac
+take=exactly
+while read -r size input nonce; do
+  text=$($take "$size") || { take='head -c' && text=$($take "$size"); }
   case $input in
   0) (eval "$text") 2>&3 3>&- </dev/null ;;
   *) $take "$input" | (eval "$text") 2>&3 3>&- ;;

@@ -11,7 +11,7 @@ from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
-from ipexctl.act.ssh.shared_shell import SharedShellChannel, ShellRequest, make_request, make_shell_command
+from ipexctl.act.ssh.shared_shell import SharedShellChannel, format_request, make_shell_command
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
@@ -201,8 +201,8 @@ class SSHLink(CommandLink[CommandChannel]):
                 time.sleep(0.05)
 
     def _start_brief_command(self, command: Command, patience: float) -> CommandChannel:
-        request = make_request(command)
-        shell = self._hand_over(request, patience)
+        nonce = make_nonce()
+        shell = self._hand_over(format_request(command, nonce), patience)
 
         def release(usable: bool) -> None:
             with self._lock:
@@ -212,17 +212,17 @@ class SSHLink(CommandLink[CommandChannel]):
             if not keep:
                 shell.close()
 
-        return SharedShellChannel(shell, request.nonce, CommandLog(self._host.name, command), release)
+        return SharedShellChannel(shell, nonce, CommandLog(self._host.name, command), release)
 
-    def _hand_over(self, request: ShellRequest, patience: float) -> CommandChannel:
+    def _hand_over(self, request: bytes, patience: float) -> CommandChannel:
         """Returns the shell that executes the request: the one that waits, or a new one."""
         shell = self._take_shell()
         if shell is not None:
-            if _write_line(shell, request.format_line()):
+            if _write_request(shell, request):
                 return shell
             shell.close()  # it was ended on the host since its last command
-        shell = self._start_command(make_shell_command(request), patience)
-        _write_line(shell, request.format_first_line())  # why it did not start is read from its outputs
+        shell = self._start_command(make_shell_command(), patience)
+        _write_request(shell, request)  # why it did not start is read from its outputs
         return shell
 
     def _take_shell(self) -> CommandChannel | None:
@@ -250,10 +250,10 @@ def _describe_loss(transport: paramiko.Transport) -> str:
     return error.what if isinstance(error, ConnectError) else "the connection was lost"
 
 
-def _write_line(shell: CommandChannel, line: bytes) -> bool:
+def _write_request(shell: CommandChannel, request: bytes) -> bool:
     """Returns whether the shell still took it."""
     try:
-        shell.write(line)
+        shell.write(request)
     except BrokenPipeError:
         return False
     except BaseException:

@@ -3,49 +3,26 @@
 sshd starts the user's login shell for each command, and its startup files may cost more than the command (150 ms with
 pyenv or conda): a shared shell pays for them once, and saves each further command a round trip to the host."""
 
-import os
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLog
-from ipexctl.act.ssh.quoting import format_shell_line, make_nonce
+from ipexctl.act.ssh.quoting import format_shell_line
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
-from ipexctl.model.json_values import Record
-
-_LINE_LIMIT = 1024  # bytes: a shell reads lines byte by byte, longer ones for longer than a program takes to start
 
 
-class ShellRequest(Record):
-    """A command as a shared shell takes it; ``input`` is the number of bytes that the command reads. The nonce comes on
-    the shell's input only: other users of the host can read arguments."""
-
-    nonce: bytes
-    command: bytes  # sh
-    input: int
-
-    def format_line(self) -> bytes:
-        """For a shell that runs."""
-        if len(self.command) <= _LINE_LIMIT and b"\n" not in self.command:
-            return b"0 %d %s %s\n" % (self.input, self.nonce, self.command)
-        text = b"{ " + self.command + b"\n}"
-        return b"%d %d %s\n%s" % (len(text), self.input, self.nonce, text)
-
-    def format_first_line(self) -> bytes:
-        """For a shell that was started with the command."""
-        return b"first %d %s\n" % (self.input, self.nonce)
+def format_request(command: Command, nonce: bytes) -> bytes:
+    """Returns a command as a shared shell takes it. The nonce comes on the shell's input only: other users of the host
+    can read arguments."""
+    text = b"{ " + format_shell_line(command) + b"\n}"
+    return b"%d %d %s\n%s" % (len(text), command.late_input or len(command.stdin), nonce, text)
 
 
-def make_request(command: Command) -> ShellRequest:
-    return ShellRequest(make_nonce(), format_shell_line(command), command.late_input or len(command.stdin))
-
-
-def make_shell_command(first: ShellRequest) -> Command:
-    """Returns what starts a shared shell. It has the ``first`` command, so that no program has to read it there."""
-    begins = f"first={shlex.quote(os.fsdecode(first.command))}\n"
-    return Command(("ipexctl-shared_shell.sh",), script=begins + read_script("shared_shell.sh"), inline=True)
+def make_shell_command() -> Command:
+    """Returns what starts a shared shell."""
+    return Command(("ipexctl-shared_shell.sh",), script=read_script("shared_shell.sh"))
 
 
 @dataclass(slots=True)

@@ -162,11 +162,9 @@ def build_script_command(
 ) -> Command:
     """Returns a command that runs a shell script of `remote` with these words, behind that which ``begins`` it; once it
     has its input it may take so many seconds."""
-    text = (read_script(begins) if begins else "") + read_script(script)
     return Command(
         (f"ipexctl-{script}", *words),
-        script=text,
-        inline="$$" not in text,  # which is the id of a process of its own
+        script=(read_script(begins) if begins else "") + read_script(script),
         stdin=stdin,
         timeout=patience + len(stdin) / _SLOWEST_RATE,
         cap=256 << 20,

@@ -145,7 +145,7 @@ class Program:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", load_session_program("netcheck").text],
+            [sys.executable, "-I", "-c", load_session_program("netcheck")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -94,7 +94,7 @@ def test_in_no_round_does_a_host_talk_twice_and_each_has_two_partners(count: int
 
 
 def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
-    program = load_session_program("bench").text
+    program = load_session_program("bench")
     argv = [sys.executable, "-I", "-S", "-c", program]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin

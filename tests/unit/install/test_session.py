@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.sessions import RemoteError, Session, SessionProgram, SessionProgramError, load_session_program
+from ipexctl.act.sessions import RemoteError, Session, SessionProgramError, load_session_program
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host, Inventory
@@ -40,8 +40,7 @@ say("Ready")
 """
 
 
-def start(program: SessionProgram | str, silence: float = 30.0) -> Session:
-    program = SessionProgram(program) if isinstance(program, str) else program
+def start(program: str, silence: float = 30.0) -> Session:
     return Session.start(LocalLink(Host("node0", "localhost")), sys.executable, program, silence=silence)
 
 
@@ -50,9 +49,8 @@ def test_what_runs_on_hosts_is_valid_python_3_6() -> None:
         ast.parse((REMOTE / name).read_text(), feature_version=(3, 6))
 
 
-@pytest.mark.parametrize("program", [PROGRAM, PROGRAM.text], ids=["compiled", "text"])
-def test_answers_come_back_and_troubles_are_reported(program: SessionProgram | str, tmp_path: Path) -> None:
-    with start(program) as session:
+def test_answers_come_back_and_troubles_are_reported(tmp_path: Path) -> None:
+    with start(PROGRAM) as session:
         assert session.call("list_present", Present, venv=str(tmp_path / "env"), id="x", paths=["lib"]) == Present([])
         session.call("lock", Nothing, venv=str(tmp_path / "env"), owner={})
         with pytest.raises(RemoteError) as caught:
@@ -266,7 +264,7 @@ def test_where_a_file_system_has_no_locks_an_install_does_not_begin(tmp_path: Pa
     without = (
         "import errno, fcntl\ndef flock(*_): raise OSError(errno.ENOLCK, 'No locks available')\nfcntl.flock = flock\n"
     )
-    session = start(without + PROGRAM.text)
+    session = start(without + PROGRAM)
     with pytest.raises(RemoteError) as caught:
         session.call("lock", Nothing, venv=str(tmp_path / "env"), owner={})
     session.end()
@@ -542,7 +540,7 @@ def test_a_confirmed_switch_stays_and_can_be_taken_back_while_the_old_environmen
 @contextmanager
 def child_after(venv: Path, *requests: Mapping[str, object]) -> Iterator[subprocess.Popen[bytes]]:
     """A session's process that has done these requests."""
-    with subprocess.Popen([sys.executable, "-c", PROGRAM.text], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin
         assert child.stdout
         for request in requests:
