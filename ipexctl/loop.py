@@ -17,6 +17,7 @@ from platformdirs import user_cache_path, user_state_path
 
 from ipexctl.act.context import Context, RecordLocation
 from ipexctl.act.interrupts import Interrupts
+from ipexctl.act.notify import Notifier, parse_notify_command
 from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
@@ -35,6 +36,7 @@ from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
 from ipexctl.store.debug_log import NAME, DebugLog
 from ipexctl.store.private_files import claim_private_directory
 from ipexctl.store.record import RunRecord, prune_records
+from ipexctl.verbs.common.notifications import NotificationSink
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +89,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
         context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
         context = replace(context, interrupts=console.interrupts, declare_secrets=log.masker.add_secrets)
         try:
-            notified = _parse_notify_commands(options.notify or ())
+            notified = tuple(map(parse_notify_command, options.notify or ()))
             with console.interrupts.raise_on_signal():
                 if acting:
                     claim_private_directory(context.cache)
@@ -104,15 +106,6 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
             links.close()
 
     return _run_with_debug_log(run)
-
-
-def _parse_notify_commands(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The commands of ``--notify``. Raises `UsageError`."""
-    if not words:
-        return ()
-    from ipexctl.act.notify import parse_notify_command
-
-    return tuple(map(parse_notify_command, words))
 
 
 def replay_run(word: str, options: OutputOptions, speed: float | None = None, start: str | None = None) -> Exit:
@@ -228,12 +221,13 @@ class Delivery:
         self._screen = make_screen_sink(options, console, self._lock)
         self._record: RunRecord | None = None
         self._unsavable = False  # the record raised
-        self._unsaved: list[Stamped] = []  # of a look-up, until its run is known
+        self._unsaved: list[Stamped] = []
         self._sinks: list[sinks.Sink] = [self._screen]
         if options.bell and state is not None:
             self._sinks.append(Bell(console.out, console.err))
         if notified:
-            self._sinks.append(self._make_notification_sink(notified))
+            notifier = Notifier(notified, os.environ)
+            self._sinks.append(NotificationSink(notifier, self._warn, lambda: self._interrupts.has_pending_signal))
         self._broken: list[sinks.Sink] = []  # sinks that raised: they get no more events
 
     def deliver_events(self, first: Event, workflow: Workflow) -> Exit:
@@ -266,13 +260,6 @@ class Delivery:
             state = replace(self._fold.state, lines=(), values=())  # those of the last event were shown with it
             self._screen.handle_event(Stamped(time.time(), Message(text, "warning")), state)
 
-    def _make_notification_sink(self, commands: Sequence[Sequence[str]]) -> sinks.Sink:
-        from ipexctl.act.notify import Notifier
-        from ipexctl.verbs.common.notifications import NotificationSink
-
-        notifier = Notifier(commands, os.environ)
-        return NotificationSink(notifier, self._warn, lambda: self._interrupts.has_pending_signal)
-
     def _open_record(self, runs: Path, *, report: bool) -> None:
         self._record = record = RunRecord(runs, self._verb, time.time(), trouble=self._warn)
         self._log.set_directory(record.directory)
@@ -284,21 +271,9 @@ class Delivery:
             # After the screen: nobody waits for a page.
             self._sinks.append(PageSink(record.directory, runs.parent, self._warn, read_known_errors))
 
-    def _save_look_up(self, event: Event, masked: list[Stamped]) -> Exception | None:
-        """Saves the events of a look-up once its run is known; a look-up without a run saves nothing."""
-        self._unsaved += masked
-        if self._state is None or not isinstance(event, events.RunStarted):
-            return None
-        try:
-            self._open_record(self._state / "runs", report=self._options.report)
-        except Exception as error:
-            return error
-        unsaved, self._unsaved = self._unsaved, []
-        return self._save_events(unsaved)
-
     def _send_to_sinks(self, event: Event) -> Exception | None:
         """Folds the event and gives it to all sinks; what one of them raised."""
-        failure, now, state = None, time.time(), self._fold.state
+        now, state = time.time(), self._fold.state
         if isinstance(event, events.HostFailed):  # what helps has the user's own options, wherever it is shown
             event = replace(event, failure=complete_failure(state, event.failure))
         elif isinstance(event, Message):
@@ -306,10 +281,7 @@ class Delivery:
         log_event(event)
         masked = [Stamped(now, each) for each in self._log.masker.mask_event(event)]
         saved = [Stamped(now, event)] if isinstance(event, events.Output) else masked  # its file has what a rank wrote
-        if self._state is not None and self._verb in _LOOK_UPS and self._record is None:
-            failure = self._save_look_up(event, masked)
-        else:
-            failure = self._save_events(saved)
+        failure = self._save_events(event, saved)
         for stamped in masked:
             try:
                 with self._lock:
@@ -325,13 +297,16 @@ class Delivery:
                     failure = failure or error
         return failure
 
-    def _save_events(self, saved: Sequence[Stamped]) -> Exception | None:
-        """Gives events to the record; one that raised gets no more."""
-        if self._record is None or self._unsavable:
+    def _save_events(self, event: Event, saved: Sequence[Stamped]) -> Exception | None:
+        """Gives events to the record: a look-up has one once its run is known, one that raised gets no more."""
+        if self._state is None or self._unsavable:
             return None
+        self._unsaved += saved
         try:
-            for stamped in saved:
-                self._record.handle_event(stamped)
+            if self._record is None and isinstance(event, events.RunStarted):
+                self._open_record(self._state / "runs", report=self._options.report)
+            while self._record is not None and self._unsaved:
+                self._record.handle_event(self._unsaved.pop(0))
         except Exception as error:
             self._unsavable = True
             return error

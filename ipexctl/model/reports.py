@@ -120,6 +120,11 @@ class RunOutcome(Cleanup):
     suspects: tuple[int, ...] = ()
     separate: SeparateWorlds | None = None
 
+    @property
+    def good(self) -> bool:
+        """Whether all ranks ended well."""
+        return self.reason == "done" and all(rank.state == "ok" for rank in self.ranks)
+
 
 class LostOutput(JsonRecord):
     """What the record could not store: ``ranks`` maps a rank to bytes, ``bytes`` is their sum, ``events`` counts lines

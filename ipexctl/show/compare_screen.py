@@ -6,6 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from ipexctl.model.answers.saved import CompareAnswer, RankSpread, ReportedRun
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import pluralize
 from ipexctl.show.phrases import format_duration
 from ipexctl.show.sanitise import one_line
@@ -23,9 +24,7 @@ def format_comparison(value: CompareAnswer) -> list[RenderableType]:
         items.append(labelled(letter, (one_line(run.name), STRONG), f"  {one_line(describe_run(run))}"))
     items += ["", _make_table(letters, [("figures", list_figure_rows(value))]), ""]
     if value.differences:
-        groups: dict[str, list[tuple[str, ...]]] = {}
-        for difference in value.differences:
-            groups.setdefault(difference.of, []).append((difference.name, *difference.values))
+        groups = group_pairs((each.of, (each.name, *each.values)) for each in value.differences)
         items.append(_make_table(letters, list(groups.items())))
     else:
         items.append(text("nothing that is recorded differs between these runs"))
@@ -66,12 +65,10 @@ def list_figure_rows(value: CompareAnswer) -> list[tuple[str, ...]]:
     for name in dict.fromkeys(name for run in runs for name in run.figures):
         cells = [_format_spread(run.figures.get(name), name) + _format_ratio(value, run, name) for run in runs]
         rows.append((_WORDS.get(name, name), *cells))
-    if any(run.joules is not None for run in runs):
-        cells = [
-            "-" if run.joules is None else f"{run.joules / 3600:.4g} Wh" + _format_ratio(value, run, "energy")
-            for run in runs
-        ]
-        rows.append(("energy", *cells))
+    energy = ["" if run.joules is None else f"{run.joules / 3600:.4g} Wh" for run in runs]
+    if any(energy):
+        ratios = (_format_ratio(value, run, "energy") for run in runs)
+        rows.append(("energy", *(f"{words or '-'}{ratio}" for words, ratio in zip(energy, ratios, strict=True))))
     return rows
 
 

@@ -1,37 +1,15 @@
 """The screen of a launch that is only planned: ``run --dry-run``. In what it prints, words and commands stay whole."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType
 
 from ipexctl.show import phrases
+from ipexctl.show.tables import TextTable
 from ipexctl.show.typeset import Line, split_harmless_lines, text
 
 _REASON = "    # "  # between a variable and why it is set
 _LEAST_OF_RANKS = ("interface", "workers", "local", "NUMA")  # columns, in the order in which they give way
-
-
-class TextTable:
-    """A table that is text already, its cells two blanks apart. ``least`` are columns that give way on a narrow
-    screen, the first of them first."""
-
-    def __init__(self, lines: Sequence[str], least: Sequence[str]) -> None:
-        rows = [re.split(" {2,}", line) for line in lines]  # no cell but the last is empty
-        self._rows = [[*row, *[""] * (len(rows[0]) + 1 - len(row))] for row in rows]
-        self._least = least
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows = self._rows
-        for name in ("", *self._least):  # at first as they are
-            columns = [index for index, head in enumerate(rows[0]) if not name or head != name]
-            rows = [[row[index] for index in columns] for row in rows]
-            widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
-            if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
-                break
-        for row in rows:
-            cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-            yield Line(text("  ".join(cells).rstrip()), whole=True)
 
 
 class _Setting:

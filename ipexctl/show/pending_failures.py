@@ -1,14 +1,11 @@
 """Failures that wait to be shown: those of several hosts together, and not those that an answer explains."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
 
-from ipexctl.model.answers import AnyAnswer, get_answer_kind
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.errors import Failure
 from ipexctl.model.run_state import RunState
-
-if TYPE_CHECKING:
-    from ipexctl.model.answers.doctor import DoctorAnswer
 
 SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be shown together
 
@@ -55,9 +52,8 @@ class PendingFailures:
 
 def select_unexplained(failures: Sequence[Failure], answer: AnyAnswer) -> list[Failure]:
     """The failures that no finding of the answer is about."""
-    if get_answer_kind(type(answer)) != "doctor":
+    if not isinstance(answer, DoctorAnswer):
         return list(failures)
-    doctor = cast("DoctorAnswer", answer)
-    named = {host for finding in doctor.findings for host in finding.hosts}
-    explained = {(entry.host, entry.failure.what) for entry in doctor.hosts if entry.failure}
+    named = {host for finding in answer.findings for host in finding.hosts}
+    explained = {(entry.host, entry.failure.what) for entry in answer.hosts if entry.failure}
     return [one for one in failures if one.host not in named or (one.host, one.what) not in explained]

@@ -16,21 +16,20 @@ from ipexctl.show.sanitise import escape, escape_lines
 def format_amount(done: int, total: int, unit: str) -> str:
     """``40 % (480 MiB of 1.2 GiB)``, ``12 files``."""
     if done < total:
-        return f"{100 * done // total} % ({_format_fraction(done, total, unit)})"
-    if total > 0:
-        return format_short_amount(done, total, unit)
-    return format_size(done) if unit == "B" else f"{done} {escape(unit.removesuffix('s') if done == 1 else unit)}"
-
-
-def _format_fraction(done: int, total: int, unit: str) -> str:
-    return f"{format_size(done)} of {format_size(total)}" if unit == "B" else f"{done} of {total} {escape(unit)}"
+        begun = format_size(done) if unit == "B" else done
+        return f"{format_share(done, total)} ({begun} of {_format_count(total, unit)})"
+    return format_short_amount(done, total, unit)
 
 
 def format_short_amount(done: int, total: int, unit: str) -> str:
     """The same for a narrow place: ``40 % of 1.2 GiB``, ``all of 1.2 GiB`` while the step goes on."""
     if total <= 0:
-        return format_amount(done, total, unit)
-    return f"{format_share(done, total)} of {format_size(total) if unit == 'B' else f'{total} {escape(unit)}'}"
+        return _format_count(done, unit.removesuffix("s") if done == 1 else unit)
+    return f"{format_share(done, total)} of {_format_count(total, unit)}"
+
+
+def _format_count(count: int, unit: str) -> str:
+    return format_size(count) if unit == "B" else f"{count} {escape(unit)}"
 
 
 def format_share(done: int, total: int) -> str:

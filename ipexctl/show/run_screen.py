@@ -1,6 +1,6 @@
 """What is shown of a run when it is over."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
 
@@ -20,7 +20,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     ranks = run.ranks
     after = f" after {phrases.format_duration(run.ended - run.started)}" if run.started else ""  # else it never started
     by = {rank.rank: rank for rank in ranks}
-    many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len({rank.host for rank in ranks}), 'host')}"
+    many = count_ranks(run)
     items: list[RenderableType] = []
     if run.separate:
         items.append(Line(text(("! ", WARN), (run.separate.text, STRONG)), 2))
@@ -28,29 +28,39 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     if run.first is not None:
         items += [*_first_failure(by[run.first], run), *_format_diagnosis(run), *stall]
-        items += [labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}")] if run.followers else []
+        items += [labelled("  then", f"failed too: {locate_ranks(run.followers, run)}")] if run.followers else []
         items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
-    elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
+    elif run.good:
         items += [outcome(True, f"{many} ended well{after}"), _RankLines(ranks), *stall]
     elif not run.reason:
         items += [text(f"run {run.run} goes on: {many}"), *stall]
     else:
         stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
-        items.append(outcome(False, f"{_REASONS[run.reason]}{after}".rstrip(",") + stopper))
+        items.append(outcome(False, f"{REASONS[run.reason]}{after}".rstrip(",") + stopper))
         items += sentences(run.detail, 2) if run.detail and not stopper else []
         items += [*stall, *(_format_diagnosis(run) if run.reason != "done" else [])]
         items += [labelled("  ended", f"by us: {phrases.format_ranks(run.stopped)}")] if run.stopped else []
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
-        items.append(Line(text(("  ! ", WARN), f"end not observed: {_ranks_and_hosts(gone, by)}"), 4))
+        items.append(Line(text(("  ! ", WARN), f"end not observed: {locate_ranks(gone, run)}"), 4))
     return [*items, *format_cleanup_proof(run)]
 
 
-_REASONS = {
+REASONS = {
     "done": "the run ended with failures", "rank": "the run ended because a rank failed,",
     "stopped": "the run was stopped", "lost": "the run lost a part of it", "limit": "the run reached its limit",
     "launch": "the launch failed",
 }  # fmt: skip
+
+
+def count_ranks(run: RunOutcome) -> str:
+    """``8 ranks on 2 hosts``."""
+    return f"{pluralize(len(run.ranks), 'rank')} on {pluralize(len({rank.host for rank in run.ranks}), 'host')}"
+
+
+def get_last_output(rank: RankOutcome) -> str:
+    """The end of what a failed rank wrote, or why it failed."""
+    return strip_colours((rank.traceback or rank.tail).strip("\n") or rank.error)
 
 
 def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
@@ -58,10 +68,9 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
     first = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
     who = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}"
     items: list[RenderableType] = [outcome(False, (who, STRONG), f"{after}{first}")]
-    output = (rank.traceback or rank.tail).strip("\n") or rank.error
-    lines = escape_lines(strip_colours(output))[-_LAST_WORDS:]
-    if lines and lines != [""]:
-        items += whole("\n".join(lines), 2)
+    output = get_last_output(rank)
+    lines = escape_lines(output)[-LAST_WORDS:] if output else []
+    items += whole("\n".join(lines), 2) if lines else []
     if rank.where:
         items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
     if len(lines) > _SEEN:
@@ -73,7 +82,7 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
     return items
 
 
-_LAST_WORDS, _SEEN = 30, 10  # lines of a failed rank; after more than a small screen holds, who it was is said again
+LAST_WORDS, _SEEN = 30, 10  # lines of a failed rank; after more than a small screen holds, who it was is said again
 
 
 def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:
@@ -103,11 +112,10 @@ _END_ORPHANS = "this looks for the processes again and ends those that can be en
 
 def _choose_next_step(run: RunOutcome) -> tuple[str, str]:
     """Words about what helps, and a command; empty where there is nothing to say."""
-    good = run.reason == "done" and all(rank.state == "ok" for rank in run.ranks)
     first = next((rank for rank in run.ranks if rank.rank == run.first), None)
     if run.orphans:
         return _END_ORPHANS, advise("stop", "--orphans", run.run)
-    if good or not run.ranks:
+    if run.good or not run.ranks:
         return "", ""
     if not run.reason:
         return "", advise("attach", run.run)
@@ -119,11 +127,8 @@ def _choose_next_step(run: RunOutcome) -> tuple[str, str]:
     if first:
         return f"all that rank {first.rank} wrote:", advise("logs", run.run, "--rank", str(first.rank))
     if run.suspects:
-        rank = run.suspects[0]
-        return (
-            "--stall kill ends such a run by itself; all that the rank wrote:",
-            advise("logs", run.run, "--rank", str(rank)),
-        )
+        what = "--stall kill ends such a run by itself; all that the rank wrote:"
+        return what, advise("logs", run.run, "--rank", str(run.suspects[0]))
     if run.reason in ("lost", "launch"):
         return "", advise("doctor")
     return "", advise("logs", run.run)
@@ -141,8 +146,9 @@ def describe_rank_end(rank: RankOutcome) -> str:
     return f"exited with code {rank.status}"
 
 
-def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, RankOutcome]) -> str:
-    where = phrases.format_hosts(by[number].host for number in numbers if number in by)
+def locate_ranks(numbers: Sequence[int], run: RunOutcome) -> str:
+    """``ranks 0-3 on node1``."""
+    where = phrases.format_hosts(rank.host for rank in run.ranks if rank.rank in numbers)
     return f"{phrases.format_ranks(numbers)} on {where}"
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _TEXTS = {"hosts": "text", "emit": "text", "shown-example": "text", "accelerate": "text", "run-plan": "plan"}
-_PLANS = ("dry-run", "install", "wheels", "sync", "fetch")  # answers that are their plan, in a dry run
+_PLANS = {"stacks-why": "text", "migrate": "text"}
+_PLANS_IF_DRY = dict.fromkeys(("dry-run", "install", "wheels", "sync", "fetch"), "plan")
+_ROWS = ("uninstall", "wheels", "lint", "init", "lab")  # answers that have no screen of their own
 
 
 def get_whole_text(value: AnyAnswer) -> str | None:
@@ -28,16 +30,20 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
     """The screen of an answer; of a dry run, its plan. The card of a run is made from the report (`format_ending`)."""
     from ipexctl.show import tables, typeset
 
+    kind = get_answer_kind(type(value))
     if isinstance(value, UnknownAnswer):
         return tables.format_any_answer(value.value)
-    if get_answer_kind(type(value)) == "run-plan":
+    if kind == "run-plan":
         from ipexctl.show.launch_screen import format_launch_plan
 
         return format_launch_plan(get_whole_text(value) or "")
     if (text := get_whole_text(value)) is not None:
         return typeset.whole(text)
-    if is_dry(value) and get_answer_kind(type(value)) in _PLANS:
-        return typeset.format_plan(getattr(value, "plan", None) or "")
+    plans = {**_PLANS, **_PLANS_IF_DRY} if is_dry(value) else _PLANS
+    if kind in plans:
+        return typeset.format_plan(getattr(value, plans[kind]) or "")
+    if kind in _ROWS:
+        return tables.format_rows_of_answer(value)
     module = type(value).__module__.rpartition(".")[2]
     items: list[RenderableType] = import_module(f"ipexctl.show.answers.{module}").format_answer(value)
     return items

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from importlib import import_module
-from threading import Thread
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ipexctl.model import events as e
@@ -16,16 +14,8 @@ from ipexctl.model.json_values import to_json, to_json_items
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_state import LineKey, NewLines, OpenLine, RunState
 from ipexctl.model.text import pluralize, strip_colours
-from ipexctl.show import screens
+from ipexctl.show import phrases, screens
 from ipexctl.show.pending_failures import PendingFailures
-from ipexctl.show.phrases import (
-    format_amount,
-    format_failure_lines,
-    format_hint_lines,
-    format_pace,
-    format_phase,
-    format_refusal_lines,
-)
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print
 from ipexctl.store import event_json
@@ -44,7 +34,7 @@ class Sink(Protocol):
 
 def print_refusal(refused: UsageError, err: Pipe) -> None:
     """Prints why nothing was done; on a terminal, broken between words."""
-    err.write("".join(f"{line}\n" for line in format_refusal_lines(refused, err.columns())))
+    err.write("".join(f"{line}\n" for line in phrases.format_refusal_lines(refused, err.columns())))
     err.flush()
 
 
@@ -69,7 +59,7 @@ class Plain:
         self._moved: dict[str, tuple[float, int]] = {}  # stamp and amount of a host's first progress in its step
         self._failures = PendingFailures()
         self._answer: AnyAnswer | None = None
-        self._imports = self._closed = False
+        self._closed = False
         self._state: RunState | None = None
 
     def handle_event(self, stamped: Stamped, state: RunState) -> None:
@@ -97,18 +87,17 @@ class Plain:
                 since, skipped = self._moved.setdefault(host, (at, done))
                 if at - self._shown_at.setdefault(host, at) >= self.BAR:
                     self._shown_at[host] = at
-                    pace = ", ".join(format_pace(done - skipped, total - skipped, unit, at - since))
-                    now = "".join(f" {word}" for word in (pace, escape(detail)) if word)
-                    self._print(f"{_format_host_mark(host)}{escape(step)}: {format_amount(done, total, unit)}{now}")
+                    pace = ", ".join(phrases.format_pace(done - skipped, total - skipped, unit, at - since))
+                    parts = (f"{escape(step)}:", phrases.format_amount(done, total, unit), pace, escape(detail))
+                    self._print(_format_host_mark(host) + " ".join(filter(None, parts)))
             case e.PhaseStarted():
-                self._print(format_phase(event))
+                self._print(phrases.format_phase(event))
             case e.StepStarted(host=host):
                 self._shown_at[host] = at
                 self._moved.pop(host, None)
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
-                self._import_ahead()
-                words = "\n  ".join(escape_lines(detail))
-                self._print(f"{_format_host_mark(host)}{escape(step)}: {outcome}{f': {words}' if words else ''}")
+                words = "\n  ".join(escape_lines(f": {detail}" if detail else ""))
+                self._print(f"{_format_host_mark(host)}{escape(step)}: {outcome}{words}")
             case e.Answer(value=value):
                 self._answer = value
                 self._show_failures()
@@ -136,17 +125,11 @@ class Plain:
             self._print_items(screens.format_ending(report, dry=dry))
             if report.saved:
                 self._print(f"saved in {escape(report.saved)}")
-        self._print(*(line for hint in self._failures.pop_hints() for line in format_hint_lines(hint)))
+        self._print(*(line for hint in self._failures.pop_hints() for line in phrases.format_hint_lines(hint)))
         if report:
             self._print_items(screens.format_next_steps(report, self._answer))
         self._out.flush()
         self._err.flush()
-
-    def _import_ahead(self) -> None:
-        """While hosts still work, what will print the result is imported."""
-        if self._results and not self._imports:
-            self._imports = True
-            Thread(target=import_module, args=("ipexctl.show.tables",), name="import", daemon=True).start()
 
     def _print_answer(self, value: AnyAnswer) -> None:
         text = screens.get_whole_text(value)
@@ -252,7 +235,7 @@ class Plain:
 
     def _show_failures(self) -> None:
         if failures := self._failures.pop_failures():
-            self._print(*format_failure_lines(failures))
+            self._print(*phrases.format_failure_lines(failures))
 
 
 _OF_RANKS = (e.RankStage, e.Stalled, e.StallCompared, e.RankStack, e.HostSample)

@@ -1,15 +1,97 @@
-"""Any answer as rows and tables: for those that have no screen of their own."""
+"""Tables whose columns give way on a narrow screen; and any answer as rows, for those without a screen of their own."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from rich.cells import set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from ipexctl.model.answers import AnyAnswer
-from ipexctl.model.json_values import JsonObject, to_json
+from ipexctl.model.json_values import JsonObject, Record, to_json
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import escape, one_line
-from ipexctl.show.typeset import QUIET, Line, labelled, split_harmless_lines, text
+from ipexctl.show.typeset import QUIET, Line, Part, labelled, split_harmless_lines, text
+
+
+class FittedRow(Record):
+    """``short`` are shorter cells for a narrow screen, ``below`` is a sentence about the row."""
+
+    cells: Mapping[str, str]
+    styles: Mapping[str, str]
+    short: Mapping[str, str]
+    below: str = ""
+
+
+class FittedTable:
+    """A line per row. Where the screen is narrow, cells become their short ones, then columns give way in the order of
+    ``least``; at "" in it the last column, whose words are cut, gets the next of its ``rooms``: cells at least."""
+
+    def __init__(self, rows: Sequence[FittedRow], least: Sequence[str], last: str, *rooms: int) -> None:
+        self._rows, self._least, self._last, self._rooms = rows, least, last, rooms
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows = [row.cells for row in self._rows]
+        names, (room, *rooms) = list(rows[0]), self._rooms
+        if self._measure(rows, names, room) > options.max_width:
+            rows = [{**row.cells, **row.short} for row in self._rows]
+        for name in self._least:
+            if self._measure(rows, names, room) <= options.max_width:
+                break
+            if name in names:
+                names.remove(name)
+            elif not name:
+                room = rooms.pop(0)
+        room += max(options.max_width - self._measure(rows, names, room), 0)
+        widths = self._get_widths(rows, names)
+        yield self._format_row(widths, {name: name for name in names}, dict.fromkeys(names, QUIET))
+        for row, cells in zip(self._rows, rows, strict=True):
+            last = cells[self._last] if self._last in names else ""
+            if phrases.count_cells(last) > room:
+                cells = {**cells, self._last: set_cell_size(last, room - 1) + "…"}
+            yield self._format_row(widths, cells, row.styles)
+            if row.below:
+                yield Line(text("    ", row.below), 4)
+
+    def _format_row(
+        self, widths: Mapping[str, int], cells: Mapping[str, str], styles: Mapping[str, str]
+    ) -> RenderableType:
+        parts: list[Part] = []
+        for name, width in widths.items():
+            parts += [(cells[name], styles.get(name, "")), " " * (width + 2 - phrases.count_cells(cells[name]))]
+        return Line(text(*parts[:-1]), whole=True)
+
+    def _get_widths(self, rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> dict[str, int]:
+        return {name: max(map(phrases.count_cells, (name, *(row[name] for row in rows)))) for name in names}
+
+    def _measure(self, rows: Sequence[Mapping[str, str]], names: Sequence[str], room: int) -> int:
+        """The cells of the table, where its last column has at most so many."""
+        widths = self._get_widths(rows, names)
+        if self._last in widths:
+            widths[self._last] = min(widths[self._last], room)
+        return sum(widths.values()) + 2 * len(widths) - 2
+
+
+class TextTable:
+    """A table that is text already, its cells two blanks apart. ``least`` are columns that give way on a narrow
+    screen, the first of them first."""
+
+    def __init__(self, lines: Sequence[str], least: Sequence[str]) -> None:
+        rows = [re.split(" {2,}", line) for line in lines]  # no cell but the last is empty
+        self._rows = [[*row, *[""] * (len(rows[0]) + 1 - len(row))] for row in rows]
+        self._least = least
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows = self._rows
+        for name in ("", *self._least):  # at first as they are
+            columns = [index for index, head in enumerate(rows[0]) if not name or head != name]
+            rows = [[row[index] for index in columns] for row in rows]
+            widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
+            if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
+                break
+        for row in rows:
+            cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+            yield Line(text("  ".join(cells).rstrip()), whole=True)
 
 
 def format_any_answer(value: JsonObject) -> list[RenderableType]:

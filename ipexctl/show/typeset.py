@@ -4,7 +4,6 @@ Rich is imported here: import this module only to show something. 80 columns do;
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
@@ -14,9 +13,6 @@ from ipexctl.show import phrases
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import escape, escape_lines
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 Part = str | tuple[str, str]  # words, perhaps with a Rich style
 
 GOOD, BAD, WARN, QUIET, STRONG = "green", "bold red", "yellow", "dim", "bold"
@@ -25,11 +21,6 @@ GOOD, BAD, WARN, QUIET, STRONG = "green", "bold red", "yellow", "dim", "bold"
 def text(*parts: Part) -> Text:
     """Words in a row, harmless whatever they hold."""
     return Text.assemble(*(escape(part) if isinstance(part, str) else (escape(part[0]), part[1]) for part in parts))
-
-
-def block(words_: str, style: str = "") -> Text:
-    """Several lines, harmless."""
-    return Text("\n".join(escape_lines(words_)), style=style)
 
 
 class Line:
@@ -152,18 +143,6 @@ def print_items(screen: Console, pipe: Pipe, items: Iterable[RenderableType]) ->
             screen.print(item, crop=False)
     pipe.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
     pipe.flush()
-
-
-def grid(columns: int, last: Literal["ellipsis", "fold"] | None = None) -> "Table":
-    """A table of columns that are as wide as they need to be; a ``last`` one has the rest of the line and no more."""
-    from rich.table import Table  # as slow to import as half of Rich, and many screens have none
-
-    table = Table.grid(padding=(0, 2, 0, 0), expand=last is not None)
-    for _ in range(columns):
-        table.add_column(no_wrap=True)
-    if last:
-        table.add_column(ratio=1, no_wrap=last == "ellipsis", overflow=last)
-    return table
 
 
 def labelled(label: str, *value: Part, copied: bool = False, room: int = 10) -> RenderableType:

@@ -4,13 +4,16 @@ Modules write to loggers below ``ipexctl`` (Python's `logging`); `DebugLog` is t
 
 import logging
 import os
+import platform
 import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ipexctl import __version__
 from ipexctl.model.errors import InternalError, UnwatchedRunError, UsageError
 from ipexctl.model.text import looks_secret, printable
 from ipexctl.store.masking import Masker
@@ -20,7 +23,7 @@ NAME = "debug.log"
 _LIMIT = 1 << 20  # bytes of the log that several commands share; what is older becomes debug.log.1
 _LINE = 4000  # characters of one line
 _WAITING = 2000  # records kept until the log has a file
-LIBRARIES = ("typer", "rich", "msgspec", "pydantic", "fabric", "paramiko", "cryptography", "uv")
+_LIBRARIES = ("typer", "rich", "msgspec", "pydantic", "fabric", "paramiko", "cryptography", "uv")
 
 
 class DebugLog(logging.Handler):
@@ -123,29 +126,19 @@ def _mask_word(word: str) -> str:
     return f"{name}=***" if equals and looks_secret(name) else word
 
 
-def _find_versions() -> dict[str, str]:
-    """The versions of installed distributions, by the names of their directories (PEP 427, 376): importlib.metadata
-    reads files, by a library for e-mail, which would cost each command 15 ms."""
-    versions: dict[str, str] = {}
-    for place in reversed(sys.path):  # the first one is imported
-        names = (path.stem.partition("-") for path in Path(place or ".").glob("*.dist-info"))
-        versions |= {name.lower(): version for name, _, version in names}
+def list_versions() -> dict[str, str]:
+    """The versions of what ipexctl runs on, by name."""
+    versions = {"ipexctl": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    for library in _LIBRARIES:
+        try:
+            versions[library] = version(library)
+        except PackageNotFoundError:
+            versions[library] = "missing"
     return versions
-
-
-def _describe_system() -> str:
-    """As `platform.platform` does, which starts a program for it: 12 ms of each command."""
-    system = os.uname()
-    libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
-    return "-".join(filter(None, (system.sysname, system.release, system.machine, (libc or "").replace(" ", ""))))
 
 
 def _format_header() -> str:
     """What was started, and by which versions."""
-    from ipexctl import __version__
-
-    found = _find_versions()
-    libraries = [f"{name} {found.get(name, 'missing')}" for name in LIBRARIES]
+    versions = ", ".join(f"{name} {version}" for name, version in list_versions().items())
     argv = shlex.join(_mask_word(word) for word in sys.argv)
-    python = f"Python {sys.version.partition(' ')[0]}, {_describe_system()}"
-    return f"ipexctl {__version__}, {python}, {', '.join(libraries)}\nargv: {printable(argv, _LINE)}\n"
+    return f"{versions}\nargv: {printable(argv, _LINE)}\n"

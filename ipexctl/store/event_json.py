@@ -86,18 +86,10 @@ def _replace_non_finite(value: Any) -> Any:
     return [_replace_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-# The names of events and fields in the records of earlier versions.
-_FORMER_FIELDS = {"orphans": "left", "unchecked": "unknown"}
-_FORMER_EVENTS = {"said": "message", "found": "finding-reported", "launcher-said": "launcher-output",
-                  "proved": "cleanup-checked", "excused": "failures-ignored"}  # fmt: skip
-
-REMOVED_EVENTS = frozenset({"figures-read"})  # in those records, and read no more
-
-
 def decode_event(record: JsonObject) -> Stamped:
     """The event of one object. Keys that are not known are left aside. Raises `DamagedRecordError`."""
     name = str(record.get("event"))
-    cls = _CLASSES.get(_FORMER_EVENTS.get(name, name))
+    cls = _CLASSES.get(name)
     if cls is None:
         raise DamagedRecordError(f"no event is called {name!r}")
     at = record.get("at")
@@ -106,7 +98,6 @@ def decode_event(record: JsonObject) -> Stamped:
     if cls is Answer:
         return Stamped(at, Answer(_decode_answer(record)))
     keys = {name: _KEYS.get(name, name) for name in _FIELDS[cls]}
-    keys |= {name: former for name, former in _FORMER_FIELDS.items() if name in keys and keys[name] not in record}
     values = {name: record[key] for name, key in keys.items() if key in record}
     for name in _BYTES[cls] & values.keys():
         values[name] = _decode_bytes(name, values[name], record.get(f"{keys[name]}_base64"))

@@ -1,40 +1,23 @@
 """Figures of saved runs in files for other programs: CSV and JSON."""
 
+import codecs
 import csv
-import io
-import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import BinaryIO
 
 from ipexctl.model.run_figures import COLUMNS, FigureRow
 from ipexctl.store.event_json import dump_ascii_json
+from ipexctl.store.private_files import replace_file
 
 _get_cells = attrgetter(*COLUMNS)
-
-
-@contextmanager
-def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` by one rename when all is written, else leaves nothing. A link at
-    ``path`` is replaced, not followed. Raises `OSError`."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with part.open("xb") as file:
-            yield file
-        part.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
 
 
 def write_csv(path: Path, rows: Iterable[FigureRow]) -> int:
     """One line a value, with a heading; returns the number of values. Raises `OSError`."""
     count = 0
-    with replace_file(path) as file, io.TextIOWrapper(file, "utf-8", "replace", newline="") as text:
-        writer = csv.writer(text, lineterminator="\n")
+    with replace_file(path) as file:
+        writer = csv.writer(codecs.getwriter("utf-8")(file, "replace"), lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in rows:
             writer.writerow(_format_cell(cell) for cell in _get_cells(row))

@@ -5,7 +5,7 @@ A rank's own file of a saved run (mode 0600) keeps what the rank wrote; what is 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from operator import is_
 from typing import Any
 
@@ -57,14 +57,13 @@ class Masker:
         self._encoded: tuple[bytes, ...] = ()
         self._pattern: re.Pattern[bytes] | None = None
         self._held: dict[tuple[int, str], e.Output] = {}  # an end that may be the beginning of a value
-        self._masked: dict[str, str] = {}  # short texts of answers: those of hundreds of hosts are mostly the same ones
         self.add_secrets(value for name, value in environ.items() if looks_secret(name))
 
     def add_secrets(self, values: Iterable[str]) -> None:
         """From now on these are secrets, too, and each line of them."""
         lines = {line for value in values for line in (value, *value.splitlines()) if len(line) >= _LEAST}
         self.values = tuple(sorted({*self.values, *lines}, key=len, reverse=True))
-        self._masked.clear()
+        self._mask_short_text = lru_cache(_MOST)(self.mask_text)  # hundreds of hosts have the same ones
         self._encoded = tuple(value.encode() for value in self.values)
         words = (_ESCAPE.join(re.escape(bytes([byte])) for byte in value) for value in self._encoded)
         self._pattern = re.compile(b"|".join(words)) if self.values else None
@@ -101,20 +100,11 @@ class Masker:
     def _may_begin(self, data: bytes) -> bool:
         return any(value.startswith(data) for value in self._encoded)
 
-    def _mask_known_text(self, text: str) -> str:
-        masked = self._masked.get(text)
-        if masked is None:
-            masked = self.mask_text(text)
-            if len(text) <= _SHORT:
-                if len(self._masked) >= _MOST:
-                    self._masked.clear()
-                self._masked[text] = masked
-        return text if masked == text else masked
-
     def mask_value(self, value: Any) -> Any:
         """A record, or what one holds, without secrets: the value itself where nothing in it is masked."""
         if isinstance(value, str):
-            return self._mask_known_text(value)
+            masked = self._mask_short_text(value) if len(value) <= _SHORT else self.mask_text(value)
+            return value if masked == value else masked
         if value is None or isinstance(value, int | float | Facts):
             return value  # facts as in `FactsRead`: each has hundreds of values
         if isinstance(value, bytes):

@@ -2,11 +2,13 @@
 umask."""
 
 import os
+import secrets
 import shlex
 import stat
-import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.text import printable
@@ -71,19 +73,38 @@ def sync_file_system(number: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def write_private_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replaces a file by one rename, once its bytes are on the disk. No other process, here or on another host with the
-    same home, uses the same temporary name."""
-    make_private_directories(path.parent)
-    number, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+@contextmanager
+def replace_file(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
+    """A new file that takes the place of ``path`` by one rename when all is on the disk, else leaves nothing. A link at
+    ``path`` is replaced, not followed. Without a ``mode`` it gets that of the umask. Raises `OSError`."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(number, "wb") as file:
-            file.write(data)
-            os.fchmod(number, mode)
+            yield file
+            if mode is not None:
+                os.fchmod(number, mode)
             file.flush()
             os.fsync(number)
-        Path(part).replace(path)
-    except OSError:
+        part.replace(path)
+    except BaseException:
         with suppress(OSError):
-            Path(part).unlink()
+            part.unlink()
         raise
+
+
+def write_private_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replaces a file, whose missing directories it makes, as `replace_file` does. Raises `OSError`."""
+    make_private_directories(path.parent)
+    with replace_file(path, mode) as file:
+        file.write(data)
+
+
+def open_regular_file(path: Path | str) -> BinaryIO:
+    """Opens a regular file to read it, never through a link: a record from somebody else must not show other files of
+    the user. Raises `OSError`."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    raise OSError(None, "is not a regular file")

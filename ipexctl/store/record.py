@@ -5,7 +5,6 @@ could not be stored is counted, reported at once and, where space returns, marke
 
 import errno
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.model.json_values import JsonObject, convert_json
+from ipexctl.model.json_values import JsonObject, parse_json
 from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import event_json
@@ -373,23 +372,11 @@ def measure_record(directory: Path) -> tuple[int, float]:
     return size, changed or directory.lstat().st_mtime
 
 
-def remove_record(directory: Path) -> None:
-    """Removes a saved run; links in it are removed, not followed. Raises `OSError`."""
-    shutil.rmtree(directory)
-
-
-_FORMER_KEYS = (("proved", "clean"), ("left", "orphans"), ("unproved", "unchecked"))  # of reports of earlier versions
-
-
 def read_report(directory: Path) -> CommandReport | None:
     """The report of a saved run; None while it goes on, and of one that is damaged."""
     try:
-        report = json.loads((directory / REPORT).read_bytes())
-        report["lost"] = report.get("lost") or None
-        for former, key in _FORMER_KEYS if report["run"] else ():
-            report["run"].setdefault(key, report["run"].get(former))
-        return convert_json(CommandReport, report)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return parse_json(CommandReport, (directory / REPORT).read_bytes())
+    except (OSError, ValueError):
         return None
 
 
@@ -408,6 +395,6 @@ def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Pat
     removed = []
     for path in old:
         with suppress(OSError):
-            remove_record(path)
+            shutil.rmtree(path)  # links in it are removed, not followed
             removed.append(path)
     return removed

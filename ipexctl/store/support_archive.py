@@ -6,13 +6,12 @@ import gzip
 import json
 import os
 import re
-import stat
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from ipexctl.model.answers.saved import LeftOutPart, SupportPart
 from ipexctl.model.grouping import group_pairs
@@ -20,6 +19,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.text import looks_secret, printable
 from ipexctl.store.event_json import dump_ascii_json
 from ipexctl.store.masking import MASK, Masker
+from ipexctl.store.private_files import open_regular_file
 
 _DOCUMENTS = re.compile(r"plan\.txt|debug\.log|stacks-\d+-\d+\.txt")
 _OBJECTS = re.compile(r"events\.jsonl|report\.json|profile/profile\.json")
@@ -71,8 +71,8 @@ def prepare_parts(
     parts: list[PreparedPart] = []
     left_out: list[LeftOutPart] = []
     latest = 0
-    for name, number in _open_files(directory, left_out):
-        with os.fdopen(number, "rb") as file:
+    for name, file in _open_files(directory, left_out):
+        with file:
             known = _DOCUMENTS.fullmatch(name) or _OBJECTS.fullmatch(name)
             if not known and not (_PRINTED.fullmatch(name) and with_output):
                 printed = _PRINTED.fullmatch(name)
@@ -91,8 +91,8 @@ def prepare_parts(
     return Preparation(tuple(sorted(parts, key=lambda prepared: prepared.part.name)), tuple(left_out))
 
 
-def _open_files(directory: Path, left_out: list[LeftOutPart]) -> Iterator[tuple[str, int]]:
-    """Names and descriptors of the regular files of a record, two levels deep; what is none is left out."""
+def _open_files(directory: Path, left_out: list[LeftOutPart]) -> Iterator[tuple[str, BinaryIO]]:
+    """Names of the regular files of a record, two levels deep; what is none is left out."""
     for parent, prefix in [(directory, ""), (directory / "ranks", "ranks/"), (directory / "profile", "profile/")]:
         if parent.is_symlink() or not parent.is_dir():
             continue
@@ -103,14 +103,8 @@ def _open_files(directory: Path, left_out: list[LeftOutPart]) -> Iterator[tuple[
                     left_out.append(LeftOutPart(printable(f"{name}/", 200), "not needed"))
                 continue
             try:
-                number = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                yield name, open_regular_file(entry.path)
             except OSError:
-                left_out.append(LeftOutPart(printable(name, 200), "not a regular file"))
-                continue
-            if stat.S_ISREG(os.fstat(number).st_mode):
-                yield name, number
-            else:
-                os.close(number)
                 left_out.append(LeftOutPart(printable(name, 200), "not a regular file"))
 
 

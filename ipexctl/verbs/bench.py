@@ -19,7 +19,8 @@ from ipexctl.model.json_values import JsonObject
 from ipexctl.model.tasks import Bench, Run
 from ipexctl.model.text import join_names, pluralize
 from ipexctl.model.toml import parse_toml
-from ipexctl.show import bench_table, chart
+from ipexctl.show import chart
+from ipexctl.show.answers.bench import format_rows
 from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import list_flags
@@ -79,7 +80,7 @@ def bench(
             groups[BENCH_MODES[row.mode]].append((row.name, row.host, "no result" if row.refused else row.why or ""))
         plot.write_text(chart.draw_chart(read_data("chart.j2"), title, groups, "samples/s"), encoding="utf-8")
         notes.append(f"drawn in {plot}")
-    text = "\n".join(bench_table.format_rows(rows, title, notes))
+    text = "\n".join(format_rows(rows, title, notes))
     yield Answer(BenchAnswer(task.model, task.size, task.batch, rows, tuple(notes), text, title))
     if refused := [row.name for row in rows if row.refused]:
         what = f"no result: {join_names(list(dict.fromkeys(refused)), 3)} (the table says why)"

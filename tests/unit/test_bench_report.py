@@ -19,7 +19,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.toml import parse_toml
 from ipexctl.show import chart
-from ipexctl.show.bench_table import format_rows
+from ipexctl.show.answers.bench import format_rows
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
 from ipexctl.verbs.common.nested import collect_metrics

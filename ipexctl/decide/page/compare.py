@@ -37,8 +37,9 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
             figures[figure.key] = RankSpread(min(values), median(values), max(values))
     joules = [host.joules for host in page.hosts if host.joules is not None]
     run = page.report.run
-    well = run is not None and run.reason == "done" and all(rank.state == "ok" for rank in run.ranks)
-    result = "ok" if well else (run.reason if run else "") or "unknown"
+    result = (run.reason if run else "") or "unknown"
+    if run and run.good:
+        result = "ok"
     hosts = tuple(host.host for host in page.hosts)
     energy = sum(joules) if joules else None
     earlier = page.dropped + len(page.former)

@@ -1,11 +1,222 @@
-"""The screen of ``doctor``."""
+"""The screen of ``doctor``: the hosts, the findings, measured speeds."""
 
-from rich.console import RenderableType
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
-from ipexctl.model.answers.doctor import DoctorAnswer, ExplainAnswer
-from ipexctl.show.hosts_screen import format_doctor
-from ipexctl.show.typeset import format_paragraphs
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ipexctl.model.answers.doctor import DoctorAnswer, ExplainAnswer, SpeedCheck
+from ipexctl.model.facts import Facts
+from ipexctl.model.findings import Finding
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.text import format_size, pluralize
+from ipexctl.show import phrases, typeset
+from ipexctl.show.sanitise import escape_lines, one_line
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, labelled, outcome, sentences, text
+
+_LEVELS = {"error": ("E", BAD), "warning": ("W", WARN), "info": ("i", QUIET)}
+_COLUMNS = ("host", "CPU", "cores", "memory", "OS", "Python", "stack")
+_NAMED = 4
+_ROOM = 16  # cells for the hosts of a row
+_STACK = (("torch", "torch"), ("intel-extension-for-pytorch", "ipex"), ("oneccl-bind-pt", "ccl"), ("impi-rt", "impi"))
 
 
-def format_answer(value: DoctorAnswer | ExplainAnswer) -> list[RenderableType]:
-    return format_doctor(value) if isinstance(value, DoctorAnswer) else format_paragraphs(value.text)
+def format_answer(answer: DoctorAnswer | ExplainAnswer) -> list[RenderableType]:
+    """Equal hosts share a row, the commonest first; what differs from it is marked ``≠``."""
+    if isinstance(answer, ExplainAnswer):
+        return typeset.format_paragraphs(answer.text)
+    rows = group_pairs((_format_host_row(entry.facts), entry.host) for entry in answer.hosts if entry.facts)
+    unprobed = [entry.host for entry in answer.hosts if not entry.facts]
+    items: list[RenderableType] = [_HostsTable(rows), ""] if rows else []
+    findings = sorted(answer.findings, key=lambda finding: (tuple(_LEVELS).index(finding.level), finding.code))
+    explained = {host for finding in findings for host in finding.hosts}
+    if unknown := [host for host in unprobed if host not in explained]:
+        items += [outcome(False, f"nothing is known of {phrases.format_hosts(unknown)}"), ""]
+    items += [line for finding in findings for line in _format_finding(finding, len(answer.hosts))]
+    items += [""] if findings else []
+    items += [*format_speed(answer.speed), ""] if answer.speed else []
+    items += [
+        labelled("fixed", (phrases.format_hosts(fix.hosts), STRONG), f"  {fix.action}") for fix in answer.fixed or ()
+    ]
+    if answer.common_isa:
+        items.append(labelled("common", (answer.common_isa, STRONG), " on every host that answered"))
+    items += [labelled("advice", line) for line in answer.advice]
+    # What keeps a host from being probed is counted with the hosts, not once more with the errors.
+    counts: Counter[str] = Counter(
+        finding.level for finding in findings if not finding.hosts or not {*finding.hosts} <= {*unprobed}
+    )
+    parts = [pluralize(counts[level], level) for level in ("error", "warning") if counts[level]]
+    parts += [f"{pluralize(len(unprobed), 'host')} could not be probed"] if unprobed else []
+    fit = bool(rows) and not counts["error"] and not unprobed
+    count = (", ".join(parts) or "no error, no warning", BAD if not fit else WARN if counts["warning"] else GOOD)
+    return [*items, labelled("fit" if fit else "not fit", count)]
+
+
+def _format_host_row(facts: Facts) -> tuple[str, ...]:
+    """One row of the table but its host; ``?`` for what is not known."""
+
+    def shown(value: object) -> str:
+        return "?" if value is None else str(value)
+
+    cores = "×".join(map(shown, (facts.sockets, facts.cores_per_socket, facts.threads_per_core)))
+    memory, numa, installed = facts.mem_total_kb, facts.numa, facts.installed
+    packages = installed.packages if installed else {}
+    usable = next((python.version for python in facts.pythons if python.usable), None)
+    model = facts.uarch or facts.model_name
+    return (
+        _join_lines(shown(facts.isa_level), _shorten_model(model) if model else ""),
+        cores if cores != "?×?×?" else "?",
+        f"{'?' if memory is None else format_size(memory * 1024)}\n{'?' if numa is None else len(numa)} NUMA",
+        _join_lines(shown(facts.distribution).replace(" GNU/Linux", ""), f"glibc {facts.glibc}" if facts.glibc else ""),
+        shown((installed and installed.python) or usable),
+        "\n".join(f"{short} {packages[name]}" for name, short in _STACK if name in packages) or "none",
+    )
+
+
+def _join_lines(first: str, second: str) -> str:
+    return f"{first}\n{second}" if second else first
+
+
+def _shorten_model(model: str) -> str:
+    for noise in ("(R)", "(TM)", "(tm)", " Processor", " CPU", "Intel ", "AMD "):
+        model = model.replace(noise, "")
+    return " ".join(model.split("@")[0].split())
+
+
+class _HostsTable:
+    """A row per kind of host: of several kinds, what differs from the commonest one is marked."""
+
+    def __init__(self, rows: Mapping[tuple[str, ...], list[str]]) -> None:
+        self._rows = sorted(rows.items(), key=lambda row: -len(row[1]))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows = self._rows
+        most = rows[0][0] if len(rows) > 1 and len(rows[0][1]) > len(rows[1][1]) else None
+        space = 1 if options.max_width < 100 else 2
+        if self._measure(most, space) > options.max_width:
+            yield from self._format_list(most)
+            return
+        table = Table(box=None, padding=(0, space, 0, 0), pad_edge=False, header_style=QUIET)
+        for name in _COLUMNS:
+            table.add_column(name, overflow="fold", no_wrap=name in ("host", "cores", "memory", "Python"))
+        for row, names in rows:
+            cells = [Text("\n".join(escape_lines(cell)), STRONG * cell.startswith("≠ ")) for cell in _mark(row, most)]
+            table.add_row(_format_group_names(names), *cells)
+        yield table
+
+    def _measure(self, most: tuple[str, ...] | None, space: int) -> int:
+        """The cells of the table with nothing broken."""
+        rows = [_COLUMNS, *((_format_group_names(names).plain, *_mark(row, most)) for row, names in self._rows)]
+        widths = [
+            max(phrases.count_cells(line) for cell in column for line in cell.split("\n"))
+            for column in zip(*rows, strict=True)
+        ]
+        return sum(widths) + space * (len(widths) - 1)
+
+    def _format_list(self, most: tuple[str, ...] | None) -> Iterator[RenderableType]:
+        """The same where a table has no room: the facts of each kind of host below its names."""
+        for row, names in self._rows:
+            yield Line(text((phrases.format_hosts(names, most=3), STRONG)), 2)
+            cpu, cores, memory, system, python, stack = (" · ".join(cell.split("\n")) for cell in _mark(row, most))
+            for facts in (cpu, f"{cores} cores · {memory}", system, f"Python {python}", f"stack: {stack}"):
+                yield Line(text(f"  {facts}"), 4)
+
+
+def _mark(row: Sequence[str], most: Sequence[str] | None) -> list[str]:
+    """The cells, those that differ from the commonest row marked."""
+    return [cell if most is None or row == most or cell == most[n] else f"≠ {cell}" for n, cell in enumerate(row)]
+
+
+def _format_group_names(names: list[str]) -> Text:
+    """The hosts on one line, so that none stands beside facts that are those of all of them; where they need more room,
+    how many there are, and their names as far as there is room."""
+    every = phrases.format_hosts(names)
+    if phrases.count_cells(every) <= _ROOM:
+        return text((every, STRONG))
+    return Text("\n").join([text((pluralize(len(names), "host"), STRONG)), text((_fold_names(names, 15), QUIET))])
+
+
+def _fold_names(names: Sequence[str], room: int) -> str:
+    """``node[01-04,07]``, cut after a whole number."""
+    shown = phrases.format_hosts(names, most=3)
+    if len(shown) <= room:
+        return shown
+    cut = max(shown.rfind(mark, 0, room) for mark in ",[ ") + 1
+    return shown[: cut or room].rstrip(", ") + ",…" + ("]" if "[" in shown[:cut] else "")
+
+
+def _format_finding(finding: Finding, count: int) -> list[RenderableType]:
+    """Code, hosts and what is wrong; below, the evidence and the fix."""
+    mark, style = _LEVELS[finding.level]
+    names = finding.hosts
+    who = "every host" if len(names) == count > 1 else phrases.format_hosts(names)
+    if _NAMED < len(names) < count:
+        who = f"{len(names)} of {count} hosts: {_fold_names(names, 32)}"
+    code = f"{mark}  {finding.code:<6}  "
+    title = text((code, style), *([(f"{who}  ", STRONG)] if names else []), one_line(finding.title))
+    evidence, fix = finding.evidence, finding.fix
+    if finding.level == "info":  # good to know, in one line: --explain and --json have the details
+        evidence, fix = "", fix if finding.action else ""
+    hang = len(code)
+    items: list[RenderableType] = [Line(title, hang), *(sentences(evidence, hang, QUIET) if evidence else [])]
+    first, *more = fix.splitlines() or [""]
+    items += [Line(text(" " * hang, "fix: ", one_line(first)), hang, copied=True)] if first else []
+    return [*items, *(Line(text(" " * hang, line), whole=True) for line in more)]
+
+
+_BARS = 16  # hosts that have a row each; of more, the slowest and the median
+_FIGURES = {"fp32": 1.0, "bf16": 1.0, "memory": 1e9, "network": 1e6}  # and their units
+
+
+def format_speed(check: SpeedCheck) -> list[RenderableType]:
+    """What ``--bench`` measured, as bars: the longest is the fastest host's."""
+    rows: dict[str, dict[str, float]] = {
+        host.host: {"fp32": host.fp32 or 0.0, "bf16": host.bf16 or 0.0, "memory": host.memory or 0.0, "network": 0.0}
+        for host in check.hosts
+    }
+    for pair in check.pairs:
+        for name in (pair.first, pair.second):
+            if name in rows:
+                rows[name]["network"] = max(rows[name]["network"], pair.rate or 0.0)
+    best = {key: max((row[key] for row in rows.values()), default=0.0) for key in _FIGURES}
+    columns = [key for key in _FIGURES if best[key]]
+    if not columns:
+        return []
+    names = list(rows)
+    if len(rows) > _BARS:
+        names.sort(key=lambda name: min(rows[name][key] / best[key] for key in columns))
+        rows["median"] = {key: median([row[key] for row in rows.values() if row[key]]) for key in columns}
+        names = [*names[: _BARS // 2], "median"]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(1 + len(columns)):
+        table.add_column(no_wrap=True)
+    table.add_row(text(("speed", QUIET)), *(text((_format_bar_heading(key, best[key]), QUIET)) for key in columns))
+    for name in names:
+        table.add_row(text((name, STRONG)), *(_draw_bar(rows[name][key], best[key], _FIGURES[key]) for key in columns))
+    items: list[RenderableType] = [table]
+    if len(check.hosts) > _BARS:
+        items.append(text((f"the {_BARS // 2} slowest of {len(check.hosts)} hosts", QUIET)))
+    measured = [pair for pair in check.pairs if pair.rate]
+    delays = [pair.latency for pair in measured if pair.latency]
+    if delays:
+        items.append(text((f"between hosts: {measured[0].tool}, {median(delays) * 1e6:.0f} µs", QUIET)))
+    return items
+
+
+def _format_bar_heading(key: str, best: float) -> str:
+    units = {"memory": "GB/s", "network": "MB/s"}
+    return f"{key} {units.get(key) or ('Tflop/s' if best >= 1000 else 'Gflop/s')}"
+
+
+def _draw_bar(value: float, best: float, unit: float) -> Text:
+    if not value:
+        return text(("-", QUIET))
+    eighths = max(1, round(64 * value / best))
+    bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    shown = value / (1000.0 if unit == 1.0 and best >= 1000 else unit)
+    number = f"{shown:.2f}" if shown < 10 else f"{shown:.1f}" if shown < 100 else f"{shown:.0f}"
+    slow = value < 0.85 * best
+    return text((bar, WARN if slow else GOOD), " " * (9 - len(bar)), number)

@@ -2,17 +2,15 @@
 
 from rich.console import RenderableType
 
-from ipexctl.model.answers import AnyAnswer
-from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, StacksWhyAnswer, VerifyAnswer
+from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, VerifyAnswer
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases, typeset
-from ipexctl.show.launch_screen import TextTable
-from ipexctl.show.tables import format_rows_of_answer
+from ipexctl.show.tables import TextTable
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, labelled, outcome, split_harmless_lines, text
 
 
-def format_answer(value: AnyAnswer) -> list[RenderableType]:
+def format_answer(value: InstallAnswer | VerifyAnswer | StacksAnswer) -> list[RenderableType]:
     match value:
         case InstallAnswer():
             return format_install(value)
@@ -20,10 +18,6 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
             return format_verify(value)
         case StacksAnswer():
             return format_stack_table(value.text)
-        case StacksWhyAnswer():
-            return typeset.format_plan(value.text)
-        case _:
-            return format_rows_of_answer(value)
 
 
 def format_install(value: InstallAnswer) -> list[RenderableType]:

@@ -1,10 +1,10 @@
 """The screens of runs on hosts: which there are, where their ranks stand, how they were stopped."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
+from rich.console import RenderableType
 
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.json_values import to_json
@@ -12,8 +12,8 @@ from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
 from ipexctl.show.run_screen import format_cleanup_proof
 from ipexctl.show.sanitise import one_line
-from ipexctl.show.tables import Rows, format_any_answer
-from ipexctl.show.typeset import QUIET, STRONG, Line, text
+from ipexctl.show.tables import FittedRow, FittedTable, Rows, format_any_answer
+from ipexctl.show.typeset import STRONG, Line, text
 
 
 def format_answer(value: PsAnswer | RankStacksAnswer | StopAnswer | ReapAnswer) -> list[RenderableType]:
@@ -53,7 +53,7 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
     """The runs on hosts, and orphan directories."""
     silent = value.unreachable
     answered = [host for host in value.hosts if host not in silent]
-    items: list[RenderableType] = [_Runs(value.runs)] if value.runs else []
+    items: list[RenderableType] = [_make_run_table(value.runs)] if value.runs else []
     if not items and answered:
         these = "this host" if len(value.hosts) == 1 else f"these {len(value.hosts)} hosts"
         which = f"the {pluralize(len(answered), 'host')} that answered" if silent else these
@@ -63,56 +63,36 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
     return items
 
 
-class _Runs:
-    """A line per run. What matters least gives way on a narrow screen; id and state are never broken. What no run has
-    is no column."""
+# Columns: the first gives way first; at "" a long command is cut further.
+_LEAST = ("watchers", "head", "ranks", "", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
+_COMMAND = (40, 12)  # cells of the last column, at first and then
 
-    # The first gives way first; the time of the start at once where how long ago that was is known.
-    LEAST = ("watchers", "head", "ranks", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
-    LAST, ROOMS = "command", (40, 12)  # its last words may be missing; its least cells, at first and in the end
 
-    def __init__(self, rows: Sequence[ListedRun]) -> None:
-        self._rows = [self._shown(row) for row in rows]
+def _make_run_table(runs: Sequence[ListedRun]) -> FittedTable:
+    """A line per run. What no run has is no column; how long ago a run was started says more than when."""
+    rows = [_format_row(run) for run in runs]
+    used = [name for name in rows[0].cells if any(row.cells[name] for row in rows)]
+    rows = [replace(row, cells={name: row.cells[name] for name in used}) for row in rows]
+    least = ("started", *_LEAST) if all(row.cells.get("elapsed") for row in rows) else _LEAST
+    return FittedTable(rows, least, "command", *_COMMAND)
 
-    @staticmethod
-    def _shown(row: ListedRun) -> dict[str, str]:
-        state = f"{row.state} ({row.reason})" if row.reason else row.state
-        hosts, few = (phrases.format_hosts(row.hosts, most=most) for most in (3, 1))
-        elapsed = "" if row.elapsed is None else phrases.format_clock(row.elapsed)
-        pace = "" if row.pace is None else f"{row.pace:.2f}"
-        cells = {"run": row.run, "state": state, "elapsed": elapsed, "step": "" if row.step is None else row.step}
-        cells |= {"it/s": pace, "ranks": row.ranks, "hosts": hosts, "started": row.started, "owner": row.owner}
-        cells |= {"head": row.head, "watchers": row.watchers, "command": row.command or row.title, "few": few}
-        return {name: one_line(cell) for name, cell in cells.items()}
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows = self._rows
-        names = [name for name in rows[0] if name != "few" and any(row[name] for row in rows)]
-        least = [*(["started"] if all(row["elapsed"] for row in rows) else []), *self.LEAST]
-        room, few = self.ROOMS
-        if self._measure(rows, names, room) > options.max_width:
-            # The year, the seconds, the desk and hosts after the first are the first to be left out.
-            short = {row["run"]: {"started": row["started"][5:16], "owner": row["owner"].split("@")[0]} for row in rows}
-            rows = [row | short[row["run"]] | {"hosts": row["few"]} for row in rows]
-        for name in least:
-            if name == "hosts" and self._measure(rows, names, room) > options.max_width:
-                room = few
-            if name in names and self._measure(rows, names, room) > options.max_width:
-                names.remove(name)
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-        for name in names:
-            table.add_column(name, no_wrap=True)
-        left = options.max_width - self._measure(rows, names, room) + room
-        for row in rows:
-            cells = [text((row[name], STRONG if name == "run" else "")) for name in names]
-            if names[-1] == self.LAST:
-                cells[-1].truncate(max(left, room), overflow="ellipsis")
-            table.add_row(*cells)
-        yield table
-
-    def _measure(self, rows: list[dict[str, str]], names: list[str], room: int) -> int:
-        """The cells of the table, where its last column has at most so many."""
-        widths = {name: max(map(phrases.count_cells, (name, *(row[name] for row in rows)))) for name in names}
-        if self.LAST in widths:
-            widths[self.LAST] = min(widths[self.LAST], room)
-        return sum(widths.values()) + 2 * len(widths) - 2
+def _format_row(row: ListedRun) -> FittedRow:
+    cells = {
+        "run": row.run,
+        "state": f"{row.state} ({row.reason})" if row.reason else row.state,
+        "elapsed": "" if row.elapsed is None else phrases.format_clock(row.elapsed),
+        "step": "" if row.step is None else row.step,
+        "it/s": "" if row.pace is None else f"{row.pace:.2f}",
+        "ranks": row.ranks,
+        "hosts": phrases.format_hosts(row.hosts, most=3),
+        "started": row.started,
+        "owner": row.owner,
+        "head": row.head,
+        "watchers": row.watchers,
+        "command": row.command or row.title,
+    }
+    # The year, the seconds, the desk and hosts after the first are the first to be left out.
+    short = {"started": row.started[5:16], "owner": row.owner.split("@")[0]}
+    short |= {"hosts": phrases.format_hosts(row.hosts, most=1)}
+    return FittedRow({name: one_line(cell) for name, cell in cells.items()}, {"run": STRONG}, short)

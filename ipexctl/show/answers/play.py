@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 
-from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.play import (
     CommandAnswer,
     CommandOutput,
@@ -16,11 +15,11 @@ from ipexctl.model.answers.play import (
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import to_json
 from ipexctl.show import phrases
-from ipexctl.show.tables import format_any_answer, format_rows_of_answer
+from ipexctl.show.tables import format_any_answer
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, Part, outcome, text, whole
 
 
-def format_answer(value: AnyAnswer) -> list[RenderableType]:
+def format_answer(value: PlayAnswer | PlayListAnswer | CommandAnswer) -> list[RenderableType]:
     match value:
         case PlayAnswer():
             return format_play_steps(value.steps, dry=bool(value.dry))
@@ -28,8 +27,6 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
             return format_any_answer({"steps": to_json(value.list_)})
         case CommandAnswer():
             return format_command_outputs(value.hosts)
-        case _:
-            return format_rows_of_answer(value)
 
 
 def format_play_steps(rows: Sequence[PlayedStep], *, dry: bool = False) -> list[RenderableType]:

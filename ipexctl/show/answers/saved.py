@@ -1,24 +1,34 @@
-"""The screens of saved runs."""
+"""The screens of saved runs: their list, what is removed of them, what is made of them."""
+
+import time
 
 from rich.console import RenderableType
 
-from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.saved import (
     CompareAnswer,
     ExportAnswer,
     PruneAnswer,
     ReportAnswer,
     RunsAnswer,
+    SavedRun,
     SupportAnswer,
 )
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import format_size, pluralize
+from ipexctl.show import phrases
 from ipexctl.show.compare_screen import format_comparison
-from ipexctl.show.saved_runs_screen import format_pruned_runs, format_saved_runs
-from ipexctl.show.tables import format_rows_of_answer
-from ipexctl.show.typeset import labelled, text, whole
+from ipexctl.show.sanitise import one_line
+from ipexctl.show.tables import FittedRow, FittedTable
+from ipexctl.show.typeset import BAD, STRONG, WARN, Line, labelled, text, whole
+
+_STYLES = {"failed": BAD, "lost": BAD, "ok": "", "running": STRONG}
+_LEAST = ("size", "ranks", "verb", "took", "script", "started")  # columns: the first gives way first
+_SCRIPT = 16  # cells of the last column, at least
+
+Answer = RunsAnswer | PruneAnswer | ExportAnswer | SupportAnswer | ReportAnswer | CompareAnswer
 
 
-def format_answer(value: AnyAnswer) -> list[RenderableType]:
+def format_answer(value: Answer) -> list[RenderableType]:
     match value:
         case RunsAnswer():
             return format_saved_runs(value)
@@ -33,5 +43,42 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
             return format_comparison(value)
         case ReportAnswer():
             return [labelled("page", value.page), labelled("size", format_size(value.bytes))]
-        case _:
-            return format_rows_of_answer(value)
+
+
+def format_saved_runs(value: RunsAnswer) -> list[RenderableType]:
+    """A line per run, and below it why it did not end well."""
+    if not value.runs:
+        which = f"none of the {pluralize(value.saved, 'saved run')} matches" if value.saved else "no run is saved"
+        return [text(f"{which} in {value.directory}")]
+    return [FittedTable([_format_row(run) for run in value.runs], _LEAST, "script", _SCRIPT)]
+
+
+def format_pruned_runs(value: PruneAnswer) -> list[RenderableType]:
+    """What was or would be removed and how much space that is, and what stays although a rule names it."""
+    rows = [_format_row(run) for run in value.removed]
+    items: list[RenderableType] = [FittedTable(rows, _LEAST, "script", _SCRIPT)] if rows else []
+    for why, names in group_pairs((spared.why, spared.name) for spared in value.spared).items():
+        items.append(Line(text(("! ", WARN), f"not removed: {', '.join(names)}: {why}"), 2))
+    size, many = format_size(value.bytes), pluralize(len(value.removed), "saved run")
+    if not value.removed:
+        items.append(text("no saved run to remove"))
+    elif value.dry:
+        items.append(text(f"would remove {many}, {size}; nothing was removed"))
+    else:
+        items.append(text(f"removed {many}, {size}"))
+    return items
+
+
+def _format_row(run: SavedRun) -> FittedRow:
+    ranks = pluralize(run.hosts, "host") if run.hosts else ""
+    if run.ranks and ranks:
+        ranks = f"{run.ranks} on {ranks}"
+    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started))
+    cells = {
+        "name": run.word, "started": started, "verb": run.verb, "result": run.result,
+        "took": phrases.format_duration(run.seconds), "ranks": ranks, "size": format_size(run.bytes),
+        "script": run.title,
+    }  # fmt: skip
+    harmless = {name: one_line(cell) for name, cell in cells.items()}
+    styles = {"name": STRONG, "result": _STYLES.get(run.result, WARN)}
+    return FittedRow(harmless, styles, {"started": started[5:]}, run.cause)  # names of records have the year

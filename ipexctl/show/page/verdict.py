@@ -6,15 +6,9 @@ from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import RankOutcome, RunOutcome
-from ipexctl.model.text import pluralize, strip_colours
-from ipexctl.show.phrases import format_duration, format_hosts, format_ranks
-from ipexctl.show.run_screen import describe_rank_end
-
-_LAST_WORDS = 30  # lines of a failed rank
-_ENDS = {
-    "done": "ended with failures", "rank": "ended because a rank failed,", "stopped": "was stopped",
-    "lost": "lost a part of it", "limit": "reached its limit", "launch": "could not be launched:",
-}  # fmt: skip
+from ipexctl.model.text import pluralize
+from ipexctl.show.phrases import format_duration, format_hosts
+from ipexctl.show.run_screen import LAST_WORDS, REASONS, count_ranks, describe_rank_end, get_last_output, locate_ranks
 
 
 class RunVerdict(Record):
@@ -35,7 +29,7 @@ def make_verdict(page: RunPage) -> RunVerdict:
     run = page.report.run
     if run is None:
         return RunVerdict("warn", "nothing is known of the end of this run")
-    many = f"{pluralize(len(run.ranks), 'rank')} on {pluralize(len({rank.host for rank in run.ranks}), 'host')}"
+    many = count_ranks(run)
     after = format_duration(run.ended - (run.started or page.report.started))  # of a launch that failed, the command
     details = _list_details(page, run)
     stall = ((run.separate.text,) if run.separate else ()) + tuple(run.stall or ())
@@ -47,17 +41,17 @@ def make_verdict(page: RunPage) -> RunVerdict:
         followers = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
         headline = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)} after {after}{followers}"
         return RunVerdict("bad", headline, (*_list_last_words(rank), *stall), details)
-    if run.reason == "done" and all(rank.state == "ok" for rank in run.ranks):
+    if run.good:
         lost = run.unchecked or any(host.lost for host in page.hosts)  # all is done, and not by all of them
         headline = f"{many} ended well after {after}" + (", but did not work together" if run.separate else "")
         return RunVerdict("warn" if lost or run.separate else "good", headline, stall, details)
-    detail = f"the run {_ENDS[run.reason]} after {after}: {run.detail}" if run.detail else ""
-    return RunVerdict("bad", detail or f"the run {_ENDS[run.reason]} after {after}", stall, details)
+    headline = f"{REASONS[run.reason]} after {after}" + (f": {run.detail}" if run.detail else "")
+    return RunVerdict("bad", headline, stall, details)
 
 
 def _list_last_words(rank: RankOutcome) -> tuple[str, ...]:
-    output = strip_colours((rank.traceback or rank.tail).strip("\n") or rank.error)
-    lines = output.split("\n")[-_LAST_WORDS:] if output else []
+    output = get_last_output(rank)
+    lines = output.split("\n")[-LAST_WORDS:] if output else []
     if rank.error and rank.error not in output:
         lines.append(rank.error)
     return (*lines, *([f"kernel: {rank.kernel}"] if rank.kernel else []))
@@ -73,11 +67,10 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
     elif run.first is not None:
         hint = advise("logs", run.run, "--rank", str(run.first))
         details.append(("what to do", complete_hint(hint, page.report.place)))
-    hosts = {rank.rank: rank.host for rank in run.ranks}
     if run.followers:
-        details.append(("failed after it", _format_ranks_and_hosts(run.followers, hosts)))
+        details.append(("failed after it", locate_ranks(run.followers, run)))
     if run.stopped:
-        details.append(("ended by ipexctl", _format_ranks_and_hosts(run.stopped, hosts)))
+        details.append(("ended by ipexctl", locate_ranks(run.stopped, run)))
     details += [("lost", f"{host.host}: {host.lost}") for host in page.hosts if host.lost][:4]
     if page.attempts > 1:
         details.append(("started", f"{page.attempts} times"))
@@ -90,7 +83,3 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
     if run.unchecked:
         details.append(("not searched", format_hosts(run.unchecked)))
     return tuple((name, text) for name, text in details if text)
-
-
-def _format_ranks_and_hosts(numbers: tuple[int, ...], hosts: dict[int, str]) -> str:
-    return f"{format_ranks(numbers)} on {format_hosts(hosts[number] for number in numbers if number in hosts)}"

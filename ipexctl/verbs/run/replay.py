@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from ipexctl.model.json_values import JsonObject
 from ipexctl.model.text import pluralize
 from ipexctl.show.sanitise import escape
 from ipexctl.store import event_json
+from ipexctl.store.private_files import open_regular_file
 from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs
 
 _OUTPUT_EVENT_SIZE = 1 << 16  # bytes of a rank's output in one event
@@ -70,7 +70,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     """Yields the events of a saved run with their times. What is damaged, cut off or missing becomes a `Message` (a
     warning) in its place. Raises `UsageError` when there is nothing to show."""
     try:
-        number = _open_regular_file(directory / EVENTS)
+        lines = open_regular_file(directory / EVENTS)
     except OSError as error:
         what = f"{escape(str(directory))} is not a saved run"
         reasons = [f"{EVENTS}: {(error.strerror or str(error)).lower()}"]
@@ -78,7 +78,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     ranks = _RankFiles(directory / RANKS)
     at = 0.0
     shown = ended = 0
-    with os.fdopen(number, "rb") as lines:
+    with lines:
         for count, raw in enumerate(lines, 1):
             if not raw.endswith(b"\n"):
                 yield _make_warning(at, f"the record is cut off in line {count} of {EVENTS}")
@@ -89,8 +89,6 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
                     lost = line.get("lines")
                     what = pluralize(lost, "event") if isinstance(lost, int) else "events"
                     yield _make_warning(at, f"missing here, since they could not be stored: {what}")
-                    continue
-                if line.get("event") in event_json.REMOVED_EVENTS:
                     continue
                 if "offset" in line:
                     yield from ranks.read(line)
@@ -154,15 +152,6 @@ def _parse_object(raw: bytes) -> JsonObject:
     return line
 
 
-def _open_regular_file(path: Path) -> int:
-    """Opens a regular file, never through a link: a record from somebody else must not show other files of the user."""
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise OSError(None, "is not a regular file")
-    return number
-
-
 class _RankFiles:
     """The ranks' files of one record, and how far each has been shown."""
 
@@ -218,11 +207,11 @@ class _RankFiles:
     def _read_pieces(self, key: tuple[int, str], offset: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Pieces of one file and where each begins; they end with a line where they can."""
         try:
-            number = _open_regular_file(self._directory / f"{key[0]}.{key[1]}")
+            file = open_regular_file(self._directory / f"{key[0]}.{key[1]}")
         except OSError:
             return
-        with os.fdopen(number, "rb"):
-            while offset < end and (data := os.pread(number, min(_OUTPUT_EVENT_SIZE, end - offset), offset)):
+        with file:
+            while offset < end and (data := os.pread(file.fileno(), min(_OUTPUT_EVENT_SIZE, end - offset), offset)):
                 if offset + len(data) < end:
                     data = data[: data.rfind(b"\n") + 1 or len(data)]
                 yield offset, data

@@ -1,5 +1,6 @@
 """The command ``runs``: saved runs are listed, and old ones removed."""
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -14,7 +15,7 @@ from ipexctl.model.hints import advise
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.run_screen import describe_rank_end
-from ipexctl.store.record import is_record_in_use, list_saved_runs, measure_record, read_report, remove_record
+from ipexctl.store.record import is_record_in_use, list_saved_runs, measure_record, read_report
 from ipexctl.verbs.run.replay import find_saved_run, read_run_id, read_saved_run
 
 Workflow = Generator[Event, None, None]
@@ -45,7 +46,7 @@ def prune_runs(
     for run in choice.removed:
         try:
             if not dry:
-                remove_record(Path(run.directory))
+                shutil.rmtree(run.directory)  # links in it are removed, not followed
             removed.append(run)
         except OSError as error:
             what = f"{printable(run.name)} was not removed: {(error.strerror or str(error)).lower()}"

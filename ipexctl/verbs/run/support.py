@@ -1,18 +1,15 @@
 """The command ``support``: one archive of a saved run, to send to those who help."""
 
-import platform
 from collections.abc import Callable, Generator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ipexctl import __version__
 from ipexctl.model.answers.saved import SupportAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, Message, Started
 from ipexctl.model.json_values import to_json
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.store import event_json, support_archive
-from ipexctl.store.debug_log import LIBRARIES
+from ipexctl.store.debug_log import list_versions
 from ipexctl.store.masking import Masker
 from ipexctl.store.support_archive import Preparation
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
@@ -82,11 +79,5 @@ def _make_documents(directory: Path) -> dict[str, str]:
     for stamped in read_saved_run(directory):
         if isinstance(stamped.event, FactsRead):
             facts[stamped.event.host] = to_json(stamped.event.facts)
-    versions = {"ipexctl": __version__, "python": platform.python_version(), "platform": platform.platform()}
-    for library in LIBRARIES:
-        try:
-            versions[library] = version(library)
-        except PackageNotFoundError:
-            versions[library] = "missing"
-    documents = {"versions.json": versions, "facts.json": facts}
+    documents = {"versions.json": list_versions(), "facts.json": facts}
     return {name: "".join(event_json.format_document(value)) + "\n" for name, value in documents.items() if value}

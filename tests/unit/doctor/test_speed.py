@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from ipexctl.act.sessions import load_session_program
 from ipexctl.decide.checks.benchmarks import judge_speeds, merge_best_figures, pair_hosts_in_rounds
 from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
-from ipexctl.show import hosts_screen
+from ipexctl.show.answers import doctor
 
 GB = 1e9
 
@@ -113,7 +113,7 @@ def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
 
 
 def test_the_longest_bar_is_the_fastest_hosts() -> None:
-    screen = shown(hosts_screen.format_speed(race(200, 100)))
+    screen = shown(doctor.format_speed(race(200, 100)))
     first, second = (line for line in screen.splitlines() if line.startswith("n"))
     assert "████████" in first
     assert "████ " in second
@@ -122,7 +122,7 @@ def test_the_longest_bar_is_the_fastest_hosts() -> None:
 
 
 def test_of_many_hosts_the_slowest_and_the_median_are_shown() -> None:
-    screen = shown(hosts_screen.format_speed(race(*[200.0] * 60, 120.0)))
+    screen = shown(doctor.format_speed(race(*[200.0] * 60, 120.0)))
     assert "n60" in screen
     assert "median" in screen
     assert len(screen.splitlines()) < 14

@@ -177,14 +177,6 @@ def test_what_is_damaged_in_a_record_is_reported(runs: Path, tmp_path: Path) -> 
     assert [event.code for event in events if isinstance(event, e.Message)] == ["record-gap"]
 
 
-def test_figures_of_files_in_an_earlier_record_are_passed_over(runs: Path, tmp_path: Path) -> None:
-    directory = save(runs, list(streams.run(1, steps=2)))
-    with (directory / "events.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "figures-read", "at": 1.0, "host": "a", "points": [[1, 0.5]]}) + "\n")
-    events = list(export_runs(runs, (), RunFilter(), str(tmp_path / "x.csv"), None))
-    assert not [event for event in events if isinstance(event, e.Message)]
-
-
 def test_stamps_are_those_of_the_record(runs: Path, tmp_path: Path) -> None:
     begun = [e.Started("run", "t", ("a",)), e.RunStarted("k7", "a", ("a",), "mpirun")]
     stream = [*streams.stamp([*begun]), Stamped(AT + 7.5, e.Output(0, "a", "out", b"loss 0.5\n"))]

@@ -21,7 +21,7 @@ from ipexctl.model import events as e
 from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.show.saved_runs_screen import format_pruned_runs, format_saved_runs
+from ipexctl.show.answers.saved import format_pruned_runs, format_saved_runs
 from ipexctl.store.record import RunRecord, is_record_in_use
 from ipexctl.verbs.run.saved_runs import list_runs, prune_runs
 from tests.unit.show import streams

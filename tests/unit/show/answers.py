@@ -28,7 +28,7 @@ from ipexctl.model.answers.tools import MigrateAnswer
 from ipexctl.model.findings import Finding
 from ipexctl.model.saved_runs import RunResult
 from ipexctl.model.stack import StackMpi, StackSummary
-from ipexctl.show.bench_table import format_rows
+from ipexctl.show.answers.bench import format_rows
 from ipexctl.verbs.migrate import LaunchLines
 from tests.unit.show import streams
 
