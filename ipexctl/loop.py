@@ -11,13 +11,12 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from platformdirs import user_cache_path, user_state_path
 
 from ipexctl.act.context import Context, RecordLocation
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.act.notify import Notifier, parse_notify_command
 from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
@@ -36,7 +35,9 @@ from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
 from ipexctl.store.debug_log import NAME, DebugLog
 from ipexctl.store.private_files import claim_private_directory
 from ipexctl.store.record import RunRecord, prune_records
-from ipexctl.verbs.common.notifications import NotificationSink
+
+if TYPE_CHECKING:
+    from ipexctl.act.notify import Notifier
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
         context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
         context = replace(context, interrupts=console.interrupts, declare_secrets=log.masker.add_secrets)
         try:
-            notified = tuple(map(parse_notify_command, options.notify or ()))
+            notifier = _make_notifier(options.notify) if options.notify else None
             with console.interrupts.raise_on_signal():
                 if acting:
                     claim_private_directory(context.cache)
@@ -97,8 +98,8 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
                 first = next(workflow)
             # A live screen leaves no lines to the log.
             shown = replace(options, output="plain") if log.shown and options.output == "auto" else options
-            state, known = context.state if acting else None, notified if acting else ()
-            return Delivery(shown, console, log, state, context.saved, known).deliver_events(first, workflow)
+            state, notifier = (context.state, notifier) if acting else (None, None)
+            return Delivery(shown, console, log, state, context.saved, notifier).deliver_events(first, workflow)
         except Interrupted:
             console.err.write("interrupted: nothing was done\n")
             raise
@@ -106,6 +107,13 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
             links.close()
 
     return _run_with_debug_log(run)
+
+
+def _make_notifier(commands: Sequence[str]) -> "Notifier":
+    """Raises `UsageError` for a command that cannot be started."""
+    from ipexctl.act.notify import Notifier, parse_notify_command
+
+    return Notifier([*map(parse_notify_command, commands)], os.environ)
 
 
 def replay_run(word: str, options: OutputOptions, speed: float | None = None, start: str | None = None) -> Exit:
@@ -212,7 +220,7 @@ class Delivery:
         log: DebugLog,
         state: Path | None,
         saved: RecordLocation,
-        notified: Sequence[Sequence[str]] = (),
+        notifier: "Notifier | None" = None,
     ) -> None:
         self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
         self._saved = saved
@@ -225,8 +233,9 @@ class Delivery:
         self._sinks: list[sinks.Sink] = [self._screen]
         if options.bell and state is not None:
             self._sinks.append(Bell(console.out, console.err))
-        if notified:
-            notifier = Notifier(notified, os.environ)
+        if notifier is not None:
+            from ipexctl.verbs.common.notifications import NotificationSink
+
             self._sinks.append(NotificationSink(notifier, self._warn, lambda: self._interrupts.has_pending_signal))
         self._broken: list[sinks.Sink] = []  # sinks that raised: they get no more events
 

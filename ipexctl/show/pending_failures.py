@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from ipexctl.model.answers import AnyAnswer
-from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.errors import Failure
 from ipexctl.model.run_state import RunState
 
@@ -52,6 +51,8 @@ class PendingFailures:
 
 def select_unexplained(failures: Sequence[Failure], answer: AnyAnswer) -> list[Failure]:
     """The failures that no finding of the answer is about."""
+    from ipexctl.model.answers.doctor import DoctorAnswer  # no other command needs it
+
     if not isinstance(answer, DoctorAnswer):
         return list(failures)
     named = {host for finding in answer.findings for host in finding.hosts}
