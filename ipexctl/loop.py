@@ -258,9 +258,17 @@ class Delivery:
             except (Exception, Interrupted) as error:
                 failure = error if failure is None or isinstance(error, UnwatchedRunError) else failure
                 break
-            thrown = self._send_to_sinks(event)
+            thrown = self._send_to_sinks(event) or self._report_lost_loss()
             failure = failure or thrown
         return self._close_sinks(failure)
+
+    def _report_lost_loss(self) -> Exception | None:
+        """Says once of a start of a run that its loss is no number, as soon as it is none; what a sink raised."""
+        attempt, before = self._fold.state.attempt, self._interrupts.lost_loss
+        self._interrupts.lost_loss = attempt.lost_loss.text if attempt and attempt.lost_loss else ""
+        if before or not self._interrupts.lost_loss:
+            return None
+        return self._send_to_sinks(Message(self._interrupts.lost_loss, "warning", code="lost-loss"))
 
     def _warn(self, text: str) -> None:
         if self._closed:

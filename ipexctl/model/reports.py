@@ -90,6 +90,17 @@ class SeparateWorlds(JsonRecord):
     causes: tuple[str, ...]
 
 
+class LostLoss(JsonRecord):
+    """The loss was NaN or infinite on ``ranks``, first at ``step``; before, at ``last_step``, it was ``last``. What was
+    not printed is null. ``text`` is the sentence."""
+
+    text: str
+    ranks: tuple[int, ...]
+    step: int | None
+    last: float | None
+    last_step: int | None
+
+
 class Cleanup(JsonRecord):
     """On the hosts in ``clean`` no process of a run is left; ``orphans`` maps a host to the ids of those that are;
     ``unchecked`` are hosts that did not answer."""
@@ -103,7 +114,7 @@ class RunOutcome(Cleanup):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
     ``followers`` failed too, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had
     stalled and made no progress again, ``suspects`` those of them that the others waited for; ``separate`` is set
-    where the ranks did not work together."""
+    where the ranks did not work together, ``lost_loss`` where a loss was no number."""
 
     run: str
     head: str
@@ -119,6 +130,7 @@ class RunOutcome(Cleanup):
     stall: tuple[str, ...] | None = None
     suspects: tuple[int, ...] = ()
     separate: SeparateWorlds | None = None
+    lost_loss: LostLoss | None = None
 
     @property
     def good(self) -> bool:

@@ -15,7 +15,7 @@ from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.launch import PlannedLaunch
-from ipexctl.model.reports import HostStep, RankResult, SeparateWorlds
+from ipexctl.model.reports import HostStep, LostLoss, RankResult, SeparateWorlds
 
 LineKey = tuple[int, e.Stream]  # a rank's stream
 Points = tuple[tuple[float, float], ...]  # (time, value), in order of time
@@ -154,6 +154,7 @@ class RankState:
     moved: float = 0.0  # of its last step, or of the last pace it printed
     pace: float | None = None  # steps a second, as printed, else measured
     prints_pace: bool = False
+    loss: tuple[int | None, float] | None = None  # the last that was a number, with its step
     measured: tuple[float, float] | None = None  # time and number of the step from which its pace is measured
     paces: deque[tuple[float, float]] = field(
         default_factory=lambda: deque(maxlen=60)
@@ -202,6 +203,7 @@ class Attempt:
     stalls: list[Stall] = field(default_factory=list)
     separate: SeparateWorlds | None = None
     lost: dict[str, tuple[float, str]] = field(default_factory=dict)  # host → when, and what is reported of it
+    lost_loss: LostLoss | None = None
     failed: RankState | None = None  # the first that was seen to fail
     launcher: bytes = b""  # mpirun's last words
     over: e.RunEnded | None = None

@@ -346,6 +346,12 @@ class Run(Task):
         "report", "Action on a stall: report the ranks' stacks, or report them and end the run.", "Limits"
     )
     stall_kill: bool = flag(False, "End the run on a stall, the same as --stall kill.", "Limits", advanced=True)
+    stop_on_nan: bool = flag(
+        False,
+        "End the run when a loss is NaN or infinite, while this command watches it (exit code 6).",
+        "Limits",
+        advanced=True,
+    )
     straggler_warn: float = flag(
         60.0, "Warn after this many seconds of straggling (0: never).", "Limits", ge=0, advanced=True
     )

@@ -78,11 +78,12 @@ def _draw_header(state: RunState, width: int, now: float) -> Text:
 
 
 def _draw_verdict(state: RunState, width: int, most: int) -> list[Text]:
-    """Why ranks stall or work apart, and how to end the run, from here and from elsewhere."""
+    """Why ranks stall, work apart or compute nothing, and how to end the run, from here and from elsewhere."""
     attempt = state.attempt
     if attempt is None:
         return []
-    separate = (attempt.separate.text, *attempt.separate.causes) if attempt.separate else ()
+    lost = (attempt.lost_loss.text,) if attempt.lost_loss else ()
+    separate = (*lost, *((attempt.separate.text, *attempt.separate.causes) if attempt.separate else ()))
     stall = attempt.stall.lines if attempt.stall else ()
     reasons = [escape(line) for line in stall or separate]
     run, room = attempt.started.run, width - 2

@@ -206,7 +206,7 @@ def test_ctrl_c_while_the_guards_start_says_so_and_leaves_nothing(
                 for _ in range(signals):
                     interrupts.handle_signal(signal.SIGINT)
             thrown = interrupts.pop_pending() if interrupts.has_pending_signal else None
-    assert "SIGINT while the run was being started" in [output.text for output in of(Message, events)]
+    assert "Ctrl-C while the run was being started" in [output.text for output in of(Message, events)]
     assert attempt.watcher.exit == 128 + signal.SIGINT
     assert left_behind(attempt, events) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 
 from ipexctl.decide.page.build import build_page
 from ipexctl.decide.run.export import list_figures
@@ -12,6 +13,10 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.run_figures import FigureRow
+from ipexctl.show import typeset
+from ipexctl.show.page.verdict import make_verdict
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.run_screen import format_run_card
 from tests.unit.show import streams
 from tests.unit.show.streams import fold_state
 from tests.unit.show.test_live import drawn, watch
@@ -115,3 +120,25 @@ def test_an_event_changes_the_state_before_any_sink_sees_it() -> None:
     for stamped in streams.stamp([RUN, e.Output(0, "a", "out", b"12345\n")]):
         feeder.handle_event(stamped)
     assert [size for _, size in seen] == [0, 6]
+
+
+def test_a_loss_that_is_no_number_is_told_alike_by_every_view() -> None:
+    lines = [(0, b"step 29 loss 2.342\n"), (1, b"step 29 loss 2.3\n"), (0, b"step 30 loss nan grad_norm inf\n")]
+    both = [*lines, (1, b"step 31 loss inf\n"), (0, b"step 31 loss nan\n")]
+    for outputs, text in (
+        (lines, "loss is NaN on rank 0 on a since step 30 (2.342 at step 29)"),
+        (both, "loss is inf on all 2 ranks since step 30 (2.342 at step 29)"),
+    ):
+        stream = streams.stamp([RUN, *(e.Output(rank, "ab"[rank], "out", data) for rank, data in outputs)])
+        state = fold_state(stream)
+        report = make_report(state)
+        assert report.run
+        assert report.run.lost_loss
+        assert (report.run.lost_loss.text, report.run.lost_loss.step, report.run.lost_loss.last) == (text, 30, 2.342)
+        assert f"▌ {text}" in "\n".join(drawn(watch(stream)))
+        shown = io.BytesIO()
+        typeset.print_items(typeset.make_console(Pipe(shown), 100), Pipe(shown), format_run_card(report.run))
+        assert f"! {text}" in shown.getvalue().decode()
+        assert text in make_verdict(build_page(state, report)).lines
+    again = fold_state(streams.stamp([RUN, *(e.Output(0, "a", "out", b"grad_norm inf\n") for _ in range(2)), RUN]))
+    assert make_report(again).run.lost_loss is None  # type: ignore[union-attr]

@@ -3,7 +3,7 @@ of a run is known here once."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isfinite
+from math import isfinite, isnan
 
 from ipexctl.decide.run.bench_lines import reword_lines
 from ipexctl.decide.run.figures import LIMIT, read_figures
@@ -14,7 +14,8 @@ from ipexctl.decide.run.unusual import UnusualReader
 from ipexctl.model import events as e
 from ipexctl.model.answers import get_answer_kind
 from ipexctl.model.errors import Kind
-from ipexctl.model.reports import HostStep
+from ipexctl.model.facts import format_cpus
+from ipexctl.model.reports import HostStep, LostLoss
 from ipexctl.model.run_state import (
     Attempt,
     FigureValue,
@@ -374,6 +375,7 @@ class RunFold:
         rank = self._find_rank(number)
         if rank is None:
             return
+        self._check_values(rank, printed, step, at)
         series = not self.state.run.watched_from or self.state.caught_up  # before, lines have no time of their own
         pace = self._measure_pace(rank, figures, at) if series else figures.get("pace")
         rank.figures |= figures
@@ -385,6 +387,22 @@ class RunFold:
             printed.append(("pace", pace))
         for name, value in printed if series else ():
             self._add_to_series(name, number, at, value)
+
+    def _check_values(self, rank: RankState, values: list[tuple[str, float]], step: int | None, at: float) -> None:
+        """Notes values that are no numbers; of the loss also on which ranks, since when, and what it was before."""
+        for name, value in values:
+            if isfinite(value):
+                rank.loss = (step, value) if name == "loss" else rank.loss
+                continue
+            self.state.run.not_finite.setdefault(rank.rank, (at, f"{name} is {value}"))
+            attempt = self.state.run.attempts[-1]
+            lost = attempt.lost_loss
+            if name != "loss" or (lost and rank.rank in lost.ranks):
+                continue
+            last_step, last = rank.loss or (None, None)
+            lost = lost or LostLoss("", (), step, last, last_step)
+            lost = replace(lost, ranks=tuple(sorted((*lost.ranks, rank.rank))))
+            attempt.lost_loss = replace(lost, text=_describe_lost_loss(lost, attempt.ranks, value))
 
     def _measure_pace(self, rank: RankState, figures: dict[str, float], at: float) -> float | None:
         """The pace as it is printed; of a script that prints its steps only, as they come."""
@@ -409,7 +427,6 @@ class RunFold:
         if name not in run.figures and len(run.figures) >= _FIGURES:
             return
         if not isfinite(value):
-            run.not_finite.setdefault(rank, (at, f"{name} is {value}"))
             return
         table = run.figures.setdefault(name, {})
         if rank not in table:
@@ -461,6 +478,19 @@ def _list_usage(sample: e.HostSample) -> dict[str, float]:
 def _sum_network(interfaces: Mapping[str, int]) -> int:
     """Bytes of all interfaces but loopback, which is no network."""
     return sum(size for name, size in interfaces.items() if name != "lo")
+
+
+def _describe_lost_loss(lost: LostLoss, ranks: list[RankState], value: float) -> str:
+    """``loss is NaN on all 8 ranks since step 30 (2.342 at step 29)``."""
+    where = f" on ranks {format_cpus(lost.ranks)}"
+    if len(lost.ranks) == 1:
+        where = f" on rank {lost.ranks[0]} on {ranks[lost.ranks[0]].host}"
+    elif len(lost.ranks) == len(ranks):
+        where = f" on all {len(ranks)} ranks"
+    since = "" if lost.step is None else f" since step {lost.step}"
+    at = "" if lost.last_step is None else f" at step {lost.last_step}"
+    before = "" if lost.last is None else f" ({lost.last:.4g}{at or ' before'})"
+    return f"loss is {'NaN' if isnan(value) else value}{where}{since}{before}"
 
 
 def _enter_stage(rank: RankState, stage: str, at: float) -> None:

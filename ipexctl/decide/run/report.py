@@ -90,6 +90,7 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         stall=stall.lines or None if stall else None,
         suspects=stall.suspects if stall else (),
         separate=attempt.separate if attempt else None,
+        lost_loss=attempt.lost_loss if attempt else None,
     )
 
 

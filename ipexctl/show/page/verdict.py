@@ -32,7 +32,8 @@ def make_verdict(page: RunPage) -> RunVerdict:
     many = count_ranks(run)
     after = format_duration(run.ended - (run.started or page.report.started))  # of a launch that failed, the command
     details = _list_details(page, run)
-    stall = ((run.separate.text,) if run.separate else ()) + tuple(run.stall or ())
+    notes = (run.lost_loss, run.separate)
+    stall = (*(note.text for note in notes if note), *(run.stall or ()))
     if not run.reason:
         what = f"no end of the run is recorded: {many}" if page.report.finished else f"{many}, running"
         return RunVerdict("warn", f"{what} for {after}", stall, details)
@@ -42,7 +43,8 @@ def make_verdict(page: RunPage) -> RunVerdict:
         headline = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)} after {after}{followers}"
         return RunVerdict("bad", headline, (*_list_last_words(rank), *stall), details)
     if run.good:
-        lost = run.unchecked or any(host.lost for host in page.hosts)  # all is done, and not by all of them
+        # All is done, and not by all of them, or not well.
+        lost = run.unchecked or run.lost_loss or any(host.lost for host in page.hosts)
         headline = f"{many} ended well after {after}" + (", but did not work together" if run.separate else "")
         return RunVerdict("warn" if lost or run.separate else "good", headline, stall, details)
     headline = f"{REASONS[run.reason]} after {after}" + (f": {run.detail}" if run.detail else "")

@@ -1,7 +1,6 @@
 """One start of one launch, from its directories on the hosts to the proof that no process of it is left; and starting
 again when a run failed: the script goes on from its own checkpoint (``$IPEXCTL_RESTART`` counts)."""
 
-import signal
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,7 +17,7 @@ from ipexctl.model.tasks import Run
 from ipexctl.protocol.messages import KillRun
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.verbs.common.nested import run_nested
-from ipexctl.verbs.run.watch import RunWatcher, wrap_internal_errors
+from ipexctl.verbs.run.watch import RunWatcher, describe_signal, wrap_internal_errors
 
 
 @dataclass
@@ -42,6 +41,7 @@ class LaunchAttempt:
             nonce,
             self.run_dirs,
             self.task.detach,
+            self.task.stop_on_nan,
             timings=spec.timings,
             profile=spec.profile,
         )
@@ -62,7 +62,7 @@ class LaunchAttempt:
                     saved = yield from fetch_profile(self.watcher)
         except Interrupted as interrupted:
             self.watcher.interrupted = interrupted
-            stopped_by = signal.Signals(interrupted.number).name if starting else ""
+            stopped_by = describe_signal(interrupted.number) if starting else ""
         finally:
             self.watcher.close()
         if not detached:

@@ -52,9 +52,9 @@ def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str 
 
 
 def _check_restarts(task: Run) -> None:
-    if task.restarts and task.detach:
-        hint = "leave out --detach; a detached run is not restarted"
-        raise UsageError("--restarts needs somebody who watches", hint=hint)
+    for option, given in (("--restarts", task.restarts), ("--stop-on-nan", task.stop_on_nan)):
+        if given and task.detach:
+            raise UsageError(f"{option} needs somebody who watches", hint="leave out --detach")
     if task.min_hosts is not None and not task.restarts:
         raise UsageError("--min-hosts says how to start again without a lost host", hint="add --restarts 1")
 

@@ -28,6 +28,11 @@ from ipexctl.verbs.common.nested import run_nested
 _STORM = 3.0  # seconds in which one Ctrl-C more is not another wish
 
 
+def describe_signal(number: int) -> str:
+    """Returns what the user did."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
 @contextmanager
 def wrap_internal_errors(run: str) -> Iterator[None]:
     """A fault of ours that ends the watching of a run is reported with the run: it goes on without a watcher."""
@@ -51,6 +56,7 @@ class RunWatcher:
     nonce: str
     run_dirs: Mapping[str, RemoteRunDir]
     detach: bool = False
+    stop_on_nan: bool = False
     run_ended: RunEnded | None = None
     interrupted: Interrupted | None = None
     lost_hosts: set[str] = field(default_factory=set)  # as the keeper reports them
@@ -124,13 +130,16 @@ class RunWatcher:
     def _handle_signal(self) -> Generator[Event, None, None]:
         """The first Ctrl-C asks the keeper to stop the run, the second to kill it."""
         order = "stop" if self.interrupted is None else "kill"
-        taken = self.context.interrupts.pop_pending()
+        signals = self.context.interrupts
+        taken = signals.pop_pending()
+        if self.stop_on_nan and signals.lost_loss:
+            self.stop_on_nan, self.pending_order, self.retry_at = False, StopRun(signals.lost_loss), 0.0
         if taken is None:
             return
         self.interrupted = taken
         if taken.number != signal.SIGHUP:
             yield Message("killing" if order == "kill" else "stopping (again to kill)", "warning", code=order)
-            name = signal.Signals(taken.number).name
+            name = describe_signal(taken.number)
             self.pending_order, self.retry_at = StopRun(name) if order == "stop" else KillRun(name), 0.0
             if self.disconnected:
                 text = f"connection lost; the {order} request will be sent when it is back"
