@@ -166,9 +166,11 @@ def _warn_about_mode(path: Path, mode: int, shown: str) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def read_script(path: Path) -> tuple[str, set[str]]:
-    """A script's text, and the names of what lies beside it and could be a module; empty if it cannot be read."""
+def read_script(path: Path, *directories: Path) -> tuple[str, set[str]]:
+    """A script's text, and the names of what lies beside it or in ``directories`` and could be a module; empty if it
+    cannot be read."""
     try:
-        return path.read_text("utf-8", "replace"), {file.name.partition(".")[0] for file in path.parent.iterdir()}
+        names = {file.name.partition(".")[0] for folder in (path.parent, *directories) for file in folder.iterdir()}
+        return path.read_text("utf-8", "replace"), names
     except OSError:
         return "", set()

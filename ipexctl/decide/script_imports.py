@@ -15,9 +15,10 @@ from ipexctl.model.text import join_names, printable
 _FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\baddsitedir\b|\bpip\W.*\binstall\b")
 _ENDS = {"exit", "_exit", "quit", "abort", "execv", "execvp"}
 
-# For the environment's interpreter: prints those of the names that it does not find; imports none of them.
+# For the environment's interpreter, with directories separated by ":" and names: prints those of the names that it does
+# not find; imports none of them.
 FIND_MISSING = """import importlib.util, sys
-sys.path[:1] = [sys.argv[1]]
+sys.path[:1] = sys.argv[1].split(":")
 print(*(name for name in sys.argv[2:] if name not in sys.modules and importlib.util.find_spec(name) is None))"""
 
 
@@ -91,3 +92,10 @@ def describe_missing_modules(
     names = join_names([f"{printable(name)} (line {line})" for name, line in lines.items()], 5)
     text = f"{printable(script)} imports {names}, not in the environment: {' '.join(dict.fromkeys(words))}{ending}"
     return (Note("missing-module", text),) if lines else ()
+
+
+def describe_local_modules(lines: Mapping[str, int], script: str) -> tuple[Note, ...]:
+    """Returns a note about modules (name → line) that lie in the current directory, of which a part is sent."""
+    names = join_names([f"{printable(name)} (line {line})" for name, line in lines.items()], 5)
+    text = f"{printable(script)} imports {names} of the current directory, which is not sent: add --project ."
+    return (Note("missing-module", text),)

@@ -22,7 +22,7 @@ Isa = Literal[
 
 LOCAL_PATHS = frozenset(
     {"script", "source", "requirements", "wheels", "find_links", "env_file", "recorded", "save_bundle", "into"}
-    | {"accelerate_config", "plot", "lock", "stdin", "directory"}
+    | {"accelerate_config", "plot", "lock", "stdin", "directory", "project"}
 )
 """Fields of tasks whose values are paths on this machine."""
 
@@ -78,6 +78,7 @@ make_ranks_flag = partial(
 make_ppn_flag = partial(
     flag, None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1
 )
+make_exclude_flag = partial(flag, (), "Files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN")
 make_venv_flag = partial(flag, None, "Environment on the hosts (default: the installed one).", metavar="PATH")
 
 
@@ -156,9 +157,16 @@ class PackageFields(Fields):
 
 
 class TransferFields(Fields):
-    """Which files are copied."""
+    """Which files are copied, and whose."""
 
-    exclude: tuple[str, ...] = flag((), "Files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN")
+    exclude: tuple[str, ...] = make_exclude_flag()
+    project: str | None = flag(
+        None,
+        "Root of the project (default: the nearest directory upwards with .git, pyproject.toml or .ipexctlignore).",
+        "Files",
+        "DIRECTORY",
+        advanced=True,
+    )
 
 
 class Doctor(Task):
@@ -265,19 +273,25 @@ class Uninstall(VenvFields, Task):
 
 
 class Sync(TransferFields, Task):
-    """Copy a directory (or the script's directory) to all hosts: changed files only."""
+    """Copy a directory (or the script's project) to all hosts: changed files only."""
 
-    source: str = flag(".", "Local directory; a file stands for the one it is in.", argument=True)
-    workdir: str | None = flag(None, "Destination on the hosts (default: ~/ipexctl/NAME).", "Files", "PATH")
+    source: str = flag(".", "Local directory; a script stands for its project.", argument=True)
+    workdir: str | None = flag(
+        None,
+        "Destination on the hosts (default: its place in the project's directory, ~/ipexctl/NAME).",
+        "Files",
+        "PATH",
+    )
     delete: bool = flag(False, "Remove files that are not in the source.", "Files")
     diff: bool = flag(False, "Show how changed text files differ from those on the hosts.", "Files")
 
 
-class Run(Task):
+class Run(TransferFields, Task):
     """Start a script with mpirun on all hosts and show every rank's output."""
 
     script: str = flag(..., "Local script to run.", argument=True, example="train.py")
     args: tuple[str, ...] = flag((), "Arguments of the script; options of ipexctl stand before it.", argument=True)
+    exclude: tuple[str, ...] = make_exclude_flag(advanced=True)
     n: int | None = make_ranks_flag()
     ppn: int | None = make_ppn_flag()
     backend: Backend = flag(
@@ -289,13 +303,13 @@ class Run(Task):
     venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", "Environment", "PATH")
     workdir: str | None = flag(
         None,
-        "Working directory on the hosts (default: where sync put the script's directory).",
+        "Directory on the hosts for the project (default: one of its own below ~/ipexctl).",
         "Environment",
         "PATH",
         advanced=True,
     )
     sync: bool = flag(
-        True, "Copy the script's directory to the hosts first, or not (default: copy).", "Environment", advanced=True
+        True, "Copy the script's project to the hosts first, or not (default: copy).", "Environment", advanced=True
     )
     env: dict[str, str] = flag({}, "Variable for the ranks; repeatable.", "Environment", "NAME=VALUE", names=("-e",))
     env_file: tuple[str, ...] = flag(

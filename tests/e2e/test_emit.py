@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, RANKS, ROOT, Workspace
+from tests.e2e.workspace import LIGHT, RANKS, ROOT, Workspace, find_place
 from tests.mpi import SYSTEM
 
 ODD = ("two words", "$(touch pwned)", "it's", "")
@@ -72,7 +72,7 @@ def test_sh_starts_the_ranks_with_mpirun_from_the_first_host(workspace: Workspac
     carried(workspace, WORDS)
     text = emitted(workspace, "sh", "--venv", LIGHT, "--mpi", mpi, "--ppn", "2", WORDS, *ODD)
     all_spoke(started(trusting, "node0", text), 6)
-    assert not [host for host in trusting.names if trusting.path(host, "/root/ipexctl/ranks/pwned").exists()]
+    assert not [host for host in trusting.names if trusting.path(host, f"{find_place(WORDS)}/pwned").exists()]
 
 
 def test_sbatch_is_a_script_whose_ranks_srun_numbers(workspace: Workspace, hosts: Cluster) -> None:

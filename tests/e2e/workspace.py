@@ -23,6 +23,7 @@ import pyte
 
 from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import StackMpi, StackSummary
+from ipexctl.verbs.files.project import find_project
 from tests import mpi
 from tests.cluster import Cluster
 
@@ -54,6 +55,11 @@ class CommandResult:
 
     def __str__(self) -> str:
         return f"exit {self.code}\n{self.out}\n{self.err}"
+
+
+def find_place(source: Path) -> str:
+    """Where a directory, or the project of a script, goes on hosts."""
+    return f"/root/ipexctl/{find_project(source, None).name}"
 
 
 class Workspace:

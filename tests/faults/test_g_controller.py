@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, Started, Terminal, Workspace, find_orphans, open_gates, wait
+from tests.e2e.workspace import (
+    ACTOR,
+    GATE,
+    LIGHT,
+    Started,
+    Terminal,
+    Workspace,
+    find_orphans,
+    find_place,
+    open_gates,
+    wait,
+)
 
 ON = ("--venv", LIGHT, "--limit", "node[0-2]")
 RUN = ("run", *ON)
@@ -162,7 +173,7 @@ def test_g6_ctrl_c_while_syncing(controller: Workspace, start: Start, mpi: Clust
     result = command.end()
     assert result.code == 130, result
     assert "Traceback" not in result.err
-    assert not mpi.path("node2", "/root/ipexctl/proj/train.py").exists()
+    assert not mpi.path("node2", f"{find_place(controller.path / 'proj')}/train.py").exists()
     wait(lambda: not any(word.endswith("/tar") for p in mpi.processes("node2") for word in p.argv), 30.0)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, open_gates, running, wait
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_place, open_gates, running, wait
 from tests.faults.checks import expect
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
@@ -128,7 +128,7 @@ def test_i3_the_lock_of_an_owner_that_is_stopped_is_respected(
 @pytest.fixture
 def foreign(mpi: Cluster) -> Iterator[Callable[[], list[str]]]:
     """What else the user has on the hosts: its names while it lives."""
-    actor = "/root/ipexctl/ranks/actor.py"
+    actor = f"{find_place(ACTOR)}/actor.py"
     started = {
         "a process with the same script": ("node1", ["env", "RANK=0", "WORLD_SIZE=1", "python3", actor, "wait"]),
         "an editor": ("node1", ["bash", "-c", "exec -a 'vi actor.py' sleep 600"]),

@@ -14,28 +14,31 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import Workspace
+from tests.e2e.workspace import Workspace, find_place
 
 pytestmark = pytest.mark.hosts
-
-WORK = "/root/ipexctl/proj"
 
 
 @pytest.fixture
 def workspace(cluster: Cluster, tmp_path: Path) -> Workspace:
     """A user in a project ``proj`` that was carried to the hosts, where each has made results of its own."""
     made = Workspace(cluster, tmp_path / "proj")
+    place = find_place(made.path)
     for name in cluster.names:
-        cluster.write(name, f"{WORK}/out/ck 1.pt", name.encode() * 1000)
-        cluster.write(name, f"{WORK}/out/deep/log.txt", b"line\n")
-        cluster.write(name, f"{WORK}/out/run.sh", b"#!/bin/sh\n", 0o755)
-        cluster.write(name, f"{WORK}/other/x", b"not asked for")
+        cluster.write(name, f"{place}/out/ck 1.pt", name.encode() * 1000)
+        cluster.write(name, f"{place}/out/deep/log.txt", b"line\n")
+        cluster.write(name, f"{place}/out/run.sh", b"#!/bin/sh\n", 0o755)
+        cluster.write(name, f"{place}/other/x", b"not asked for")
     return made
 
 
 def here(workspace: Workspace, below: str = "fetched") -> dict[str, bytes]:
     root = workspace.path / below
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and path != root / ".gitignore"
+    }
 
 
 def times(root: Path) -> dict[str, tuple[int, int]]:
@@ -56,27 +59,30 @@ def test_results_of_all_hosts_come_once_and_then_only_what_has_changed(workspace
     assert second.code == 0, second
     assert "nothing to do, 3 files the same in" in second.out
     assert times(workspace.path / "fetched") == before
-    cluster.write("node1", f"{WORK}/out/deep/log.txt", b"line\nmore\n")
+    cluster.write("node1", f"{find_place(workspace.path)}/out/deep/log.txt", b"line\nmore\n")
     third = workspace("fetch", "out", "--json")
     assert {name: row["files"] for name, row in third.answer["hosts"].items()} == {"node0": 0, "node1": 1, "node2": 0}
     assert here(workspace)["node1/out/deep/log.txt"] == b"line\nmore\n"
 
 
 def test_globs_places_and_hosts_are_chosen(workspace: Workspace, cluster: Cluster) -> None:
+    place = find_place(workspace.path)
     cluster.write("node0", "/scratch/run/a.pt", b"A")
     result = workspace("fetch", "out/*.pt", "/scratch/run/*", "--from", "node0", "--into", "got")
     assert result.code == 0, result
     assert sorted(here(workspace, "got")) == ["node0/out/ck 1.pt", "node0/scratch/run/a.pt"]
-    result = workspace("fetch", "deep", "--workdir", "ipexctl/proj/out", "--from", "node2", "--into", "got2")
+    result = workspace("fetch", "deep", "--workdir", f"{place}/out", "--from", "node2", "--into", "got2")
     assert sorted(here(workspace, "got2")) == ["node2/deep/log.txt"]
-    result = workspace("fetch", "~/ipexctl/proj/other", "--exclude", "y", "--into", "got3", "--limit", "node1")
-    assert sorted(here(workspace, "got3")) == ["node1/root/ipexctl/proj/other/x"]
+    result = workspace(
+        "fetch", f"~{place.removeprefix('/root')}/other", "--exclude", "y", "--into", "got3", "--limit", "node1"
+    )
+    assert sorted(here(workspace, "got3")) == [f"node1{place}/other/x"]
 
 
 def test_a_dry_run_says_what_would_come_and_brings_nothing(workspace: Workspace) -> None:
     result = workspace("fetch", "out", "--dry-run", "--from", "node1")
     assert result.code == 0, result
-    assert "node1: /root/ipexctl/proj → fetched/node1" in result.out
+    assert f"node1: {find_place(workspace.path)} → fetched/node1" in result.out
     assert "get out/ck 1.pt (4.9 KiB)" in result.out
     assert not (workspace.path / "fetched").exists()
 
@@ -84,20 +90,20 @@ def test_a_dry_run_says_what_would_come_and_brings_nothing(workspace: Workspace)
 def test_a_pattern_nobody_has_anything_for_is_a_failure_and_the_rest_comes(
     workspace: Workspace, cluster: Cluster
 ) -> None:
-    cluster.write("node2", f"{WORK}/only-here", b"1")
+    cluster.write("node2", f"{find_place(workspace.path)}/only-here", b"1")
     result = workspace("fetch", "only-here", "nope*")
     assert result.code == 4, result
-    assert "no host has nope* in /root/ipexctl/proj" in result.err
+    assert f"no host has nope* in {find_place(workspace.path)}" in result.err
     assert here(workspace) == {"node2/only-here": b"1"}
     result = workspace("fetch", "only-here")
     assert result.code == 0, result
 
 
 def test_odd_names_and_links_of_a_host_stay_where_they_are_meant(workspace: Workspace, cluster: Cluster) -> None:
-    odd = "$'\\n\\033[31m\\377'"
+    work, odd = find_place(workspace.path), "$'\\n\\033[31m\\377'"
     lines = [
-        f"cd {WORK}/out && ln -s /etc/passwd secret && ln -s .. up && ln -s 'ck 1.pt' latest && ln 'ck 1.pt' hard",
-        f"cd {WORK}/out && touch -- -rf ';x' '$(id)' {odd} && mkfifo pipe",
+        f"cd {work}/out && ln -s /etc/passwd secret && ln -s .. up && ln -s 'ck 1.pt' latest && ln 'ck 1.pt' hard",
+        f"cd {work}/out && touch -- -rf ';x' '$(id)' {odd} && mkfifo pipe",
     ]
     for line in lines:
         done = cluster.exec("node0", ["bash", "-c", line])
@@ -118,7 +124,7 @@ def test_odd_names_and_links_of_a_host_stay_where_they_are_meant(workspace: Work
 
 def test_a_fetch_that_is_killed_goes_on_where_it_was(workspace: Workspace, cluster: Cluster) -> None:
     for number in range(6):
-        cluster.write("node0", f"{WORK}/many/{number}", os.urandom(30 << 20))
+        cluster.write("node0", f"{find_place(workspace.path)}/many/{number}", os.urandom(30 << 20))
     command = workspace.start("fetch", "many", "--from", "node0")
     place = workspace.path / "fetched/node0/many"
     deadline = time.monotonic() + 60
@@ -133,7 +139,9 @@ def test_a_fetch_that_is_killed_goes_on_where_it_was(workspace: Workspace, clust
     assert f"{6 - len(done)} files" in result.err
     assert times(place).items() >= done.items()
     for number in range(6):
-        assert (place / str(number)).read_bytes() == cluster.read("node0", f"{WORK}/many/{number}")
+        assert (place / str(number)).read_bytes() == cluster.read(
+            "node0", f"{find_place(workspace.path)}/many/{number}"
+        )
     assert [path.name for path in (workspace.path / "fetched/node0").iterdir()] == ["many"]
 
 
@@ -145,8 +153,8 @@ def test_a_host_that_is_away_does_not_keep_the_others(workspace: Workspace, clus
 
 
 def test_what_changes_while_it_is_read_is_reported(workspace: Workspace, cluster: Cluster) -> None:
-    cluster.write("node0", f"{WORK}/out/live.log", os.urandom(64 << 20))
-    script = f"while :; do echo x >>{WORK}/out/live.log; sleep 0.01; done"
+    cluster.write("node0", f"{find_place(workspace.path)}/out/live.log", os.urandom(64 << 20))
+    script = f"while :; do echo x >>{find_place(workspace.path)}/out/live.log; sleep 0.01; done"
     with subprocess.Popen([*cluster.entrance("node0"), "timeout", "30", "sh", "-c", script]) as writer:
         time.sleep(0.3)
         result = workspace("fetch", "out/live.log", "--from", "node0")

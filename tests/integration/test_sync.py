@@ -25,6 +25,7 @@ from ipexctl.model.events import Ended, Event, HostFailed, Planned, Progress, St
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError, Opener
 from ipexctl.model.tasks import Sync
+from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.files.sync import sync
 from tests.contract.sshd import Server, sshd
 from tests.fakes import FakeOpener
@@ -113,7 +114,7 @@ def test_a_tree_arrives_byte_for_byte_and_private(home: Path, source: Path) -> N
         done, events = carried(Sync(source=str(source)), local("n1"))
     finally:
         os.umask(old)
-    there = home / "ipexctl" / "proj"
+    there = home / "ipexctl" / find_project(source, None).name
     assert done == {"n1": str(there)}
     assert picture(there) == picture(source)
     assert output(events) == {"n1": ("changed", "4 files, 293 KiB")}
@@ -127,7 +128,7 @@ def test_a_tree_arrives_byte_for_byte_and_private(home: Path, source: Path) -> N
 
 def test_a_second_sync_sends_nothing_and_touches_nothing(home: Path, source: Path) -> None:
     carried(Sync(source=str(source)), local("n1"))
-    there = home / "ipexctl" / "proj"
+    there = home / "ipexctl" / find_project(source, None).name
     paths = (there, *there.rglob("*"))
     before = [_read_state(path) for path in paths]
     _, events = carried(Sync(source=str(source)), local("n1"))
@@ -146,7 +147,7 @@ def test_only_what_changed_is_sent(home: Path, source: Path) -> None:
     (source / "train.py").write_text("print('again')\n")
     _, events = carried(Sync(source=str(source)), local("n1"))
     assert output(events) == {"n1": ("changed", "1 file, 15 B")}
-    assert picture(home / "ipexctl" / "proj") == picture(source)
+    assert picture(home / "ipexctl" / find_project(source, None).name) == picture(source)
 
 
 def test_a_script_brings_its_directory(home: Path, source: Path) -> None:
@@ -174,9 +175,9 @@ def test_progress_is_reported_and_ends_at_its_total(home: Path, source: Path) ->
 def test_patterns_of_the_project_are_left_out(home: Path, source: Path) -> None:
     (source / ".ipexctlignore").write_text("pkg/\n")
     carried(Sync(source=str(source), exclude=("*.sh",)), local("n1"))
-    assert {path.name for path in (home / "ipexctl" / "proj").iterdir()} >= {"train.py"}
-    assert not (home / "ipexctl" / "proj" / "pkg").exists()
-    assert not (home / "ipexctl" / "proj" / "run.sh").exists()
+    assert {path.name for path in (home / "ipexctl" / find_project(source, None).name).iterdir()} >= {"train.py"}
+    assert not (home / "ipexctl" / find_project(source, None).name / "pkg").exists()
+    assert not (home / "ipexctl" / find_project(source, None).name / "run.sh").exists()
 
 
 def test_what_ipexctl_itself_stores_in_the_tree_is_never_sent(home: Path, source: Path) -> None:
@@ -189,7 +190,9 @@ def test_what_ipexctl_itself_stores_in_the_tree_is_never_sent(home: Path, source
     lines = [f"not sent: pkg/{name}/, where ipexctl itself stores files" for name in ("state", "cache")]
     assert plan.splitlines()[-2:] == lines
     carried(task, local("n1"), own=source / "pkg")
-    assert {path.name for path in (home / "ipexctl" / "proj" / "pkg").iterdir()} == {"data.bin"}
+    assert {path.name for path in (home / "ipexctl" / find_project(source, None).name / "pkg").iterdir()} == {
+        "data.bin"
+    }
 
 
 def test_a_dead_host_does_not_keep_the_others_from_being_served(home: Path, source: Path) -> None:
@@ -231,7 +234,7 @@ def test_links_inside_the_tree_are_carried_as_links_even_where_they_lead_nowhere
     (source / "dangling").symlink_to("pkg/none")
     (source / "pkg" / "loop").symlink_to("../pkg/loop")
     carried(Sync(source=str(source)), local("n1"))
-    assert picture(home / "ipexctl" / "proj") == picture(source)
+    assert picture(home / "ipexctl" / find_project(source, None).name) == picture(source)
 
 
 def test_a_link_that_leaves_through_a_directory_link_is_found(source: Path, tmp_path: Path) -> None:
@@ -252,7 +255,7 @@ def test_links_planted_in_the_destination_are_refused_and_their_victims_untouche
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "precious").write_text("keep")
-    there = home / "ipexctl" / "proj"
+    there = home / "ipexctl" / find_project(source, None).name
     if what in {"directory", "file"}:
         carried(Sync(source=str(source)), local("n1"))
         if what == "directory":
@@ -342,7 +345,7 @@ def test_a_full_disk_is_reported_and_the_old_files_stay(home: Path, source: Path
 @pytest.mark.fault("E5")
 def test_deleting_removes_what_is_gone_and_never_what_is_left_out(home: Path, source: Path) -> None:
     carried(Sync(source=str(source)), local("n1"))
-    there = home / "ipexctl" / "proj"
+    there = home / "ipexctl" / find_project(source, None).name
     (there / ".venv").mkdir()
     (there / ".venv" / "python").write_text("x")
     (there / "checkpoint.pt").write_text("x")
@@ -416,7 +419,7 @@ def test_hard_names_arrive_and_nothing_is_executed(home: Path, source: Path) -> 
     deep.mkdir(parents=True)
     (deep / "bottom").write_text("x")
     done, _ = carried(Sync(source=str(source)), local("n1"))
-    there = home / "ipexctl" / "proj"
+    there = home / "ipexctl" / find_project(source, None).name
     assert done == {"n1": str(there)}
     assert picture(there) == picture(source)
     assert not list(home.rglob("pwned"))
@@ -457,7 +460,7 @@ def test_two_thousand_small_files_arrive(home: Path, source: Path) -> None:
         file.seek(16 << 20)
         file.write(b"in the middle")
     carried(Sync(source=str(source)), local("n1"))
-    assert picture(home / "ipexctl" / "proj") == picture(source)
+    assert picture(home / "ipexctl" / find_project(source, None).name) == picture(source)
 
 
 # -- while it goes on --------------------------------------------------------------------------------------------------
@@ -469,7 +472,7 @@ def test_a_source_that_changes_while_it_is_sent_is_named_and_nothing_takes_effec
     home: Path, source: Path, change: str
 ) -> None:
     carried(Sync(source=str(source)), local("n1"))
-    before = picture(home / "ipexctl" / "proj")
+    before = picture(home / "ipexctl" / find_project(source, None).name)
     (source / "train.py").write_text("new")
     big = source / "big"
     big.write_bytes(b"x" * (4 << 20))
@@ -496,7 +499,7 @@ def test_a_source_that_changes_while_it_is_sent_is_named_and_nothing_takes_effec
     failures = [event.failure for event in events if isinstance(event, HostFailed)]
     assert [failure.code for failure in failures] == ["source-changed"]
     assert ("train.py" if change in {"rewrite small", "rename directory"} else "big") in failures[0].what
-    assert picture(home / "ipexctl" / "proj") == before
+    assert picture(home / "ipexctl" / find_project(source, None).name) == before
     assert list_parts(home) == []
     assert events[-1] == Ended("sync", Exit.STEP)
 
@@ -601,7 +604,7 @@ def test_a_sync_broken_off_in_a_big_file_leaves_the_old_one_and_the_next_one_cle
 
 
 def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, source: Path) -> None:
-    there = home / "ipexctl" / "proj"
+    there = home / "ipexctl" / find_project(source, None).name
     there.mkdir(parents=True, mode=0o700)
     there.chmod(0o700)
     there.parent.chmod(0o700)

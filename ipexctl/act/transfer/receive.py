@@ -94,6 +94,15 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
         self.close()
 
 
+def make_results_directory(into: Path) -> None:
+    """Creates the directory of all hosts' results if there is none: git and later syncs leave out what is in it. Does
+    nothing where it cannot, which `ResultsDir` reports."""
+    if not into.exists():
+        with contextlib.suppress(OSError):
+            make_private_directories(into)
+            (into / ".gitignore").write_text("*\n")
+
+
 def stat_local_file(root: Path, local: str) -> tuple[int, int] | None:
     """Size and mtime (whole seconds) of the regular file ``local`` below ``root``, else None."""
     try:

@@ -41,6 +41,7 @@ class HostRuntime(Record):
     runtime: Runtime
     directory: str  # of the run, there
     workdir: str
+    import_paths: tuple[str, ...] = ()  # directories of the project's modules
 
 
 class RunSettings(Record):
@@ -89,6 +90,8 @@ def build_host_env(
         put("LOGNAME", facts.user, "account")
     put("LANG", "C.UTF-8", "ipexctl")
     put("PYTHONUNBUFFERED", "1", "ipexctl: output as it is written")
+    if host.import_paths:
+        put("PYTHONPATH", ":".join(host.import_paths), "the project's root")
     put("MASTER_ADDR", run.head.address, "the head's address on its interface")
     if task.port:
         put("MASTER_PORT", str(task.port), "--port", by_user=True)

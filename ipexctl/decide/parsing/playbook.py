@@ -288,8 +288,8 @@ class _Parser:
         valid = [field.alias or name for name, field in schema.model_fields.items()]
         self._check_keys(body, valid, action.text)
         pairs = [(key, self._anchor_paths(action.text, key, value)) for key, value in _select_keys(body, valid).pairs]
-        source = _find_last_synced_source(above) if action.text == "fetch" else None
-        defaults = {"into": _join_base(self.base, "fetched"), "source": source or self.base or "."}
+        sent = _find_last_sync(above) if action.text == "fetch" and body.get("source") is None else {}
+        defaults = {"into": _join_base(self.base, "fetched"), "source": self.base or ".", **sent}
         pairs += [
             (Scalar(name, action.origin), Scalar(value, action.origin, plain=False))
             for name, value in defaults.items()
@@ -428,13 +428,13 @@ def _suggest_replacement(word: str, of: Mapping[str, str], valid: Sequence[str])
     return of.get(word)
 
 
-def _find_last_synced_source(steps: Sequence[Step]) -> str | None:
+def _find_last_sync(steps: Sequence[Step]) -> dict[str, str]:
     """Returns what these steps have sent to the hosts last: there a fetch looks, unless it says otherwise."""
     for step in reversed(steps):
         match step.task:
-            case tasks.Sync(source=source) | tasks.Run(sync=True, script=source):
-                return str(source)
-    return None
+            case tasks.Sync(source=source, project=root) | tasks.Run(sync=True, script=source, project=root):
+                return {"source": str(source), **({"project": root} if root else {})}
+    return {}
 
 
 def _find_local_path(key: str, text: str) -> str | None:

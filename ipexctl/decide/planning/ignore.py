@@ -1,7 +1,9 @@
 """Which files are left out: patterns as in .gitignore."""
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 
 # Nobody trains on these. ``!.git`` as a pattern takes one back in.
 DEFAULT = (
@@ -9,44 +11,79 @@ DEFAULT = (
     ".pytest_cache/", ".ruff_cache/", ".tox/", ".nox/", ".ipynb_checkpoints/", ".DS_Store", "*.swp", ".ipexctl-*",
 )  # fmt: skip
 
-_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-_TOKEN = re.compile(r"\*\*/|\*\*\Z|[*?]|\[(!?)(\]?[^\]]*)\]|\\?(.)", re.DOTALL)
+_TOKEN = re.compile(
+    r"(?P<between>(?:(?<=/)|\A)\*{2,}/)|(?P<below>(?:(?<=/)|\A)\*{2,}\Z)|(?P<star>\*+)|(?P<one>\?)"
+    r"|\[(?P<not>[!^])?(?P<set>\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]|\\?(?P<char>.)",
+    re.DOTALL,
+)
+_WILDCARDS = {"between": "(?:.*/)?", "below": ".*", "star": "[^/]*", "one": "[^/]"}
+_CLASSES = {
+    "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \t", "cntrl": r"\x00-\x1f\x7f", "digit": "0-9", "graph": "!-~",
+    "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": r"\s", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
+}  # fmt: skip
+_NEVER = "(?!)"
 
-Ignored = Callable[[str, bool], bool]
+Ignored = Callable[[str, bool], bool | None]
+"""Of a relative path, and whether it is a directory: whether it is left out; None where no pattern says."""
 
 
 def compile_ignore(patterns: Iterable[str]) -> Ignored:
-    """Returns a test of (relative path, is a directory). The last pattern that matches decides; ``!`` takes back in. A
-    pattern with a slash in it counts from the top; one that ends in a slash is only for directories."""
+    """Returns the test of patterns as git reads them. The last one that matches decides; ``!`` takes back in. A pattern
+    with a slash in it counts from the top; one that ends in a slash is only for directories."""
     rules: list[tuple[re.Pattern[str], bool, bool]] = []
     for line in patterns:
-        pattern = line.rstrip("\n")
-        if not pattern.endswith("\\ "):
-            pattern = pattern.rstrip(" ")
+        pattern = re.sub(r"(?<!\\) +\Z", "", line.rstrip("\r\n"))
         if not pattern or pattern.startswith("#"):
             continue
         taken_in = pattern.startswith("!")
-        pattern = pattern[1:] if taken_in else pattern.removeprefix("\\")
+        pattern = pattern.removeprefix("!")
         only_directories = pattern.endswith("/")
-        pattern = pattern.rstrip("/")
-        anchored = "/" in pattern
-        text = _TOKEN.sub(_translate_token, pattern.lstrip("/"))
-        rules.append((re.compile(text if anchored else f"(?:.*/)?{text}", re.DOTALL), taken_in, only_directories))
+        pattern = pattern.removesuffix("/")
+        above = "" if "/" in pattern else "(?:.*/)?"
+        try:
+            rule = re.compile(above + _TOKEN.sub(_translate_token, pattern.removeprefix("/")), re.DOTALL)
+        except re.error:  # a range whose end is before its beginning
+            continue
+        rules.append((rule, taken_in, only_directories))
 
-    def ignored(path: str, directory: bool) -> bool:
+    def ignored(path: str, directory: bool) -> bool | None:
         for rule, taken_in, only_directories in reversed(rules):
             if (directory or not only_directories) and rule.fullmatch(path):
                 return not taken_in
-        return False
+        return None
+
+    return ignored
+
+
+def compile_tree_ignore(patterns: Iterable[str], read_gitignore: Callable[[str], str]) -> Ignored:
+    """Returns the test for a tree: ``patterns`` and the default ones decide first, then the ``.gitignore`` nearest to
+    the path. ``read_gitignore`` returns the text of that in a directory of the tree ("" is the top)."""
+    first = compile_ignore([*DEFAULT, *patterns])
+
+    @cache
+    def compile_gitignore(directory: str) -> Ignored:
+        return compile_ignore(read_gitignore(directory).split("\n"))
+
+    def ignored(path: str, directory: bool) -> bool | None:
+        decision, parent = first(path, directory), path
+        while decision is None and parent:
+            parent = posixpath.dirname(parent)
+            decision = compile_gitignore(parent)(path[len(parent) :].removeprefix("/"), directory)
+        return decision
 
     return ignored
 
 
 def _translate_token(token: re.Match[str]) -> str:
     """Returns a wildcard, a set of characters or a character as a regular expression."""
-    if token[0] in _WILDCARDS:
-        return _WILDCARDS[token[0]]
-    if token[3] is not None:
-        return re.escape(token[3])
-    inside = token[2].replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^")
-    return f"[{'^' if token[1] else ''}{inside}]"
+    kind = token.lastgroup or ""
+    if kind in _WILDCARDS:
+        return _WILDCARDS[kind]
+    if kind == "char":  # git lets a set without end, and a backslash without a character, match nothing
+        return _NEVER if token[0] in {"[", "\\"} else re.escape(token[kind])
+    inside = re.sub(r"\[:(\w+):\]|\\?([^-])", _translate_set_member, token["set"], flags=re.DOTALL)
+    return f"(?!/)[{'^' if token['not'] else ''}{inside}]"
+
+
+def _translate_set_member(member: re.Match[str]) -> str:
+    return _CLASSES.get(member[1], "") if member[1] else re.escape(member[2])

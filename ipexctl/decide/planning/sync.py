@@ -4,6 +4,7 @@ import json
 import os
 import posixpath
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.names import fold_names
-from ipexctl.model.text import format_size, pluralize, printable
+from ipexctl.model.text import format_size, join_names, pluralize, printable
 from ipexctl.model.trees import FileTree, TreeEntry
 from ipexctl.protocol.paths import MANIFEST, PART
 
@@ -22,6 +23,7 @@ _SYSTEM = {
     "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var",
 }  # fmt: skip
 _SHOWN_OBSTACLES = 20  # obstacles named in one failure
+_LARGE = 100 << 20  # bytes for one host of which the user is told before they are sent
 
 
 class RemoteEntry(Record):
@@ -76,13 +78,18 @@ class SyncPlan(Record):
         return ", ".join(words) or "nothing to do"
 
 
-def choose_destination(task_workdir: str | None, host: Host, name: str) -> str:
-    """Where the source goes on a host: absolute, or relative to the home directory there. What the command or the
-    playbook says comes before what the hostfile says, as for ``venv``."""
-    where = host.vars.get("workdir") if task_workdir is None else task_workdir
+def choose_destination(task_workdir: str | None, host: Host, name: str, part: str = "") -> str:
+    """Where ``part`` of the project ``name`` goes on a host: absolute, or relative to the home directory there. What
+    the command or the playbook says comes before what the hostfile says, as for ``venv``, and is the place itself."""
+    where = task_workdir
     if where is None:
-        return f"ipexctl/{name}"
+        where = join_part(host.vars.get("workdir", f"ipexctl/{name}"), part)
     return where[2:] if where.startswith("~/") else where
+
+
+def join_part(place: str, part: str) -> str:
+    """Returns where a part of the project ("": all of it) is on a host that has the project in ``place``."""
+    return f"{place}/{part}" if part else place
 
 
 def find_invalid_destinations(destinations: Mapping[str, str]) -> list[str]:
@@ -285,6 +292,35 @@ def format_plans(plans: Mapping[str, SyncPlan], source: str, own: Sequence[str] 
             lines.append("  nothing to do")
     lines += [f"not sent: {printable(path, 200)}/, where ipexctl itself stores files" for path in own]
     return "\n".join(lines)
+
+
+def describe_transfer(plans: Mapping[str, SyncPlan], source: str, left_out: Sequence[str]) -> list[str]:
+    """Returns what is sent, and what is left out of it; nothing where every host is up to date."""
+    if all(plan.is_empty for plan in plans.values()):
+        return []
+    plan = max(plans.values(), key=lambda plan: plan.size)
+    lines = [f"{printable(source, 200)} to {pluralize(len(plans), 'host')}: {plan.summary()}"]
+    if left_out:
+        names = sorted(left_out, key=lambda path: (path.count("/", 0, -1), path))
+        shown = join_names([printable(name, 100) for name in names], 5)
+        lines.append(f"left out: {shown} (.gitignore, .ipexctlignore, --exclude)")
+    return lines
+
+
+def describe_large_transfer(plans: Mapping[str, SyncPlan]) -> str:
+    """Returns what is big in more than `_LARGE` bytes for one host, and how to leave it out; "" for less."""
+    plan = max(plans.values(), key=lambda plan: plan.size, default=None)
+    if plan is None or plan.size <= _LARGE:
+        return ""
+    sizes: dict[str, int] = {}
+    for entry in plan.send:
+        top, slash, _ = entry.path.partition("/")
+        sizes[top + slash] = sizes.get(top + slash, 0) + (entry.size if entry.kind == "f" else 0)
+    biggest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    names = join_names([f"{printable(name, 100)} ({format_size(sizes[name])})" for name in biggest], 3)
+    pattern = "/" + re.sub(r"([][*?\\!#])", r"\\\1", biggest[0])
+    option = shlex.quote(printable(pattern, 100))
+    return f"{format_size(plan.size)} for each host, most of it {names}; to leave out the first: --exclude {option}"
 
 
 def _describe_entry(entry: TreeEntry) -> str:

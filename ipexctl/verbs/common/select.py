@@ -164,10 +164,13 @@ def read_playbook(
 
 
 def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
-    """Refuses a playbook that names files of this machine outside of its directory, the current one and those that the
-    user named, or variables of the environment that the user did not name: whoever wrote it chooses the hosts, too.
-    Symbolic links are followed; a value of ``--var`` is the user's word. Raises `UsageError` with all of them."""
+    """Refuses a playbook that names, or sends with a script, files of this machine outside of its directory, the
+    current one and those that the user named, or variables of the environment that the user did not name: whoever wrote
+    it chooses the hosts, too. Symbolic links are followed; a value of ``--var`` is the user's word. Raises `UsageError`
+    with all of them."""
     from ipexctl.act.bundled_files import list_bundled_files
+    from ipexctl.model import tasks
+    from ipexctl.verbs.files.project import find_project
 
     folders = [base.resolve(), cwd.resolve(), *(_resolve_path(path, cwd) for path in permits.paths)]
     if base.resolve() in {file.parent for file in list_bundled_files("playbooks")}:
@@ -185,6 +188,15 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
         if not all(any(map(each.is_relative_to, (*folders, *given))) for each in (path, as_written)):
             reason = f"{use.key} is outside of the playbook's directory: {printable(use.name, 300)}"
             found.append((f"{use.origin}: {reason}", ("--allow-path", str(path if path.is_dir() else path.parent))))
+    for step in play.steps:
+        match step.task:
+            case tasks.Run(sync=True, project=None, script=name) | tasks.Sync(project=None, source=name):
+                path = _resolve_path(name, cwd)
+                root = find_project(path, None).root.resolve() if path.is_file() else path
+                by_user = any(use.given and use.name == name for use in play.uses)
+                if root != path and not by_user and not any(map(root.is_relative_to, folders)):
+                    reason = f"{step.action} sends the project of its script: {printable(str(root), 300)}"
+                    found.append((f"{step.origin}: {reason}", ("--allow-path", str(root))))
     if found:
         options = dict.fromkeys(option for _, option in found)
         hint = printable(shlex.join(word for option in options for word in option), 600)

@@ -1,6 +1,5 @@
 """``ipexctl fetch``: copies results from the hosts; receives only new and changed files."""
 
-import os
 from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from ipexctl.model.links import Link, LinkError
 from ipexctl.model.tasks import Fetch
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.files.project import find_project
 
 _STEP = "fetch"
 
@@ -38,9 +38,8 @@ def fetch(
     into = expand_home(task.into)
     if into.exists() and not into.is_dir():
         raise UsageError(f"{printable(task.into, 300)} is not a directory", hint="name another one with --into")
-    root = Path(os.path.abspath(expand_home(task.source)))  # noqa: PTH100 - links stay as they are written
-    name = (root.parent if root.is_file() or root.suffix == ".py" else root).name
-    destinations = {host.name: choose_destination(task.workdir, host, name) for host in hosts}
+    project = find_project(task.source, task.project)
+    destinations = {host.name: choose_destination(task.workdir, host, project.name, project.part) for host in hosts}
     invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := find_path_fault(pattern))]
     if invalid := [*invalid, *find_invalid_destinations(destinations)]:
         raise UsageError("fetch has invalid paths", reasons=invalid)
@@ -101,6 +100,8 @@ def _fetch_files(
                 what = f"not fetched: {planning.format_names(plan.refused)}"
                 yield HostFailed(Failure(name, Kind.STEP, what, code="name"))
     outdated = [host for host in hosts if host.name in plans and plans[host.name].items]
+    if outdated:
+        receive.make_results_directory(into)
 
     def fetch_host(link: Link, emit: Emit) -> str | Failure:
         host = link.host.name

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.inputs import expand_home
 from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
 from ipexctl.act.transfer.send import ProgressReporter
@@ -25,26 +24,37 @@ from ipexctl.model.links import Link
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import FileTree
 from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, make_absolute
 
 _STEP = "sync"
-_IGNORE = ".ipexctlignore"  # patterns of the project itself, read from the top of the source
 
 
 def sync(
     task: tasks.Sync, inventory: Inventory, context: Context, *, dry: bool = False
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Returns each host's absolute directory, or its failure. Raises `UsageError` before anything is contacted."""
-    root = _find_source(task)
-    excluded, own = compile_ignore([*DEFAULT, *_read_ignore_file(root), *task.exclude]), _find_own_paths(root, context)
+    project = find_project(task.source, task.project, task.exclude)
+    root = _find_source(task, project)
+    part = "" if root == project.root else project.part
+    excluded, own = compile_project_ignore(root, task.exclude), _find_own_paths(root, context)
+    default, left_out = compile_ignore(DEFAULT), list[str]()
 
     def ignored(path: str, directory: bool) -> bool:
-        return path in own or excluded(path, directory)
+        return path in own or bool(excluded(path, directory))
 
-    destinations = {host.name: planning.choose_destination(task.workdir, host, root.name) for host in inventory}
+    def note_ignored(path: str, directory: bool) -> bool:
+        is_out = ignored(path, directory)
+        if is_out and not default(path, directory):
+            left_out.append(f"{path}/" if directory else path)
+        return is_out
+
+    destinations = {
+        host.name: planning.choose_destination(task.workdir, host, project.name, part) for host in inventory
+    }
     if reasons := planning.find_invalid_destinations(destinations):
         what, hint = "the working directory on the hosts cannot be used", "name another one with --workdir"
         raise UsageError(what, reasons=reasons, hint=hint)
-    tree = read_tree(root, ignored)
+    tree = read_tree(root, note_ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
     title = f"{printable(str(root), 200)} to {pluralize(len(inventory), 'host')}"
@@ -75,6 +85,10 @@ def sync(
             text = f"{printable(plan.path, 200)} was last synced from {plan.previous_source}"
             yield Message(text, "warning", name, "other-source")
     reachable = [host for host in inventory if host.name in plans and host.name not in failures]
+    for text in planning.describe_transfer(plans, str(root), left_out):
+        yield Message(text, code="transfer")
+    if large := planning.describe_large_transfer(plans):
+        yield Message(large, "warning", code="large")
     if not dry:
         sent = yield from _send_trees(tree, plans, reachable, context)
         failures |= {name: failure for name, failure in sent.items() if isinstance(failure, Failure)}
@@ -167,28 +181,16 @@ def _inspect_destination(link: Link, where: str) -> RemoteTree | Failure:
         return Failure(link.host.name, Kind.STEP, what, code="malformed")
 
 
-def _find_source(task: tasks.Sync) -> Path:
-    """Returns the directory to copy: the source itself, or the parent of the script it names."""
-    source = expand_home(task.source)
+def _find_source(task: tasks.Sync, project: Project) -> Path:
+    """Returns the directory to copy: the source itself, or the project of the script it names."""
+    source = make_absolute(task.source)
     if not source.exists():
         raise UsageError(f"the source {printable(task.source, 200)} does not exist")
-    root = resolve_directory(source)
+    root = source if source.is_dir() else project.root
     if root.resolve() in {Path("/"), Path.home().resolve()}:
         reasons, hint = ["it is the home directory or the root directory"], "put the script into a directory of its own"
         raise UsageError(f"{printable(str(root), 200)} would be copied to every host", reasons=reasons, hint=hint)
     return root
-
-
-def resolve_directory(path: Path) -> Path:
-    """Returns the absolute path of a directory, or of the parent of a file; hosts use the same name."""
-    return Path(os.path.abspath(path if path.is_dir() else path.parent))  # noqa: PTH100 - links stay as they are written
-
-
-def _read_ignore_file(root: Path) -> list[str]:
-    try:
-        return (root / _IGNORE).read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return []
 
 
 def _is_other_process(pid: int) -> bool:

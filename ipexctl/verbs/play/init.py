@@ -31,6 +31,7 @@ from ipexctl.model.toml import parse_toml
 from ipexctl.store.private_files import write_private_file
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.select import list_flags, read_hostfile
+from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.install.lock import resolve_available
 
 Ask = Callable[[Question], str]
@@ -96,7 +97,9 @@ def init(
     if answers.backend is None:
         answers = _ask_question(answers, planning.make_backend_question(stack), ask, whys)
         stack = yield from _choose_stack(answers, facts, context)
-    source, modules = read_script(Path(target.playbook.parent, answers.script or ""))
+    path = Path(target.playbook.parent, answers.script or "")
+    project = find_project(path, None)
+    source, modules = read_script(path, *(project.root / name for name in project.list_import_paths()))
     table = ImportTable(**parse_toml(read_data("imports.toml")))
     script = planning.read_script(source, table, modules)
     when = time.strftime("%Y-%m-%d", time.localtime(context.clock()))

@@ -1,8 +1,9 @@
-"""From the facts of all hosts to a launch: environments are compared, the script is sent, MPI and interfaces chosen.
+"""From the facts of all hosts to a launch: environments are compared, the project is sent, MPI and interfaces chosen.
 
 A module of its own, imported while the hosts answer: nothing of it is needed before."""
 
 import logging
+import os
 import posixpath
 import secrets
 import socket
@@ -21,11 +22,17 @@ from ipexctl.decide.launch import accelerate, mpi_launchers
 from ipexctl.decide.launch.build import build_launch, identify_machines
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
-from ipexctl.decide.planning.sync import choose_destination
+from ipexctl.decide.planning.sync import choose_destination, join_part
 from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.runtime import build_runtime
-from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing_modules, find_doubtful_imports
+from ipexctl.decide.script_imports import (
+    FIND_MISSING,
+    ImportTable,
+    describe_local_modules,
+    describe_missing_modules,
+    find_doubtful_imports,
+)
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Event, HostFailed, Message
@@ -44,7 +51,7 @@ from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import suggest_limit
-from ipexctl.verbs.files.sync import resolve_directory, sync
+from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.request import RunRequest
 
@@ -58,7 +65,7 @@ class Prepared(Record):
     request: RunRequest
     inventory: Inventory
     facts: Mapping[str, Facts]
-    workdirs: Mapping[str, str]
+    places: Mapping[str, str]  # each host's directory of the project
     interfaces: Mapping[str, InterfaceChoice]
     launcher: MpiLauncher | None  # the hosts' own; None: that of the environment
     timings: Timings
@@ -68,23 +75,34 @@ class Prepared(Record):
     def task(self) -> Run:
         return self.request.task
 
+    def get_workdir(self, host: str) -> str:
+        """Returns where the ranks of a host work."""
+        return _join_workdir(self.request, self.places[host])
+
+
+def _join_workdir(request: RunRequest, place: str) -> str:
+    """Returns where ranks work on a host with the project in ``place``. A directory that is given and not sent to is
+    that itself."""
+    as_given = request.task.workdir is not None and not request.task.sync
+    return place if as_given else join_part(place, request.project.part)
+
 
 def prepare_launch(
     request: RunRequest, inventory: Inventory, probed: Mapping[str, Facts | Failure], context: Context
 ) -> Generator[Event, None, Prepared | None]:
-    """Sends the script and looks for what the launch needs; None where a host cannot take part. ``probed``: the facts
+    """Sends the project and looks for what the launch needs; None where a host cannot take part. ``probed``: the facts
     of each host, or why there are none. Raises `UsageError` where the hosts do not fit what was asked."""
     task = request.task
     facts = yield from _select_healthy_hosts(inventory, probed)
     if facts is None:
         return None
     identify_machines(inventory.hosts, facts, task.allow_duplicates)  # refused before anything is sent
-    workdirs = yield from _sync_script(request, inventory, context, facts)
-    if workdirs is None:
+    places = yield from _sync_project(request, inventory, context, facts)
+    if places is None:
         return None
     notes = find_start_notes(task, request.environ, facts, dry=request.dry)
     if "PYTHONPATH" not in request.settings:
-        notes = (*_check_imports(request, inventory.head, facts, workdirs, context), *notes)
+        notes = (*_check_imports(request, inventory.head, facts, places, context), *notes)
     wanted, asked_by = choose_mpi(task.mpi, facts)
     launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
@@ -92,9 +110,9 @@ def prepare_launch(
     interfaces, problems = select_interfaces(inventory, facts, task.iface)
     for problem in problems.values():
         raise problem
-    _log.debug("interfaces: %s; MPI of the hosts: %s; working directories: %s", interfaces, launcher, workdirs)
+    _log.debug("interfaces: %s; MPI of the hosts: %s; directories: %s", interfaces, launcher, places)
     timings = read_timings_from_environ(request.environ)
-    return Prepared(request, inventory, facts, workdirs, interfaces, launcher, timings, notes)
+    return Prepared(request, inventory, facts, places, interfaces, launcher, timings, notes)
 
 
 def _select_healthy_hosts(
@@ -134,7 +152,7 @@ def make_attempt(
     # A home directory may be shared by all hosts: each has a directory of its own in it.
     runtimes = {host.name: _make_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
     restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
-    script, settings = _get_remote_script(task, request.script), {**request.settings, **restarts}
+    script, settings = _get_remote_script(request), {**request.settings, **restarts}
     config, options = request.config, parse_options(read_data("options.toml"))
     launch = build_launch(task, name, hosts, runtimes, script, settings, config=config, options=options)
     launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
@@ -145,47 +163,58 @@ def make_attempt(
     return LaunchAttempt(task, launch, identity, run_dirs, host_specs, context, request.stdin)
 
 
-def _get_remote_script(task: Run, script: Path) -> str:
+def _get_remote_script(request: RunRequest) -> str:
     """Returns the script's path below the working directory on hosts. Without ``--sync`` it is what the user wrote if a
     working directory is given or the path is absolute."""
+    task, script, project = request.task, request.script, request.project
     as_written = not task.sync and (task.workdir is not None or script.is_absolute())
-    return task.script if as_written or task.launcher == "module" else script.name
+    if as_written or task.launcher == "module":
+        return task.script
+    return os.path.relpath(script.parent.resolve() / script.name, (project.root / project.part).resolve())
 
 
-def _sync_script(
+def _sync_project(
     request: RunRequest, inventory: Inventory, context: Context, facts: Mapping[str, Facts]
 ) -> Generator[Event, None, dict[str, str] | None]:
-    """Sends the script's directory to every host; each host's working directory, None where one has not got it."""
-    task, script = request.task, request.script
+    """Sends the project to every host; each host's directory of it, None where one has not got it."""
+    task, project = request.task, request.project
     if not task.sync or request.dry:
-        folder = resolve_directory(script).name
-        paths = {host.name: choose_destination(task.workdir, host, folder) for host in inventory}
+        paths = {host.name: choose_destination(task.workdir, host, project.name) for host in inventory}
         return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
-    results = yield from run_nested(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
-    workdirs = {host: workdir for host, workdir in results.items() if isinstance(workdir, str)}
-    return workdirs if len(workdirs) == len(inventory) else None
+    root = str(project.root)
+    sending = Sync(source=root, project=root, workdir=task.workdir, exclude=task.exclude)
+    results = yield from run_nested(sync(sending, inventory, context))
+    places = {host: place for host, place in results.items() if isinstance(place, str)}
+    return places if len(places) == len(inventory) else None
 
 
 def _check_imports(
-    request: RunRequest, head: Host, facts: Mapping[str, Facts], workdirs: Mapping[str, str], context: Context
+    request: RunRequest, head: Host, facts: Mapping[str, Facts], places: Mapping[str, str], context: Context
 ) -> tuple[Note, ...]:
     """Returns a warning of modules that the script certainly imports and the environment lacks. Its interpreter on the
     head is asked only about names that are not known to be there."""
-    task, script = request.task, request.script
+    task, script, project = request.task, request.script, request.project
     if task.launcher == "module":
         base = Path(*task.script.split("."))
         script = base / "__main__.py" if base.is_dir() else base.with_suffix(".py")
     installed, table = facts[head.name].installed, ImportTable(**parse_toml(read_data("imports.toml")))
-    lines = find_doubtful_imports(*read_script(script), installed.packages, table) if installed else {}
+    paths = project.list_import_paths()
+    text, own = read_script(script, *(project.root / path for path in paths))
+    lines = find_doubtful_imports(text, own, installed.packages, table) if installed else {}
     if not lines or installed is None or installed.marker is None:
         return ()
-    directory = posixpath.join(workdirs[head.name], posixpath.dirname(_get_remote_script(task, script)))
-    words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, directory, *lines)
+    place = places[head.name]
+    directory = posixpath.join(_join_workdir(request, place), posixpath.dirname(_get_remote_script(request)))
+    searched = ":".join([directory, *(join_part(place, path) for path in paths)])
+    words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, searched, *lines)
     try:
         missing = context.links.open(head).run(Command(words, timeout=_INTERPRETER_TIMEOUT)).text.split()
     except LinkError:  # the start says more of it
         return ()
-    lines = {name: line for name, line in lines.items() if name in missing}
+    local = {name for name in missing if Path(name).is_dir() or Path(f"{name}.py").is_file()}
+    if local and script.resolve().is_relative_to(Path.cwd()):
+        return describe_local_modules({name: lines[name] for name in local}, task.script)
+    lines = {name: line for name, line in lines.items() if name in missing and name not in local}
     ipex, install = accelerate.has_ipex(installed.packages), format_install_command(facts[head.name])
     return describe_missing_modules(lines, task.script, table, install.keep_installed(head.name), ipex)
 
@@ -197,6 +226,12 @@ def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime
     if prepared.launcher is not None:
         with_ccl = task.backend in {"auto", "ccl"} and bool(python.module)
         python = mpi_launchers.switch_launcher(python, prepared.launcher, ccl=with_ccl)
+    place, project = prepared.places[host.name], prepared.request.project
     return HostRuntime(
-        facts, prepared.interfaces[host.name], python, f"{facts.home}/{RUNS}/{directory}", prepared.workdirs[host.name]
+        facts,
+        prepared.interfaces[host.name],
+        python,
+        f"{facts.home}/{RUNS}/{directory}",
+        prepared.get_workdir(host.name),
+        tuple(join_part(place, path) for path in project.list_import_paths()),
     )

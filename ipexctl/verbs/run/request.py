@@ -14,6 +14,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
 from ipexctl.model.tasks import Run
+from ipexctl.verbs.files.project import Project, find_project
 
 if TYPE_CHECKING:
     from ipexctl.decide.launch.accelerate import AccelerateConfig
@@ -24,6 +25,7 @@ class RunRequest(Record):
 
     task: Run
     script: Path  # on this machine; of a module the directory in which it lies
+    project: Project  # what hosts get
     settings: Mapping[str, Setting]  # the user's variables
     environ: Mapping[str, str]  # of this machine
     config: AccelerateConfig | None
@@ -48,7 +50,8 @@ def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str 
     env_files = {name: read_env_file(name) for name in task.env_file}
     settings = parse_user_env(task.env, env_files, task.pass_env, environ)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
-    return RunRequest(task, script, settings, environ, config, stdin, dry, emit)
+    project = find_project(script, task.project, task.exclude)
+    return RunRequest(task, script, project, settings, environ, config, stdin, dry, emit)
 
 
 def _check_restarts(task: Run) -> None:

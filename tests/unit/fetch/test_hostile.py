@@ -64,7 +64,7 @@ def fetched(
 
 
 def everything(tmp_path: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    return {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("[!.]*") if path.is_file()}
 
 
 GOOD = ("./out/a", REG, "aaa"), ("out/b", REG, "bbb")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
+from ipexctl.verbs.files.project import compile_project_ignore, is_left_out
 from tests.tables import read_table
 
 CASES = read_table("ignore/cases")
@@ -58,3 +60,57 @@ def test_what_nobody_trains_on_is_left_out_and_can_be_taken_back_in() -> None:
     assert not ignored("train.py", False)
     assert not ignored("venv.py", False)
     assert not compile_ignore([*DEFAULT, "!.git"])(".git", True)
+
+
+def make_tree(top: Path) -> tuple[list[str], list[str]]:
+    """Files and directories of odd names, in a repository."""
+    subprocess.run(["git", "init", "-q", str(top)], check=True)
+    random, files = Random(1), set[str]()
+    for _ in range(400):
+        files.add("/".join(random.choice(NAMES) for _ in range(random.randint(1, 4))))
+    folders = {str(parent) for path in files for parent in Path(path).parents} - {"."}
+    for folder in folders:
+        (top / folder).mkdir(parents=True, exist_ok=True)
+    return sorted(files - folders), sorted(folders)
+
+
+NAMES = (
+    *("a", "b", "c", "foo", "bar", "x", "ax", "dx", "5x", "]x", "-x", "a b", "trail ", "#hash", "!bang", "*", "\\"),
+    *("[a-", "f.py", "d", "t.tar.gz"),
+    *("a.log", "foo$", "(foo)", "a+b", "{a,b}", ".h", " lead", "axb", "foobar", "barfoo"),
+)  # fmt: skip
+NESTED = [
+    {"": [pattern]} for pattern in (
+        r"a\ b", r"trail\ ", "trail  ", r"\#hash", r"\!bang", "!bang", "[a-c]x", "[!a-c]x", "[^a-c]x", "[]]x", "[!]]x",
+        "[[:digit:]]x", r"[a\]b]x", "[a-", "[", "foo/*", "foo/**", "/foo", "foo/", "**/foo", "**foo", "foo**", "a/**/b",
+        "a/***/b", "***", "*/b", "**/b/**", "/**", "/*", "/", "//", "//foo", ".*", r"\*", r"\\", "\\", "foo\\", r"f\oo",
+        "./a", "*/", "**/", "a?b", "[a-c-e]x", "[-a]x", r"[\d]x", "[c-a]x", "*[!/]x", "a[/]b", "{a,b}", "a+b",
+        "foo/**/", "*.tar.*", " lead", "foo\r",
+    )
+] + [
+    {"": ["*", "!*/", "!*.py"]},
+    {"": ["foo/*", "!foo/bar"]},
+    {"": ["/*", "!/foo", "/foo/*", "!/foo/bar"]},
+    {"": ["a/", "!a/b"]},
+    {"": ["*x"], "a": ["!ax"], "foo": ["!*"]},
+    {"": ["foo"], "a": ["!foo", "/b"], "a/foo": ["*.py", "!/x"]},
+    {"": ["!b"], "a": ["*"], "foo": ["*", "!.gitignore"]},
+    {".git/info": ["*.py", "b"], "": ["!f.py"]},
+]  # fmt: skip
+
+
+def test_git_leaves_out_the_same_of_a_tree(tmp_path: Path) -> None:
+    """Nested files, negation and odd patterns: each as ``git check-ignore`` says."""
+    files, folders = make_tree(tmp_path)
+    words = ["git", "-C", str(tmp_path), "check-ignore", "--stdin", "-z", "--no-index"]
+    for rules in NESTED:
+        for folder, patterns in rules.items():
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            name = "exclude" if folder == ".git/info" else ".gitignore"
+            (tmp_path / folder / name).write_text("".join(f"{pattern}\n" for pattern in patterns), newline="")
+        done = subprocess.run(words, input="\0".join(files + folders).encode(), capture_output=True, check=False)
+        ignored = compile_project_ignore(tmp_path, [])
+        outside = [path for path in [*files, *folders] if is_left_out(tmp_path / path, tmp_path, ignored)]
+        assert sorted(outside) == sorted(done.stdout.decode().split("\0")[:-1]), rules
+        for folder in rules:
+            (tmp_path / folder / ("exclude" if folder == ".git/info" else ".gitignore")).unlink()

@@ -1,0 +1,105 @@
+"""Which directory tree of this machine a path belongs to, and what of it is left out."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ipexctl.act.inputs import expand_home, is_writable_by_all
+from ipexctl.decide.planning.ignore import Ignored, compile_tree_ignore
+from ipexctl.model.errors import UsageError
+from ipexctl.model.json_values import Record
+from ipexctl.model.text import printable
+
+_OWN_IGNORE = ".ipexctlignore"  # patterns of the project itself, at its root
+_SIGNS = (".git", "pyproject.toml", _OWN_IGNORE)  # what the root of a project has
+
+
+class Project(Record):
+    """A tree that has a directory of its own on hosts. ``part`` is where relative paths start in it: the directory that
+    was named, or for a script the one where its ranks work. ``is_marked``: the tree is more than a script's directory.
+    """
+
+    root: Path
+    part: str = ""
+    is_marked: bool = False
+
+    @property
+    def name(self) -> str:
+        """Returns what its directory on hosts is called: two trees never share one."""
+        return f"{self.root.name}-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:8]}"
+
+    def list_import_paths(self) -> list[str]:
+        """Returns the directories of modules, relative to the root: it, and ``src`` of a project with that layout."""
+        src = self.root / "src"
+        has_src = (self.root / "pyproject.toml").is_file() and src.is_dir() and not (src / "__init__.py").exists()
+        return ["", *(["src"] if has_src else [])] if self.is_marked else []
+
+
+def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = ()) -> Project:
+    """Returns the tree of a directory or a script: that of ``root``, else of the nearest directory upwards that looks
+    like a project, else the script's own. Ranks work in the current directory if the tree sends it, else in the
+    script's. Raises `UsageError`."""
+    path = make_absolute(source)
+    directory = path if path.is_dir() else path.parent
+    if root is not None:
+        top = make_absolute(root)
+        if not directory.resolve().is_relative_to(top.resolve()):
+            what = f"{printable(str(source), 300)} is not below --project {printable(root, 300)}"
+            raise UsageError(what, hint="name a directory that holds it")
+    else:
+        top = _find_root(directory)
+        ignored = compile_project_ignore(top, exclude)
+        if path != directory and is_left_out(path.resolve(), top.resolve(), ignored):
+            top = directory  # as of a script in .venv: the project does not send it
+        if top == directory and not _is_root(top):
+            return Project(top)
+    real, here = top.resolve(), Path.cwd()
+    works = directory.resolve()
+    ignored = compile_project_ignore(top, exclude)
+    if path != directory and here.is_relative_to(real) and not is_left_out(here, real, ignored):
+        works = here
+    return Project(top, "" if works == real else works.relative_to(real).as_posix(), True)
+
+
+def make_absolute(path: str | Path) -> Path:
+    """Returns the path with links as they are written. Raises `UsageError` for an unknown user's home."""
+    return Path(os.path.abspath(expand_home(str(path))))  # noqa: PTH100
+
+
+def compile_project_ignore(root: Path, exclude: Iterable[str]) -> Ignored:
+    """Returns the test of what of a tree is left out: by ``exclude``, its .ipexctlignore and its .gitignore files."""
+
+    def read_gitignore(directory: str) -> str:
+        text = _read_text(root / directory / ".gitignore")
+        return text if directory else f"{_read_text(root / '.git/info/exclude')}\n{text}"
+
+    return compile_tree_ignore([*_read_text(root / _OWN_IGNORE).split("\n"), *exclude], read_gitignore)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig", "surrogateescape") if path.is_file() else ""
+    except OSError:
+        return ""
+
+
+def _find_root(directory: Path) -> Path:
+    """Returns the nearest directory upwards that looks like a project's root, else the directory itself."""
+    for each in (directory, *directory.parents):
+        if each.resolve() in {Path.home().resolve(), Path("/")}:
+            break
+        if _is_root(each):
+            return each
+    return directory
+
+
+def _is_root(directory: Path) -> bool:
+    return any((directory / sign).exists() for sign in _SIGNS) and not is_writable_by_all(directory)
+
+
+def is_left_out(path: Path, root: Path, ignored: Ignored) -> bool:
+    """Returns whether a path below ``root``, or a directory on the way to it, is left out."""
+    parts = path.relative_to(root).parts
+    paths = ("/".join(parts[:number]) for number in range(1, len(parts) + 1))
+    return any(ignored(each, (root / each).is_dir()) for each in paths)

@@ -1,0 +1,134 @@
+"""Which tree a script or a directory belongs to, where it goes on hosts, and what of it is big."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.transfer.receive import make_results_directory
+from ipexctl.decide.planning.sync import SyncPlan, describe_large_transfer, describe_transfer
+from ipexctl.model.errors import UsageError
+from ipexctl.model.trees import TreeEntry
+from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a script, a package and what git ignores, in the home directory; the shell is elsewhere."""
+    home, made = tmp_path / "home", tmp_path / "home/work/app"
+    for name in ("scripts/train.py", "mypkg/__init__.py", "build/made.py", ".venv/bin/tool.py", "data/x"):
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).touch()
+    (made / ".gitignore").write_text("build/\ndata/\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.mark.parametrize("sign", [".git", "pyproject.toml", ".ipexctlignore"])
+def test_the_nearest_root_upwards_is_the_projects(root: Path, sign: str) -> None:
+    (root / sign).mkdir() if sign == ".git" else (root / sign).touch()
+    assert find_project(root / "scripts/train.py", None) == Project(root, "scripts", True)
+    assert find_project(root / "scripts", None) == Project(root, "scripts", True)
+    assert find_project(root, None) == Project(root, "", True)
+
+
+def test_ranks_work_where_the_user_stands_in_the_project(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / ".git").mkdir()
+    for here, part in (("", ""), ("mypkg", "mypkg"), ("data", "scripts"), ("..", "scripts")):
+        monkeypatch.chdir(root / here)
+        assert find_project(root / "scripts/train.py", None).part == part
+    monkeypatch.chdir(root)
+    assert find_project("scripts/train.py", None) == Project(root, "", True)
+    assert find_project("data", None) == Project(root, "data", True), "what is named goes, ignored or not"
+
+
+def test_a_script_without_a_project_goes_with_its_directory(root: Path) -> None:
+    script = root / "scripts/train.py"
+    assert find_project(script, None) == Project(root / "scripts")
+    assert Project(root / "scripts").list_import_paths() == []
+    for directory in (Path.home(), root.parent):
+        (directory / ".git").mkdir()
+        root.parent.chmod(0o777)
+        assert find_project(script, None) == Project(root / "scripts"), "home, or a directory of everybody"
+
+
+@pytest.mark.parametrize("script", ["build/made.py", ".venv/bin/tool.py"])
+def test_a_script_that_its_project_leaves_out_goes_with_its_directory(root: Path, script: str) -> None:
+    (root / ".git").mkdir()
+    assert find_project(root / script, None) == Project((root / script).parent)
+
+
+def test_the_user_says_which_project(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "scripts/.git").mkdir()
+    assert find_project(root / "scripts/train.py", str(root)) == Project(root, "scripts", True)
+    monkeypatch.chdir(root)
+    assert find_project("scripts/train.py", ".") == Project(root, "", True)
+    with pytest.raises(UsageError, match="is not below --project"):
+        find_project("scripts/train.py", "mypkg")
+
+
+def test_projects_of_the_same_last_name_have_directories_of_their_own(tmp_path: Path) -> None:
+    names = [Project(tmp_path / place).name for place in ("pa/src", "pb/src")]
+    assert names[0] != names[1]
+    assert all(name.startswith("src-") for name in names)
+
+
+def test_the_root_and_a_src_layout_are_for_modules(root: Path) -> None:
+    (root / "src/other").mkdir(parents=True)
+    (root / ".git").mkdir()
+    assert find_project(root, None).list_import_paths() == [""]
+    (root / "pyproject.toml").touch()
+    assert find_project(root, None).list_import_paths() == ["", "src"]
+    (root / "src/__init__.py").touch()
+    assert find_project(root, None).list_import_paths() == [""], "a package of that name"
+
+
+def test_what_the_user_says_decides_before_git(root: Path) -> None:
+    ignored = compile_project_ignore(root, ["!data/", "mypkg/"])
+    assert not ignored("data", True)
+    assert ignored("mypkg", True)
+    assert ignored("build", True)
+    assert ignored(".venv", True)
+    (root / ".ipexctlignore").write_text("!build/\n")
+    assert not compile_project_ignore(root, [])("build", True)
+    (root / "scripts/.gitignore").symlink_to("/dev/zero")
+    assert not compile_project_ignore(root, [])("scripts/train.py", False)
+
+
+def test_results_are_left_out_of_the_next_sync_and_of_git(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    for into in (tmp_path / "fetched", old):
+        make_results_directory(into)
+    ignored = compile_project_ignore(tmp_path, [])
+    assert ignored("fetched/node0", True)
+    assert ignored("fetched/.gitignore", False)
+    assert [*old.iterdir()] == []
+
+
+def file(path: str, size: int) -> TreeEntry:
+    return TreeEntry(path, "f", size)
+
+
+def test_what_is_big_is_named_with_the_option_that_leaves_it_out() -> None:
+    plan = SyncPlan("/w", send=(file("data/a", 90 << 20), file("data/b", 30 << 20), file("w[1].pt", 9), file("x", 1)))
+    assert describe_large_transfer({"n0": plan, "n1": SyncPlan("/w")}) == (
+        "120 MiB for each host, most of it data/ (120 MiB), w[1].pt (9 B), x (1 B); "
+        "to leave out the first: --exclude /data/"
+    )
+    assert describe_large_transfer({"n0": SyncPlan("/w", send=(file("x", 100 << 20),))}) == ""
+    assert describe_large_transfer({}) == ""
+    odd = describe_large_transfer({"n0": SyncPlan("/w", send=(file("a [1]*", 101 << 20),))})
+    assert odd.endswith("--exclude '/a \\[1\\]\\*'")
+
+
+def test_two_lines_say_what_was_sent_and_left_out() -> None:
+    plans = {"n0": SyncPlan("/w", send=(file("x", 1),)), "n1": SyncPlan("/w")}
+    assert describe_transfer(plans, "/home/app", ["a/b/c.pt", "data/", "a/x", "wandb/"]) == [
+        "/home/app to 2 hosts: 1 file, 1 B",
+        "left out: data/, wandb/, a/x, a/b/c.pt (.gitignore, .ipexctlignore, --exclude)",
+    ]
+    assert len(describe_transfer(plans, "/home/app", [])) == 1
+    assert describe_transfer({"n1": SyncPlan("/w")}, "/home/app", ["data/"]) == []
