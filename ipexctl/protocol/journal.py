@@ -37,7 +37,8 @@ class SeparateWorlds(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """Ranks without progress. ``grave``: none makes progress, or one is stopped or stuck; ``kill``: it ends the run."""
+    """Ranks without progress. ``grave``: none makes progress, or one is stopped or stuck; ``kill``: it ends the run;
+    ``early``: it is one only if the stacks, which follow, show ranks that wait for one that does nothing."""
 
     ranks: List[int]
     all: bool
@@ -46,6 +47,7 @@ class Stall(NamedTuple):
     states: Dict[int, str]
     kill: bool = False
     at: float = 0.0
+    early: bool = False
 
 
 class Straggling(NamedTuple):

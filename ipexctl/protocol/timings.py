@@ -28,6 +28,7 @@ class Timings(NamedTuple):
     give_up: float = 60.0  # of failed reconnecting after which a controller stops watching
     reply: float = 5.0  # the keeper may take this long to answer an order
     # Doubt.
+    doubt: float = 20.0  # without a sign of progress, after which ranks that do nothing are asked where they stand
     suspicion: float = 5.0  # for the first rank's end to be reported after the launcher's part has ended
     launcher: float = 3.0  # between the ends of the launcher and of its last rank, either way
     inquiry: float = 20.0  # for the guards to report the stacks of their ranks

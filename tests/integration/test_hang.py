@@ -33,6 +33,7 @@ from ipexctl.model.events import (
     RankStack,
     RankStage,
     RunEnded,
+    StallCompared,
     Stalled,
     Stamped,
     Started,
@@ -76,6 +77,18 @@ def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start: Start) -> None:
     assert re.search(r"  rank 2 +stuck\.py:\d+ read_data\n", reported)
     assert of(RunEnded, events)[0].reason == "limit"
     assert left_behind(attempt, events) == []
+
+
+def test_a_loader_that_stalls_is_named_early_where_the_others_wait_for_it(start: Start) -> None:
+    attempt = start("loader", "2", ppn=2, stall_warn=60.0, time_limit=15.0, timings=QUICK._replace(doubt=2.0))
+    seen = list(run_alone(attempt))
+    (stall,) = of(Stalled, seen)
+    assert (stall.kind, stall.ends) == ("all", False)
+    compared = of(StallCompared, seen)[0]
+    assert compared.ranks == (2,)
+    assert "3 of 4 ranks wait in all_reduce, rank 2 on b does not" in compared.text
+    assert re.search(r"rank 2 +stuck\.py:\d+ read_data", compared.text)
+    assert left_behind(attempt, seen) == []
 
 
 @pytest.mark.fault("F6")

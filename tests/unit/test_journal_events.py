@@ -105,7 +105,7 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     assert describe(message)[3].endswith("stacks are in the record; going on")
     stragglers, _ = read(journal.Straggling([1], 1, 60.0, True, 7.0))
     assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True, 7.0)
-    resumed, message = read(journal.Resumed(9.0))
+    *_, resumed, message = read(some, journal.Resumed(9.0))
     assert resumed == e.Resumed(9.0)
     assert describe(message) == ("info", "", "resumed", "the stalled ranks make progress again")
 
@@ -257,3 +257,19 @@ def test_a_script_that_meets_elsewhere_is_named_at_once_where_that_cannot_go_wel
         event for event in read(meets(0), meets(1), connected, *stall) if isinstance(event, e.StallCompared)
     )
     assert f"{named} (rank 0)" in compared.text.splitlines(), "rank 1 is past that"
+
+
+@pytest.mark.parametrize(("state", "shown"), [("S", True), ("D", True), ("R", False)])
+def test_an_early_stall_is_one_where_ranks_wait_for_one_that_does_nothing(state: str, shown: bool) -> None:
+    early = journal.Stall([0, 1], True, True, 20.0, {0: "R", 1: "S"}, early=True)
+    place = "/x/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    text = 'Thread 0x1 (most recent call first):\n  File "%s", line 5 in %s\n'
+    waits = rank_records.RankStack(0, "node0", 5, "R", "", text % (place, "all_reduce"))
+    reads = rank_records.RankStack(1, "node1", 6, state, "", text % ("data.py", "read_batch"))
+    events = read(early, waits, reads, journal.InquiryEnded(), journal.Resumed(9.0))
+    kinds = [type(event) for event in events if not isinstance(event, e.Message)]
+    assert kinds == ([e.Stalled, e.RankStack, e.RankStack, e.StallCompared, e.Resumed] if shown else [])
+    if shown:
+        assert "1 of 2 ranks waits in all_reduce, rank 1 on node1 does not" in describe(events[-3])[3]
+    else:
+        assert read(early, waits, waits._replace(rank=1), journal.InquiryEnded()) == []

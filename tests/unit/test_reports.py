@@ -17,6 +17,7 @@ from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
+from ipexctl.model.facts import Disk, Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome
@@ -269,6 +270,20 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
     diagnosis = of_run(fold_with_catalogue(events)).diagnosis
     assert diagnosis
     assert diagnosis.fix == "ipexctl install --with tabulate -f lab/hosts --limit a,b"
+
+
+def test_a_full_disk_under_torch_save_is_known_with_what_was_free_on_that_host() -> None:
+    for words in (
+        "basic_ios::clear: iostream error",
+        "[enforce fail at inline_container.cc:664] . unexpected pos 7 vs 5",
+    ):
+        full = end(2, 1, 50.0, error=f"RuntimeError: {words}")
+        disks = (Disk("/opt/env", 5 << 30, "/"), Disk("/root", 700 << 20, "/root"), Disk("/root/x", 700 << 20, "/root"))
+        read = e.FactsRead("b", Facts(disks=disks))
+        diagnosis = of_run(fold_with_catalogue([read, *done(full, reason="rank")])).diagnosis
+        assert diagnosis
+        assert diagnosis.title == "a disk or a quota on the host is full"
+        assert diagnosis.why.endswith("When the run began, b had 5.0 GiB in /opt/env, 700 MiB in /root/x free.")
 
 
 def excused(*events: e.Event) -> CommandReport:

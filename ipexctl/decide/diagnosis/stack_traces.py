@@ -268,6 +268,12 @@ def find_odd_ranks(groups: Sequence[StackGroup]) -> tuple[int, ...]:
     return tuple(rank for group in few for rank in group.ranks) if clear else ()
 
 
+def show_stall(groups: Sequence[StackGroup], stacks: Sequence[RankStack]) -> bool:
+    """Returns whether ranks wait for others that do nothing."""
+    odd = find_odd_ranks(groups)
+    return any(group.waits for group in groups) and bool(odd) and not {"R"} & {s.state for s in stacks if s.rank in odd}
+
+
 def _separate_odd_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], StackGroup]:
     """Returns the groups that are elsewhere, and those they are compared with as one."""
     waiting = [group for group in groups if group.waits]

@@ -10,6 +10,7 @@ from ipexctl.decide.diagnosis.stack_traces import (
     find_script_line,
     format_comparison,
     group_stacks,
+    show_stall,
 )
 from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
 from ipexctl.decide.run.demux import Demux, Piece
@@ -41,6 +42,7 @@ class JournalReader:
         self._journal = self._samples = b""
         self._stacks: list[e.RankStack] = []
         self._stall: e.Stalled | None = None
+        self._early: e.Stalled | None = None  # which its stacks have to show
         self._requested = self._alarmed = False  # why the inquiry under way was begun
         self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
         self._connected: set[int] = set()  # ranks that are past their rendezvous
@@ -142,20 +144,33 @@ class JournalReader:
                 kind: Literal["all", "some"] = "all" if record.all else "some"
                 states = {str(rank): state for rank, state in record.states.items()}
                 stall = e.Stalled(tuple(record.ranks), record.seconds, kind, states, record.kill, record.at)
-                yield from self._report_stall(stall)
+                if record.early:
+                    self._early, self._stacks = stall, self._stacks if self._requested else []
+                else:
+                    yield from self._report_stall(stall)
             case journal.Straggling(ranks=ranks, seconds=seconds, kill=kill, at=at):
                 yield from self._report_stall(e.Stalled(tuple(ranks), seconds, "stragglers", {}, kill, at))
-            case journal.Resumed(at=at):
+            case journal.Resumed(at=at) if self._stall is not None:
+                self._stall = None
                 yield e.Resumed(at)
                 yield e.Message("the stalled ranks make progress again", code="resumed")
             case rank_records.RankStack():
                 stack = e.RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
                 self._stacks.append(stack)
-                yield stack
+                if self._early is None:
+                    yield stack
             case journal.StacksRequested():
                 self._requested, self._stacks = True, []
             case journal.InquiryEnded():
-                groups = group_stacks(self._stacks)
+                stacks, groups = self._stacks, group_stacks(self._stacks)
+                early, self._early = self._early, None
+                if early and (show_stall(groups, stacks) or self._requested):
+                    yield from self._report_stall(early)
+                    yield from stacks
+                    self._stacks = stacks
+                elif early:
+                    self._stacks = []
+                    return
                 stalled = {stack.rank for stack in self._stacks}
                 lines = format_comparison(groups, len(stalled))
                 lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
@@ -164,7 +179,7 @@ class JournalReader:
                         e.StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups
                     )
                     yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines), places)
-                    outlook = "going on" if self._stall is not None and not self._stall.ends else "ending the run"
+                    outlook = "ending the run" if self._stall is not None and self._stall.ends else "going on"
                     yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
                 else:
                     yield e.Message("\n".join([*lines, "stacks are in the record, on request"]), code="stacks")

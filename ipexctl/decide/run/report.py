@@ -15,6 +15,7 @@ from ipexctl.model.hints import Hint, advise, complete_hint
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput, RankOutcome, RunOutcome
 from ipexctl.model.run_state import Attempt, HostState, RankState, RunHistory, RunState
+from ipexctl.model.text import format_size, join_names
 
 ReadErrors = Callable[[], KnownErrors]
 _TAIL_LINES = 20
@@ -131,7 +132,16 @@ def _find_cause(
     run = attempt.started.run if attempt else over.run if over else ""
     texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (diagnosis.fix, diagnosis.command)]
     fix, command = (complete_hint(text, state.place) for text in texts)
-    return replace(cause, diagnosis=replace(diagnosis, fix=fix, command=command))
+    why = " ".join([diagnosis.why, *_describe_room(state, cause)]) if diagnosis.code == "disk" else diagnosis.why
+    return replace(cause, diagnosis=replace(diagnosis, why=why, fix=fix, command=command))
+
+
+def _describe_room(state: RunState, cause: Cause) -> list[str]:
+    """What was free where the failed rank writes, as the run's look at its host knows."""
+    host = cause.failed[0].host if cause.failed else ""
+    disks = state.facts[host].disks or () if host in state.facts else ()
+    rooms = {disk.mount: f"{format_size(disk.free)} in {disk.path}" for disk in disks if disk.free is not None}
+    return [f"When the run began, {host} had {join_names([*rooms.values()], 4)} free."] if rooms else []
 
 
 def _list_causes(state: RunState, run: RunOutcome, lost: LostOutput | None) -> list[Exit]:

@@ -87,7 +87,7 @@ class Keeper:
         self.terminated = False  # by a signal
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
         self.grown, self.woken = False, 0.0  # whether watchers do not know yet of all in the files; when they last did
-        self.monitor = ProgressMonitor(pattern, spec.timings.stall_warn, spec.timings.straggler_warn)
+        self.monitor = ProgressMonitor(pattern, spec.timings)
         files.reserve_space(directory)
 
     # -- the loop -----------------------------------------------------------------------------------------------------

@@ -340,7 +340,7 @@ def _on_kill_order(run: "KeeperRun", order: "messages.KillRun", now: "Moment") -
 
 
 def _on_stall(run: "KeeperRun", stall: "journal.Stall", now: "Moment") -> "Step":
-    kill = run.spec.head_spec.stall_kill and stall.grave
+    kill = run.spec.head_spec.stall_kill and stall.grave and not stall.early
     return _start_inquiry(run, stall._replace(kill=kill), "no progress for %.0f s" % stall.seconds if kill else "", now)
 
 

@@ -6,6 +6,7 @@ that are not is one only if it also uses no processor time: many scripts let ran
 from typing import Dict, List, Optional, Pattern, Set, Union
 
 from ipexctl.protocol.journal import Resumed, Stall, Straggling
+from ipexctl.protocol.timings import Timings
 
 IDLE_SHARE = 0.02  # share of a core below which a rank does nothing
 # Seconds after the request for a rank's stacks in which its output is no sign: a signal ends what waits in the kernel,
@@ -14,12 +15,13 @@ ECHO_SECONDS = 1.0
 
 
 class ProgressMonitor:
-    """Times in seconds of one monotonic clock. ``frame`` is the pattern of the ranks' frames; ``warn`` and
-    ``straggler`` 0: never."""
+    """Times in seconds of one monotonic clock. ``frame`` is the pattern of the ranks' frames."""
 
-    def __init__(self, frame: "Pattern[bytes]", warn: float, straggler: float) -> None:
-        self.warn = warn
-        self.straggler = straggler
+    def __init__(self, frame: "Pattern[bytes]", timings: "Timings") -> None:
+        self.warn = timings.stall_warn  # 0: never
+        self.straggler = timings.straggler_warn  # likewise
+        self.doubt = timings.doubt
+        self.doubted: Optional[float] = None  # the last sign before the stall that was asked about early
         self.frame = frame
         self.signs: "Dict[int, float]" = {}  # living ranks → last sign
         self.idle: "Dict[int, float]" = {}  # since when it has used no processor
@@ -34,7 +36,7 @@ class ProgressMonitor:
     @property
     def interval(self) -> float:
         """How often ranks' processor time is to be asked for."""
-        return max(0.5, min(5.0, self.warn / 4))
+        return max(0.5, min(5.0, self.warn / 4, self.doubt / 4))
 
     def note_progress(self, rank: int, now: float) -> None:
         self.signs[rank] = now
@@ -68,11 +70,15 @@ class ProgressMonitor:
         """The rank has been asked where it stands."""
         self.disturbed[rank] = now
 
+    @property
+    def stalled(self) -> bool:
+        return bool(self.reported) or self.doubted is not None
+
     def poll(self, now: float) -> "List[Union[Stall, Straggling, Resumed]]":
         """Returns what is new."""
-        stalled_before = bool(self.reported)
-        stall = self.find_stall(now)
-        alarms: List[Union[Stall, Straggling, Resumed]] = [Resumed()] if stalled_before and not self.reported else []
+        stalled_before = self.stalled
+        stall = self.find_stall(now) or self.find_early_stall(now)
+        alarms: List[Union[Stall, Straggling, Resumed]] = [Resumed()] if stalled_before and not self.stalled else []
         alarm = stall or self.find_stragglers(now)
         return [*alarms, alarm] if alarm else alarms
 
@@ -98,6 +104,19 @@ class ProgressMonitor:
         grave = everyone or any(state in "TtD" for state in states.values())
         seconds = now - (last if everyone else max(self.signs[rank] for rank in silent))
         return Stall(sorted(silent), everyone, grave, seconds, states)
+
+    def find_early_stall(self, now: float) -> "Optional[Stall]":
+        """Returns a new stall of all ranks of which some do nothing, or None. The next one takes twice as long: whoever
+        is slow again and again is not asked each time."""
+        last = max([*self.signs.values(), *self.well.values()] or [now])
+        if self.doubted is not None and last > self.doubted:
+            self.doubted = None
+        idle = any(now - self.idle.get(rank, now) >= self.doubt for rank in self.signs)
+        if self.stalled or not idle or not self.doubt <= now - last < self.warn:
+            return None
+        self.doubted, self.doubt = last, 2 * self.doubt
+        states = {rank: self.states.get(rank, "?") for rank in sorted(self.signs)}
+        return Stall(sorted(self.signs), True, True, now - last, states, early=True)
 
     def find_stragglers(self, now: float) -> "Optional[Straggling]":
         """Told once: some ranks ended well a while ago, others go on."""

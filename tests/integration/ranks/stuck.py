@@ -38,7 +38,14 @@ def tick() -> None:
         time.sleep(0.1)
 
 
-if act == "hang":  # one rank reads, the others wait for it
+if act == "loader":  # one waits for data, the others in a call of torch's for it
+    place = "/x/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    code = "import time\n\ndef all_reduce():\n    time.sleep(float(%r))\n" % (rest[1] if len(rest) > 1 else "300")
+    exec(compile(code, place, "exec"))
+    meet()
+    print("step 1", flush=True)
+    read_data() if rank == int(rest[0]) else globals()["all_reduce"]()
+elif act == "hang":  # one rank reads, the others wait for it
     meet()
     print("step 1", flush=True)
     read_data() if rank == int(rest[0]) else collective()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ipexctl.protocol import frames
-from ipexctl.protocol.journal import Stall, Straggling
+from ipexctl.protocol.journal import Resumed, Stall, Straggling
+from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent.progress_monitor import ProgressMonitor
 
 PATTERN = frames.compile_frame_pattern("n0nce")
@@ -14,7 +15,7 @@ def line(rank: int) -> bytes:
 
 
 def pulse(warn: float = 10.0, ranks: int = 4) -> ProgressMonitor:
-    made = ProgressMonitor(PATTERN, warn, 5.0)
+    made = ProgressMonitor(PATTERN, Timings(stall_warn=warn, straggler_warn=5.0))
     for rank in range(ranks):
         made.note_progress(rank, 0.0)
         made.note_load(rank, 0.0, "S", 0.0)
@@ -112,8 +113,26 @@ def test_stragglers_are_reported_once_when_the_others_are_done_for_a_while() -> 
     assert run.find_stragglers(7.0) is None
 
 
+def test_ranks_of_which_one_does_nothing_are_asked_early_and_then_less_often() -> None:
+    run = pulse(warn=120.0)
+    for rank in (0, 1, 3):
+        run.note_load(rank, 19.0, "S", 19.0)  # as in a collective that polls; rank 2 sleeps
+    assert run.poll(19.9) == []
+    assert run.poll(20.0) == [Stall([0, 1, 2, 3], True, True, 20.0, dict.fromkeys(range(4), "S"), early=True)]
+    assert run.poll(60.0) == []
+    run.note_output(line(1), 61.0)
+    assert run.poll(61.0) == [Resumed()]
+    assert run.poll(100.0) == []
+    assert [(stall.seconds, stall.early) for stall in run.poll(101.0) if isinstance(stall, Stall)] == [(40.0, True)]
+    assert [(stall.seconds, stall.early) for stall in run.poll(181.0) if isinstance(stall, Stall)] == [(120.0, False)]
+    busy = pulse(warn=120.0)
+    for rank in range(4):
+        busy.note_load(rank, 25.0, "R", 25.0)
+    assert busy.poll(30.0) == []
+
+
 def test_nothing_is_reported_where_it_was_not_asked_for() -> None:
-    run = ProgressMonitor(PATTERN, 0.0, 0.0)
+    run = ProgressMonitor(PATTERN, Timings())
     run.note_progress(0, 0.0)
     run.note_end(1, True, 0.0)
     assert run.find_stall(1e9) is None
