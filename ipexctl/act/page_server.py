@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, SHUT_RDWR
+from typing import Any
 
 from ipexctl.model.errors import Exit, UsageError
 
@@ -15,14 +16,27 @@ _HEADERS = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-sto
             "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
             "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}  # fmt: skip
 
+_REQUEST_TIMEOUT = 10.0  # seconds for one request and its answer
+_PLACES = 64  # requests at a time
+
 
 @contextmanager
 def serve_page(address: tuple[str, int], render: Callable[[], str]) -> Iterator[str]:
     """Serves what ``render`` returns, in threads of its own; gives the page's address. Raises `UsageError`."""
-    path = f"/{secrets.token_urlsafe(24)}/"
+    path, places = f"/{secrets.token_urlsafe(24)}/", threading.BoundedSemaphore(_PLACES)
 
     class Handler(BaseHTTPRequestHandler):
-        timeout, server_version, sys_version = 10.0, "ipexctl", ""  # seconds for one request
+        server_version, sys_version = "ipexctl", ""
+
+        def handle(self) -> None:
+            """Ends the connection after some seconds, however often a byte comes: its place is another viewer's."""
+            timer = threading.Timer(_REQUEST_TIMEOUT, self.connection.shutdown, (SHUT_RDWR,))
+            timer.daemon = True
+            timer.start()
+            try:
+                super().handle()
+            finally:
+                timer.cancel()
 
         def do_GET(self) -> None:
             status, body = 200, b""
@@ -43,6 +57,18 @@ def serve_page(address: tuple[str, int], render: Callable[[], str]) -> Iterator[
 
     class Server(ThreadingHTTPServer):
         address_family = AF_INET6 if ":" in address[0] else AF_INET
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            if places.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                places.release()
 
         def handle_error(self, request: object, client_address: object) -> None:
             """Ignores a viewer that went away."""

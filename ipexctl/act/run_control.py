@@ -16,6 +16,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, CommandIO, Link, LinkError
+from ipexctl.model.text import format_time
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
 from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
@@ -96,8 +97,7 @@ def _check_guard_answer(link: Link, site: RemoteRunDir, done: Completed, keeper:
     refusals = (messages.HostBusy, messages.AgentFailed, messages.KeeperUnreachable)
     answer = _parse_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(answer.started))
-        what = f"busy with run {answer.run} of {answer.owner}, since {since}"
+        what = f"busy with run {answer.run} of {answer.owner}, since {format_time(answer.started)}"
         hint = advise(
             "stop",
             answer.run,

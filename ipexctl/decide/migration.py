@@ -150,11 +150,15 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
     visited: set[int] = set()  # parts of a longer dotted name that was looked at
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name) and id(node) not in visited:
-            visited.update(id(part) for part in ast.walk(node) if part is not node)
-            base, _, member = ast.unparse(node).partition(".")
-            target = names.get(base, "")
-            if target and (member or "." in target):  # the latter: from ipex import optimize
-                yield from _match_api(node.lineno, f"{target}.{member}" if member else target, apis)
+            base: ast.expr = node
+            members: list[str] = []
+            while isinstance(base, ast.Attribute):
+                members.append(base.attr)
+                base = base.value
+                visited.add(id(base))
+            target = names.get(base.id, "") if isinstance(base, ast.Name) else ""
+            if target and (members or "." in target):  # the latter: from ipex import optimize
+                yield from _match_api(node.lineno, ".".join([target, *reversed(members)]), apis)
         elif isinstance(node, ast.Call):
             yield from _match_call(node, known)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -175,11 +179,9 @@ def _list_imports(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _match_api(line: int, name: str, apis: Mapping[str, MigrationRule]) -> Iterator[Hit]:
-    beginning = name
-    while beginning and beginning not in apis:
-        beginning = beginning.rpartition(".")[0]
-    if beginning:
-        yield line, name, apis[beginning]
+    beginnings = [api for api in apis if f"{name}.".startswith(f"{api}.")]
+    if beginnings:
+        yield line, name, apis[max(beginnings, key=len)]
 
 
 def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]:
@@ -197,7 +199,14 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]
         elif called == "compile" and name == "backend" and text in backends:
             yield value.lineno, f'compile(backend="{text}")', backends[text]
         elif rule := arguments.get(f"{name} {text}") or arguments.get(name or ""):
-            yield value.lineno, f"{name}={text or ast.unparse(value)}", rule
+            yield value.lineno, f"{name}={text or _format_value(value)}", rule
+
+
+def _format_value(value: ast.expr) -> str:
+    try:
+        return ast.unparse(value)[:_SHOWN_WIDTH]
+    except RecursionError:  # thousands of operators: Python reads them, and writes them by a call for each
+        return "…"
 
 
 def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
@@ -210,7 +219,10 @@ def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Ite
 def _scan_lines(text: str, file: str, known: Sequence[MigrationRule], launches: LaunchTranslator) -> Iterator[Hit]:
     for number, whole in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", whole)
+        if not line.strip():
+            continue
         tokens = re.findall(r"[\w./-]+", line)
+        installed = (*re.split(r"\bpip3?[ ]install\b", line, maxsplit=1), "")[1]  # behind the words
         for rule in known:
             if rule.kind == "variable":
                 yield from ((number, token, rule) for token in tokens if _is_variable(token, rule.name))
@@ -219,8 +231,8 @@ def _scan_lines(text: str, file: str, known: Sequence[MigrationRule], launches: 
                 if rule.kind == "backend":
                     pattern = rf"\bbackend[\"']?[ =:]+[\"']?{rule.name[8:]}\b"
                 elif rule.kind == "package":
-                    pattern = rf"\bpip3?[ ]install\b.*[ '\"]{rule.name.replace('_', '[-_]')}(?![\w-])"
-                if re.search(pattern, line):
+                    pattern = rf"[ '\"]{rule.name.replace('_', '[-_]')}(?![\w-])"
+                if re.search(pattern, installed if rule.kind == "package" else line):
                     yield number, rule.name, rule
     yield from _translate_launch_lines(text, file, known, launches)
 

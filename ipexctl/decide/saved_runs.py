@@ -44,7 +44,7 @@ def classify_result(report: CommandReport) -> RunResult:
     """Returns how a command that wrote its report ended, in one word."""
     run = report.run
     if run and run.reason in ("stopped", "limit", "lost"):
-        return run.reason  # type: ignore[return-value]
+        return run.reason
     if report.exit is Exit.HUP and run and not run.reason:  # its terminal was closed, the run was left alone
         return "detached"
     if report.exit in (Exit.INT, Exit.TERM, Exit.HUP):

@@ -118,7 +118,7 @@ class RunOutcome(Cleanup):
 
     run: str
     head: str
-    reason: str
+    reason: Literal["", "done", "rank", "stopped", "lost", "limit", "launch"]
     detail: str
     started: float
     ended: float

@@ -1,6 +1,7 @@
 """Text for messages: untrusted text made harmless, counted nouns, sizes."""
 
 import re
+import time
 from collections.abc import Sequence
 
 
@@ -39,6 +40,11 @@ def format_size(count: float) -> str:
         if abs(count) >= 1000:
             count, unit = count / 1024, larger
     return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 10 else f"{count:.1f} {unit}"
+
+
+def format_time(at: float, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Returns Unix seconds as local time, ``?`` for what no clock says: a host or a record may hold any number."""
+    return time.strftime(form, time.localtime(at)) if 0 <= at < 1e11 else "?"
 
 
 def join_names(names: Sequence[str], most: int, separator: str = ", ") -> str:

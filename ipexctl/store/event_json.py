@@ -6,6 +6,7 @@ them exactly."""
 
 import base64
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -16,6 +17,7 @@ from ipexctl.model.events import Answer, Event, Stamped
 from ipexctl.model.json_values import JsonObject, convert_json, to_json, to_json_items
 
 T = TypeVar("T")
+_LATEST = 1e11  # Unix seconds: no clock says more
 _KEYS = {"at": "host_time"}  # ``at`` is the stamp; an event's own ``at`` is a host's clock
 
 
@@ -86,6 +88,20 @@ def _replace_non_finite(value: Any) -> Any:
     return [_replace_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+def load_json(data: bytes) -> Any:
+    """The value of a JSON text that may be anybody's; its numbers are finite. Raises `ValueError`."""
+    try:
+        return json.loads(data, parse_float=_parse_finite, parse_constant=_parse_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _parse_finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is no number")
+    return value
+
+
 def decode_event(record: JsonObject) -> Stamped:
     """The event of one object. Keys that are not known are left aside. Raises `DamagedRecordError`."""
     name = str(record.get("event"))
@@ -93,8 +109,8 @@ def decode_event(record: JsonObject) -> Stamped:
     if cls is None:
         raise DamagedRecordError(f"no event is called {name!r}")
     at = record.get("at")
-    if isinstance(at, bool) or not isinstance(at, int | float):
-        raise DamagedRecordError("at is not a number")
+    if isinstance(at, bool) or not isinstance(at, int | float) or not abs(at) < _LATEST:
+        raise DamagedRecordError("at is not a time")
     if cls is Answer:
         return Stamped(at, Answer(_decode_answer(record)))
     keys = {name: _KEYS.get(name, name) for name in _FIELDS[cls]}

@@ -100,11 +100,25 @@ def write_private_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         file.write(data)
 
 
-def open_regular_file(path: Path | str) -> BinaryIO:
+def open_regular_file(path: Path | str, *, own: bool = False) -> BinaryIO:
     """Opens a regular file to read it, never through a link: a record from somebody else must not show other files of
-    the user. Raises `OSError`."""
+    the user. With ``own``, none that others own or may write. Raises `OSError`."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if stat.S_ISREG(os.fstat(number).st_mode):
+    status, why = os.fstat(number), ""
+    if not stat.S_ISREG(status.st_mode):
+        why = "is not a regular file"
+    elif own and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+        why = "belongs to another user or can be written by others"
+    if not why:
         return os.fdopen(number, "rb")
     os.close(number)
-    raise OSError(None, "is not a regular file")
+    raise OSError(None, why)
+
+
+def read_regular_file(path: Path, limit: int, *, own: bool = False) -> bytes:
+    """Returns the bytes of a file as `open_regular_file` opens it, of at most ``limit``. Raises `OSError`."""
+    with open_regular_file(path, own=own) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(None, f"is larger than {limit >> 20} MiB")
+    return data

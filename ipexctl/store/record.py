@@ -18,11 +18,11 @@ from pathlib import Path
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.model.json_values import JsonObject, parse_json
+from ipexctl.model.json_values import JsonObject, convert_json
 from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import event_json
-from ipexctl.store.private_files import claim_private_directory, describe_error
+from ipexctl.store.private_files import claim_private_directory, describe_error, read_regular_file
 
 EVENTS, PLAN, REPORT, RANKS = "events.jsonl", "plan.txt", "report.json", "ranks"
 MARK = b"\n[ipexctl: "  # begins a line in a rank's file: how many bytes are missing there, or that another run begins
@@ -30,6 +30,7 @@ _OPEN_FILES = 128  # of the ranks at once; a big cluster has more streams than a
 _MERGE = 0.1  # seconds of one stream that become one reference in events.jsonl
 _MERGE_BYTES = 1 << 20
 _BUFFER = 1 << 15
+_LARGEST_REPORT = 1 << 26  # bytes
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
 
 
@@ -375,9 +376,13 @@ def measure_record(directory: Path) -> tuple[int, float]:
 def read_report(directory: Path) -> CommandReport | None:
     """The report of a saved run; None while it goes on, and of one that is damaged."""
     try:
-        return parse_json(CommandReport, (directory / REPORT).read_bytes())
+        data = event_json.load_json(read_regular_file(directory / REPORT, _LARGEST_REPORT))
+        report = convert_json(CommandReport, data)
     except (OSError, ValueError):
         return None
+    run = report.run
+    named = {run.first, *run.followers, *run.stopped, *run.suspects} if run else set()
+    return report if not run or named <= {None, *(rank.rank for rank in run.ranks)} else None
 
 
 def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:

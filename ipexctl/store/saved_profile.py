@@ -10,7 +10,7 @@ from ipexctl.model.hints import advise
 from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import printable
-from ipexctl.store.private_files import open_regular_file, replace_file, write_private_file
+from ipexctl.store.private_files import read_regular_file, replace_file, write_private_file
 
 FOLDER, TABLES, TRACE = "profile", "profile.json", "trace.json.gz"
 _LARGEST = 64 << 20  # bytes of the tables
@@ -43,11 +43,7 @@ def read_profile(directory: Path) -> Profile:
     """The profile of the run that is saved in ``directory``. Raises `UsageError` where there is none."""
     path = directory / FOLDER / TABLES
     try:
-        with open_regular_file(path) as file:
-            text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise ValueError("it is no file of ipexctl")
-        return parse_json(Profile, text)
+        return parse_json(Profile, read_regular_file(path, _LARGEST))
     except FileNotFoundError:
         hint = advise("run", "--profile", "5", "train.py", text="a run with --profile makes one:")
         raise UsageError(f"the run in {printable(str(directory), 400)} has no profile", hint=hint) from None

@@ -209,6 +209,35 @@ def test_autocast_of_the_old_module_is_dated() -> None:
     assert uses[0].instead == 'torch.autocast("cpu", dtype=torch.bfloat16)'
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install " * 80_000,
+        "mpirun -n 2 x\n" * 4000,
+        "export A=1; mpirun x\n" * 2000,
+        "A='" * 20_000,
+        "".join(f"cat <<E{number}\n" for number in range(4000)),
+    ],
+)
+def test_a_long_line_or_a_deep_one_costs_no_more_than_its_length(text: str) -> None:
+    """Each of them took minutes, or ended by a recursion: all was looked at again for each part of it."""
+    assert len(migration.find_uses(text, "run.sh", KNOWN, LaunchLines())) <= 200
+
+
+@pytest.mark.parametrize("value", ["1" + "+1" * 900, "x" + ".a" * 900, "x" + "[0]" * 900])
+def test_a_deep_value_is_shown_as_far_as_it_goes(value: str) -> None:
+    [use] = migration.find_uses(f"TrainingArguments(no_cuda={value})", "train.py", KNOWN, LaunchLines())
+    assert use.name.startswith("no_cuda=")
+
+
+def test_a_use_in_the_arguments_of_another_is_found_as_well() -> None:
+    text = "import intel_extension_for_pytorch as ipex\nipex.optimize(ipex.quantization.convert(m)).eval()\n"
+    assert [name for _, name in actual(text)][1:] == [
+        "intel_extension_for_pytorch.optimize",
+        "intel_extension_for_pytorch.quantization.convert",
+    ]
+
+
 def test_two_runs_are_compared_by_their_samples_else_by_their_time_else_not() -> None:
     def ran(seconds: float | None, rate: float | None = None, good: bool = True) -> ComparedRun:
         return ComparedRun("with" if seconds == 30 else "without", "t.py", None, good, seconds, rate)

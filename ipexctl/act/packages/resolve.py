@@ -28,7 +28,7 @@ from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.text import strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
-from ipexctl.store.private_files import write_private_file
+from ipexctl.store.private_files import read_regular_file, write_private_file
 
 
 class Tool(Record):
@@ -70,6 +70,7 @@ def find_uv_for_hosts(
     return Tool(str(path), tool.version, path.stat().st_size, hash_file(path))
 
 
+_LARGEST_LOCK = 1 << 24  # bytes
 _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
 
@@ -255,7 +256,7 @@ def _build_wheel(package: Package) -> Wheel:
 def load_lock(cache: Path, inputs: str) -> Lock | None:
     """Returns the lock that was saved for these inputs; None without one, or if a local wheel of it is gone."""
     try:
-        lock = parse_json(Lock, _get_lock_path(cache, inputs).read_bytes())
+        lock = parse_json(Lock, read_regular_file(_get_lock_path(cache, inputs), _LARGEST_LOCK, own=True))
     except (OSError, ValueError):
         return None
     complete = all(get_local_wheel_path(wheel).is_file() for wheel in lock.wheels if wheel.local)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from ipexctl.decide.launch.launch_table import LaunchTable, normalise_program
 from ipexctl.decide.parsing.shell import LOOPS, SimpleCommand, remove_marks, split_commands, split_marked_commands
@@ -32,11 +33,21 @@ class FoundLaunch(Record):
     others: tuple[str, ...] = ()
 
 
+_MOST_LAUNCHES = 200  # of one text
+_DEEPEST = 8  # texts in texts: here-documents, and values that are commands
+
+
 def find_launches(
-    text: str, table: LaunchTable, given: Mapping[str, Value], *, is_shell: bool = True
+    text: str, table: LaunchTable, given: Mapping[str, Value], *, is_shell: bool = True, depth: int = 0
 ) -> Iterator[FoundLaunch]:
-    """Yields the launch lines of a shell file, or of another text in which each line may be one. ``given`` are
-    variables that are known, such as those of a batch job."""
+    """Yields the launch lines of a shell file, or of another text in which each line may be one, `_MOST_LAUNCHES` at
+    most. ``given`` are variables that are known, such as those of a batch job."""
+    yield from islice(_find_launches(text, table, given, is_shell, depth), _MOST_LAUNCHES)
+
+
+def _find_launches(
+    text: str, table: LaunchTable, given: Mapping[str, Value], is_shell: bool, depth: int
+) -> Iterator[FoundLaunch]:
     try:
         if not is_shell:
             raise ValueError("each line for itself")
@@ -52,7 +63,7 @@ def find_launches(
                 continue
             yield from (replace(launch, line=number) for launch in found if is_shell or starts_python(launch.words))
         return
-    for launch in find_in_commands(commands, table, given):
+    for launch in find_in_commands(commands, table, given, depth):
         yield replace(launch, job=launch.job or job, scheduler=launch.scheduler or scheduler)
 
 
@@ -68,9 +79,12 @@ def find_job_words(text: str) -> tuple[str, ...]:
 
 
 def find_in_commands(
-    commands: Sequence[SimpleCommand], table: LaunchTable, given: Mapping[str, Value]
+    commands: Sequence[SimpleCommand], table: LaunchTable, given: Mapping[str, Value], depth: int = 0
 ) -> Iterator[FoundLaunch]:
     """Yields the launch lines among these commands, with what they have from the commands before them."""
+    if depth > _DEEPEST:
+        return
+    texts = [*map(_format, commands)]
     variables = ShellVariables(commands, given)
     used = {name for command in commands for word in command.words for name in re.findall(r"\$\{?(\w+)", word)}
     for index, command in enumerate(commands):
@@ -78,21 +92,21 @@ def find_in_commands(
         variables.read(command)
         if len(words) == 1 and (assigned := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.DOTALL)):
             if assigned[1] not in used:
-                inner = find_in_commands(_split_value(assigned[2]), table, {})
+                inner = find_in_commands(_split_value(assigned[2]), table, {}, depth + 1)
                 yield from (replace(each, line=command.line) for each in inner)
             continue
         if name := _find_launcher(words, table):
-            yield _describe(commands, index, words, name, variables)
+            yield _describe(commands, index, words, name, variables, texts)
         if command.here and not normalise_program(remove_marks(words[0] if words else "")).startswith("python"):
             body, first = command.here
-            for launch in find_launches(body.replace("\\$", "$"), table, {}):
+            for launch in find_launches(body.replace("\\$", "$"), table, {}, depth=depth + 1):
                 yield replace(launch, line=launch.line + first - 1)
 
 
 def describe_command(commands: Sequence[SimpleCommand], index: int) -> FoundLaunch:
     """Returns a command that names no launcher, as it is."""
-    words = commands[index].words
-    return _describe(commands, index, words, words[0] if words else "", ShellVariables(commands, {}))
+    words, name = commands[index].words, (*commands[index].words, "")[0]
+    return _describe(commands, index, words, name, ShellVariables(commands, {}), [*map(_format, commands)])
 
 
 def starts_python(words: Sequence[str]) -> bool:
@@ -102,13 +116,19 @@ def starts_python(words: Sequence[str]) -> bool:
 
 
 def _describe(
-    commands: Sequence[SimpleCommand], index: int, words: Sequence[str], name: str, variables: ShellVariables
+    commands: Sequence[SimpleCommand],
+    index: int,
+    words: Sequence[str],
+    name: str,
+    variables: ShellVariables,
+    texts: Sequence[str],
 ) -> FoundLaunch:
+    """``texts`` are the commands as they are shown."""
     command = commands[index]
     end = index
     while commands[end].after in {"|", "|&"} and end + 1 < len(commands):
         end += 1
-    after = [f"{commands[at - 1].after} {_format(commands[at])}" for at in range(index + 1, end + 1)]
+    after = [f"{commands[at - 1].after} {texts[at]}" for at in range(index + 1, end + 1)]
     if commands[end].after == "&":
         after.append("&")
     start = index
@@ -128,7 +148,7 @@ def _describe(
         tuple(after),
         source,
         loop=next((word for word in command.inside if word in LOOPS), ""),
-        others=tuple(_format(each) for at, each in enumerate(commands) if not start <= at <= end),
+        others=(*texts[:start], *texts[end + 1 :]),
     )
 
 

@@ -37,7 +37,7 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
             figures[figure.key] = RankSpread(min(values), median(values), max(values))
     joules = [host.joules for host in page.hosts if host.joules is not None]
     run = page.report.run
-    result = (run.reason if run else "") or "unknown"
+    result: str = (run.reason if run else "") or "unknown"
     if run and run.good:
         result = "ok"
     hosts = tuple(host.host for host in page.hosts)

@@ -1,7 +1,5 @@
 """The screens of saved runs: their list, what is removed of them, what is made of them."""
 
-import time
-
 from rich.console import RenderableType
 
 from ipexctl.model.answers.saved import (
@@ -14,7 +12,7 @@ from ipexctl.model.answers.saved import (
     SupportAnswer,
 )
 from ipexctl.model.grouping import group_pairs
-from ipexctl.model.text import format_size, pluralize
+from ipexctl.model.text import format_size, format_time, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.compare_screen import format_comparison
 from ipexctl.show.sanitise import one_line
@@ -73,7 +71,7 @@ def _format_row(run: SavedRun) -> FittedRow:
     ranks = pluralize(run.hosts, "host") if run.hosts else ""
     if run.ranks and ranks:
         ranks = f"{run.ranks} on {ranks}"
-    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started))
+    started = format_time(run.started)
     cells = {
         "name": run.word, "started": started, "verb": run.verb, "result": run.result,
         "took": phrases.format_duration(run.seconds), "ranks": ranks, "size": format_size(run.bytes),

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -20,7 +19,7 @@ from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
 from ipexctl.model.profile import Profile
-from ipexctl.model.text import format_size, pluralize, strip_colours
+from ipexctl.model.text import format_size, format_time, pluralize, strip_colours
 from ipexctl.show.answers.run import format_profile
 from ipexctl.show.compare_screen import describe_run, list_figure_rows, name_columns
 from ipexctl.show.page import drawings
@@ -128,7 +127,7 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
         "hosts": _list_hosts([(host.host, host.facts, host.lost or host.straggles) for host in page.hosts]),
         "topologies": _draw_topologies(page),
         "heat": _draw_links([host.host for host in page.hosts], page.links),
-        "measured": _format_date(page.doctor.speed_at) if page.doctor else "",
+        "measured": format_time(page.doctor.speed_at) if page.doctor else "",
         "variables": _list_variables(page),
         "stacks": _list_installed_stacks(page),
         "held": sort_findings(findings),
@@ -161,15 +160,11 @@ def _draw_links(names: Sequence[str], links: Sequence[LinkSpeed]) -> list[tuple[
     return [(title, drawing) for title, drawing in drawn if drawing]
 
 
-def _format_date(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-
-
 def _format_summary(page: RunPage) -> str:
     parts = [pluralize(len(page.rows), "rank"), pluralize(len(page.hosts), "host")]
     if page.launch:
         parts += [page.launch.launcher, page.launch.backend]
-    parts += [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(page.begun)), format_duration(page.length)]
+    parts += [format_time(page.begun, "%Y-%m-%d %H:%M:%S"), format_duration(page.length)]
     return " · ".join(clean(part) for part in parts if part)
 
 
@@ -281,7 +276,7 @@ def sort_findings(findings: Iterable[Finding]) -> list[tuple[Finding, str]]:
 
 def _describe_checks(page: RunPage, held: bool) -> str:
     if page.doctor:
-        at = _format_date(page.doctor.at)
+        at = format_time(page.doctor.at)
         return f"Findings of doctor, {at}." if held else f"doctor, {at}: no finding."
     return "" if held else "The hosts were not checked in this run: ipexctl doctor does."
 

@@ -24,7 +24,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.stack import Stack
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import format_size, printable
+from ipexctl.model.text import format_size, format_time, printable
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.codec import DamagedError, decode
 from ipexctl.protocol.session import Cleaned, LockOwner, Nothing, SeenTokens, Shortage
@@ -163,10 +163,7 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
         owner = _read_details(LockOwner, error.more.get("holder"))
         what, kind, hint = f"busy: another install uses {venv}", Kind.BUSY, "wait for it, or use another --venv"
         if owner:
-            by = "another install"
-            if 0 <= owner.since < 1e11:
-                since = time.strftime("%H:%M:%S", time.localtime(owner.since))
-                by = f"{owner.user}@{owner.host} (pid {owner.pid}) since {since}"
+            by = f"{owner.user}@{owner.host} (pid {owner.pid}) since {format_time(owner.since, '%H:%M:%S')}"
             what = f"busy: {by} installs into {venv}"
     elif error.code == "no-locks":
         hint = ANOTHER_PATH

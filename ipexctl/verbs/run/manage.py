@@ -2,7 +2,6 @@
 
 import secrets
 import shlex
-import time
 from collections.abc import Collection, Generator
 from functools import partial
 
@@ -33,7 +32,7 @@ from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_time, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags
@@ -64,7 +63,7 @@ def _describe_run(run: DiscoveredRun) -> ListedRun:
         ranks=row.size,
         hosts=tuple(row.hosts),
         head=run.head,
-        started=_format_time(row.started),
+        started=format_time(row.started, "%Y-%m-%d %H:%M:%S"),
         reason=row.reason or None,
         elapsed=row.seconds or None,
         step=int(figures["step"]) if "step" in figures else None,
@@ -117,7 +116,7 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
             yield event
     ended = watcher.run_ended
     if discovered.is_over:
-        at = f" at {_format_time(ended.at)}" if ended and ended.at else ""
+        at = f" at {format_time(ended.at, '%Y-%m-%d %H:%M:%S')}" if ended and ended.at else ""
         yield Message(f"run {run} had ended already{at}", code="ended-before")
     proof: CleanupChecked | None = None
     for event in watcher.prove_ended(keep=True):
@@ -129,10 +128,6 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
     if proof is not None:
         yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, ended.reason if ended else ""))
     yield Ended("stop", watcher.exit)
-
-
-def _format_time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def logs(

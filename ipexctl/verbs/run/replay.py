@@ -20,6 +20,8 @@ from ipexctl.store.private_files import open_regular_file
 from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs
 
 _OUTPUT_EVENT_SIZE = 1 << 16  # bytes of a rank's output in one event
+_LONGEST_LINE = 1 << 25  # bytes: an answer of a thousand hosts is one
+_LARGEST_FILE = (1 << 63) - 1  # bytes
 
 
 def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
@@ -59,7 +61,7 @@ _RUN = re.compile(rb'"event": "run-started", "run": ("(?:[^"\\]|\\.)*")')
 def read_run_id(directory: Path) -> str | None:
     """Returns the id in the record's first `RunStarted`, searched for in its first 256 KiB."""
     try:
-        with (directory / EVENTS).open("rb") as file:
+        with open_regular_file(directory / EVENTS) as file:
             match = _RUN.search(file.read(1 << 18))
         return str(json.loads(match.group(1))) if match else None
     except (OSError, ValueError):
@@ -79,7 +81,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     at = 0.0
     shown = ended = 0
     with lines:
-        for count, raw in enumerate(lines, 1):
+        for count, raw in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), 1):
             if not raw.endswith(b"\n"):
                 yield _make_warning(at, f"the record is cut off in line {count} of {EVENTS}")
                 break
@@ -144,8 +146,8 @@ def _make_warning(at: float, text: str) -> Stamped:
 
 def _parse_object(raw: bytes) -> JsonObject:
     try:
-        line = json.loads(raw)
-    except (ValueError, RecursionError):
+        line = event_json.load_json(raw)
+    except ValueError:
         raise event_json.DamagedRecordError("it is not JSON") from None
     if not isinstance(line, dict):
         raise event_json.DamagedRecordError("it is not an object")
@@ -172,6 +174,8 @@ class _RankFiles:
         key = (event.rank, event.stream)
         self._hosts[event.rank] = event.host
         end = offset + length
+        if end > _LARGEST_FILE:
+            raise event_json.DamagedRecordError("offset and length are beyond any file")
         self._shown[key] = max(self._shown.get(key, 0), end)
         for start, data in self._read_pieces(key, offset, end):
             offset = start + len(data)

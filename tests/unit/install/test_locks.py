@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,14 @@ def test_files_of_this_machine_come_from_beside_the_lock_or_from_a_directory_tha
 def test_a_remembered_lock_that_was_changed_is_forgotten(tmp_path: Path, changes: dict[str, Any]) -> None:
     lock = Lock((Wheel(**GOOD),), "3.11", "0f" * 12)
     save_lock(tmp_path, lock)
+    assert load_lock(tmp_path, lock.inputs) == lock
+    [path] = (tmp_path / "locks").iterdir()
+    for mode, owner in ((0o622, os.geteuid()), (0o602, os.geteuid()), *([(0o600, 4242)] if os.geteuid() == 0 else [])):
+        path.chmod(mode)
+        os.chown(path, owner, -1)
+        assert load_lock(tmp_path, lock.inputs) is None, "others own or write it: its URLs and hashes are theirs"
+    path.chmod(0o600)
+    os.chown(path, os.geteuid(), -1)
     assert load_lock(tmp_path, lock.inputs) == lock
     (file,) = (tmp_path / "locks").iterdir()
     file.write_text(json.dumps(lock_file(wheels=[GOOD | changes])))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
+import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from ipexctl.act import page_server
 from ipexctl.act.context import Context
 from ipexctl.act.page_server import serve_page
 from ipexctl.act.ssh import Links
@@ -107,6 +111,28 @@ def test_a_viewer_that_says_nothing_holds_up_nobody_and_the_server_ends(url: str
     silent = [socket.create_connection((split.hostname or "", split.port or 0)) for _ in range(8)]
     assert ask(url).status == 200
     for connection in silent:
+        connection.close()
+
+
+def test_a_viewer_that_sends_a_byte_now_and_then_gives_its_place_back(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """A limit on each read let a few such viewers hold all places until the run ended."""
+    monkeypatch.setattr(page_server, "_REQUEST_TIMEOUT", 1.0)
+    split = urlsplit(url)
+    slow = [socket.create_connection((split.hostname or "", split.port or 0)) for _ in range(70)]
+    ended = 0
+    for _ in range(300):
+        for connection in slow:
+            with contextlib.suppress(OSError):
+                connection.send(b"G")
+        ended = sum(bool(select.select([connection], [], [], 0)[0]) for connection in slow)
+        if ended == len(slow):
+            break
+        time.sleep(0.1)
+    assert ended == len(slow)
+    assert ask(url).status == 200
+    for connection in slow:
         connection.close()
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from ipexctl.cli import app
 from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
@@ -23,7 +25,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.reports import LostOutput
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
-from ipexctl.store.record import RunRecord, list_saved_runs, prune_records
+from ipexctl.store.record import RunRecord, list_saved_runs, prune_records, read_report
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -371,6 +373,57 @@ def test_a_record_from_elsewhere_cannot_show_other_files(runs: Path, tmp_path: P
     (made.directory / "ranks" / "0.out").unlink()
     (made.directory / "ranks" / "0.out").symlink_to(tmp_path / "private")
     assert not any(isinstance(stamped.event, e.Output) for stamped in read_saved_run(made.directory))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"offset": 1 << 63},
+        {"length": 1 << 63},
+        {"offset": (1 << 63) - 1, "length": 1},
+        {"at": 10**30},
+        {"at": -(10**30)},
+        {"at": float("nan")},
+        {"at": float("inf")},
+    ],
+)
+def test_a_number_that_no_record_has_is_damage(runs: Path, changes: dict[str, float]) -> None:
+    made = record(runs, [out(0, b"0123456789\n"), *streams.doctor(2)])
+    events = made.directory / "events.jsonl"
+    lines = events.read_text().splitlines()
+    (first,) = [number for number, line in enumerate(lines) if '"offset"' in line]
+    lines[first] = json.dumps(json.loads(lines[first]) | changes)
+    events.write_text("\n".join(lines) + "\n")
+    back = [stamped.event for stamped in read_saved_run(made.directory)]
+    assert isinstance(back[0], e.Message)
+    assert back[0].text.startswith("line 1 of events.jsonl is damaged")
+    assert isinstance(back[-1], e.Ended)
+
+
+@pytest.mark.parametrize(
+    "make", ["fifo", "link", '"started": NaN', '"ended": 1e999', '"first": 99', '"followers": [7]', "deep"]
+)
+def test_a_report_of_a_stranger_is_read_or_is_none(runs: Path, tmp_path: Path, make: str) -> None:
+    """A FIFO held `runs`, `report` and `logs` for ever; numbers that nothing is ended them with 70."""
+    stream = list(streams.run(2, 2, steps=3))
+    made = record(runs, stream)
+    report = made.directory / "report.json"
+    assert read_report(made.directory) is not None
+    text = report.read_text()
+    report.unlink()
+    if make == "fifo":
+        os.mkfifo(report)
+    elif make == "link":
+        (tmp_path / "other").write_text(text)
+        report.symlink_to(tmp_path / "other")
+    elif make == "deep":
+        report.write_text("[" * 200_000)
+    else:
+        key = make.partition(":")[0]
+        report.write_text(re.sub(rf"{key}: (null|\[\]|[0-9.]+)", make, text))
+        assert report.read_text() != text
+    assert read_report(made.directory) is None
+    assert CliRunner().invoke(app, ["report", str(made.directory), "-o", str(tmp_path / "page.html")]).exit_code == 0
 
 
 @pytest.mark.parametrize("make", ["nothing", "directory", "fifo", "empty"])

@@ -98,7 +98,7 @@ def test_saved_runs_are_listed_with_how_they_ended_and_why(runs: Path) -> None:
         ("", Exit.HUP, "detached"),
     ],
 )
-def test_how_a_run_ended_is_one_word(reason: str, exit: Exit, result: str) -> None:
+def test_how_a_run_ended_is_one_word(reason: Any, exit: Exit, result: str) -> None:
     report = fold(streams.run(2, steps=2))
     assert report.run is not None
     assert classify_result(replace(report, exit=exit, run=replace(report.run, reason=reason))) == result
