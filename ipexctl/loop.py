@@ -33,6 +33,7 @@ from ipexctl.show import sinks
 from ipexctl.show.bell import Bell
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
 from ipexctl.store.debug_log import NAME, DebugLog
+from ipexctl.store.masking import SECRETS, EventMasker
 from ipexctl.store.private_files import claim_private_directory
 from ipexctl.store.record import RunRecord, prune_records
 
@@ -88,7 +89,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
         ask = partial(ask_passphrase, interrupts=console.interrupts) if options.ask_pass else None
         links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new_host_keys, ask=ask)
         context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
-        context = replace(context, interrupts=console.interrupts, declare_secrets=log.masker.add_secrets)
+        context = replace(context, interrupts=console.interrupts, masker=log.masker)
         try:
             notifier = _make_notifier(options.notify) if options.notify else None
             with console.interrupts.raise_on_signal():
@@ -128,12 +129,13 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
         fold, lock = RunFold(), threading.Lock()
         timed = bool(speed or start is not None)
         screen = make_screen_sink(options, console, lock, speed=speed or 1.0, keys=timed)
-        saved = read_saved_run(directory)
+        log.masker.add_kept(directory)
+        saved, masker = read_saved_run(directory), EventMasker(log.masker)
         try:
             with console.interrupts.raise_on_signal():
                 if timed:
                     saved = pace_events(saved, speed or 1.0, skip, is_paused=lambda: getattr(screen, "paused", False))
-                for stamped in saved:
+                for stamped in masker.mask_events(saved):
                     with lock:
                         fold.handle_event(stamped)
                     screen.handle_event(stamped, fold.state)
@@ -227,6 +229,7 @@ class Delivery:
         self._verb, self._options, self._closed = "ipexctl", options, False
         self._fold, self._lock = RunFold(), threading.Lock()
         self._screen = make_screen_sink(options, console, self._lock)
+        self._masker, self._kept = EventMasker(log.masker), 0  # how many changes the record's hashes have
         self._record: RunRecord | None = None
         self._unsavable = False  # the record raised
         self._unsaved: list[Stamped] = []
@@ -296,7 +299,7 @@ class Delivery:
         elif isinstance(event, Message):
             event = replace(event, text=complete_hint(event.text, state.place))
         log_event(event)
-        masked = [Stamped(now, each) for each in self._log.masker.mask_event(event)]
+        masked = [Stamped(now, each) for each in self._masker.mask_event(event)]
         saved = [Stamped(now, event)] if isinstance(event, events.Output) else masked  # its file has what a rank wrote
         failure = self._save_events(event, saved)
         for stamped in masked:
@@ -322,6 +325,9 @@ class Delivery:
         try:
             if self._record is None and isinstance(event, events.RunStarted):
                 self._open_record(self._state / "runs", report=self._options.report)
+            if self._record is not None and self._kept != self._log.masker.changes:
+                self._kept = self._log.masker.changes
+                self._record.write_document(SECRETS, self._log.masker.dump_kept())
             while self._record is not None and self._unsaved:
                 self._record.handle_event(self._unsaved.pop(0))
         except Exception as error:
@@ -385,7 +391,7 @@ def log_event(event: Event) -> None:
     """Logs what decisions are made of and what comes of them: of facts a summary, of ranks' output nothing."""
     if isinstance(event, events.FactsRead):
         _log.debug("facts of %s: %s", event.host, {name: getattr(event.facts, name) for name in _FACTS})
-    elif not isinstance(event, _NOT_LOGGED):
+    elif not isinstance(event, _NOT_LOGGED) and getattr(event, "code", "") != "serving":  # an address with its token
         _log.debug("%r", event)
 
 

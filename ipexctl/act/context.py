@@ -1,12 +1,13 @@
 """Everything a verb may touch, handed to it: there is nothing global to reach for."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from ipexctl.act.interrupts import Interrupts
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.links import Opener
+from ipexctl.store.masking import Masker
 
 
 class RecordLocation:
@@ -26,4 +27,4 @@ class Context(Record):
     clock: Callable[[], float] = field(default=time.time)
     interrupts: Interrupts = field(default_factory=Interrupts)
     saved: RecordLocation = field(default_factory=RecordLocation)
-    declare_secrets: Callable[[Iterable[str]], object] = tuple  # values that are to be shown nowhere
+    masker: Masker = field(default_factory=lambda: Masker({}))  # of all that this command shows and saves

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import looks_secret, printable
+from ipexctl.model.secrets import looks_secret
+from ipexctl.model.text import printable
 
 if TYPE_CHECKING:
     from ipexctl.model.tasks import Task

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -79,7 +78,7 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     if flags.stacks:
         return print_stacks(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()))
     if saved := find_ended_run(context.state / "runs", flags.run):
-        return print_saved_output(saved, frozenset(ranks or ()))
+        return print_saved_output(saved, context, frozenset(ranks or ()))
     return logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
 
 
@@ -114,7 +113,7 @@ def watch(context: Context, hosts: HostSelection, flags: WatchFlags) -> Workflow
     from ipexctl.verbs.run.serve import LivePage, watch
 
     address = parse_loopback(flags.serve)
-    page = LivePage(MaskedFold(os.environ, read_known_errors), context)
+    page = LivePage(MaskedFold(context.masker, read_known_errors), context)
     return watch(flags.run, hosts.read_inventory(), context, page, address, show=flags.open_)
 
 
@@ -124,4 +123,4 @@ def report(context: Context, flags: ReportFlags) -> Workflow:
     from ipexctl.loop import read_known_errors
     from ipexctl.verbs.run.report import report
 
-    return report(flags.runs, context, os.environ, read_known_errors, page=flags.page, show=flags.open_)
+    return report(flags.runs, context, read_known_errors, page=flags.page, show=flags.open_)

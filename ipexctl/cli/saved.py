@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -81,10 +80,9 @@ def support(context: Context, flags: SupportFlags) -> Workflow:
         hint = advise("support", *([] if flags.run == "last" else [flags.run]), "--yes")
         raise UsageError(what, reasons=["--dry-run lists what goes in, --yes writes it"], hint=hint)
     return support(
-        context.state / "runs",
+        context,
         flags.run,
         flags.file,
-        os.environ,
         with_output=flags.with_output,
         dry=flags.dry_run,
         ask=confirm if asking else None,

@@ -53,18 +53,9 @@ def join_names(names: Sequence[str], most: int, separator: str = ", ") -> str:
     return separator.join(names[:most]) + (f" and {left} more" if left > 0 else "")
 
 
-# Not "tokenizers", a package and its variables.
-SECRET_NAME = r"(?:token(?!i[sz]e)|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key)"
-
-
-def looks_secret(name: str) -> bool:
-    """Returns whether a variable of this name holds a secret, as far as its name tells."""
-    return re.search(SECRET_NAME, name, re.IGNORECASE) is not None
-
-
 def strip_credentials(text: str) -> str:
     """Returns a message without user names and passwords in its URLs."""
-    return re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
+    return re.sub(r"(?<=://)[^/\s@]+@", "", text)
 
 
 def escape_char(char: str) -> str:

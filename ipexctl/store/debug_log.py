@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ipexctl import __version__
 from ipexctl.model.errors import InternalError, UnwatchedRunError, UsageError
-from ipexctl.model.text import looks_secret, printable
+from ipexctl.model.text import printable
 from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import claim_private_directory
 
@@ -40,7 +40,7 @@ class DebugLog(logging.Handler):
         self._shared = shared
         self.shown = logging.NOTSET  # least level of the records that are shown; none without
         self._write = write
-        self.masker = Masker(environ)
+        self.masker = Masker(environ, sys.argv)
         self._waiting: deque[str] = deque(maxlen=_WAITING)
         self._file = -1
         self._failed = False
@@ -111,19 +111,13 @@ class DebugLog(logging.Handler):
         if self._file >= 0:
             os.close(self._file)
         self._file, self.path = number, path
-        self._append_text(self.masker.mask_text(_format_header()))
+        self._append_text(_format_header(self.masker))
         while self._waiting:
             self._append_text(self._waiting.popleft())
 
     def _append_text(self, text: str) -> None:
         with suppress(OSError):  # a full disk: the saved run counts and reports its own losses
             os.write(self._file, text.encode("utf-8", "replace"))
-
-
-def _mask_word(word: str) -> str:
-    """One argument: of ``NAME=value`` the whole value, whatever it contains, if the name looks secret."""
-    name, equals, _ = word.partition("=")
-    return f"{name}=***" if equals and looks_secret(name) else word
 
 
 def list_versions() -> dict[str, str]:
@@ -137,8 +131,8 @@ def list_versions() -> dict[str, str]:
     return versions
 
 
-def _format_header() -> str:
+def _format_header(masker: Masker) -> str:
     """What was started, and by which versions."""
     versions = ", ".join(f"{name} {version}" for name, version in list_versions().items())
-    argv = shlex.join(_mask_word(word) for word in sys.argv)
+    argv = shlex.join(masker.mask_words(sys.argv))
     return f"{versions}\nargv: {printable(argv, _LINE)}\n"

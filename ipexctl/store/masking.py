@@ -1,118 +1,188 @@
 """Secrets in what leaves ipexctl: one place through which screens, records, logs and errors pass.
 
-A rank's own file of a saved run (mode 0600) keeps what the rank wrote; what is shown and reported of it is masked."""
+A rank's own file of a saved run (mode 0600) keeps what the rank wrote; what is shown and reported of it is masked, also
+by later commands: the record has salted hashes of the secrets that were declared (`SECRETS`)."""
 
+import html
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+import shlex
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, lru_cache
+from hashlib import blake2b
 from operator import is_
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from ipexctl.model import events as e
 from ipexctl.model.facts import Facts
-from ipexctl.model.text import SECRET_NAME, looks_secret, strip_credentials
+from ipexctl.model.json_values import Record, parse_json, to_json
+from ipexctl.model.secrets import (
+    MASK,
+    ends_in_key,
+    find_beginning,
+    find_named_values,
+    looks_secret,
+    mask_forms,
+    mask_names,
+)
+from ipexctl.store.private_files import open_regular_file
 
-MASK = "***"
+SECRETS = "secrets.json"  # of a record
 _SHORT, _MOST = 200, 10_000  # characters of a text that is masked once only, and how many such texts
 _LEAST = 6  # characters of a value: shorter ones are words that stand elsewhere, too
-_NAMED = re.compile(
-    rf"({SECRET_NAME}[\w-]*[\"']?\s?[=:]\s?|--[\w-]*?{SECRET_NAME}[\w-]*[\"',]*\s|sshpass -p\s?)"
-    r"(\"[^\"]*\"|'[^']*'|[^\s,;&'\"]+)",
-    re.IGNORECASE,
-)
-_HINTS = ("token", "secret", "passw", "passphrase", "credential", "key", "bearer ", "basic ", "sshpass")
-_AUTHORIZATION = re.compile(r"(?i)\b(bearer|basic) [\w.~+/=-]{8,}")
-_TOKENS = ("hf_", "gh", "glpat-", "xox")
-_TOKEN = re.compile(r"\b(?:hf_|gh[pousr]_|glpat-|xox[abp]-)[\w-]{16,}")
-# What no script prints for anything else; words like tokens=2048 are the business of training scripts.
-_PRINTED = re.compile(rb"\b(?:hf_|gh[pousr]_|glpat-|xox[abp]-)[\w-]{16,}|(?<=://)[^/\s@:]*:[^/\s@]+(?=@)")
-# What one of these holds, by a byte of it that few texts have: one byte is found a hundred times as fast as a word.
-_PRINTED_HINTS = ((b"_", (b"hf_", b"gh")), (b"-", (b"glpat-", b"xox")), (b"/", (b"://",)))
-_ESCAPE = rb"(?:\x1b\[[0-9;]*m)*"  # a colour may stand anywhere in what a rank prints
+_LONGEST = 1 << 12  # bytes that are held back as the beginning of a secret
+_KEPT = 1000  # values of a record that are looked for
+_KEPT_BYTES = 1 << 20  # of a record's file of hashes
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")  # may stand anywhere in what a rank prints
+_KEY = b"-----BEGIN PRIVATE KEY-----\n"
 _SKIPPED = (e.FactsRead, e.Progress, e.StepStarted, e.RankStage)  # no text that a user or a rank wrote
 
 
-def mask_secrets(text: str, values: Iterable[str] = ()) -> str:
-    """``text`` without passwords in URLs, without what follows a name that looks secret, and without ``values``."""
-    for value in values:
-        text = text.replace(value, MASK)
-    lower = text.lower()
-    if "://" in lower:
-        text = strip_credentials(text)
-    if any(hint in lower for hint in _HINTS):  # most texts have none, and the patterns are slow
-        text = _AUTHORIZATION.sub(r"\1 ***", _NAMED.sub(r"\1***", text))
-    return _TOKEN.sub(MASK, text) if any(start in text for start in _TOKENS) else text
+class KeptValue(Record):
+    """A value that is known by its hash: its first two characters, by which it is found, and its bytes."""
+
+    head: str
+    length: int
+    hash: str
 
 
-def _may_hold_secret(data: bytes) -> bool:
-    return any(byte in data and any(hint in data for hint in hints) for byte, hints in _PRINTED_HINTS)
+class KeptSecrets(Record):
+    """The hashes of values, with one salt."""
+
+    salt: str
+    values: tuple[KeptValue, ...]
+
+    def compute_hash(self, data: bytes) -> str:
+        """Returns the hash of a value."""
+        return blake2b(data, digest_size=12, key=self.salt.encode()[:64]).hexdigest()
+
+
+def list_forms(value: str) -> set[bytes]:
+    """Returns a value and what becomes of it in JSON, ``repr``, a shell's quotes, HTML, a URL, base64 and base 16; and
+    each of its lines."""
+    raw = value.encode("utf-8", "surrogateescape")
+    quoted = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
+    quoted |= {re.sub("%..", lambda code: code[0].lower(), text) for text in quoted}
+    texts = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1], repr(raw)[2:-1],
+             shlex.quote(value).strip("'"), html.escape(value), raw.hex(), raw.hex().upper(), *quoted}  # fmt: skip
+    forms = {raw, *raw.splitlines(), *(text.encode("utf-8", "surrogateescape") for text in texts)}
+    for encode in (b64encode, urlsafe_b64encode):
+        forms |= {encode(raw), encode(raw).rstrip(b"=")}
+        for before in range(3):  # bytes of something else, and the characters that are the value's alone
+            coded = encode(bytes(before) + raw)
+            forms.add(coded[(8 * before + 5) // 6 : 8 * (before + len(raw)) // 6])
+    return {form for form in forms if len(form) >= _LEAST}
 
 
 class Masker:
-    """Masks what it is given; knows the values of secret variables, longest first."""
+    """Masks what it is given; knows the values of secret variables of ``environ``, those that ``words``, a command
+    line, names, and what is added."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self.values: tuple[str, ...] = ()
-        self._encoded: tuple[bytes, ...] = ()
-        self._pattern: re.Pattern[bytes] | None = None
-        self._held: dict[tuple[int, str], e.Output] = {}  # an end that may be the beginning of a value
-        self.add_secrets(value for name, value in environ.items() if looks_secret(name))
+    def __init__(self, environ: Mapping[str, str], words: Sequence[str] = ()) -> None:
+        self._values: tuple[bytes, ...] = ()  # in all forms, longest first
+        self._declared: set[bytes] = set()
+        self._kept: list[KeptSecrets] = []  # of records of before
+        self.changes = 0  # of what a record keeps
+        self._add_forms(value for name, value in environ.items() if looks_secret(name))
+        self.add_words(words)
+
+    def _add_forms(self, values: Iterable[str]) -> set[bytes]:
+        forms = {form for value in values if len(value) >= _LEAST for form in list_forms(value)}
+        self._values = tuple(sorted({*self._values, *forms}, key=len, reverse=True))
+        self._mask_short_text = lru_cache(_MOST)(self._mask_text)  # hundreds of hosts have the same ones
+        return forms
 
     def add_secrets(self, values: Iterable[str]) -> None:
-        """From now on these are secrets, too, and each line of them."""
-        lines = {line for value in values for line in (value, *value.splitlines()) if len(line) >= _LEAST}
-        self.values = tuple(sorted({*self.values, *lines}, key=len, reverse=True))
-        self._mask_short_text = lru_cache(_MOST)(self.mask_text)  # hundreds of hosts have the same ones
-        self._encoded = tuple(value.encode() for value in self.values)
-        words = (_ESCAPE.join(re.escape(bytes([byte])) for byte in value) for value in self._encoded)
-        self._pattern = re.compile(b"|".join(words)) if self.values else None
+        """From now on these are secrets, too, in every form of them."""
+        before = len(self._declared)
+        self._declared |= self._add_forms(values)
+        self.changes += len(self._declared) > before
+
+    def add_words(self, words: Sequence[str]) -> None:
+        """From now on those values of a command line are secrets that follow names which look secret. Numbers are
+        none: they stand elsewhere, too."""
+        self.add_secrets(value for value in find_named_values(words) if not value.isdigit())
+
+    def add_kept(self, directory: Path) -> None:
+        """From now on what a record has hashes of is secret, too. A file that is damaged or not there adds nothing."""
+        with suppress(OSError, ValueError):
+            with open_regular_file(directory / SECRETS) as file:
+                every = parse_json(tuple[KeptSecrets, ...], file.read(_KEPT_BYTES))
+            for kept in every:
+                usable = tuple(value for value in kept.values if len(value.head) == 2 and value.length >= _LEAST)
+                self._kept.append(replace(kept, values=usable[:_KEPT]))
+                self.changes += 1
+            self._add_forms(())
+
+    def dump_kept(self) -> bytes:
+        """Returns what a record keeps: hashes of all values that were declared, or were kept by another record."""
+        own = KeptSecrets(secrets.token_hex(16), ())
+        values = (KeptValue(form[:2].decode("latin-1"), len(form), own.compute_hash(form)) for form in self._declared)
+        own = replace(own, values=tuple(sorted(values, key=lambda value: value.hash)))
+        return json.dumps(to_json((own, *self._kept))).encode()
+
+    def mask_bytes(self, data: bytes, *, named: bool = False) -> bytes:
+        """Returns text without secrets; with ``named``, also without what follows names that look secret: what no rank
+        prints for anything else, but words like tokens=2048 are the business of training scripts."""
+        masked = self._mask_plain(data, named)
+        if b"\x1b[" in masked and (plain := _COLOUR.sub(b"", masked)) != self._mask_plain(plain, named):
+            lines = ((line, _COLOUR.sub(b"", line)) for line in masked.splitlines(keepends=True))
+            hidden = ((line, plain, self._mask_plain(plain, named)) for line, plain in lines)
+            masked = b"".join(line if plain == shown else shown for line, plain, shown in hidden)
+        return masked
+
+    def _mask_plain(self, data: bytes, named: bool) -> bytes:
+        for value in self._values:
+            data = data.replace(value, MASK)
+        for kept in self._kept:
+            data = _mask_kept(data, kept)
+        return mask_names(mask_forms(data)) if named else mask_forms(data)
 
     def mask_text(self, text: str) -> str:
-        return mask_secrets(text, self.values)
+        """Returns text of ours without secrets."""
+        masked = self._mask_short_text(text) if len(text) <= _SHORT else self._mask_text(text)
+        return text if masked == text else masked
 
-    def mask_event(self, event: e.Event) -> Iterator[e.Event]:
-        """The event as it may be shown. The end of a rank's output is held back while it may be part of a value."""
-        if isinstance(event, e.Output):
-            if _may_hold_secret(event.data):
-                event = replace(event, data=_PRINTED.sub(MASK.encode(), event.data))
-            yield from self._mask_output(event) if self._pattern else (event,)
-        elif isinstance(event, _SKIPPED):
-            yield event
-        else:
-            if isinstance(event, e.RunEnded):
-                yield from self._held.values()
-                self._held.clear()
-            yield self.mask_value(event)
+    def _mask_text(self, text: str) -> str:
+        return self.mask_bytes(text.encode("utf-8", "surrogatepass"), named=True).decode("utf-8", "surrogatepass")
 
-    def _mask_output(self, event: e.Output) -> Iterator[e.Output]:
-        key, before = (event.rank, event.stream), self._held.pop((event.rank, event.stream), None)
-        data = (before.data if before else b"") + event.data
-        if self._pattern and (b"\x1b" in data or any(value in data for value in self._encoded)):
-            data = self._pattern.sub(MASK.encode(), data)
-        longest = min(len(data), max(map(len, self.values), default=0) * 4) if event.partial else 0
-        held = next((n for n in range(longest, 0, -1) if self._may_begin(data[-n:])), 0)
-        if held:
-            self._held[key] = replace(event, data=data[-held:])
-        if data[: len(data) - held]:
-            yield replace(event, data=data[: len(data) - held])
+    def mask_words(self, words: Sequence[str]) -> list[str]:
+        """Returns the words of a command line without secrets, however short they are."""
+        found = zip(words, find_named_values(words), strict=True)
+        return [self.mask_text(word[: len(word) - len(value)]) + MASK.decode() if value else self.mask_text(word)
+                for word, value in found]  # fmt: skip
 
-    def _may_begin(self, data: bytes) -> bool:
-        return any(value.startswith(data) for value in self._encoded)
+    def find_open_end(self, data: bytes) -> int:
+        """Returns where the end of a text begins that may be the beginning of a secret."""
+        end = min(find_beginning(data[-_LONGEST:]) + max(0, len(data) - _LONGEST), len(data))
+        known = [(value[:2], len(value), value) for value in self._values]
+        known += [(value.head.encode("latin-1"), value.length, b"") for kept in self._kept for value in kept.values]
+        for head, length, value in known:
+            at = max(0, len(data) - min(length, _LONGEST) + 1)
+            while (at := data.find(head, at)) >= 0 and not value.startswith(data[at:] if value else b""):
+                at += 1
+            if at < 0 and data.endswith(head[:1]):
+                at = len(data) - 1
+            end = min(end, at) if at >= 0 else end
+        return end
 
     def mask_value(self, value: Any) -> Any:
         """A record, or what one holds, without secrets: the value itself where nothing in it is masked."""
         if isinstance(value, str):
-            masked = self._mask_short_text(value) if len(value) <= _SHORT else self.mask_text(value)
-            return value if masked == value else masked
+            return self.mask_text(value)
         if value is None or isinstance(value, int | float | Facts):
             return value  # facts as in `FactsRead`: each has hundreds of values
         if isinstance(value, bytes):
-            if _may_hold_secret(value):
-                value = _PRINTED.sub(MASK.encode(), value)
-            return self._pattern.sub(MASK.encode(), value) if self._pattern else value
+            return self.mask_bytes(value)
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
-            inner = [self.mask_value(each) for each in value]
+            words = all(type(each) is str for each in value)
+            inner = self.mask_words(value) if words else [self.mask_value(each) for each in value]
             return value if all(map(is_, inner, value)) else tuple(inner)
         if isinstance(value, Mapping):
             values = [*value.values()]
@@ -127,7 +197,74 @@ class Masker:
         return replace(value, **changed) if changed else value
 
 
+class StreamMasker:
+    """Masks one stream, whose bytes come in pieces."""
+
+    def __init__(self, masker: Masker, *, named: bool = False) -> None:
+        self._masker, self._named = masker, named
+        self._held, self._in_key = b"", False
+
+    def feed(self, data: bytes, *, partial: bool) -> bytes:
+        """Returns what may be shown now: of a ``partial`` line not the end that may be the beginning of a secret."""
+        data = self._held + data
+        end = self._masker.find_open_end(data) if partial else len(data)
+        data, self._held = data[:end], data[end:]
+        if not data:
+            return b""
+        data = _KEY + data if self._in_key else data
+        masked = self._masker.mask_bytes(data, named=self._named)
+        self._in_key = ends_in_key(data)
+        return masked + b"\n" if data.endswith(b"\n") and not masked.endswith(b"\n") else masked
+
+
+class EventMasker:
+    """Masks the events of one run, or of one command, in their order."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._streams: dict[tuple[int, str], tuple[StreamMasker, e.Output]] = {}  # and the last event of each
+
+    def mask_events(self, events: Iterable[e.Stamped]) -> Iterator[e.Stamped]:
+        """Yields the events as they may be shown."""
+        for stamped in events:
+            for event in self.mask_event(stamped.event):
+                yield stamped if event is stamped.event else e.Stamped(stamped.at, event)
+
+    def mask_event(self, event: e.Event) -> Iterator[e.Event]:
+        """The event as it may be shown. The end of a rank's output is held back while it may be part of a secret."""
+        if isinstance(event, e.Output):
+            key = (event.rank, event.stream)
+            stream, _ = self._streams.get(key) or (StreamMasker(self._masker), event)
+            self._streams[key] = (stream, event)
+            if data := stream.feed(event.data, partial=event.partial):
+                yield event if data == event.data else replace(event, data=data)
+        elif isinstance(event, _SKIPPED):
+            yield event
+        else:
+            if isinstance(event, e.RunEnded | e.Ended):
+                for stream, last in self._streams.values():
+                    if data := stream.feed(b"", partial=False):
+                        yield replace(last, data=data)
+            yield self._masker.mask_value(event)
+
+
 @cache
 def _list_init_fields(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass; none of any other type."""
     return tuple(field.name for field in fields(kind) if field.init) if is_dataclass(kind) else ()
+
+
+def _mask_kept(data: bytes, kept: KeptSecrets) -> bytes:
+    """Text without the values of which there are hashes."""
+    spans = []
+    for value in kept.values:
+        head, at = value.head.encode("latin-1"), -1
+        while (at := data.find(head, at + 1)) >= 0 and at + value.length <= len(data):
+            if kept.compute_hash(data[at : at + value.length]) == value.hash:
+                spans.append((at, at + value.length))
+    pieces, end = [], 0
+    for begin, until in sorted(spans):
+        if begin >= end:
+            pieces += [data[end:begin], MASK]
+        end = max(end, until)
+    return b"".join([*pieces, data[end:]])

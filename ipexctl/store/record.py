@@ -137,7 +137,7 @@ class RunRecord:
         if isinstance(event, e.Planned):
             self._append_plan(event.verb, event.text)
         if isinstance(event, e.RankStack) and event.text:
-            self._write_document(f"stacks-{event.rank}-{event.pid}.txt", event.text.encode("utf-8", "replace"))
+            self.write_document(f"stacks-{event.rank}-{event.pid}.txt", event.text.encode("utf-8", "replace"))
         if isinstance(event, e.RunStarted):
             self._mark_next_run(event.run)
         self._append_event_line(event_json.encode_event(stamped))
@@ -156,7 +156,7 @@ class RunRecord:
         for file in self._files.values():
             self._append_gap_mark(file)
         if report is not None:
-            self._write_document(REPORT, "".join(event_json.format_document(report)).encode() + b"\n")
+            self.write_document(REPORT, "".join(event_json.format_document(report)).encode() + b"\n")
         for number in (*self._open.values(), self._at, self._ranks):
             os.close(number)
 
@@ -310,7 +310,8 @@ class RunRecord:
         if not self._append_whole(self._plans, text.encode("utf-8", "surrogateescape")):
             self._documents_lost.append(PLAN)
 
-    def _write_document(self, name: str, data: bytes) -> None:
+    def write_document(self, name: str, data: bytes) -> None:
+        """Writes a file of the record, old or new, never half."""
         new = f".{name}.{secrets.token_hex(4)}"
         try:
             with os.fdopen(_create_file(new, self._at), "wb") as file:

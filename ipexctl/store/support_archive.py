@@ -8,7 +8,7 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -16,9 +16,10 @@ from typing import IO, Any, BinaryIO
 from ipexctl.model.answers.saved import LeftOutPart, SupportPart
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import looks_secret, printable
+from ipexctl.model.secrets import MASK, looks_secret
+from ipexctl.model.text import printable
 from ipexctl.store.event_json import dump_ascii_json
-from ipexctl.store.masking import MASK, Masker
+from ipexctl.store.masking import Masker, StreamMasker
 from ipexctl.store.private_files import open_regular_file
 
 _DOCUMENTS = re.compile(r"plan\.txt|debug\.log|stacks-\d+-\d+\.txt")
@@ -83,11 +84,10 @@ def prepare_parts(
             if _OBJECTS.fullmatch(name):
                 pieces = _mask_objects(file, name, masker, with_output=with_output)
             else:
-                pieces = (_mask_line(line, masker) for line in _read_lines(file))
+                pieces = _mask_lines(_read_lines(file), masker)
             parts.append(_store_part(name, time, pieces))
     for name, text in documents.items():
-        lines = (_mask_line(line.encode("utf-8", "replace"), masker) for line in text.splitlines(keepends=True))
-        parts.append(_store_part(name, latest, lines))
+        parts.append(_store_part(name, latest, _mask_lines([text.encode("utf-8", "replace")], masker)))
     return Preparation(tuple(sorted(parts, key=lambda prepared: prepared.part.name)), tuple(left_out))
 
 
@@ -113,51 +113,42 @@ def _read_lines(file: IO[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def _mask_line(line: bytes, masker: Masker) -> tuple[bytes, int]:
-    """A line without secrets, and how many there were. Bytes that are not UTF-8 stay."""
-    text = line.decode("utf-8", "surrogateescape")
-    masked = masker.mask_text(text)
-    if masked == text:
-        return line, 0
-    return masked.encode("utf-8", "surrogateescape"), max(masked.count(MASK) - text.count(MASK), 1)
+def _mask_lines(lines: Iterable[bytes], masker: Masker) -> Iterator[tuple[bytes, int]]:
+    """Lines, or pieces of long ones, without secrets, and how many of them each had."""
+    stream = StreamMasker(masker, named=True)
+    for line in lines:
+        masked = stream.feed(line, partial=not line.endswith(b"\n"))
+        yield masked, max(masked.count(MASK) - line.count(MASK), 0)
+    yield stream.feed(b"", partial=False), 0
 
 
 def _mask_objects(file: IO[bytes], name: str, masker: Masker, *, with_output: bool) -> Iterator[tuple[bytes, int]]:
     """JSON, an object a line or one document; what is damaged is masked as text."""
     for data in _read_lines(file) if name.endswith("l") else [file.read()]:
         try:
-            value = json.loads(data)
+            value = _mask_json(json.loads(data), masker, with_output)
         except (ValueError, RecursionError):
-            yield _mask_line(data, masker)
+            yield from _mask_lines([data], masker)
             continue
-        masking = _ValueMasking(masker, with_output)
-        yield dump_ascii_json(masking.mask_value(value)).encode() + b"\n", masking.count
+        masked = dump_ascii_json(value).encode() + b"\n"
+        yield masked, max(masked.count(MASK) - data.count(MASK), 0)
 
 
-class _ValueMasking:
-    """Masks one JSON value; ``count`` of its texts had secrets."""
-
-    def __init__(self, masker: Masker, with_output: bool) -> None:
-        self._masker, self._with_output = masker, with_output
-        self.count = 0
-
-    def mask_value(self, value: Any) -> Any:
-        if isinstance(value, str):
-            masked = self._masker.mask_text(value)
-            self.count += masked != value
-            return masked
-        if isinstance(value, list):
-            return [self.mask_value(inner) for inner in value]
-        if isinstance(value, dict):
-            keys = (key for key in value if not key.endswith("_base64") and (self._with_output or key not in _TAILS))
-            return {self.mask_value(key): self._mask_item(key, value[key]) for key in keys}
+def _mask_json(value: Any, masker: Masker, with_output: bool) -> Any:
+    """A value of JSON without secrets, also those whose keys say so, and, unless ``with_output``, without output."""
+    if isinstance(value, str):
+        return masker.mask_text(value)
+    if isinstance(value, list):
+        strings = all(isinstance(inner, str) for inner in value)
+        return masker.mask_words(value) if strings else [_mask_json(inner, masker, with_output) for inner in value]
+    if not isinstance(value, dict):
         return value
-
-    def _mask_item(self, key: str, value: Any) -> Any:
-        if isinstance(value, str) and value not in ("", MASK) and looks_secret(key):
-            self.count += 1
-            return MASK
-        return self.mask_value(value)
+    masked = {}
+    for key, inner in value.items():
+        if not key.endswith("_base64") and (with_output or key not in _TAILS):
+            secret = isinstance(inner, str) and inner and looks_secret(key)
+            masked[masker.mask_text(key)] = MASK.decode() if secret else _mask_json(inner, masker, with_output)
+    return masked
 
 
 def _store_part(name: str, time: int, pieces: Iterator[tuple[bytes, int]]) -> PreparedPart:

@@ -20,6 +20,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.profile import CollectiveWait, Profile
 from ipexctl.show.page.render import render_comparison, render_run
+from ipexctl.store.masking import Masker
 from ipexctl.verbs.run.report import MaskedFold
 from ipexctl.verbs.run.serve import LivePage
 from tests.browser.driver import Browser, start_browser
@@ -309,7 +310,7 @@ def wait_for(browser: Browser, script: str, wanted: object) -> None:
 
 
 def test_a_page_that_is_served_renews_itself_to_the_end_of_the_run(browser: Browser, tmp_path: Path) -> None:
-    page = LivePage(MaskedFold({}, read_known_errors), Context(Links(), tmp_path, tmp_path))
+    page = LivePage(MaskedFold(Masker({}), read_known_errors), Context(Links(), tmp_path, tmp_path))
     stream = [stamped.event for stamped in make_run("good")]
     for event in stream[:200]:
         page.handle_event(event)

@@ -13,8 +13,9 @@ from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Preload, RankPlacement, Setting
+from ipexctl.model.secrets import holds_secret, looks_secret
 from ipexctl.model.tasks import Run
-from ipexctl.model.text import looks_secret, printable
+from ipexctl.model.text import printable
 from ipexctl.protocol.hooks import MEETING_ENV, PROFILE_ENV
 from ipexctl.protocol.paths import DIRECTORY_ENV, RANK_ENV, RUN_ENV
 
@@ -212,7 +213,8 @@ def parse_user_env(
         elif "\0" in value:
             problems.append(f"--env {name}: a value cannot hold a NUL byte")
         else:
-            settings[name] = Setting(value, "--env", secret=looks_secret(name), by_user=True)
+            secret = looks_secret(name) or holds_secret(value)
+            settings[name] = Setting(value, "--env", secret=secret, by_user=True)
     if problems:
         raise UsageError("invalid variables for the ranks", reasons=problems)
     return settings

@@ -12,8 +12,9 @@ from ipexctl.decide.parsing.shell import END, QUOTED, quote_word, remove_marks
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
+from ipexctl.model.secrets import looks_secret
 from ipexctl.model.tasks import Flag, Run
-from ipexctl.model.text import looks_secret, printable
+from ipexctl.model.text import printable
 
 _WHY_LEFT = {  # code → why words of the line are left out
     "shell": "run stores the output of each rank",

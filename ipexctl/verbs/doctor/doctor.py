@@ -30,7 +30,6 @@ from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import pluralize, printable
-from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import make_private_directories
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
@@ -106,7 +105,7 @@ def doctor(
     answer = _make_answer(cluster, findings, network)
     changes = tuple(fixed) if task.fix else None
     answer = replace(answer, imports=problems or None, speed=speeds, fixed=changes)
-    save_doctor_record(context.state, answer, context.clock(), Masker(environ or {}))
+    save_doctor_record(context.state, answer, context.clock(), context.masker)
     yield from _report(cluster, answer, failed)
 
 

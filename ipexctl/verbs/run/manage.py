@@ -34,9 +34,12 @@ from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import format_time, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
+from ipexctl.store.masking import SECRETS
+from ipexctl.store.record import list_saved_runs
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
+from ipexctl.verbs.run.replay import read_run_id
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
 from ipexctl.verbs.run.saved_logs import make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
@@ -273,6 +276,9 @@ def find_watcher(
     reported, the command ends and there is none."""
     yield Started(verb, "" if verb == "logs" else prefix or "", inventory.names, place=list_flags(inventory, None))
     discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
+    for record in list_saved_runs(context.state / "runs"):  # of a run that was started here
+        if (record / SECRETS).is_file() and read_run_id(record) == discovered.row.run:
+            context.masker.add_kept(record)
     try:
         return discovered, make_watcher(discovered, inventory, context)
     except LinkError as error:

@@ -1,6 +1,6 @@
 """``ipexctl report``: the page of a saved run; and the page that each run leaves in its record."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ipexctl.model.hints import advise
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
-from ipexctl.store.masking import Masker
+from ipexctl.store.masking import EventMasker, Masker
 from ipexctl.store.record import read_report
 from ipexctl.verbs.common.pages import check_destination, find_doctor_record, open_page, write_page
 from ipexctl.verbs.run.page_sink import PAGE
@@ -25,17 +25,17 @@ from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
 class MaskedFold:
-    """The fold of events in which what looks secret in the ranks' own files, and secrets of ``environ``, are masked: a
-    page is sent to others. ``known`` reads the catalogue of errors."""
+    """The fold of events without secrets, which the ranks' own files have: a page is sent to others. ``known`` reads
+    the catalogue of errors."""
 
-    def __init__(self, environ: Mapping[str, str], known: ReadErrors) -> None:
-        self._fold, self._masker, self._known = RunFold(), Masker(environ), known
+    def __init__(self, masker: Masker, known: ReadErrors) -> None:
+        self._fold, self._masker, self._known = RunFold(), EventMasker(masker), known
         self.state = self._fold.state
 
     def handle_event(self, stamped: Stamped) -> None:
         """Folds one event."""
-        for event in self._masker.mask_event(stamped.event):
-            self._fold.handle_event(Stamped(stamped.at, event))
+        for masked in self._masker.mask_events([stamped]):
+            self._fold.handle_event(masked)
 
     def build_page(self, state: Path, saved: CommandReport | None = None) -> RunPage:
         """Builds the page of all events so far; of a run that was ``saved``, with its report. ``state`` has what doctor
@@ -47,15 +47,14 @@ class MaskedFold:
 def report(
     words: tuple[str, ...],
     context: Context,
-    environ: Mapping[str, str],
     known: ReadErrors,
     *,
     page: str | None,
     show: bool,
 ) -> Generator[Event, None, None]:
     """Writes the page of a saved run, by default into its record; ``show`` opens it in a browser. Several runs are set
-    side by side; their page is written if one is wanted. ``known`` reads the catalogue of errors; secrets of
-    ``environ`` are masked. Raises `UsageError`."""
+    side by side; their page is written if one is wanted. ``known`` reads the catalogue of errors. Raises
+    `UsageError`."""
     from ipexctl.show.page.render import render_comparison, render_run
 
     directories = [find_saved_run(context.state / "runs", word, with_ranks=True) for word in words or ("last",)]
@@ -63,7 +62,7 @@ def report(
         check_destination(expand_home(page))
     yield Started("report", ", ".join(directory.name for directory in directories), ())
     if len(directories) > 1:
-        pages = [(each.name, read_page(each, context.state, environ, known)) for each in directories]
+        pages = [(each.name, read_page(each, context, known)) for each in directories]
         comparison = compare_runs(pages)
         if page or show:
             file = expand_home(page or "comparison.html")
@@ -75,7 +74,7 @@ def report(
         yield Ended("report", Exit.OK)
         return
     (directory,) = directories
-    value = read_page(directory, context.state, environ, known)
+    value = read_page(directory, context, known)
     text = render_run(value)
     path = expand_home(page) if page else directory / PAGE
     write_page(path, text)
@@ -85,12 +84,13 @@ def report(
     yield Ended("report", Exit.OK)
 
 
-def read_page(directory: Path, state: Path, environ: Mapping[str, str], known: ReadErrors) -> RunPage:
+def read_page(directory: Path, context: Context, known: ReadErrors) -> RunPage:
     """The page of a saved run as a value. Raises `UsageError` where no rank was started."""
-    fold = MaskedFold(environ, known)
+    context.masker.add_kept(directory)
+    fold = MaskedFold(context.masker, known)
     for stamped in read_saved_run(directory):
         fold.handle_event(stamped)
     if not fold.state.run.attempts:
         what = f"no rank was started in {printable(directory.name, 200)}, so that there is nothing to draw"
         raise UsageError(what, hint=advise("replay", printable(directory.name, 200)))
-    return fold.build_page(state, read_report(directory))
+    return fold.build_page(context.state, context.masker.mask_value(read_report(directory)))

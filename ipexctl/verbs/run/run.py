@@ -32,7 +32,8 @@ def run(
     ``dry`` ends after the plan; ``emit`` instead answers with the launch written for another program, in ``text``.
     Raises `UsageError`, before the first event where this machine alone can tell that something is wrong."""
     request = read_request(task, environ, dry=dry, emit=emit)
-    context.declare_secrets(setting.value for setting in request.settings.values() if setting.secret)
+    context.masker.add_secrets(setting.value for setting in request.settings.values() if setting.secret)
+    context.masker.add_words(task.args)
     yield Started("run", request.script.name or task.script, inventory.names, place=list_flags(inventory, task.venv))
     probed = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
     yield from _launch(request, inventory, context, probed)

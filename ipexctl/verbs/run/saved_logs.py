@@ -3,6 +3,7 @@
 from collections.abc import Collection, Generator
 from pathlib import Path
 
+from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Ended, Event, Output, RunStarted, Started
 from ipexctl.model.text import join_names, pluralize, printable
@@ -22,8 +23,9 @@ def find_ended_run(runs: Path, word: str | None) -> Path | None:
     return directory if report and report.run and report.run.reason else None
 
 
-def print_saved_output(directory: Path, ranks: Collection[int] = ()) -> Generator[Event, None, None]:
+def print_saved_output(directory: Path, context: Context, ranks: Collection[int] = ()) -> Generator[Event, None, None]:
     """Yields what the ranks of a saved run wrote. Raises `UsageError` where it has no such rank."""
+    context.masker.add_kept(directory)
     report = read_report(directory)
     size = len(report.run.ranks) if report and report.run else 0
     if unknown := sorted(rank for rank in ranks if rank >= size):

@@ -1,8 +1,9 @@
 """The command ``support``: one archive of a saved run, to send to those who help."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from pathlib import Path
 
+from ipexctl.act.context import Context
 from ipexctl.model.answers.saved import SupportAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, Message, Started
@@ -10,7 +11,6 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.store import event_json, support_archive
 from ipexctl.store.debug_log import list_versions
-from ipexctl.store.masking import Masker
 from ipexctl.store.support_archive import Preparation
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
@@ -18,10 +18,9 @@ Workflow = Generator[Event, None, None]
 
 
 def support(
-    runs: Path,
+    context: Context,
     word: str,
     target: str | None,
-    environ: Mapping[str, str],
     *,
     with_output: bool = False,
     dry: bool = False,
@@ -30,14 +29,15 @@ def support(
     """Lists what of a saved run goes into its archive, then writes it, if ``ask`` agrees; without ``ask``, at once.
     Raises `UsageError` where that is not possible."""
     yield Started("support", "", ())
-    directory = find_saved_run(runs, word)
+    directory = find_saved_run(context.state / "runs", word)
+    context.masker.add_kept(directory)
     name = f"ipexctl-support-{directory.name}"
     path = Path(target or f"{name}.tar.gz")
     if path.exists() or path.is_symlink():
         raise UsageError(f"{printable(str(path), 400)} exists", reasons=["name another file with -o"], exit=Exit.STEP)
     try:
         preparation = support_archive.prepare_parts(
-            directory, Masker(environ), _make_documents(directory), with_output=with_output
+            directory, context.masker, _make_documents(directory), with_output=with_output
         )
     except OSError as error:
         why = (error.strerror or str(error)).lower()

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from ipexctl import loop
+from ipexctl.act.context import Context
+from ipexctl.act.ssh import Links
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers.run import RunAnswer
@@ -25,6 +27,7 @@ from ipexctl.model.reports import SeparateWorlds
 from ipexctl.show.page.drawings import choose_scale, list_ticks
 from ipexctl.show.page.render import render_run
 from ipexctl.show.page.verdict import make_verdict
+from ipexctl.store.masking import Masker
 from ipexctl.store.record import RunRecord
 from ipexctl.verbs.common.pages import write_page
 from ipexctl.verbs.run.page_sink import PAGE, PageSink
@@ -187,8 +190,12 @@ def saved(tmp_path: Path) -> Path:
     return record.directory
 
 
+def make_context(state: Path, environ: dict[str, str]) -> Context:
+    return Context(Links(), state, state, masker=Masker(environ))
+
+
 def test_a_saved_run_is_drawn_again_as_it_was_and_secrets_are_masked(saved: Path) -> None:
-    page = read_page(saved, saved.parent, {"MY_TOKEN": "hunter2!"}, read_known_errors)
+    page = read_page(saved, make_context(saved.parent, {"MY_TOKEN": "hunter2!"}), read_known_errors)
     fresh = fold_page(make_run("failed"))
     assert [row.spans for row in page.rows] == [row.spans for row in fresh.rows]
     assert page.launch == fresh.launch
@@ -203,7 +210,7 @@ def test_a_record_without_ranks_has_no_page(tmp_path: Path) -> None:
     record.handle_event(Stamped(START, e.Started("sync", "", ())))
     record.close(None)
     with pytest.raises(UsageError, match="no rank was started"):
-        read_page(record.directory, tmp_path, {}, read_known_errors)
+        read_page(record.directory, make_context(tmp_path, {}), read_known_errors)
 
 
 def test_each_run_leaves_its_page_readable_for_its_owner_alone(tmp_path: Path) -> None:

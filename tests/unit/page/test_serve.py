@@ -26,6 +26,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import RunPage
 from ipexctl.show.page import render
+from ipexctl.store.masking import Masker
 from ipexctl.verbs.run import serve
 from ipexctl.verbs.run.report import MaskedFold
 from ipexctl.verbs.run.serve import LivePage
@@ -154,7 +155,7 @@ def test_a_port_in_use_is_an_error_and_not_another_port(url: str) -> None:
 
 @pytest.fixture
 def page(tmp_path: Path) -> LivePage:
-    masked = MaskedFold({"MY_TOKEN": "hunter2!"}, read_known_errors)
+    masked = MaskedFold(Masker({"MY_TOKEN": "hunter2!"}), read_known_errors)
     return LivePage(masked, Context(Links(), tmp_path, tmp_path))
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.act.context import Context
+from ipexctl.act.ssh import Links
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.store.record import RunRecord
@@ -26,12 +28,12 @@ def test_a_run_that_was_watched_to_its_end_has_its_logs_here(tmp_path: Path) -> 
     save(tmp_path)
     directory = find_ended_run(tmp_path, "1031-k7")
     assert directory is not None
-    events = list(print_saved_output(directory, {1}))
+    events = list(print_saved_output(directory, Context(Links(), tmp_path, tmp_path), {1}))
     written = b"".join(event.data for event in events if isinstance(event, e.Output) and event.stream == "out")
     assert written.splitlines()[-1] == b"step 3 loss 1.538 rank 1"
     assert {event.rank for event in events if isinstance(event, e.Output)} == {1}
     with pytest.raises(UsageError, match="has no rank 4, 9"):
-        list(print_saved_output(directory, {0, 9, 4}))
+        list(print_saved_output(directory, Context(Links(), tmp_path, tmp_path), {0, 9, 4}))
 
 
 def test_a_run_that_goes_on_is_asked_for_on_its_head(tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from ipexctl.act.context import Context
+from ipexctl.act.ssh import Links
 from ipexctl.cli import app
 from ipexctl.model import events as e
 from ipexctl.model.answers.saved import SupportAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
+from ipexctl.store.masking import Masker
 from ipexctl.verbs.run.support import support
 from tests.unit.saved.test_runs import save
 from tests.unit.show import streams
@@ -54,8 +57,12 @@ def saved(runs: Path) -> Path:
     return directory
 
 
+def make_context(runs: Path, environ: Mapping[str, str] = ENVIRON) -> Context:
+    return Context(Links(), runs.parent, runs.parent, masker=Masker(environ))
+
+
 def pack(runs: Path, target: Path, environ: Mapping[str, str] = ENVIRON, **how: Any) -> SupportAnswer:
-    events = list(support(runs, "last", str(target), environ, **how))
+    events = list(support(make_context(runs, environ), "last", str(target), **how))
     [answer] = [event.value for event in events if isinstance(event, e.Answer)]
     assert isinstance(answer, SupportAnswer)
     return answer
@@ -146,7 +153,7 @@ def test_what_goes_in_is_listed_before_it_is_written(runs: Path, saved: Path, tm
         questions.append(question)
         return False
 
-    for event in support(runs, "last", str(target), ENVIRON, ask=refuse):
+    for event in support(make_context(runs), "last", str(target), ask=refuse):
         messages += [event.text] if isinstance(event, e.Message) else []
         assert not isinstance(event, e.Answer)
     assert messages[-1] == "nothing was written"

@@ -1,0 +1,106 @@
+"""What looks like a secret, by its name or its form: the one module that reads ``data/secrets.toml``.
+
+Text is bytes here: a rank's output has no other form, and a pattern in bytes never cuts a character of UTF-8."""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import Any
+
+from ipexctl.data import read_data
+from ipexctl.model.toml import parse_toml
+
+MASK = b"***"
+# A name, or an option, and what stands between it and its value. A value ends with its quotes, or where a word does.
+_NAME = re.compile(
+    rb"(?<![\w.-])(?:([\w.-]+)\\{0,3}[\"']?\s?[=:]\s?|(--[\w.-]+)(?:\\{0,3}[\"'])?(?:,?\s|,(?=\\{0,3}[\"'])))"
+)
+_VALUE = re.compile(rb"\\{1,3}[\"'][^\"'\\]*|\"[^\"]*\"|'[^']*'|[\"']?[^\s,;&'\"]+")
+
+
+@cache
+def _read_table() -> dict[str, dict[str, Any]]:
+    return parse_toml(read_data("secrets.toml"))
+
+
+@cache
+def _read_names() -> tuple[re.Pattern[str], re.Pattern[str], tuple[bytes, ...]]:
+    """What is in the name of a secret, what is not, and the hints of it."""
+    names = dict(_read_table()["names"])
+    other = re.compile(names.pop("not")["pattern"], re.IGNORECASE)
+    every = re.compile("|".join(name["pattern"] for name in names.values()), re.IGNORECASE)
+    return every, other, tuple(name.encode() for name in names)
+
+
+@cache
+def _read_forms() -> tuple[tuple[tuple[bytes, ...], re.Pattern[bytes]], ...]:
+    """The forms of secrets: hints and pattern of each."""
+    forms = _read_table()["forms"].values()
+    return tuple(
+        (tuple(hint.encode() for hint in form["hints"]), re.compile(form["pattern"].encode())) for form in forms
+    )
+
+
+@lru_cache(4096)
+def looks_secret(name: str) -> bool:
+    """Returns whether a variable of this name holds a secret, as far as its name tells."""
+    every, other, _ = _read_names()
+    return every.search(name) is not None and other.search(name) is None
+
+
+def holds_secret(value: str) -> bool:
+    """Returns whether a value has the form of a secret."""
+    data = value.encode("utf-8", "surrogateescape")
+    return mask_forms(data) != data
+
+
+def find_named_values(words: Sequence[str]) -> Iterator[str]:
+    """Yields for each word of a command line the part that is a secret by its name: all of it after an option, as in
+    ``--api-key X``, or what follows ``API_KEY=``; else nothing."""
+    for before, word in pairwise(("", *words)):
+        option = before.startswith("--") and "=" not in before and not word.startswith("-")
+        found, rest = word if option and looks_secret(before) else "", word
+        while "=" in rest and not found:
+            name, _, rest = rest.partition("=")
+            found = rest if looks_secret(re.split(r"[^\w.-]", name)[-1]) else ""
+        yield found
+
+
+def mask_forms(data: bytes) -> bytes:
+    """Returns text without what has the form of a secret."""
+    lower = data.lower()
+    for hints, pattern in _read_forms():
+        if any(hint in lower for hint in hints):  # a pattern is slow, and most texts have none
+            data = pattern.sub(rb"\1***" if pattern.groups else MASK, data)
+    return data
+
+
+def mask_names(data: bytes) -> bytes:
+    """Returns text without the values that follow names which look secret."""
+    lower = data.lower()
+    if not any(hint in lower for hint in _read_names()[2]):
+        return data
+    pieces, end = [], 0
+    for found in _NAME.finditer(data):
+        secret = found.start() >= end and looks_secret((found[1] or found[2]).decode())
+        if secret and (value := _VALUE.match(data, found.end())):
+            pieces += [data[end : found.end()], MASK]
+            end = value.end()
+    return b"".join([*pieces, data[end:]]) if pieces else data
+
+
+def find_beginning(data: bytes) -> int:
+    """Returns where the last word of a text begins to look like a secret; its length, where it does not."""
+    begin = max(map(data.rfind, (b" ", b"\t", b"\r", b"\n"))) + 1
+    word = data[begin:].lower()
+    found = (word.find(hint) for hints, _ in _read_forms() for hint in hints)
+    return begin + min((at for at in found if at >= 0), default=len(word))
+
+
+def ends_in_key(data: bytes) -> bool:
+    """Returns whether a text ends inside of a private key, whose next lines are secret, too."""
+    last = data.rfind(b"-----BEGIN")
+    key = _read_table()["forms"]["private-key"]["pattern"].encode()
+    found = re.match(key, data[last:]) if last >= 0 else None
+    return found is not None and found.end() == len(data) - last and b"-----END" not in found[0]

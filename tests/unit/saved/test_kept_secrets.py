@@ -1,0 +1,84 @@
+"""Secrets that one command was given are in nothing that it or a later command writes of its run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ipexctl.act.context import Context
+from ipexctl.cli import app
+from ipexctl.loop import OutputOptions, run_command
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Event
+from ipexctl.store.masking import SECRETS
+from tests.unit.show import streams
+
+SECRET = "q7Zk 93mv/Pd1"
+CODED = base64.b64encode(SECRET.encode()).decode()
+PRINTED = f"got {SECRET} as {CODED} and {SECRET!r}"
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The record of a run that got a secret by `--pass-env` and whose ranks print it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def workflow(context: Context) -> Generator[Event, None, None]:
+        context.masker.add_secrets([SECRET])
+        for stamped in streams.run(2, steps=4, fails=1):
+            yield stamped.event
+            if isinstance(stamped.event, e.RunStarted):
+                yield e.Message(PRINTED)
+                yield e.Output(0, "xeon01", "out", f"{PRINTED}\n".encode())
+
+    run_command(workflow, OutputOptions(output="plain"), acting=True)
+    (directory,) = (tmp_path / "ipexctl" / "runs").iterdir()
+    return directory
+
+
+def find_secret(text: str | bytes) -> bool:
+    data = text if isinstance(text, bytes) else text.encode()
+    return SECRET.encode() in data or CODED.encode() in data
+
+
+def test_only_the_file_of_the_rank_has_what_the_rank_wrote(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    having = [path.name for path in saved.rglob("*") if path.is_file() and find_secret(path.read_bytes())]
+    assert having == ["0.out"]
+    assert (saved / SECRETS).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("words", [["replay"], ["replay", "--output", "json"], ["logs", "1031-k7"],
+                                   ["logs", "1031-k7", "--rank", "0"], ["report"]])  # fmt: skip
+def test_no_later_command_shows_it(saved: Path, words: list[str]) -> None:
+    shown = CliRunner().invoke(app, words)
+    assert not find_secret(shown.output)
+    assert words == ["report"] or "got *** as ***" in shown.output
+    assert not find_secret((saved / "report.html").read_bytes())
+
+
+def test_the_page_of_a_report_shows_what_the_rank_wrote_without_it(saved: Path, tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["report", "last", "--page", "page.html"]).exit_code == Exit.OK
+    text = (tmp_path / "page.html").read_text()
+    assert "got *** as *** and" in text
+    assert not find_secret(text)
+
+
+def test_no_member_of_the_archive_has_it(saved: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["support", "last", "--yes", "--with-output", "-o", "k7.tar.gz", "--json"])
+    assert done.exit_code == Exit.OK, done.output
+    with tarfile.open(tmp_path / "k7.tar.gz") as tar:
+        members = {each.name.partition("/")[2]: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+    assert b"got *** as ***" in members["ranks/0.out"]
+    assert SECRETS not in members
+    assert not any(find_secret(data) for data in members.values())
+    masked = {part["name"]: part["masked"] for part in json.loads(done.stdout)["parts"]}
+    assert masked["ranks/0.out"] == 3
