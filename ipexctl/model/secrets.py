@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Any
 
 from ipexctl.data import read_data
 from ipexctl.model.toml import parse_toml
@@ -20,26 +19,21 @@ _VALUE = re.compile(rb"\\{1,3}[\"'][^\"'\\]*|\"[^\"]*\"|'[^']*'|[\"']?[^\s,;&'\"
 
 
 @cache
-def _read_table() -> dict[str, dict[str, Any]]:
-    return parse_toml(read_data("secrets.toml"))
-
-
-@cache
 def _read_names() -> tuple[re.Pattern[str], re.Pattern[str], tuple[bytes, ...]]:
     """What is in the name of a secret, what is not, and the hints of it."""
-    names = dict(_read_table()["names"])
+    names = parse_toml(read_data("secrets.toml"))["names"]
     other = re.compile(names.pop("not")["pattern"], re.IGNORECASE)
     every = re.compile("|".join(name["pattern"] for name in names.values()), re.IGNORECASE)
     return every, other, tuple(name.encode() for name in names)
 
 
 @cache
-def _read_forms() -> tuple[tuple[tuple[bytes, ...], re.Pattern[bytes]], ...]:
+def _read_forms() -> dict[str, tuple[tuple[bytes, ...], re.Pattern[bytes]]]:
     """The forms of secrets: hints and pattern of each."""
-    forms = _read_table()["forms"].values()
-    return tuple(
-        (tuple(hint.encode() for hint in form["hints"]), re.compile(form["pattern"].encode())) for form in forms
-    )
+    return {
+        name: (tuple(hint.encode() for hint in form["hints"]), re.compile(form["pattern"].encode()))
+        for name, form in parse_toml(read_data("secrets.toml"))["forms"].items()
+    }
 
 
 @lru_cache(4096)
@@ -70,7 +64,7 @@ def find_named_values(words: Sequence[str]) -> Iterator[str]:
 def mask_forms(data: bytes) -> bytes:
     """Returns text without what has the form of a secret."""
     lower = data.lower()
-    for hints, pattern in _read_forms():
+    for hints, pattern in _read_forms().values():
         if any(hint in lower for hint in hints):  # a pattern is slow, and most texts have none
             data = pattern.sub(rb"\1***" if pattern.groups else MASK, data)
     return data
@@ -94,13 +88,12 @@ def find_beginning(data: bytes) -> int:
     """Returns where the last word of a text begins to look like a secret; its length, where it does not."""
     begin = max(map(data.rfind, (b" ", b"\t", b"\r", b"\n"))) + 1
     word = data[begin:].lower()
-    found = (word.find(hint) for hints, _ in _read_forms() for hint in hints)
+    found = (word.find(hint) for hints, _ in _read_forms().values() for hint in hints)
     return begin + min((at for at in found if at >= 0), default=len(word))
 
 
 def ends_in_key(data: bytes) -> bool:
     """Returns whether a text ends inside of a private key, whose next lines are secret, too."""
     last = data.rfind(b"-----BEGIN")
-    key = _read_table()["forms"]["private-key"]["pattern"].encode()
-    found = re.match(key, data[last:]) if last >= 0 else None
-    return found is not None and found.end() == len(data) - last and b"-----END" not in found[0]
+    found = _read_forms()["private-key"][1].match(data, last) if last >= 0 else None
+    return found is not None and found.end() == len(data) and b"-----END" not in found[0]

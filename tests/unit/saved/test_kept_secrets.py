@@ -66,7 +66,7 @@ def test_no_later_command_shows_it(saved: Path, words: list[str]) -> None:
 
 
 def test_the_page_of_a_report_shows_what_the_rank_wrote_without_it(saved: Path, tmp_path: Path) -> None:
-    assert CliRunner().invoke(app, ["report", "last", "--page", "page.html"]).exit_code == Exit.OK
+    assert CliRunner().invoke(app, ["report", "last", "-o", "page.html"]).exit_code == Exit.OK
     text = (tmp_path / "page.html").read_text()
     assert "got *** as *** and" in text
     assert not find_secret(text)
