@@ -65,7 +65,7 @@ def install(context: Context, hosts: HostSelection, task: Install, flags: DryRun
     from ipexctl.verbs.install.install import install
 
     task = replace(task, check=task.check or flags.dry_run)
-    return install(task, hosts.read_inventory(), context, environ=os.environ)
+    return install(task, hosts.read_inventory(), context, environ=os.environ, builds=True)
 
 
 @command(app, "sync", acting=True, examples=("--dry-run", "src --workdir /data/src --exclude '*.pt' --delete"))

@@ -151,7 +151,11 @@ class PackageFields(Fields):
         (), "Requirements file to resolve together with the release; repeatable.", "Packages", "PATH", names=("-r",)
     )
     with_: tuple[str, ...] = flag(
-        (), "Additional requirement, such as 'transformers<4.53'; repeatable.", "Packages", "REQUIREMENT", alias="with"
+        (),
+        "Additional requirement, such as 'transformers<4.53'; install builds that of a directory; repeatable.",
+        "Packages",
+        "REQUIREMENT",
+        alias="with",
     )
     remembered_lock: bool = flag(True, "Use the wheels locked by an earlier equal command.", "Packages", advanced=True)
 

@@ -97,7 +97,7 @@ class Bench:
         home = str(self.path / "home")
         return {"HOME": home, "PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
 
-    def play(self, index: Index | None = None, **wish: Any) -> Played:
+    def play(self, index: Index | None = None, *, builds: bool = False, **wish: Any) -> Played:
         asked: dict[str, Any] = {"venv": str(self.venv), "python": self.python, **WISH, **wish}
         if index is not None:
             asked.setdefault("index_url", index.url)
@@ -107,7 +107,8 @@ class Bench:
         events: list[Event] = []
         refusal = None
         try:
-            for event in install(Install(**asked), Inventory(hosts), context, environ=self.environ, limits=self.limits):
+            inventory, own = Inventory(hosts), self.environ
+            for event in install(Install(**asked), inventory, context, environ=own, limits=self.limits, builds=builds):
                 events.append(event)
         except UsageError as error:
             refusal = error

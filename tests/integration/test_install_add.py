@@ -201,3 +201,55 @@ def test_a_package_that_has_only_sources_for_cuda_is_refused_with_what_does_its_
         assert (refusal.exit, refusal.reasons[-1]) == (Exit.STEP, "flash-attn is made for CUDA")
         assert (refusal.hint or "").startswith("leave flash-attn out: torch's own attention does its work")
         assert "CUDA" not in str(bench.play(index, with_=("none-such", "plain")).refusal)
+
+
+BACKEND = """\
+import os, sys, zipfile
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    if os.path.exists("broken"):
+        sys.exit("no compiler\\x1b[31m here")
+    name, info = "ours-1.0-py3-none-any.whl", "ours-1.0.dist-info"
+    record = [f"ours.py,,", f"{info}/METADATA,,", f"{info}/WHEEL,,", f"{info}/RECORD,,"]
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as wheel:
+        for path, text in {
+            "ours.py": open("ours.py").read(),
+            f"{info}/METADATA": "Metadata-Version: 2.1\\nName: ours\\nVersion: 1.0\\nProvides-Extra: more\\n"
+            "Requires-Dist: plain; extra == 'more'\\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+            f"{info}/RECORD": "\\n".join(record),
+        }.items():
+            wheel.writestr(zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0)), text)
+    return name
+"""
+
+
+def test_the_wheel_of_a_local_project_is_built_here_and_installed(
+    bench: Bench, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "app"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n'
+    )
+    (project / "b.py").write_text(BACKEND)
+    (project / "ours.py").write_text("NUMBER = 1\n")
+    monkeypatch.chdir(project)
+    assert bench.play(index).exit == Exit.OK
+    first = change(bench, index, with_=(".[more]",), builds=True)
+    assert first.exit == Exit.OK, (first.refusal, first.failures())
+    assert {"ours", "plain"} <= bench.marker()["packages"].keys()
+    python = f"{bench.venv}/bin/python -c 'import ours; print(ours.NUMBER)'"
+    assert os.popen(python).read() == "1\n"
+    again = change(bench, index, with_=(".[more]",), builds=True)
+    assert again.answer["id"] == first.answer["id"], "the same sources, the same wheel"
+    (project / "ours.py").write_text("NUMBER = 2\n")
+    assert change(bench, index, with_=(".[more]",), builds=True).exit == Exit.OK
+    assert os.popen(python).read() == "2\n"
+    (project / "broken").touch()
+    failed = change(bench, index, with_=(".",), builds=True)
+    assert failed.exit == Exit.STEP
+    assert failed.refusal is not None
+    assert f"{project} could not be built: exit code" in failed.refusal.sentence
+    assert any("no compiler" in reason for reason in failed.refusal.reasons), failed.refusal.reasons
+    assert os.popen(python).read() == "2\n"
+    assert "builds nothing" in str(change(bench, index, with_=(".",)).refusal), "not for a playbook"

@@ -25,7 +25,7 @@ from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record, parse_json, to_json
-from ipexctl.model.text import strip_credentials
+from ipexctl.model.text import printable, strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
 from ipexctl.store.private_files import read_regular_file, write_private_file
@@ -251,6 +251,27 @@ def _build_wheel(package: Package) -> Wheel:
     url = file.url or Path(file.path or "").absolute().as_uri()
     version = package.version or parse_wheel_name(unquote(urlsplit(url).path.rpartition("/")[2]))[1]
     return Wheel(package.name, str(version), url, file.hashes["sha256"], file.size or 0)
+
+
+def build_wheel(tool: Tool, project: Path, cache: Path, sources: Sources) -> Path:
+    """Builds the wheel of a local project and returns its place in ``cache``, by its contents. What its build needs
+    comes from ``sources``. Raises `UsageError` (exit 4) with the last lines of a build that fails."""
+    # Of the same sources the same bytes: else each install would send it again.
+    env = {"SOURCE_DATE_EPOCH": "315532800", **sources.build_environment(), "NO_COLOR": "1", "UV_NO_PROGRESS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [tool.path, "build", "--wheel", "--out-dir", folder, "--python", sys.executable, "--no-python-downloads"]
+        argv += [*(["--no-index"] if sources.no_index else []), "--", str(project)]
+        done = subprocess.run(
+            argv, env=env, cwd=os.sep, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        wheels = [*Path(folder).glob("*.whl")]
+        if done.returncode or len(wheels) != 1:
+            lines = read_uv_errors(done.stdout.decode("utf-8", "replace"))
+            what = f"the wheel of {printable(str(project), 200)} could not be built: exit code {done.returncode}"
+            raise UsageError(what, reasons=[printable(line, 300) for line in lines[-12:]], exit=Exit.STEP, code="build")
+        path = cache / "built" / hash_file(wheels[0])[:16] / wheels[0].name
+        write_private_file(path, wheels[0].read_bytes())
+        return path
 
 
 def load_lock(cache: Path, inputs: str) -> Lock | None:

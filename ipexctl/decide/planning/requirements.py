@@ -1,6 +1,7 @@
 """Requirements that name no package of an index: local projects, repositories, archives of sources, paths of wheels.
 
-``install`` takes wheels, and builds nothing: what would have to be built is refused before a host is contacted."""
+Hosts build nothing: what would have to be built is refused before a host is contacted, but for the user's own projects,
+of which ``install --with`` builds wheels on the controller."""
 
 import re
 from collections.abc import Iterator

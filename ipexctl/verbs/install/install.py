@@ -57,7 +57,7 @@ from ipexctl.verbs.common.select import list_flags, suggest_limit
 from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.distribute import distribute_artifacts
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
-from ipexctl.verbs.install.requirements import fix_requirements
+from ipexctl.verbs.install.requirements import build_projects, fix_requirements
 from ipexctl.verbs.install.switch import NOT_SWITCHED, switch_environments, tidy_environments
 
 _FIRST_PHASE = "look at the hosts"  # its first phase
@@ -104,15 +104,19 @@ def install(
     environ: Mapping[str, str] = os.environ,
     limits: Limits = Limits(),
     dry: bool = False,
+    builds: bool = False,
 ) -> Workflow[InstallAnswer]:
-    """Returns what `Answer` holds. ``environ`` has pip's and uv's settings. Raises `UsageError`: exit 2 before anything
+    """Returns what `Answer` holds. ``environ`` has pip's and uv's settings; ``builds``: wheels of local projects may be
+    built on this machine, which a playbook of somebody else must not do. Raises `UsageError`: exit 2 before anything
     is contacted, exit 4 before anything is changed."""
-    requested = _read_request(task, inventory, environ)
+    requested = _read_request(task, inventory, environ, builds)
     table, request = load_releases(), requested.request
     resolve_stack(request, {}, table)  # a combination that exists nowhere is refused before any host is contacted
     flags = list_flags(inventory, requested.task.venv)
     yield events.Started("install", _make_title(requested.task, request), inventory.names, place=flags)
     yield events.PhaseStarted(1, 0, _FIRST_PHASE)
+    sources = lock.read_sources(requested.task, environ, limits)
+    requested = requested._replace(task=(yield from build_projects(requested.task, context.cache, sources)))
     try:
         job = yield from _choose_wheels(requested, inventory, context, table, environ, limits, dry)
         try:
@@ -133,9 +137,9 @@ def _make_title(task: Install, request: StackRequest) -> str:
     return ", ".join(parts) or f"install {request}"
 
 
-def _read_request(task: Install, inventory: Inventory, environ: Mapping[str, str]) -> RequestedInstall:
+def _read_request(task: Install, inventory: Inventory, environ: Mapping[str, str], builds: bool) -> RequestedInstall:
     """Raises `UsageError` (exit 2)."""
-    task = fix_requirements(task)
+    task = fix_requirements(task, builds=builds)
     python = get_minor_version(task.python) if task.python and "/" not in task.python else None
     request = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
     _check_input(task, inventory)

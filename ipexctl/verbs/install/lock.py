@@ -38,6 +38,22 @@ _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
 
+def read_sources(task: Install, environ: Mapping[str, str], limits: Limits) -> Sources:
+    """Returns the package sources of the user: flags before variables before files."""
+    if task.wheels:
+        folder = str(Path(task.wheels).absolute())
+        return Sources(find_links=(folder,), no_index=True, environ=environ, limits=limits)
+    pip = read_pip_settings(environ)
+    own = any(environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
+    return replace(
+        pip,
+        index=task.index_url or (None if own else pip.index),
+        extra=(*task.extra_index_url, *pip.extra),
+        find_links=(*task.find_links, *pip.find_links),
+        limits=limits,
+    )
+
+
 class LockRequest(Record):
     """All that decides which wheels a lock has."""
 
@@ -50,20 +66,7 @@ class LockRequest(Record):
 
     @property
     def sources(self) -> Sources:
-        """Package sources of the user: flags before variables before files."""
-        task = self.task
-        if task.wheels:
-            folder = str(Path(task.wheels).absolute())
-            return Sources(find_links=(folder,), no_index=True, environ=self.environ, limits=self.limits)
-        pip = read_pip_settings(self.environ)
-        own = any(self.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
-        return replace(
-            pip,
-            index=task.index_url or (None if own else pip.index),
-            extra=(*task.extra_index_url, *pip.extra),
-            find_links=(*task.find_links, *pip.find_links),
-            limits=self.limits,
-        )
+        return read_sources(self.task, self.environ, self.limits)
 
     @property
     def release_sources(self) -> Sources:

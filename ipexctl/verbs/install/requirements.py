@@ -1,39 +1,71 @@
-"""The requirements of an install, looked at before any host is: what is no wheel is refused."""
+"""The requirements of an install, looked at before any host is: what is no wheel is refused, or of the user's own
+projects a wheel is built, here."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from ipexctl.act.inputs import expand_home, read_input
+from ipexctl.act.packages.resolve import build_wheel, find_uv
+from ipexctl.act.packages.sources import Sources
 from ipexctl.decide.planning.requirements import Requirement, parse_requirements
 from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Event, StepEnded, StepStarted
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import printable, strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import parse_wheel_name
 
 _INCLUDE_DEPTH = 8  # files that include one another
+_BUILD = "build the wheel"
 
 Task = TypeVar("Task", Install, Wheels)
 
 
-def fix_requirements(task: Task) -> Task:
+def fix_requirements(task: Task, *, builds: bool = False) -> Task:
     """Returns the task with wheels that it names by relative paths at their places, which are the same from everywhere.
-    Raises `UsageError` for requirements that would have to be built, with what to do instead."""
+    Raises `UsageError` for requirements that would have to be built, with what to do instead; ``builds``: not for the
+    projects that `build_projects` takes."""
     given: list[Requirement] = [_parse_option(text) for text in task.with_]
     listed: list[Requirement] = [each for name in task.requirements for each in _read_requirements(Path(name), name)]
-    unbuilt = [each for each in (*given, *listed) if each.kind]
+    unbuilt = [each for each in (*given, *listed) if each.kind and not (builds and _find_project(each))]
     relative = [each for each in listed if each.is_wheel and each.is_relative]
     reasons = [f"{each.place}: {_show(each)} is {each.kind}" for each in unbuilt]
     reasons += [f"{each.place}: {_show(each)} is a wheel by a relative path" for each in relative]
     if unbuilt:
-        raise UsageError("install takes wheels, and builds nothing", reasons=reasons, hint=_suggest_wheel(unbuilt[0]))
+        what = "builds only projects of --with that have a pyproject.toml or setup.py, without -e"
+        what = f"install {what if builds else 'takes wheels, and builds nothing'}"
+        raise UsageError(what, reasons=reasons, hint=_suggest_wheel(unbuilt[0]))
     if relative:
         hint = f"--find-links {shlex.quote(str(Path(relative[0].target).parent))}, and the package by its name"
         raise UsageError("requirements name wheels by relative paths", reasons=reasons, hint=hint)
     return replace(task, with_=tuple(_anchor_wheel(each) for each in given))
+
+
+def build_projects(task: Install, cache: Path, sources: Sources) -> Generator[Event, None, Install]:
+    """Returns the task with wheels in place of the local projects of ``--with``, built now by this machine's account:
+    a project is a program that does what it likes. Raises `UsageError` (exit 4)."""
+    requirements = []
+    for each in map(_parse_option, task.with_):
+        if project := _find_project(each):
+            yield StepStarted("", _BUILD)
+            wheel = build_wheel(find_uv(), project, cache, sources)
+            yield StepEnded("", _BUILD, "ok", wheel.name)
+            marker = f" ; {each.marker}" if each.marker else ""
+            requirements.append(_anchor_wheel(Requirement(f"{wheel}{each.extras}{marker}", "--with")))
+        else:
+            requirements.append(each.text)
+    return replace(task, with_=tuple(requirements))
+
+
+def _find_project(requirement: Requirement) -> Path | None:
+    """Returns the directory of a project of this machine that a wheel can be built of; None for another requirement."""
+    if requirement.kind != "a local project" or requirement.editable or requirement.place != "--with":
+        return None
+    path = expand_home(requirement.target.removeprefix("file://")).absolute()
+    return path if any((path / name).is_file() for name in ("pyproject.toml", "setup.py")) else None
 
 
 def find_unfit_requirements(task: Install, place: str) -> Iterator[str]:

@@ -117,6 +117,20 @@ def test_a_project_is_refused_with_what_makes_a_wheel_of_it(
     assert (caught.value.hint or "").startswith(build)
 
 
+@pytest.mark.parametrize("with_", ["-e ./pkg", "./none", "git+https://host/x", "./x.tar.gz"])
+def test_what_even_install_does_not_build_is_refused(here: Path, with_: str) -> None:
+    assert fix_requirements(Install(with_=("./pkg[x]", "ours @ ./pkg")), builds=True).with_ == (
+        "./pkg[x]",
+        "ours @ ./pkg",
+    )
+    with pytest.raises(UsageError, match="builds only projects of --with") as caught:
+        fix_requirements(Install(with_=("./pkg", with_)), builds=True)
+    assert len(caught.value.reasons) == 1
+    (here / "req.txt").write_text("./pkg\n")
+    with pytest.raises(UsageError, match="builds only projects of --with"):
+        fix_requirements(Install(requirements=("req.txt",)), builds=True)
+
+
 def test_projects_of_files_are_named_with_their_lines(here: Path) -> None:
     (here / "deep").mkdir()
     (here / "req.txt").write_text("numpy\n-r deep/more.txt\n-e ./pkg\n")
