@@ -1,6 +1,7 @@
 """The answers about runs on hosts: ``ps``, ``logs --stacks``, ``stop`` and ``reap``."""
 
 from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.events import RankStack
 from ipexctl.model.json_values import JsonRecord
 from ipexctl.model.reports import Cleanup
 
@@ -53,18 +54,6 @@ class StackPlace(JsonRecord):
     frames: tuple[str, ...]
 
 
-class ProcessStack(JsonRecord):
-    """A process of a rank: the kernel's words for its state and for what it waits in, and the stacks of its threads as
-    Python's faulthandler or py-spy writes them, empty if it did not answer."""
-
-    rank: int
-    host: str
-    pid: int
-    state: str
-    wchan: str
-    text: str
-
-
 class RankStacksAnswer(AnyAnswer):
     """``logs --stacks``: where the ranks of a run stand. ``odd`` are the ranks that others wait for,
     where that is clear; ``summary`` describes it in lines. Hosts in ``missing`` did not report in time."""
@@ -73,7 +62,7 @@ class RankStacksAnswer(AnyAnswer):
     summary: tuple[str, ...]
     odd: tuple[int, ...]
     places: tuple[StackPlace, ...]
-    stacks: tuple[ProcessStack, ...]
+    stacks: tuple[RankStack, ...]
     missing: tuple[str, ...]
 
 

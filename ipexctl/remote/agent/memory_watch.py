@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from contextlib import suppress
-from typing import Tuple
+from typing import NamedTuple, Optional
 
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import procs, stack_traces
@@ -20,6 +20,7 @@ REQUEST_INTERVAL = 1.0  # seconds between two requests
 REQUEST_LIMIT = 50  # requests to one rank
 ANSWER_LIMIT = 1 << 15  # bytes read of an answer
 PAGE = os.sysconf("SC_PAGE_SIZE")
+UNLIMITED = 1 << 60  # bytes: what version 1 of control groups shows where there is no limit is more
 
 
 class MemoryWatch:
@@ -29,7 +30,7 @@ class MemoryWatch:
         self.path = os.path.join(directory, RANKS, "%d%s" % (rank, STACKS))
         self.pid = pid
         self.offset = -1  # where the last answer begins
-        self.group = find_limiting_group()
+        self.group = find_memory_group(procs.read_file("/proc/self/cgroup"), "/sys/fs/cgroup")
 
     def start(self) -> None:
         threading.Thread(target=self.watch, daemon=True).start()
@@ -42,7 +43,7 @@ class MemoryWatch:
             if not resident:
                 return
             growth, before, then = (resident - before) / max(now - then, 0.001), resident, now  # bytes a second
-            left = read_room(*self.group) / growth if growth > 0 else DENSE_SAMPLING_LEAD  # seconds
+            left = read_room(self.group) / growth if growth > 0 else DENSE_SAMPLING_LEAD  # seconds
             pause = FAST if left < DENSE_SAMPLING_LEAD else SLOW
             if left < STACKS_LEAD and now - requested > REQUEST_INTERVAL:
                 requested, requests = now, requests + self.request_stacks()
@@ -71,36 +72,51 @@ def read_resident(pid: int) -> int:
     return int(words[1]) * PAGE if len(words) > 1 else 0
 
 
-def find_limiting_group() -> "Tuple[str, int]":
-    """Returns the directory of the nearest control group with a limit of memory, and the limit; ("", 0) without one."""
-    for line in os.fsdecode(procs.read_file("/proc/self/cgroup")).splitlines():
-        _, controllers, path = line.split(":", 2)
+def parse_number(word: bytes) -> int:
+    """0 for what is no number, or none of the kernel's."""
+    return int(word) if len(word) < 20 and word.isdigit() else 0
+
+
+class MemoryGroup(NamedTuple):
+    """The control group that limits this process's memory most, and its files."""
+
+    limit: int
+    usage: str
+    statistics: str
+
+
+def find_memory_group(own: bytes, root: str) -> "Optional[MemoryGroup]":
+    """``own`` is /proc/self/cgroup, ``root`` where the kernel shows control groups. None where none has a limit."""
+    groups = []
+    for line in os.fsdecode(own).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers and "memory" not in controllers.split(","):
             continue
-        root, name = ("memory", "limit_in_bytes") if controllers else ("", "max")
-        base = os.path.join("/sys/fs/cgroup", root).rstrip("/") + path
-        while base.startswith("/sys/fs/cgroup"):
-            words = procs.read_file(os.path.join(base, "memory." + name)).split()
-            if words and words[0].isdigit() and int(words[0]) < 1 << 60:  # version 1 writes a huge number for none
-                return base, int(words[0])
-            base = os.path.dirname(base)
-    return "", 0
+        base = os.path.join(root, "memory") if controllers else root
+        names = ("limit_in_bytes", "usage_in_bytes", "stat") if controllers else ("max", "current", "stat")
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts) + 1):
+            limit, usage, statistics = (os.path.join(base, *parts[:depth], "memory." + name) for name in names)
+            number = parse_number(procs.read_file(limit).strip())
+            if 0 < number < UNLIMITED:
+                groups.append(MemoryGroup(number, usage, statistics))
+    return min(groups, default=None)
 
 
-def read_room(group: str, limit: int) -> int:
+def read_statistic(group: "MemoryGroup", *names: bytes) -> int:
+    """Returns the first of these numbers that the group's statistics have, 0 where they have none."""
+    lines = map(bytes.split, procs.read_file(group.statistics).splitlines())
+    amounts = {words[0]: words[1] for words in lines if len(words) == 2}
+    return next((parse_number(amounts[name]) for name in names if name in amounts), 0)
+
+
+def read_room(group: "Optional[MemoryGroup]") -> int:
     """Bytes that a process can still have: of its host, and of its control group, whose cached files count as free."""
     room = 1 << 62
     for line in procs.read_file("/proc/meminfo").splitlines():
         if line.startswith(b"MemAvailable:"):
             room = int(line.split()[1]) << 10
-    if group:
-        used = procs.read_file(os.path.join(group, "memory.current")) or procs.read_file(
-            os.path.join(group, "memory.usage_in_bytes")
-        )
-        cached = 0
-        for line in procs.read_file(os.path.join(group, "memory.stat")).splitlines():
-            if line.startswith((b"file ", b"total_cache ")):
-                cached = int(line.split()[1])
-        if used.strip().isdigit():
-            room = min(room, max(limit - int(used) + cached, 0))
+    used = procs.read_file(group.usage).strip() if group else b""
+    if group and used.isdigit():
+        room = min(room, max(group.limit - int(used) + read_statistic(group, b"total_cache", b"file"), 0))
     return room

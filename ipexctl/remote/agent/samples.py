@@ -11,6 +11,7 @@ from glob import glob
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from ipexctl.protocol.samples import HostSample, RankSample
+from ipexctl.remote.agent.memory_watch import UNLIMITED, find_memory_group, parse_number, read_statistic
 from ipexctl.remote.agent.procs import read_file
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -19,7 +20,6 @@ SECTOR = 512  # bytes, of /proc/diskstats whatever the disk's own are
 RDMA_UNIT = 4  # bytes: port_rcv_data and port_xmit_data count octets divided by four
 CPUS = 16  # of which the clock and the throttling are read, at most: each such file costs microseconds
 INTERFACES = 32  # in one sample, those with the most traffic
-UNLIMITED = 1 << 60  # bytes: what version 1 of control groups shows where there is no limit is more
 PRESSURES = ("cpu", "memory", "io")
 SENSORS = ("coretemp", "k10temp", "zenpower")  # drivers whose first sensor is the processor's package
 ENERGY_ZONES = ("package", "dram")  # "core" and "uncore" are parts of a package, "psys" is the whole machine
@@ -134,11 +134,6 @@ def parse_switches(text: bytes) -> int:
     return sum(map(int, re.findall(rb"ctxt_switches:\s+(\d{1,18})\b", text)))
 
 
-def parse_number(word: bytes) -> int:
-    """0 for what is no number, or none of the kernel's."""
-    return int(word) if len(word) < 20 and word.isdigit() else 0
-
-
 class RankProcesses:
     """The processes of each rank. A process that belongs to none is inspected only once: hosts have thousands."""
 
@@ -161,7 +156,7 @@ class RankProcesses:
             if rank is None:
                 continue
             total = sums.get(rank, RankUse(0.0, 0, 0))
-            switches = parse_switches(self.read_process_file(pid, "status"))
+            switches = parse_switches(read_file("%s/%d/status" % (self.proc, pid)))
             grown = max(0, switches - self.switches.get(pid, 0))
             self.switches[pid] = max(switches, self.switches.get(pid, 0))
             sums[rank] = RankUse(total.seconds + use.seconds, total.rss + use.rss, total.switches + grown)
@@ -185,7 +180,7 @@ class RankProcesses:
         for pid in pids:
             if self.rank_of.get(pid, -1) is None:
                 continue
-            use = parse_process(self.read_process_file(pid, "stat"))
+            use = parse_process(read_file("%s/%d/stat" % (self.proc, pid)))
             if use is None:
                 self.rank_of.pop(pid, None)
             elif pid in self.rank_of and self.started.get(pid) == use.start:
@@ -211,19 +206,6 @@ class RankProcesses:
             if pid in roots:
                 return roots[pid]
         return self.rank_of.get(pid) if pid not in roots else None
-
-    def read_process_file(self, pid: int, name: str) -> bytes:
-        """Returns a short file at once: a sample reads hundreds of them, and a file object would cost as much again."""
-        try:
-            number = os.open("%s/%d/%s" % (self.proc, pid, name), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return b""
-        try:
-            return os.read(number, 1 << 14)
-        except OSError:
-            return b""  # it ended just now
-        finally:
-            os.close(number)
 
 
 class HostReader:
@@ -317,10 +299,7 @@ class HostReader:
         total, swap = amounts.get("MemTotal", 0), amounts.get("SwapTotal", 0) - amounts.get("SwapFree", 0)
         used = total - amounts.get("MemAvailable", amounts.get("MemFree", 0))
         if self.group is not None and self.group.limit < (total or UNLIMITED):
-            words = read_file(self.group.statistics).split()
-            cache = 0
-            if self.group.cache in words[:-1]:
-                cache = parse_number(words[words.index(self.group.cache) + 1])
+            cache = read_statistic(self.group, b"total_inactive_file", b"inactive_file")
             used, total = parse_number(read_file(self.group.usage).strip()) - cache, self.group.limit
         return max(0, used), total, max(0, swap)
 
@@ -335,35 +314,6 @@ class HostReader:
 
 
 RDMA_FILES = ("port_rcv_data", "port_xmit_data")
-
-
-class MemoryGroup(NamedTuple):
-    """The control group that limits this process's memory most: its files, and of which number in the statistics is
-    the cache that can be given back."""
-
-    limit: int
-    usage: str
-    statistics: str
-    cache: bytes
-
-
-def find_memory_group(own: bytes, root: str) -> "Optional[MemoryGroup]":
-    """``own`` is /proc/self/cgroup, ``root`` where the kernel shows control groups. None where none has a limit."""
-    groups = []
-    for line in os.fsdecode(own).splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base = os.path.join(root, "memory") if controllers else root
-        names = ("limit_in_bytes", "usage_in_bytes", "stat") if controllers else ("max", "current", "stat")
-        cache = b"total_inactive_file" if controllers else b"inactive_file"
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        for depth in range(len(parts) + 1):
-            limit, usage, statistics = (os.path.join(base, *parts[:depth], "memory." + name) for name in names)
-            number = parse_number(read_file(limit).strip())
-            if 0 < number < UNLIMITED:
-                groups.append(MemoryGroup(number, usage, statistics, cache))
-    return min(groups, default=None)
 
 
 def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample:

@@ -11,7 +11,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.decide.run.figures import read_figures
-from ipexctl.model.answers.manage import ListedRun, ProcessStack, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
+from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import (
     Answer,
@@ -187,12 +187,8 @@ def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ran
         for host in missing:
             yield Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
         summary = tuple(format_comparison(groups, len({stack.rank for stack in stacks})))
-        processes = tuple(
-            ProcessStack(**select_attributes(stack, "rank", "host", "pid", "state", "wchan", "text"))
-            for stack in stacks
-        )
         places = describe_places(stacks)
-        yield Answer(RankStacksAnswer(run, summary, find_odd_ranks(groups), places, processes, missing))
+        yield Answer(RankStacksAnswer(run, summary, find_odd_ranks(groups), places, stacks, missing))
     yield Ended("logs", Exit.OK)
 
 

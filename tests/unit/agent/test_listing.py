@@ -17,9 +17,9 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.answers.manage import ProcessStack, PsAnswer, RankStacksAnswer
+from ipexctl.model.answers.manage import PsAnswer, RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, CleanupChecked, Message, RunStarted, StepEnded, StepStarted
+from ipexctl.model.events import Answer, CleanupChecked, Message, RankStack, RunStarted, StepEnded, StepStarted
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.protocol import frames, journal, messages, rank_records
@@ -251,7 +251,7 @@ def test_stacks_of_a_run_that_goes_on_are_collected(link: LocalLink, context: Co
                 [answer] = [event.value for event in events if isinstance(event, Answer)]
                 assert isinstance(answer, RankStacksAnswer)
                 assert [(place.ranks, place.where) for place in answer.places] == [((0,), "train.py:7 step")]
-                assert answer.stacks == (ProcessStack(0, "a", 7, "S", "do_wait", STACK),)
+                assert answer.stacks == (RankStack(0, "a", 7, "S", "do_wait", STACK),)
             assert kept.state().state == "running"
             with pytest.raises(UsageError, match=f"run {SPEC.run} has no rank 5"):
                 list(manage.print_stacks(None, inventory, context, {5}))

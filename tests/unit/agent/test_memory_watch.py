@@ -16,7 +16,7 @@ import pytest
 from ipexctl.decide.diagnosis.stack_traces import describe_position
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import memory_watch
-from ipexctl.remote.agent.memory_watch import MemoryWatch, read_resident
+from ipexctl.remote.agent.memory_watch import MemoryGroup, MemoryWatch, read_resident
 from tests.unit.agent.runs import until
 
 RANK = f"""
@@ -56,16 +56,16 @@ def has_settled(pid: int) -> bool:
     return read_resident(pid) == before
 
 
-def fill(directory: Path, used: int, cached: int = 0) -> str:
+def fill(directory: Path, used: int, limit: int, cached: int = 0) -> MemoryGroup:
     """A control group with so many bytes in use."""
     (directory / "memory.current").write_text(f"{used}\n")
     (directory / "memory.stat").write_text(f"anon {used - cached}\nfile {cached}\n")
-    return str(directory)
+    return MemoryGroup(limit, str(directory / "memory.current"), str(directory / "memory.stat"))
 
 
 def test_a_rank_that_grows_where_nothing_is_left_says_where_it_is(tmp_path: Path) -> None:
     with rank(tmp_path, 1) as watch:
-        watch.group = fill(tmp_path, 100 << 20), 100 << 20
+        watch.group = fill(tmp_path, 100 << 20, 100 << 20)
         watch.start()
         until(lambda: "grow" in watch.read_last_stacks())
         line = describe_position(watch.read_last_stacks())
@@ -76,7 +76,7 @@ def test_a_rank_that_does_not_grow_is_not_asked(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(memory_watch, "SLOW", 0.01)
     with rank(tmp_path, 0) as watch:
         until(lambda: has_settled(watch.pid))  # where nothing is left, one page more is growth
-        watch.group = fill(tmp_path, 100 << 20), 100 << 20
+        watch.group = fill(tmp_path, 100 << 20, 100 << 20)
         thread = threading.Thread(target=watch.watch)
         thread.start()
         thread.join(1.0)
@@ -94,7 +94,6 @@ def test_a_process_that_has_no_handler_gets_no_signal(tmp_path: Path) -> None:
 
 
 def test_room_is_what_the_group_and_the_host_have_left(tmp_path: Path) -> None:
-    group = fill(tmp_path, 90 << 20, cached=40 << 20)
-    assert memory_watch.read_room(group, 100 << 20) == 50 << 20
-    assert memory_watch.read_room(group, 10 << 20) == 0
-    assert 0 < memory_watch.read_room("", 0) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert memory_watch.read_room(fill(tmp_path, 90 << 20, 100 << 20, cached=40 << 20)) == 50 << 20
+    assert memory_watch.read_room(fill(tmp_path, 90 << 20, 10 << 20, cached=40 << 20)) == 0
+    assert 0 < memory_watch.read_room(None) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.samples import KINDS, HostSample, RankSample, encode_sample
-from ipexctl.remote.agent import samples
+from ipexctl.remote.agent import memory_watch, samples
 from ipexctl.remote.agent.samples import Counters, HostReader, RankUse, compute_energy, compute_sample
 
 PAGE, TICKS = samples.PAGE, samples.TICKS
@@ -252,7 +252,7 @@ def test_no_text_of_a_kernel_ends_the_reading(text: bytes) -> None:
     samples.parse_pressure(text)
     samples.parse_process(text)
     samples.parse_switches(text)
-    samples.find_memory_group(text, "/none")
+    memory_watch.find_memory_group(text, "/none")
 
 
 def test_a_sample_is_written_without_what_it_lacks_and_comes_back() -> None:
