@@ -297,7 +297,7 @@ class Delivery:
         if isinstance(event, events.HostFailed):  # what helps has the user's own options, wherever it is shown
             event = replace(event, failure=complete_failure(state, event.failure))
         elif isinstance(event, Message):
-            event = replace(event, text=complete_hint(event.text, state.place))
+            event = replace(event, text=complete_hint(event.text, state.selection_flags))
         log_event(event)
         masked = [Stamped(now, each) for each in self._masker.mask_event(event)]
         saved = [Stamped(now, event)] if isinstance(event, events.Output) else masked  # its file has what a rank wrote
@@ -342,7 +342,7 @@ class Delivery:
             report = make_report(self._fold.state, read_known_errors, lost=lost)
         except Exception as error:
             failure = failure or error
-        place, described = self._fold.state.place, None
+        place, described = self._fold.state.selection_flags, None
         if isinstance(failure, Exception):
             described = describe_exception(failure, self._log, self._verb, place=place)
         exit = _choose_exit_code(report, failure, described)

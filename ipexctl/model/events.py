@@ -29,7 +29,8 @@ class Started(Event):
     title: str
     hosts: tuple[str, ...]
     plan: str = ""
-    place: tuple[str, ...] = ()  # options by which a further command finds these hosts and their environment
+    # Options by which a further command finds these hosts and their environment.
+    selection_flags: tuple[str, ...] = ()
 
 
 class Planned(Event):

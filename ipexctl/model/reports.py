@@ -166,6 +166,8 @@ class CommandReport(JsonRecord):
     warnings: tuple[str, ...]
     run: RunOutcome | None
     lost: LostOutput | None
-    place: Annotated[tuple[str, ...], UNWRITTEN] = ()  # options by which a further command finds the same hosts
+    selection_flags: Annotated[
+        tuple[str, ...], UNWRITTEN
+    ] = ()  # options by which a further command finds the same hosts
     saved: str | None = None
     refused: str | None = None

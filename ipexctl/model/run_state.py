@@ -269,7 +269,7 @@ class RunState:
     verb: e.Started | None = None  # the verb at work: a playbook has several
     verb_at: float = 0.0
     answered: bool = False  # the verb at work: until then a host that has nothing to do may get more
-    place: tuple[str, ...] = ()  # options by which a further command finds these hosts
+    selection_flags: tuple[str, ...] = ()  # options by which a further command finds these hosts
     phase: e.PhaseStarted | None = None
     hosts: dict[str, HostState] = field(default_factory=dict)
     working: dict[str, HostState] = field(default_factory=dict)  # the hosts of the verb at work

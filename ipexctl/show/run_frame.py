@@ -90,8 +90,8 @@ def _draw_verdict(state: RunState, width: int, most: int) -> list[Text]:
     lines = [part for line in reasons for part in phrases.fold_line(line, room, 4)]
     if not stall:
         return [make_row(("▌ ", WARN), line) for line in lines[:most]]
-    stacks = f"stacks: {complete_hint(advise('logs', run, '--stacks'), state.place)}"
-    stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', run), state.place)}"
+    stacks = f"stacks: {complete_hint(advise('logs', run, '--stacks'), state.selection_flags)}"
+    stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', run), state.selection_flags)}"
     steps = [one_line(words) for words in (stacks, stop) if cell_len(words) <= room]
     steps = steps if len(steps) > 1 else [*steps, "end it: Ctrl-C"]
     # Where not all fits, the beginning gives way: the ranks that others wait for are the last of the lines.

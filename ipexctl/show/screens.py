@@ -83,7 +83,7 @@ def format_next_steps(
 ) -> list[RenderableType]:
     """The end of every screen: the hints of failures, then what to do next. The last line is a command where there is
     one."""
-    command, place = get_next_command(answer), report.place if report else ()
+    command, place = get_next_command(answer), report.selection_flags if report else ()
     stopped = answer is not None and get_answer_kind(type(answer)) in ("stop", "reap")
     if not (hints or command or stopped or (report and report.run)):
         return []

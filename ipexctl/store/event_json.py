@@ -18,7 +18,8 @@ from ipexctl.model.json_values import JsonObject, convert_json, to_json, to_json
 
 T = TypeVar("T")
 _LATEST = 1e11  # Unix seconds: no clock says more
-_KEYS = {"at": "host_time"}  # ``at`` is the stamp; an event's own ``at`` is a host's clock
+# Fields and their keys: ``at`` is the stamp; an event's own ``at`` is a host's clock.
+_KEYS = {"at": "host_time", "selection_flags": "place"}
 
 
 class DamagedRecordError(ValueError):

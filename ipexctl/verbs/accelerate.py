@@ -14,13 +14,13 @@ from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Message, Started
+from ipexctl.model.events import Answer, Ended, Event, Message
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.common.select import make_started
 
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
 
@@ -42,8 +42,7 @@ def accelerate_config(
     if version is not None and not _VERSION.fullmatch(version):
         hint = "--accelerate-version 1.7.0"
         raise UsageError(f"--accelerate-version {printable(version)} is not a version", hint=hint)
-    title, place = f"for {pluralize(len(inventory), 'host')}", list_flags(inventory, venv)
-    yield Started("accelerate config", title, inventory.names, place=place)
+    yield make_started("accelerate config", f"for {pluralize(len(inventory), 'host')}", inventory, venv)
     if version is not None:
         ranks = sum(ppn or host.slots or 1 for host in inventory) if n is None else n
         config = replace(request, hosts=len(inventory), ranks=ranks, address=inventory.head.address)

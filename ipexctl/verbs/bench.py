@@ -11,7 +11,7 @@ from ipexctl.decide import bench_report
 from ipexctl.model.answers.bench import BENCH_MODES, BenchAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
@@ -23,7 +23,7 @@ from ipexctl.show import chart
 from ipexctl.show.answers.bench import format_rows
 from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.run import run
 
 _IPEX = "intel-extension-for-pytorch"
@@ -38,7 +38,7 @@ def bench(
     if plot and not plot.parent.is_dir():
         raise UsageError(f"--plot {plot}: the directory {plot.parent} does not exist")
     modes = ("train", "infer") if task.mode == "both" else (task.mode,)
-    yield Started("bench", f"BERT {task.size}", inventory.names, place=list_flags(inventory, task.venv))
+    yield make_started("bench", f"BERT {task.size}", inventory, task.venv)
     results = yield from probe_hosts(inventory, context, venv=task.venv)
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     if len(facts) < len(inventory):

@@ -41,9 +41,9 @@ def keep(name: str, controller: Workspace) -> None:
 
 def _move(stamped: Stamped, earlier: float) -> Stamped:
     event: Any = stamped.event
-    if isinstance(event, e.Started) and event.place:
+    if isinstance(event, e.Started) and event.selection_flags:
         event = dataclasses.replace(
-            event, place=("-f", "hosts")
+            event, selection_flags=("-f", "hosts")
         )  # as a user would have it, and no path of this machine
     if getattr(event, "at", 0.0):
         event = dataclasses.replace(event, at=round(event.at - earlier, 3))

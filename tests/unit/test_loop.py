@@ -98,7 +98,7 @@ def test_the_hint_of_a_refusal_names_the_hosts_and_the_environment_of_the_comman
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def workflow(_: Context) -> Workflow:
-        yield Started("run", "train.py", ("node0",), place=("-f", "lab/hosts", "--venv", "/x"))
+        yield Started("run", "train.py", ("node0",), selection_flags=("-f", "lab/hosts", "--venv", "/x"))
         require_accelerate({})
 
     assert run_command(workflow) is Exit.STEP
@@ -195,7 +195,7 @@ def test_a_run_that_is_no_longer_watched_is_named_with_the_commands_for_it(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def workflow(_: Context) -> Workflow:
-        yield Started("run", "train.py", ("node0",), place=("-f", "my hosts", "--venv", "/x"))
+        yield Started("run", "train.py", ("node0",), selection_flags=("-f", "my hosts", "--venv", "/x"))
         with wrap_internal_errors("r1"):
             yield RunStarted("r1", "node0", ("node0",), "train.py")
             decide_the_launch()
@@ -211,7 +211,7 @@ def test_the_command_of_a_message_has_the_users_options_and_a_line_of_its_own(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def workflow(_: Context) -> Workflow:
-        yield Started("attach", "k7", ("node0",), place=("-f", "my hosts"))
+        yield Started("attach", "k7", ("node0",), selection_flags=("-f", "my hosts"))
         yield Message(advise("attach", "k7", text="the rest is on the head; this reads it:"), "warning", code="left")
         yield Ended("attach", Exit.OK)
 
@@ -279,7 +279,7 @@ def test_the_hint_of_a_failed_host_has_the_users_options_wherever_it_goes(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def workflow(_: Context) -> Workflow:
-        yield Started("run", "train.py", ("node0",), place=("-f", "my hosts", "--venv", "/x"))
+        yield Started("run", "train.py", ("node0",), selection_flags=("-f", "my hosts", "--venv", "/x"))
         hint = advise("attach", "k7", text="it may still be running:")
         yield HostFailed(Failure("node0", Kind.LOST, "connection lost", hint, "watch"))
         yield Ended("run", Exit.OK)

@@ -265,7 +265,7 @@ def test_a_report_can_be_made_at_any_moment() -> None:
 
 def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_command() -> None:
     lost = end(2, 1, 50.0, error="ModuleNotFoundError: No module named 'tabulate'")
-    here = e.Started("run", "train.py", HOSTS, place=("-f", "lab/hosts", "--limit", "a,b"))
+    here = e.Started("run", "train.py", HOSTS, selection_flags=("-f", "lab/hosts", "--limit", "a,b"))
     events = [here, *done(lost, reason="rank")[1:], e.Started("sync", "", HOSTS)]
     diagnosis = of_run(fold_with_catalogue(events)).diagnosis
     assert diagnosis

@@ -165,7 +165,7 @@ class RunFold:
             len(state.findings),
         )
         state.verb, state.verb_at, state.finished, state.answered = event, at, False, False
-        state.place = event.place or state.place
+        state.selection_flags = event.selection_flags or state.selection_flags
         state.phase, state.attempt, state.stopping, state.working = None, None, "", {}
         state.unusual.clear()
         state.harmless.clear()

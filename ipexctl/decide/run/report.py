@@ -44,7 +44,7 @@ def make_report(state: RunState, known: ReadErrors = tuple, *, lost: LostOutput 
         warnings=tuple(state.warnings),
         run=run if attempt or over else None,
         lost=lost,
-        place=state.place,
+        selection_flags=state.selection_flags,
     )
 
 
@@ -54,7 +54,7 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
     hint, verb = failure.hint, state.command.verb if state.command else ""
     if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and verb != "doctor":
         hint = advise("doctor")
-    return replace(failure, hint=complete_hint(hint, state.place))
+    return replace(failure, hint=complete_hint(hint, state.selection_flags))
 
 
 def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome:
@@ -131,7 +131,7 @@ def _find_cause(
         return cause
     run = attempt.started.run if attempt else over.run if over else ""
     texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (diagnosis.fix, diagnosis.command)]
-    fix, command = (complete_hint(text, state.place) for text in texts)
+    fix, command = (complete_hint(text, state.selection_flags) for text in texts)
     why = " ".join([diagnosis.why, *_describe_room(state, cause)]) if diagnosis.code == "disk" else diagnosis.why
     return replace(cause, diagnosis=replace(diagnosis, why=why, fix=fix, command=command))
 

@@ -68,7 +68,7 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
         details.append(("what to do", run.diagnosis.fix))
     elif run.first is not None:
         hint = advise("logs", run.run, "--rank", str(run.first))
-        details.append(("what to do", complete_hint(hint, page.report.place)))
+        details.append(("what to do", complete_hint(hint, page.report.selection_flags)))
     if run.followers:
         details.append(("failed after it", locate_ranks(run.followers, run)))
     if run.stopped:
@@ -79,7 +79,7 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
     if run.orphans:
         left = sum(map(len, run.orphans.values()))
         details.append(("left", f"{pluralize(left, 'process')} on {format_hosts(run.orphans)}"))
-        details.append(("next", complete_hint(advise("stop", "--orphans", run.run), page.report.place)))
+        details.append(("next", complete_hint(advise("stop", "--orphans", run.run), page.report.selection_flags)))
     elif run.clean:
         details.append(("left", f"0 processes on {pluralize(len(run.clean), 'host')}"))
     if run.unchecked:

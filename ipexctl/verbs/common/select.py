@@ -14,6 +14,7 @@ from ipexctl.act.variable_files import read_variable_files
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Started
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import Record
@@ -108,6 +109,11 @@ def list_flags(inventory: Inventory, venv: str | None) -> tuple[str, ...]:
     words = {"--hosts": names} if file == "--hosts" else {"-f": file, "--limit": inventory.limit}
     pairs = {**words, "--venv": venv}.items()
     return tuple(word for name, value in pairs if value and value != "hostfile" for word in (name, value))
+
+
+def make_started(verb: str, title: str, inventory: Inventory, venv: str | None = None) -> Started:
+    """Returns the first event of a verb that works on these hosts."""
+    return Started(verb, title, inventory.names, selection_flags=list_flags(inventory, venv))
 
 
 def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:

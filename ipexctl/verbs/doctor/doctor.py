@@ -33,7 +33,7 @@ from ipexctl.model.text import pluralize, printable
 from ipexctl.store.private_files import make_private_directories
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
-from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.common.select import list_flags, make_started
 from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import check_network
 
@@ -71,7 +71,7 @@ def doctor(
     if task.fix and confirm is None:
         hint = complete_hint(advise("doctor", "--fix", "--yes"), list_flags(inventory, task.venv))
         raise UsageError("doctor --fix asks before each fix, which needs a terminal", hint=hint)
-    yield Started("doctor", pluralize(len(inventory), "host"), inventory.names, place=list_flags(inventory, task.venv))
+    yield make_started("doctor", pluralize(len(inventory), "host"), inventory, task.venv)
     close_links = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
     bundles: dict[str, ProbeOutput] = {}
     results = yield from _probe_for_checks(task, inventory, context, bundles, close_links=close_links)

@@ -46,7 +46,7 @@ def fetch(
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
     ignored, folds = compile_ignore(task.exclude), receive.is_case_insensitive(into)
     what = f"{planning.format_names(task.paths)} of {pluralize(len(hosts), 'host')} into {printable(task.into, 200)}"
-    yield Started("fetch", what, tuple(host.name for host in hosts), place=list_flags(inventory, None))
+    yield Started("fetch", what, tuple(host.name for host in hosts), selection_flags=list_flags(inventory, None))
 
     def list_host_files(link: Link, _: Emit) -> Listing | Failure:
         return _list_files(link, destinations[link.host.name], patterns, ignored, folds=folds)

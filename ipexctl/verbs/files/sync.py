@@ -18,12 +18,12 @@ from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import FileTree
-from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, make_absolute
 
 _STEP = "sync"
@@ -58,7 +58,7 @@ def sync(
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
     title = f"{printable(str(root), 200)} to {pluralize(len(inventory), 'host')}"
-    yield Started("sync", title, inventory.names, place=list_flags(inventory, None))
+    yield make_started("sync", title, inventory)
     if tree.skipped:
         names = ", ".join(printable(name) for name in tree.skipped[:5])
         yield Message(f"not copied, because they are not files: {names}", "warning", code="no-file")

@@ -53,7 +53,7 @@ from ipexctl.model.wheels import Lock
 from ipexctl.protocol.session import Inspection
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
-from ipexctl.verbs.common.select import list_flags, suggest_limit
+from ipexctl.verbs.common.select import list_flags, make_started, suggest_limit
 from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.distribute import distribute_artifacts
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
@@ -112,8 +112,7 @@ def install(
     requested = _read_request(task, inventory, environ, builds)
     table, request = load_releases(), requested.request
     resolve_stack(request, {}, table)  # a combination that exists nowhere is refused before any host is contacted
-    flags = list_flags(inventory, requested.task.venv)
-    yield events.Started("install", _make_title(requested.task, request), inventory.names, place=flags)
+    yield make_started("install", _make_title(requested.task, request), inventory, requested.task.venv)
     yield events.PhaseStarted(1, 0, _FIRST_PHASE)
     sources = lock.read_sources(requested.task, environ, limits)
     requested = requested._replace(task=(yield from build_projects(requested.task, context.cache, sources)))

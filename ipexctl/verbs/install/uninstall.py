@@ -9,7 +9,7 @@ from ipexctl.act.fanout import Emit
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Failure, Kind, choose_exit
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepOutcome
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
@@ -20,7 +20,7 @@ from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
 
 
@@ -28,7 +28,7 @@ def uninstall(
     task: Uninstall, inventory: Inventory, context: Context, *, dry: bool = False
 ) -> Generator[Event, None, None]:
     """Removes what installs made at ``venv``, and nothing else; an environment a job still uses stays, and is named."""
-    yield Started("uninstall", "remove the environments", inventory.names, place=list_flags(inventory, task.venv))
+    yield make_started("uninstall", "remove the environments", inventory, task.venv)
     seen = yield from probe_hosts(inventory, context, venv=task.venv)
     failed = {name: result for name, result in seen.items() if isinstance(result, Failure)}
     facts = {name: result for name, result in seen.items() if isinstance(result, Facts)}

@@ -8,12 +8,12 @@ from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind
-from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepOutcome
+from ipexctl.model.events import Answer, Ended, Event, Planned, StepOutcome
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Execute
 from ipexctl.model.text import pluralize
-from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.common.select import make_started
 
 
 def execute(
@@ -21,7 +21,7 @@ def execute(
 ) -> Generator[Event, None, dict[str, Completed | Failure]]:
     """Runs the command on every host, without a shell; a status other than 0 is a failure of that host."""
     command = Command(task.argv, timeout=task.timeout)
-    yield Started(verb, str(command), inventory.names, place=list_flags(inventory, None))
+    yield make_started(verb, str(command), inventory)
     plan = f"on {pluralize(len(inventory), 'host')}: {command}"
     yield Planned(verb, plan)
     if dry:

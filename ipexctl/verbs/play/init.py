@@ -19,7 +19,7 @@ from ipexctl.decide.planning.init import Answers, Question
 from ipexctl.decide.script_imports import ImportTable
 from ipexctl.model.answers.play import InitAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
-from ipexctl.model.events import Answer, Ended, Event, Message, Started
+from ipexctl.model.events import Answer, Ended, Event, Message
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
@@ -30,7 +30,7 @@ from ipexctl.model.text import pluralize, printable
 from ipexctl.model.toml import parse_toml
 from ipexctl.store.private_files import write_private_file
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
-from ipexctl.verbs.common.select import list_flags, read_hostfile
+from ipexctl.verbs.common.select import make_started, read_hostfile
 from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.install.lock import resolve_available
 
@@ -81,7 +81,7 @@ def init(
     `UsageError` before any host is contacted if a file exists already or the script does not exist."""
     scripts = _find_scripts(target.playbook.parent)
     _check_answers(answers, target, scripts, ask)
-    yield Started("init", pluralize(len(inventory), "host"), inventory.names, place=list_flags(inventory, None))
+    yield make_started("init", pluralize(len(inventory), "host"), inventory)
     results = yield from probe_hosts(inventory, context)
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     failures = [result for result in results.values() if isinstance(result, Failure)]

@@ -89,7 +89,7 @@ def play(
     if unusable := [*find_unusable_files(steps)]:
         raise UsageError(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
     requested = tuple(host.name for host in options.limit_hosts(inventory))
-    yield e.Started("play", book.name or book.source, requested, place=list_flags(inventory, None))
+    yield e.Started("play", book.name or book.source, requested, selection_flags=list_flags(inventory, None))
     for warning in book.warnings:
         yield e.Message(warning, "warning")
     state = PlayState(context, environ, options)

@@ -23,7 +23,6 @@ from ipexctl.model.events import (
     Output,
     RankStack,
     RunStarted,
-    Started,
     StepEnded,
     StepStarted,
 )
@@ -37,7 +36,7 @@ from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.store.masking import SECRETS
 from ipexctl.store.record import list_saved_runs
 from ipexctl.verbs.common.nested import run_nested
-from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.replay import read_run_id
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
@@ -50,7 +49,7 @@ Workflow = Generator[Event, None, None]
 def ps(inventory: Inventory, context: Context) -> Workflow:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
     title = f"runs on {pluralize(len(inventory), 'host')}"
-    yield Started("ps", title, inventory.names, place=list_flags(inventory, None))
+    yield make_started("ps", title, inventory)
     survey = yield from find_runs(inventory, context)
     if survey.orphans:
         text = advise("stop", "--orphans", text="some hosts keep directories of runs that are over:")
@@ -202,7 +201,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
     """Ends what is left of runs without a keeper (gone, or ended), and removes their directories; the output of a run
     that ended in order stays on its head, where perhaps nobody has read it. With a run's id, all of that run, whatever
     its state. Reports what could not be ended."""
-    yield Started("reap", prefix or "", inventory.names, place=list_flags(inventory, None))
+    yield make_started("reap", prefix or "", inventory)
     survey = yield from find_runs(inventory, context)
     to_remove = choose_directories(survey, prefix)
     if not to_remove:
@@ -270,7 +269,7 @@ def find_watcher(
 ) -> Generator[Event, None, tuple[DiscoveredRun, RunWatcher | None]]:
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is
     reported, the command ends and there is none."""
-    yield Started(verb, "" if verb == "logs" else prefix or "", inventory.names, place=list_flags(inventory, None))
+    yield make_started(verb, "" if verb == "logs" else prefix or "", inventory)
     discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
     for record in list_saved_runs(context.state / "runs"):  # of a run that was started here
         if (record / SECRETS).is_file() and read_run_id(record) == discovered.row.run:

@@ -40,7 +40,11 @@ class MaskedFold:
     def build_page(self, state: Path, saved: CommandReport | None = None) -> RunPage:
         """Builds the page of all events so far; of a run that was ``saved``, with its report. ``state`` has what doctor
         reported of the hosts."""
-        report = replace(saved, place=self.state.place) if saved else make_report(self.state, self._known)
+        report = (
+            replace(saved, selection_flags=self.state.selection_flags)
+            if saved
+            else make_report(self.state, self._known)
+        )
         return build_page(self.state, report, find_doctor_record(state, self.state.run.hosts), self._known)
 
 

@@ -10,12 +10,12 @@ from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit, Failure
-from ipexctl.model.events import Answer, Ended, Event, Message, Planned, Started
+from ipexctl.model.events import Answer, Ended, Event, Message, Planned
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.request import RunRequest, read_request
 
 
@@ -34,7 +34,7 @@ def run(
     request = read_request(task, environ, dry=dry, emit=emit)
     context.masker.add_secrets(setting.value for setting in request.settings.values() if setting.secret)
     context.masker.add_words(task.args)
-    yield Started("run", request.script.name or task.script, inventory.names, place=list_flags(inventory, task.venv))
+    yield make_started("run", request.script.name or task.script, inventory, task.venv)
     probed = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
     yield from _launch(request, inventory, context, probed)
 

@@ -292,7 +292,7 @@ STALLED: list[Event] = [
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_stall_stays_in_the_frame_and_its_rank_is_marked_until_progress_returns(width: int) -> None:
     noise = [e.Output(0, "a", "err", b"warning %d\n" % n) for n in range(100)]
-    started = e.Started("run", "x.py", ("a", "b"), place=("-f", "h2"))
+    started = e.Started("run", "x.py", ("a", "b"), selection_flags=("-f", "h2"))
     lines = drawn(watch(streams.stamp([started, *STALLED, *noise])), width)
     assert lines[1] == "▌ no progress for 60 s: all 4 ranks on a, b are silent"
     assert lines[3] == "▌   rank 2  data.py:41 read_batch"
