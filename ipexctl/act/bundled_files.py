@@ -32,7 +32,7 @@ def _find_folder(kind: Kind) -> Path | None:
 def list_bundled_files(*kinds: Kind) -> tuple[Path, ...]:
     """Returns the playbooks and examples that come with ipexctl, those that explain themselves in their first line."""
     folders = [folder for kind in kinds if (folder := _find_folder(kind))]
-    files = [path for folder in folders for path in sorted(folder.iterdir())]
+    files = [path for folder in folders for path in sorted(folder.iterdir(), key=lambda path: path.stem)]
     return tuple(path for path in files if path.is_file() and path.suffix != ".md" and path.name[0] != ".")
 
 

@@ -314,6 +314,9 @@ class LabFlags(Fields):
 
 class DemoFlags(Fields):
     hosts: int = flag(2, "Lab hosts to start.", ge=1, le=16)
+    stack: Literal["native", "ipex"] = flag(
+        "native", "What to install: plain torch (0.3 GiB of wheels) or torch with IPEX (3.8 GiB) (default: native)."
+    )
     keep: bool = flag(False, "Leave the lab up afterwards.")
 
 

@@ -57,12 +57,12 @@ def lab_status(context: Context) -> Workflow:
     return status(context.state / "lab")
 
 
-@command(lab_app, "demo", acting=True, examples=("", "--hosts 3 --keep"))
+@command(lab_app, "demo", acting=True, examples=("", "--stack ipex", "--hosts 3 --keep"))
 def lab_demo(context: Context, flags: DemoFlags) -> Workflow:
     """Train on an embedded cluster on this machine. Lab up, doctor, install, sync, run, lab down."""
     from ipexctl.verbs.demo import demo
 
-    return demo(flags.hosts, context, os.environ, keep=flags.keep)
+    return demo(flags.hosts, flags.stack, context, os.environ, keep=flags.keep)
 
 
 @command(

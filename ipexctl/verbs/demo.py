@@ -13,12 +13,14 @@ from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import read_playbook, select_hosts
 from ipexctl.verbs.play.play import play
 
+PLAYBOOKS = {"native": "demo.yaml", "ipex": "demo-ipex.yaml"}
+
 
 def demo(
-    hosts: int, context: Context, environ: Mapping[str, str], *, keep: bool = False
+    hosts: int, stack: str, context: Context, environ: Mapping[str, str], *, keep: bool = False
 ) -> Generator[Event, None, None]:
-    """Starts a lab, plays ``demo.yaml`` on it and stops the lab, also after a failure; ``keep`` leaves it up."""
-    book = read_playbook(str(find_bundled_file("playbooks", "demo.yaml")), environ=environ, cwd=Path.cwd())
+    """Starts a lab, plays a stack's playbook on it and stops the lab, also after a failure; ``keep`` leaves it up."""
+    book = read_playbook(str(find_bundled_file("playbooks", PLAYBOOKS[stack])), environ=environ, cwd=Path.cwd())
     directory = context.state / "lab"
     yield Started("demo", "installation and training on servers of this machine", ())
     if (yield from run_nested(lab.up(hosts, directory))) is None:

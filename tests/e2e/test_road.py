@@ -109,7 +109,7 @@ def test_a_rank_that_hangs_while_others_wait_in_a_collective_is_the_odd_one_name
 
 def test_the_demo_playbook_takes_the_whole_road(installed: Installed, workspace: Workspace, tmp_path: Path) -> None:
     book = tmp_path / "demo.yaml"  # with what the recipes need besides: the environment stays as it is
-    text = (ROOT / "playbooks/demo.yaml").read_text().replace("../examples", str(ROOT / "examples"))
+    text = (ROOT / "playbooks/demo-ipex.yaml").read_text().replace("../examples", str(ROOT / "examples"))
     text = text.replace("backend: gloo\n", f"backend: gloo\n      with: [{', '.join(TRAINERS)}]\n")
     assert "--steps, 300" in text
     book.write_text(text.replace("--steps, 300", "--steps, 10"))  # three hosts on the cores of one
@@ -125,7 +125,7 @@ def test_a_dry_play_changes_nothing(installed: Installed, workspace: Workspace) 
     cluster: Cluster = installed.cluster
     before = [files(cluster, host) for host in cluster.names]
     with cluster.uplink() as uplink:  # the playbook's row differs from what is there, so the index is asked
-        result = workspace("play", ROOT / "playbooks/demo.yaml", "--dry-run", **(installed.env | uplink.env))
+        result = workspace("play", ROOT / "playbooks/demo-ipex.yaml", "--dry-run", **(installed.env | uplink.env))
     assert result.code == 0, result
     assert "mpiexec.hydra" in result.out
     assert [files(cluster, host) for host in cluster.names] == before
