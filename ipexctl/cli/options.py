@@ -205,7 +205,7 @@ class LogsFlags(RunIdFlags):
     stacks: bool = flag(
         False, "Print where the ranks stand at this moment instead, as after a stall; the run goes on.", "Output"
     )
-    follow: bool = flag(False, "Follow the output to the end of the run.", "Output", names=("-F",))
+    follow: bool = flag(False, "Follow the output to the end of the run; also -f.", "Output", names=("-F",))
     output: Screen = flag(
         "plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",), advanced=True
     )

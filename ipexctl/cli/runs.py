@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -55,13 +56,22 @@ def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
     return stop(flags.run, hosts.read_inventory(), context, kill=flags.kill)
 
 
+def _follow_logs(words: list[str]) -> list[str]:
+    """``-f`` follows, as it does elsewhere, where no hostfile is behind it: nothing, or what must be the run."""
+    at = words.index("-f") if "-f" in words else len(words)
+    after = words[at + 1] if at + 1 < len(words) else "-"
+    first = all(word.startswith("-") for word in words[:at])
+    follows = after.startswith("-") or (first and not Path(after).is_file())
+    return [*words[:at], "--follow", *words[at + 1 :]] if at < len(words) and follows else words
+
+
 @command(
     app,
     "logs",
     without="json_",
-    alone={"-f": "--follow"},
+    expand=lambda words, _: _follow_logs(words),
     output=lambda flags: {"bare": not flags.stacks and bool(re.fullmatch(r"(\d+)([-,]\1)*", flags.rank or ""))},
-    examples=("--follow", "--rank 0 > rank0.log", "1120-083015-k7 --stacks"),
+    examples=("-f", "--rank 0 > rank0.log", "1120-083015-k7 --stacks"),
 )
 def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     """Print what the ranks of a run wrote so far."""

@@ -4,8 +4,10 @@ The hint has the user's other words."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -59,7 +61,14 @@ class RootGroup(CommandGroup):
     advanced = ("version", "verbose", "install_completion", "show_completion")  # only --help-all lists them
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         words = list(args)
+        if not words:
+            from ipexctl.cli.first_day import write_first_day
+
+            typer.echo(write_first_day(os.environ, Path.cwd()))
+            raise typer.Exit
         extra.setdefault(
             "terminal_width", min(get_terminal_size().columns, _HELP_COLUMNS) - 2
         )  # the library's least is 50
@@ -105,8 +114,6 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         if (command := _SECOND_WORDS.get(error.word)) in error.names:
             at = words.index(error.word)
             better = [*words[:at], command, *words[at:]]
-        if error.word == "help":
-            better = [*(word for word in words if word != "help"), "--help"]
         reasons = [] if better else [f"commands: {', '.join(error.names)}"]
     elif isinstance(error, NeedlessWords):
         sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
@@ -187,13 +194,15 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def _find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
-    """The name that is most like the word: the same letters in another order, one other letter, else those that most of
-    it shares, from ``least`` of them on; of several the one that begins as it does."""
+    """The name that is most like the word: the same letters in another order, one letter less, one other letter, else
+    those that most of it shares, from ``least`` of them on; of several the one that begins as it does."""
     from difflib import SequenceMatcher
 
     def compute_likeness(name: str) -> tuple[float, int]:
         if sorted(name) == sorted(word):
             return 1.0, 0
+        if any(word[:at] + word[at + 1 :] == name for at in range(len(word))):
+            return 0.995, 0
         if len(name) == len(word) and sum(a != b for a, b in zip(word, name, strict=True)) == 1:
             return 0.99, 0
         same = next(

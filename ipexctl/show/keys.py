@@ -1,8 +1,9 @@
 """Keys of the live screen, read one by one from the terminal without waiting for Enter.
 
 The terminal's state is always put back: at `close`, and at exit. Ctrl-C and Ctrl-Z stay signals. A command in the
-background, or without a terminal, has no keys and never touches the terminal. More characters at once than fingers type
-were pasted: they are left where they are, for the shell, and there are no keys any more."""
+background, or without a terminal, has no keys and never touches the terminal. What is pasted is no key: the terminal is
+asked to mark it (bracketed paste). More characters at once than fingers type were pasted, too: they are left where they
+are, for the shell, and there are no keys any more."""
 
 import atexit
 import fcntl
@@ -18,6 +19,8 @@ from typing import Any
 # Characters, and as many more for each second: beyond both they were pasted. A key that is held down sends up to 3
 # characters 30 times a second.
 BURST, RATE = 12, 100
+_MARK, _UNMARK = b"\x1b[?2004h", b"\x1b[?2004l"  # asks the terminal to mark what is pasted, or not to
+_PASTE = re.compile(r"(?:\x1b\[200~|\A\0).*?(?:\x1b\[201~|(\Z))", re.DOTALL)
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 _NAMES = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b[5~": "pageup", "\x1b[6~": "pagedown",
@@ -33,6 +36,7 @@ class PressedKeys:
         self._number = number
         self._saved: list[Any] | None = None
         self.pasted = False
+        self._pasting = ""  # a mark, while the end of what is pasted is still to come
         self._polled = time.monotonic()
 
     @property
@@ -45,6 +49,7 @@ class PressedKeys:
             try:
                 saved = termios.tcgetattr(self._number)
                 tty.setcbreak(self._number, termios.TCSADRAIN)
+                os.write(self._number, _MARK)
             except (termios.error, OSError):
                 return self
             self._saved, self._polled = saved, time.monotonic()
@@ -68,7 +73,9 @@ class PressedKeys:
             data = os.read(self._number, waiting) if waiting else b""
         except (termios.error, OSError):
             return []
-        keys = [match.group() for match in _KEY.finditer(data.decode("utf-8", "ignore"))]
+        text = self._pasting + data.decode("utf-8", "ignore")
+        self._pasting = "\0" if any(paste[1] is not None for paste in _PASTE.finditer(text)) else ""
+        keys = [match.group() for match in _KEY.finditer(_PASTE.sub("", text))]
         return [_NAMES.get(key, key) for key in keys if key in _NAMES or len(key) == 1]
 
     def close(self) -> None:
@@ -81,6 +88,7 @@ class PressedKeys:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             if self._foreground():
+                os.write(self._number, _UNMARK)
                 termios.tcsetattr(self._number, termios.TCSADRAIN, saved)
         except (termios.error, OSError):
             pass  # the terminal is gone: nothing is left to put back

@@ -193,8 +193,7 @@ class Live:
         verb, attempt = self._view.state.verb, self._view.state.attempt
         goes_on = verb is not None and verb.verb in _WITH_KEYS and attempt is not None and attempt.over is None
         if not (self._wants_keys and goes_on):
-            self._keys.close()
-            self._view.keys = False
+            self._view.keys = False  # what is typed now is neither read nor echoed, which would move the frame
             return
         self._view.keys = self._keys.open().active
         with self._lock:

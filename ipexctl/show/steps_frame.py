@@ -50,8 +50,9 @@ def _count_hosts(state: RunState, hosts: list[HostState]) -> str:
     counts = [many]
     if done := named.get("done"):
         steps = {one_line(host.at.step) for host in done}
-        how = f"past {steps.pop()}" if len(steps) == 1 else "between steps"
-        counts = [f"{len(done)} of {many} {'done' if state.answered else how}"]
+        counts = [f"{len(done)} of {many} {'done' if state.answered else 'between steps'}"]
+        if len(steps) == 1 and not state.answered:
+            counts = [f"{steps.pop()}: done on {len(done)} of {many}"]
     words = {"busy": "at work", "waiting": "waiting", "failed": "failed"}
     counts += [f"{len(named[state])} {word}" for state, word in words.items() if state in named]
     return " · ".join(counts)

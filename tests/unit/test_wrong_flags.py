@@ -139,7 +139,7 @@ def test_words_that_cannot_be_read_are_refused_with_a_line_to_paste(line: str, s
     assert (lines[0], lines[-1]) == (f"error: {sentence}", f"  hint: ipexctl {hint}")
 
 
-@pytest.mark.parametrize("path", ["", "lab", "wheels"])
+@pytest.mark.parametrize("path", ["lab", "wheels"])
 def test_a_group_without_a_command_prints_its_help(path: str) -> None:
     ended = CliRunner().invoke(app, path.split())
     assert ended.exit_code == 2
@@ -184,3 +184,39 @@ def test_standard_input_is_no_part_of_a_launch_for_another_program(tmp_path: Pat
     words = ["run", "--hosts", "node0", "--emit", "sbatch", "--stdin", str(script), str(script)]
     reported = CliRunner().invoke(app, words)
     assert (reported.exit_code, "--stdin does not fit --emit sbatch" in reported.output) == (2, True), reported.output
+
+
+def test_help_is_a_command_and_a_letter_too_many_is_one_too_many() -> None:
+    run, root = (CliRunner().invoke(app, words).output for words in (["run", "--help"], ["--help"]))
+    assert CliRunner().invoke(app, ["help", "run"]).output == run
+    assert CliRunner().invoke(app, ["help"]).output == root
+    wrong = CliRunner().invoke(app, ["runn", "train.py"])
+    assert (wrong.exit_code, "hint: ipexctl run train.py" in wrong.output) == (2, True)
+
+
+def test_the_program_alone_names_five_commands_and_where_one_stands(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+
+    def ask() -> str:
+        done = subprocess.run([sys.executable, "-m", "ipexctl"], env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "Here: no hostfile: ipexctl init\n" in ask()
+    assert sum(line.startswith("  ipexctl ") for line in ask().splitlines()) == 5
+    (tmp_path / "hostfile").write_text("node0\n")
+    assert "Here: 'hostfile' names the hosts: ipexctl doctor\n" in ask()
+    record = tmp_path / ".local/state/ipexctl/runs/1120-083015-k7-run"
+    record.mkdir(parents=True, mode=0o700)
+    (record / "events.jsonl").touch()
+    assert "the last command, 1120-083015-k7-run, has not ended, or was cut off\n" in ask()
+
+
+def test_logs_f_follows_but_before_a_hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ipexctl.cli.runs import _follow_logs
+
+    monkeypatch.chdir(tmp_path)
+    Path("hosts").write_text("node0\n")
+    assert _follow_logs(["-f", "k7"]) == ["--follow", "k7"]
+    assert _follow_logs(["k7", "-f"]) == ["k7", "--follow"]
+    assert _follow_logs(["k7", "-f", "hosts"]) == ["k7", "-f", "hosts"]

@@ -25,18 +25,17 @@ _STACK = (("torch", "torch"), ("intel-extension-for-pytorch", "ipex"), ("oneccl-
 
 
 def format_answer(answer: DoctorAnswer | ExplainAnswer) -> list[RenderableType]:
-    """Equal hosts share a row, the commonest first; what differs from it is marked ``≠``."""
+    """Equal hosts share a row, the commonest first; what differs from it is marked ``≠``. The gravest finding and what
+    fixes it come last: they stay on a small screen."""
     if isinstance(answer, ExplainAnswer):
         return typeset.format_paragraphs(answer.text)
     rows = group_pairs((_format_host_row(entry.facts), entry.host) for entry in answer.hosts if entry.facts)
     unprobed = [entry.host for entry in answer.hosts if not entry.facts]
     items: list[RenderableType] = [_HostsTable(rows), ""] if rows else []
-    findings = sorted(answer.findings, key=lambda finding: (tuple(_LEVELS).index(finding.level), finding.code))
+    findings = sorted(answer.findings, key=lambda finding: (-tuple(_LEVELS).index(finding.level), finding.code))
     explained = {host for finding in findings for host in finding.hosts}
     if unknown := [host for host in unprobed if host not in explained]:
         items += [outcome(False, f"nothing is known of {phrases.format_hosts(unknown)}"), ""]
-    items += [line for finding in findings for line in _format_finding(finding, len(answer.hosts))]
-    items += [""] if findings else []
     items += [*format_speed(answer.speed), ""] if answer.speed else []
     items += [
         labelled("fixed", (phrases.format_hosts(fix.hosts), STRONG), f"  {fix.action}") for fix in answer.fixed or ()
@@ -44,6 +43,9 @@ def format_answer(answer: DoctorAnswer | ExplainAnswer) -> list[RenderableType]:
     if answer.common_isa:
         items.append(labelled("common", (answer.common_isa, STRONG), " on every host that answered"))
     items += [labelled("advice", line) for line in answer.advice]
+    items += [""] if findings and (answer.common_isa or answer.advice) else []
+    items += [line for finding in findings for line in _format_finding(finding, len(answer.hosts))]
+    items += [""] if findings else []
     # What keeps a host from being probed is counted with the hosts, not once more with the errors.
     counts: Counter[str] = Counter(
         finding.level for finding in findings if not finding.hosts or not {*finding.hosts} <= {*unprobed}

@@ -66,6 +66,8 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
             what = f"{len(matches)} runs match {prefix!r}"
         else:
             what = f"{len(matches)} runs are kept on these hosts"
+            if all(run.is_over for run in matches):
+                what = f"no run goes on: the {len(matches)} runs that are kept on these hosts have ended"
         reasons = [f"{run.row.run}  {run.row.state}  {run.row.title} of {run.row.owner}" for run in matches]
         raise UsageError(what, reasons=reasons, hint="give the id of one of them", exit=Exit.STEP)
     if not matches:

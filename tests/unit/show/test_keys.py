@@ -67,6 +67,27 @@ def test_keys_come_one_by_one_and_the_terminal_is_put_back() -> None:
     assert after == (True, True)
 
 
+def test_what_is_pasted_is_no_key_also_in_pieces() -> None:
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    try:
+        keys = PressedKeys(theirs)
+        keys._foreground = lambda: True  # type: ignore[method-assign]  # a terminal of another session
+        keys.open()
+        assert os.read(ours, 100) == b"\x1b[?2004h"
+        seen = []
+        for piece in (b"a\x1b[200~dd", b"dd", b"d\x1b[201~b", b"c"):
+            os.write(ours, piece)
+            time.sleep(0.05)
+            seen += keys.poll()
+        assert seen == ["a", "b", "c"]
+        keys.close()
+        assert os.read(ours, 100) == b"\x1b[?2004l"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_the_terminal_is_put_back_after_a_crash_too() -> None:
     assert on_a_terminal("raise SystemError", b"abcd")[2] == (True, True)
 

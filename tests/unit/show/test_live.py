@@ -130,7 +130,7 @@ def test_256_hosts_are_on_one_screen_with_the_failed_one_first() -> None:
     lines = drawn(watch(streams.install(256), until=5.5))
     assert "✗ xeon005" in lines[1]
     assert "more at work" in "\n".join(lines)
-    assert re.match(r"\d+ of 256 hosts past verify · \d+ at work · 1 failed", lines[-1])
+    assert re.match(r"verify: done on \d+ of 256 hosts · \d+ at work · 1 failed", lines[-1])
 
 
 def test_no_host_is_done_before_the_verb_is_and_work_on_this_machine_has_a_name() -> None:
@@ -138,10 +138,10 @@ def test_no_host_is_done_before_the_verb_is_and_work_on_this_machine_has_a_name(
     events: list[Event] = [e.Started("install", "", hosts), *(e.StepEnded(host, "look") for host in hosts)]
     events += [e.StepStarted("", "fetch the wheels"), e.Progress("", "fetch the wheels", 28, 100)]
     lines = drawn(watch(streams.stamp(events)))
-    assert lines[-1] == "2 of 2 hosts past look"
+    assert lines[-1] == "look: done on 2 of 2 hosts"
     assert re.search(r"^\S here +━.* fetch the wheels · 28 % of 100 B$", "\n".join(lines), re.MULTILINE)
     lines = drawn(watch(streams.stamp([*events, e.StepStarted("b", "build")])))
-    assert lines[-1] == "1 of 2 hosts past look · 1 at work"
+    assert lines[-1] == "look: done on 1 of 2 hosts · 1 at work"
     lines = drawn(watch(streams.stamp([*events, e.StepEnded("", "fetch the wheels"), e.Ended("x", Exit.OK)])))
     assert lines[-1] == "2 of 2 hosts done"
 
