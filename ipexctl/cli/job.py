@@ -108,11 +108,11 @@ def _expand_mpirun_line(words: list[str], ctx: typer.Context) -> list[str]:
     examples=(
         "train.py --epochs 3",
         "--dry-run --ppn 2 --backend ccl train.py",
-        "-e OMP_PROC_BIND=close --time-limit 3600 --detach train.py",
+        "-m trl.scripts.sft --config sft.yaml",
     ),
 )
 def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, flags: RunFlags) -> Workflow:
-    """Start a script with mpirun on all hosts. Every rank's output is shown."""
+    """Start a script or a program on all hosts, and show each rank's output."""
     from ipexctl.verbs.run.run import run
 
     inventory = hosts.read_inventory()
@@ -120,7 +120,9 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
         from ipexctl.decide.launch.emit import check_form
 
         check_form(task, flags.emit)
-    hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *_find_misplaced_options(ctx, task.args)]
+    others = task.module or task.program or not task.script.endswith(".py")  # whose own options may have these names
+    misplaced = [] if others else _find_misplaced_options(ctx, task.args)
+    hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *misplaced]
     return run(task, inventory, context, os.environ, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
 
 

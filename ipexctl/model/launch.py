@@ -38,7 +38,8 @@ class PlannedVariable(JsonRecord):
 
 class RankPlacement(Record):
     """One rank: its host, its number there, the logical CPUs it computes on and those of its collectives. ``nodes`` are
-    the NUMA nodes of those CPUs, ``env`` is what only this rank sees."""
+    the NUMA nodes of those CPUs, ``env`` is what only this rank sees, ``values`` are those of placeholders, with
+    which ``argv`` is its command line, but for the port."""
 
     rank: int
     host: str
@@ -47,6 +48,8 @@ class RankPlacement(Record):
     workers: Cpus = ()
     nodes: tuple[int, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict)
+    argv: tuple[str, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -111,6 +114,8 @@ class NodePlan(Record):
     preload: tuple[Preload, ...] = ()
     proxy_env: Mapping[str, str] = field(default_factory=dict)  # what the launcher's proxy sees there
     isa: str = ""  # the level of its CPU, "" where not known
+    argv: tuple[str, ...] = ()  # of its processes, if it is not the launch's
+    stages: bool = True  # they are Python, which tells its stages
 
 
 class Running(Record):
@@ -154,6 +159,8 @@ class Launch(Record):
     backend_reason: str = ""
     independent: bool = False  # the ranks are instances that do not know of each other
     precision: str = ""  # that the launch sets: "bf16", "fp16"; "" where the script decides
+    fills: bool = False  # placeholders in arguments and in the user's variables are replaced on the hosts
+    per_host: bool = False  # each rank here is a process that may start ranks of its own
 
     @property
     def head(self) -> NodePlan:
@@ -230,7 +237,12 @@ def _format_launch(launch: Launch) -> list[str]:
     )
     lines += ["", f"on {launch.head.host}, in an environment of nothing but this:"]
     lines += [f"  {name}={value}" for name, value in sorted(launch.mpiexec_env.items())]
-    lines += ["starts:", "  " + shlex.join(launch.mpiexec), "each rank:", "  " + shlex.join(launch.argv)]
+    lines += ["starts:", "  " + shlex.join(launch.mpiexec)]
+    if launch.fills:
+        for place in launch.places:
+            lines += [f"rank {place.rank} on {place.host}:", f"  {shlex.join(place.argv)}"]
+    else:
+        lines += ["each rank:", "  " + shlex.join(launch.argv)]
     for name, text in launch.files.items():
         text = text.replace("{port}", "(one that is free at the start)")
         lines += [f"with {launch.head.directory}/{name}:", *[f"  {line}" for line in text.splitlines()]]
@@ -245,7 +257,9 @@ def _format_launch(launch: Launch) -> list[str]:
     port = "MASTER_PORT=(one that is free on the head at the start)"
     if launch.port:
         port = f"MASTER_PORT={launch.port}"
-    if launch.independent:
+    if launch.per_host:
+        lines += ["", f"each process its own: NODE_RANK; no RANK, WORLD_SIZE; {port}"]
+    elif launch.independent:
         identity = f"IPEXCTL_INSTANCE, 0 to {launch.size - 1}; no RANK, WORLD_SIZE, MASTER_ADDR"
         lines += ["", f"each instance its own: {identity}"]
     else:

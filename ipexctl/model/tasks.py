@@ -291,11 +291,32 @@ class Sync(TransferFields, Task):
 
 
 class Run(TransferFields, Task):
-    """Start a script with mpirun on all hosts and show every rank's output."""
+    """Start a script or a program with mpirun on all hosts and show every rank's output."""
 
-    script: str = flag(..., "Local script to run.", argument=True, example="train.py")
-    args: tuple[str, ...] = flag((), "Arguments of the script; options of ipexctl stand before it.", argument=True)
+    script: str = flag(
+        ...,
+        "Local Python file or #! file; or a program of the environment, such as trl.",
+        metavar="WHAT",
+        argument=True,
+        example="train.py",
+    )
+    args: tuple[str, ...] = flag((), "Its arguments; options of ipexctl stand before it.", argument=True)
     exclude: tuple[str, ...] = make_exclude_flag(advanced=True)
+    module: bool = flag(False, "WHAT is a module, of the environment or below this directory.", names=("-m",))
+    program: bool = flag(False, "WHAT is a program of the hosts: its name or its absolute path.")
+    per_host: bool = flag(False, "Start one process on each host, with the cores of all its ranks.", "Placement")
+    role: tuple[str, ...] = flag(
+        (),
+        "Command that node0 (head) or the other hosts (rest) start in place of WHAT.",
+        metavar="head|rest:COMMAND",
+        advanced=True,
+    )
+    ready: str | None = flag(
+        None,
+        "Sign that a process is up: it answers at a URL or a port, or has written a text.",
+        metavar="URL|PORT|TEXT",
+        advanced=True,
+    )
     n: int | None = make_ranks_flag()
     ppn: int | None = make_ppn_flag()
     backend: Backend = flag(
@@ -329,7 +350,9 @@ class Run(TransferFields, Task):
     pass_env: tuple[str, ...] = flag(
         (), "Local variable to pass to the ranks; repeatable.", "Environment", "NAME", advanced=True
     )
-    iface: str | None = flag(None, "Network interface on all hosts (default: chosen per host).", "Collectives", "NAME")
+    iface: str | None = flag(
+        None, "Network interface on all hosts (default: chosen per host).", "Collectives", "NAME", advanced=True
+    )
     port: int | None = flag(
         None, "Rendezvous port on node0 (default: a free one).", "Collectives", "PORT", ge=1024, le=65535, advanced=True
     )
@@ -361,7 +384,10 @@ class Run(TransferFields, Task):
         120.0, "Warn after this many seconds without progress (0: never).", "Limits", ge=0, advanced=True
     )
     stall: Literal["report", "kill"] = flag(
-        "report", "Action on a stall: report the ranks' stacks, or report them and end the run.", "Limits"
+        "report",
+        "Action on a stall: report the ranks' stacks, or report them and end the run.",
+        "Limits",
+        advanced=True,
     )
     stall_kill: bool = flag(False, "End the run on a stall, the same as --stall kill.", "Limits", advanced=True)
     stop_on_nan: bool = flag(
@@ -399,12 +425,12 @@ class Run(TransferFields, Task):
     )
     profile: str | None = flag(
         None,
-        "Profile these optimizer steps with torch.profiler: 10:15 is steps 10 to 15, 5 is five steps from step 3 on.",
+        "Steps to profile with torch.profiler: 10:15 is steps 10 to 15, 5 is five steps from step 3 on.",
         "Measurement",
         "STEPS",
         pattern=r"^([1-9]\d{0,6}|\d{1,7}:\d{1,7})$",
     )
-    detach: bool = flag(False, "Return as soon as the run has started.")
+    detach: bool = flag(False, "Return as soon as the run has started; with --ready once it is up.")
     share: bool = flag(False, "Start even if another run uses these hosts.", "Hosts", advanced=True)
     allow_duplicates: bool = flag(False, "Accept several entries that are the same machine.", "Hosts", advanced=True)
     mpi: str = flag(
@@ -415,9 +441,9 @@ class Run(TransferFields, Task):
         pattern=rf"^(auto|{DIALECT_CHOICES}|/.+)$",
         advanced=True,
     )
-    launcher: Literal["script", "module", "accelerate"] = flag(
+    launcher: Literal["script", "accelerate"] = flag(
         "script",
-        "How Python starts the script: as a file, as a module, or through Accelerate.",
+        "How Python starts the script: as a file, or through Accelerate.",
         "Environment",
         advanced=True,
     )
@@ -444,6 +470,7 @@ class Run(TransferFields, Task):
         "Instruction-set level: that of each host (native), of all (common), or one from AVX2 to AMX_FP16.",
         "Environment",
         "native|common|LEVEL",
+        advanced=True,
     )
     instances: str | None = flag(
         None,

@@ -21,13 +21,15 @@ VERBOSE = (b"onednn_verbose,", b"dnnl_verbose,")  # how its lines begin (oneDNN'
 VERBOSE_ENV = ("ONEDNN_VERBOSE", "DNNL_VERBOSE")  # set by users who want the lines themselves
 
 # Stages, in the order in which a rank reaches them.
+PROGRAM = "program"  # it is no Python: no stage follows but READY
 PYTHON = "python"
 TORCH = "torch"
 RENDEZVOUS = "rendezvous"
 CONNECTED = "connected"
 FIRST_COLLECTIVE = "first collective"
 RUNNING = "running"
-STAGES = (PYTHON, TORCH, RENDEZVOUS, CONNECTED, FIRST_COLLECTIVE, RUNNING)
+READY = "ready"  # it has given the sign of --ready
+STAGES = (PROGRAM, PYTHON, TORCH, RENDEZVOUS, CONNECTED, FIRST_COLLECTIVE, RUNNING, READY)
 
 # Records that a rank's own Python leaves as its wrapper does: kinds of `rank_records`.
 WORLD, ALONE, MEETING = "RankWorld", "RankAlone", "RankRendezvous"

@@ -11,13 +11,15 @@ Library = NamedTuple("Library", [("name", str), ("path", str)])
 
 
 class RankSpec(NamedTuple):
-    """``cpus`` and ``workers`` (cores that oneCCL binds by itself) are CPU numbers, ``membind`` NUMA nodes."""
+    """``cpus`` and ``workers`` (cores that oneCCL binds by itself) are CPU numbers, ``membind`` NUMA nodes, ``values``
+    those of placeholders, but for the port."""
 
     local: int
     cpus: List[int] = []
     workers: List[int] = []
     membind: List[int] = []
     env: Dict[str, str] = {}
+    values: Dict[str, str] = {}
 
 
 class NodeSpec(NamedTuple):
@@ -57,7 +59,7 @@ class RunSpec(NamedTuple):
     host: str
     label: str
     size: int
-    argv: List[str]  # the interpreter first
+    argv: List[str]  # of a Python file the interpreter first
     workdir: str
     env: Dict[str, str]
     ranks: Dict[int, RankSpec]
@@ -69,6 +71,12 @@ class RunSpec(NamedTuple):
     preload: List[Library] = []
     alone: bool = False  # one rank under Accelerate
     independent: bool = False  # instances that do not know of each other
+    per_host: bool = False  # one process on each host, which may start ranks of its own
+    meeting: bool = True  # the processes are to work together
+    fills: bool = False  # placeholders in the arguments, and in these variables, are replaced
+    filled: List[str] = []
+    stages: bool = True  # the rank is Python, which tells its stages
+    ready: str = ""  # the sign that it is up
     fail_fast: bool = False
     share: bool = False  # start although another run holds the host
     profile: str = ""  # as `hooks.PROFILE_ENV`; then this directory outlives the run until its files were fetched

@@ -292,11 +292,14 @@ def _describe_rank(state: RunState, rank: RankState, now: float) -> tuple[str, s
     if state.stopping:
         return state.stopping, WARN, ""
     silent = now - rank.at
+    if rank.stage == "ready":
+        return "ready", GOOD, _format_age(now - rank.staged)
     if rank.call:
         return one_line(rank.call), "", _format_age(silent)
     if rank.at and silent >= _SILENT:
         return f"silent {phrases.format_duration(silent // 10 * 10).replace('.0', '')}", WARN, ""
-    return one_line(rank.stage) or "starts", "", _format_age(now - rank.staged) if rank.staged else ""
+    stage = {"program": "no stages: not Python"}.get(rank.stage, one_line(rank.stage))
+    return stage or "starts", "", _format_age(now - rank.staged) if rank.staged else ""
 
 
 def _format_age(seconds: float) -> str:

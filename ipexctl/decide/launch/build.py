@@ -8,6 +8,7 @@ from ipexctl.decide.launch import accelerate, environment, instances, mpi_launch
 from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.launch.dialects.base import LaunchLine, ProxyHost
 from ipexctl.decide.launch.environment import HostRuntime, RunSettings
+from ipexctl.decide.launch.programs import Start, find_doubtful_words
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Exit, UsageError
@@ -36,11 +37,13 @@ def build_launch(
     *,
     config: accelerate.AccelerateConfig | None = None,
     options: Sequence[FrameworkOption] = (),
+    starts: Sequence[Start] = (),
 ) -> Launch:
     """Plan the launch of ``task`` on ``hosts`` (the first is the head). ``script`` is a path relative to each host's
     workdir; ``user_env`` holds the user's variables; ``config`` is the user's Accelerate configuration; ``options``
-    list the keys and flags that its versions support. Raises `UsageError`: exit 2 when the ranks do not fit, exit 4
-    when hosts are one machine, or have no common MPI or network."""
+    list the keys and flags that its versions support; ``starts`` are what the head and (the last) the other hosts
+    start, by default the script. Raises `UsageError`: exit 2 when the ranks do not fit, exit 4 when hosts are one
+    machine, or have no common MPI or network."""
     task = accelerate.apply_config(config, task)
     if task.launcher == "accelerate":
         accelerate.require_accelerate(_get_packages(runtimes[hosts[0].name].facts))
@@ -70,6 +73,14 @@ def build_launch(
     rdma = environment.has_rdma(facts.values())
     most = max(sum(rank.host == host.name for rank in ranks) for host in run_hosts)
     ports = mpi_launchers.build_port_env(dialect, task, most)
+    by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
+    packages, user_values = _get_packages(head.facts), {name: setting.value for name, setting in user_env.items()}
+    words: tuple[str, ...] = ("-u",)
+    if by_mpirun:
+        words = accelerate.build_interpreter_arguments(config, packages, user_values, options)
+    starts = starts or (Start("module" if task.module else "python", script, task.args),)
+    argvs = [start.build_words((runtime.python, *words)) for start in starts]
+    fills = task.per_host or bool(task.role) or starts[0].kind != "python"
     known = (task, head.interface, len(run_hosts), backend, workers, isa_settings, user_env)
     together = len(ranks) > 1 and not task.independent
     cpus_alone = together and not any(map(accelerate.has_accelerator, facts.values()))
@@ -80,22 +91,25 @@ def build_launch(
         node_ranks = [place for place in ranks if place.host == host.name]
         shared = list(machines.values()).count(machines[host.name]) > 1
         node, of_host = _plan_node(settings, number, host.name, runtimes[host.name], node_ranks, shared)
-        nodes.append(replace(node, proxy_env={**node.proxy_env, **ports.proxies}))
+        at = min(number, len(starts) - 1)
+        node = replace(node, argv=argvs[at], proxy_env={**node.proxy_env, **ports.proxies})
+        if not starts[at].is_python:
+            node = replace(node, stages=False, preload=())
+        if fills or task.ready:
+            of_run: dict[str, object] = {
+                "hosts": len(run_hosts),
+                "world_size": len(ranks),
+                "head": head.interface.address,
+            }
+            node = environment.add_placeholder_values(node, number, node_ranks, of_run, task)
+        nodes.append(node)
         warnings += of_host
-    packages = _get_packages(head.facts)
+    warnings += find_doubtful_words([word for argv in argvs for word in argv]) if fills else ()
     warnings += accelerate.compare_config(config, len(run_hosts), len(ranks))
-    user_values = {name: setting.value for name, setting in user_env.items()}
     warnings += find_unsupported_arguments(options, packages, task.args)
     bf16 = accelerate.choose_precision(config, user_values) == "bf16"
     bf16 &= accelerate.uses_ipex(config, packages, user_values)
     warnings += accelerate.find_bf16_refusals(facts, task.args, options, bf16)
-    by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
-    if by_mpirun:
-        words = accelerate.build_interpreter_arguments(config, packages, user_values, options)
-    else:
-        words = ("-u",)
-    as_module = task.launcher == "module"
-    words = ("-u", "-m", script) if as_module else (*words, f"./{script}" if script.startswith("-") else script)
     path = ":".join(dict.fromkeys([*runtime.path, "/usr/bin", "/bin"]))
     mpiexec_env = {"PATH": path, "HOME": head.facts.home or "/", paths.RUN_ENV: run}
     if runtime.library_path:
@@ -108,7 +122,7 @@ def build_launch(
         backend=backend,
         backend_reason=reason,
         nodes=tuple(nodes),
-        argv=(runtime.python, *words, *task.args),
+        argv=argvs[0],
         mpiexec=(runtime.mpiexec, *dialect.build_arguments(line)),
         mpiexec_env={**mpiexec_env, **nodes[0].proxy_env, **ports.launcher},
         port=task.port or 0,
@@ -119,6 +133,8 @@ def build_launch(
         membind=task.membind,
         independent=task.independent,
         precision=accelerate.find_set_precision(config, user_values, task.args),
+        fills=fills,
+        per_host=task.per_host,
     )
     if config is None or task.launcher != "accelerate" or by_mpirun:
         return launch
@@ -137,7 +153,14 @@ def _plan_node(
     dialect = get_dialect(runtime.dialect, runtime.version)
     if shared:
         tuned |= {name: Setting(value, "hosts that are one machine") for name, value in dialect.one_machine.items()}
-    if not run.task.independent:
+    ppn, bound = len(ranks), preload
+    if run.task.per_host:
+        tuned["NODE_RANK"] = Setting(str(number), "number of this host")
+        threads = run.task.threads or min(rank.threads for rank in ranks)
+        # The ranks share the cores of the host: none is bound to the first ones.
+        run, bound = replace(run, task=replace(run.task, threads=threads)), ()
+        ranks = (placement.merge_ranks(ranks, number),)
+    elif not run.task.independent:
         tuned |= environment.build_elastic_env(run, number)
     tuned |= accelerate.choose_device(_get_packages(facts), run.cpus_alone)
     env = environment.build_host_env(run, host_runtime, ranks, tuned)
@@ -153,9 +176,7 @@ def _plan_node(
         directory=host_runtime.directory,
         workdir=host_runtime.workdir,
         env=env,
-        ranks=tuple(
-            replace(rank, env=environment.build_rank_env(run, rank, len(ranks), dialect, preload)) for rank in ranks
-        ),
+        ranks=tuple(replace(rank, env=environment.build_rank_env(run, rank, ppn, dialect, bound)) for rank in ranks),
         python=runtime.python,
         preload=preload,
         proxy_env=dialect.build_proxy_env(ProxyHost(run.hosts, host_runtime.directory, facts.user)),
@@ -227,6 +248,8 @@ def choose_backend(task: Run, by_host: Mapping[str, Runtime]) -> tuple[str, str]
             what = f"the hosts' {dialect.title} has no library of the name that mpi4py asks for ({dialect.library})"
             hint = "run without --mpi, or with --backend gloo"
         raise UsageError(what, hint=hint, exit=Exit.STEP)
+    if task.per_host:
+        return "gloo", "--per-host: mpirun does not know the ranks that a program starts"
     if task.backend_override:
         return "impi", "--backend-override: also for scripts that say gloo or nothing"
     if task.backend != "auto":

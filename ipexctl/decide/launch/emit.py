@@ -40,6 +40,9 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
 
     if launch.backend == "impi":
         _refuse_impi_form(form, Exit.STEP)
+    if launch.fills:
+        hint = "--dry-run shows the command line of each host"
+        raise UsageError("only a Python file, one process for each rank, can be written for another program", hint=hint)
     if form == "torchrun":
         require_equal_ppn(
             launch, "torchrun requires the same number of ranks on every host", "give --ppn, or use --emit sh"

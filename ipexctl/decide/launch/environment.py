@@ -3,6 +3,7 @@ own environment is not passed on."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ipexctl.decide.checks.network import InterfaceChoice, means_itself
 from ipexctl.decide.launch import tuning
@@ -12,15 +13,16 @@ from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.json_values import Record
-from ipexctl.model.launch import Preload, RankPlacement, Setting
+from ipexctl.model.launch import NodePlan, Preload, RankPlacement, Setting
 from ipexctl.model.secrets import holds_secret, looks_secret
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
 from ipexctl.protocol.hooks import MEETING_ENV, PROFILE_ENV
 from ipexctl.protocol.paths import DIRECTORY_ENV, RANK_ENV, RUN_ENV
+from ipexctl.protocol.placeholders import fill
 
 _RDMA = ("ib", "opa", "hfi", "hsi", "roce")  # names Linux gives to InfiniBand and Omni-Path interfaces
-_SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 # Ranks from which on Gloo connects only those that talk to each other. Each group is a full mesh otherwise, and asks
 # rank 0's store once for each pair: too slow for a thousand (pytorch/gloo#419). Measured with torch 2.13.0, 42 ranks on
 # 3 hosts with 2 cores in all: a group in 0.2 to 0.7 s instead of 1.8, with 60 sockets a rank instead of 107; barrier,
@@ -80,7 +82,7 @@ def build_host_env(
     def put(name: str, value: str, source: str, by_user: bool = False) -> None:
         env[name] = Setting(value, source, by_user=by_user)
 
-    put("PATH", ":".join(dict.fromkeys([*runtime.path, *_SYSTEM_PATH])), "environment")
+    put("PATH", ":".join(dict.fromkeys([*runtime.path, *SYSTEM_PATH])), "environment")
     if runtime.library_path:
         put("LD_LIBRARY_PATH", ":".join(runtime.library_path), "environment")
     for name, value in runtime.env.items():
@@ -176,6 +178,23 @@ def build_rank_env(
     if run.backend == "impi" and place.workers:
         env["IMPI_TORCH_WORKER_CORES"] = format_cpus(place.workers)
     return {name: value for name, value in env.items() if name not in run.user_env}
+
+
+def add_placeholder_values(
+    node: NodePlan, number: int, ranks: Sequence[RankPlacement], of_run: Mapping[str, object], task: Run
+) -> NodePlan:
+    """Returns the host of this number with the values of placeholders for each of its processes, and their command
+    lines. ``ranks`` has its ranks, of which the process of ``--per-host`` stands for all."""
+    of_host = {"host_rank": number, "ppn": len(ranks), "address": node.address, "workdir": node.workdir, **of_run}
+
+    def fill_values(place: RankPlacement) -> RankPlacement:
+        rank = ranks[0].rank if task.per_host else place.rank
+        own = {"rank": rank, "local_rank": place.local, "cores": len(place.cpus)}
+        values = {name: str(value) for name, value in {**own, **of_host}.items()}
+        shown = values | {"port": str(task.port or "PORT")}
+        return replace(place, values=values, argv=tuple(fill(word, shown) for word in node.argv))
+
+    return replace(node, ranks=tuple(map(fill_values, node.ranks)))
 
 
 def parse_user_env(

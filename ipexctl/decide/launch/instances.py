@@ -24,6 +24,13 @@ RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "IPEXCTL_BACKE
 def check_options(task: Run) -> None:
     """Raise `UsageError` listing every combination of options that conflicts."""
     reasons: list[str] = []
+    if task.per_host:
+        clashes = {"--instances": task.independent, "--profile": task.profile, "--launcher": task.launcher != "script"}
+        clashes |= {"--backend-override": task.backend_override}
+        clashes[f"--backend {task.backend}"] = task.backend not in {"auto", "gloo"}
+        reasons += [
+            f"{flag} does not fit --per-host: mpirun starts one process a host" for flag in clashes if clashes[flag]
+        ]
     if task.independent:
         clash = {"-n": task.n, "--ppn": task.ppn, "--port": task.port}
         reasons += [f"{flag} is for ranks: instances are counted per host" for flag, value in clash.items() if value]
@@ -43,7 +50,7 @@ def check_options(task: Run) -> None:
         what = f"--backend-override puts impi in Gloo's place, and --backend {task.backend} asks for something else"
         raise UsageError(what, hint="--backend impi --backend-override")
     if reasons:
-        raise UsageError("the options for cores conflict", reasons=reasons)
+        raise UsageError("the options conflict", reasons=reasons)
 
 
 def select_cores(task: Run, facts: Facts, host: str) -> Cores:

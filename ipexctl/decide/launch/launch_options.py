@@ -207,7 +207,7 @@ class LaunchOptions(LaunchWords):
         if level.program.means:
             self._take_refused("", spelled, level)
         self.is_module = True
-        self.options["--launcher"] = ("--launcher", "module")
+        self.options["-m"] = ("-m",)
 
     def _take_seconds(self, value: str, spelled: str, level: Level) -> None:
         match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", value)

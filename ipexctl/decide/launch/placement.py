@@ -146,6 +146,12 @@ def place_ranks(
     return tuple(places), tuple(dict.fromkeys(warnings))
 
 
+def merge_ranks(ranks: Sequence[RankPlacement], number: int) -> RankPlacement:
+    """Returns the one process of host ``number``, with the cores of all its ranks."""
+    cpus, nodes = {cpu for rank in ranks for cpu in rank.cpus}, {node for rank in ranks for node in rank.nodes}
+    return RankPlacement(number, ranks[0].host, 0, tuple(sorted(cpus)), (), tuple(sorted(nodes)))
+
+
 def require_equal_ppn(launch: Launch, sentence: str, hint: str) -> None:
     """Raises `UsageError` with this sentence if hosts have different numbers of ranks."""
     if len({len(node.ranks) for node in launch.nodes}) > 1:

@@ -64,12 +64,16 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
         result[node.host] = RunSpec(
             **identity._asdict(),
             **select_attributes(launch, "run", "title", "size", "independent"),
-            **select_attributes(launch, "backend", "precision"),
+            **select_attributes(launch, "backend", "precision", "fills", "per_host"),
             **select_attributes(node, "host", "label", "workdir"),
             **select_attributes(task, "share", "fail_fast"),
             # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".
             alone=launch.size == 1 and task.launcher == "accelerate",
-            argv=[node.python, *launch.argv[1:]],
+            argv=list(node.argv or launch.argv),
+            stages=node.stages,
+            ready=task.ready or "",
+            filled=list(task.env),
+            meeting=not launch.per_host,
             env=env,
             ranks={place.rank: _make_rank_spec(place, launch.membind) for place in node.ranks},
             proxy_env={
@@ -94,4 +98,5 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
 
 def _make_rank_spec(place: RankPlacement, membind: bool) -> RankSpec:
     nodes = list(place.nodes) if membind else []
-    return RankSpec(place.local, list(place.cpus), list(place.workers), nodes, dict(place.env))
+    own = dict(place.env), dict(place.values)
+    return RankSpec(place.local, list(place.cpus), list(place.workers), nodes, *own)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ipexctl.decide.launch.programs import is_program_name
 from ipexctl.decide.parsing import conditions, validators
 from ipexctl.decide.parsing.host_entries import assemble_inventory
 from ipexctl.decide.parsing.host_patterns import limit_inventory
@@ -287,7 +288,11 @@ class _Parser:
         schema = make_schema(model)  # type: ignore[arg-type]  # types are hashable
         valid = [field.alias or name for name, field in schema.model_fields.items()]
         self._check_keys(body, valid, action.text)
-        pairs = [(key, self._anchor_paths(action.text, key, value)) for key, value in _select_keys(body, valid).pairs]
+        unanchored = {"script"} if action.text == "run" and _starts_program(body) else set[str]()
+        pairs = [
+            (key, value if key.text in unanchored else self._anchor_paths(action.text, key, value))
+            for key, value in _select_keys(body, valid).pairs
+        ]
         sent = _find_last_sync(above) if action.text == "fetch" and body.get("source") is None else {}
         defaults = {"into": _join_base(self.base, "fetched"), "source": self.base or ".", **sent}
         pairs += [
@@ -296,7 +301,8 @@ class _Parser:
             if name in valid and body.get(name) is None
         ]
         for key, value in pairs:
-            self._note_uses(action.text, key.text, value)
+            if key.text not in unanchored:
+                self._note_uses(action.text, key.text, value)
         read = self._validate(schema, Map(tuple(pairs), action.origin), action.text)
         return model(**dict(read)) if read else None
 
@@ -432,9 +438,19 @@ def _find_last_sync(steps: Sequence[Step]) -> dict[str, str]:
     """Returns what these steps have sent to the hosts last: there a fetch looks, unless it says otherwise."""
     for step in reversed(steps):
         match step.task:
+            case tasks.Run(script=name, module=module, program=program) if module or program or is_program_name(name):
+                continue
             case tasks.Sync(source=source, project=root) | tasks.Run(sync=True, script=source, project=root):
                 return {"source": str(source), **({"project": root} if root else {})}
     return {}
+
+
+def _starts_program(body: Map) -> bool:
+    """Returns whether the key ``script`` of a run names no file of this machine."""
+    what = body.get("script")
+    named = isinstance(what, Scalar) and is_program_name(what.text)
+    kinds = (body.get("module"), body.get("program"))
+    return named or any(isinstance(kind, Scalar) and kind.text.lower() == "true" for kind in kinds)
 
 
 def _find_local_path(key: str, text: str) -> str | None:

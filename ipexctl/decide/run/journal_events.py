@@ -46,6 +46,7 @@ class JournalReader:
         self._requested = self._alarmed = False  # why the inquiry under way was begun
         self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
         self._connected: set[int] = set()  # ranks that are past their rendezvous
+        self.ready: set[int] = set()  # ranks that have given the sign of --ready
         self.launched = False
         self.over: e.RunEnded | None = None
         self.unreadable = 0  # records of the journal
@@ -139,6 +140,8 @@ class JournalReader:
                 stage = record.stage if isinstance(record, rank_records.RankStage) else "start"
                 if stage == hooks.CONNECTED:
                     self._connected.add(record.rank)
+                elif stage == hooks.READY:
+                    self.ready.add(record.rank)
                 yield e.RankStage(record.rank, record.host, stage, record.at)
             case journal.Stall():
                 kind: Literal["all", "some"] = "all" if record.all else "some"

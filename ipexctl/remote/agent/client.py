@@ -57,7 +57,7 @@ def list_runs(argv: "List[str]") -> int:
         state = {b"": "running", frames.ENDED: "ended"}.get(check_if_run_over(directory), "gone")
         hosts = sorted(spec.head.hosts)
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
-        command = spec.argv[2 if spec.argv[1:2] == ["-u"] else 1 :]
+        command = spec.argv[2 if spec.argv[1:2] == ["-u"] else 0 :]
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=command)
         row = row._replace(output=_read_last_output(directory, spec.nonce))
         if state == "running":

@@ -351,7 +351,8 @@ class Keeper:
         elif isinstance(message, rank_records.RankStack):
             self.monitor.note_stack(message.rank, now)
         elif isinstance(message, PROGRESS) and message.rank in ranks:
-            self.monitor.note_progress(message.rank, now)
+            ready = isinstance(message, rank_records.RankStage) and message.stage == hooks.READY
+            self.monitor.note_progress(message.rank, now, ready=ready)
         self.check_launcher_end()  # before what came of it
         self.handle_input(keeper_state.FromGuard(host, message))
 

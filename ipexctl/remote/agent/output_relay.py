@@ -5,7 +5,7 @@ import select
 import selectors
 import subprocess
 import time
-from typing import Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ipexctl.protocol.frames import ERR, OUT, split_into_frames
 from ipexctl.protocol.timings import Timings
@@ -27,6 +27,7 @@ class OutputRelay:
         self.broken = False  # the guard is gone
         self.ended = 0.0  # when the script did, in Unix seconds
         self.tail = b""
+        self.awaited: "Tuple[bytes, Callable[[], Any]]" = (b"", int)  # a text, and what is called when it was written
         self.kernels: "Optional[kernel_log.OneDnnLog]" = None  # with a profile
 
     def relay(self, child: "subprocess.Popen[bytes]", dropped: int, on_drop: "Callable[[], None]") -> None:
@@ -91,6 +92,10 @@ class OutputRelay:
 
     def write(self, stream: str, data: bytes) -> None:
         """Writes all of it, each frame whole, for as long as somebody reads."""
+        text, report = self.awaited
+        if text and text in self.tail + data:
+            self.awaited = b"", report
+            report()
         self.tail = (self.tail + data[-TAIL:])[-TAIL:]
         for frame in split_into_frames(self.head, stream, data):
             if self.broken:

@@ -30,6 +30,7 @@ class ProgressMonitor:
         self.states: "Dict[int, str]" = {}
         self.well: "Dict[int, float]" = {}  # ranks that ended well, and when
         self.disturbed: "Dict[int, float]" = {}  # ranks → when their stacks came
+        self.ready: "Set[int]" = set()  # programs that are up, and need give no further sign
         self.reported: "Set[int]" = set()  # ranks of the stall that goes on
         self.stragglers_reported = False
 
@@ -38,8 +39,12 @@ class ProgressMonitor:
         """How often ranks' processor time is to be asked for."""
         return max(0.5, min(5.0, self.warn / 4, self.doubt / 4))
 
-    def note_progress(self, rank: int, now: float) -> None:
-        self.signs[rank] = now
+    def note_progress(self, rank: int, now: float, *, ready: bool = False) -> None:
+        if ready:
+            self.ready.add(rank)
+            self.signs.pop(rank, None)
+        elif rank not in self.ready:
+            self.signs[rank] = now
 
     def note_end(self, rank: int, succeeded: bool, now: float) -> None:
         self.signs.pop(rank, None)

@@ -5,6 +5,7 @@ A rank's Python answers `STACKS_SIGNAL` by writing the stacks of all its threads
 is stopped or closed that file, is looked at with py-spy where the environment has it. Else its kernel state must do."""
 
 import os
+import sys
 import time
 from typing import Dict, Iterator, List, Tuple
 
@@ -54,7 +55,7 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
                 os.kill(mine[turn], STACKS_SIGNAL)
         for path, text in _collect_answers(before, asked, spec.timings.stacks, (time.monotonic() + until) / 2).items():
             texts[asked.pop(path)] = text
-    spy = os.path.join(os.path.dirname(spec.argv[0]), "py-spy")
+    spy = os.path.join(os.path.dirname(sys.executable), "py-spy")
     for rank, pid, _ in todo:
         text = texts.get(pid) or _run_py_spy(spy, pid, min(spec.timings.spy, until - time.monotonic()))
         now = procs.find_process(pid)

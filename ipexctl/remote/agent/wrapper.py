@@ -20,8 +20,9 @@ from typing import Any, Dict, Iterable, List, Optional
 
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import build_head
-from ipexctl.protocol.hooks import MEETING_ENV, PROFILE_ENV
+from ipexctl.protocol.hooks import MEETING_ENV, PROFILE_ENV, PROGRAM, READY
 from ipexctl.protocol.mpi_abort import Abort, find_aborts
+from ipexctl.protocol.placeholders import fill
 from ipexctl.protocol.rank_records import Memory, RankBegun, RankDropped, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
 from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs
@@ -91,12 +92,21 @@ class Wrapper:
         self.place = spec.ranks[rank]
         self.notes = Notes(directory, rank, spec.host)
         self.env = _build_environment(directory, spec, self.place, rank)
+        self.argv, self.ready = spec.argv, spec.ready
+        if self.place.values:
+            port = self.env.get("MASTER_PORT") or str(files.read_json(directory, paths.PORT)["port"])
+            values = dict(self.place.values, port=port)
+            self.ready = fill(self.ready, values)
+            if spec.fills:
+                self.argv = [fill(word, values) for word in self.argv]
+                self.env.update((name, fill(self.env[name], values)) for name in spec.filled)
+        self.asks = self.ready.isdigit() or "://" in self.ready  # whether the sign is no text of its output
         self.given_up = False  # by the launcher
 
     def run_script(self) -> RankEnded:
         """Starts the script and goes along with it; how it ended."""
         spec, end = self.spec, RankEnded(self.rank, self.spec.host)
-        preload = _select_loadable_libraries(spec.preload, spec.argv[0], self.notes)
+        preload = _select_loadable_libraries(spec.preload, sys.executable, self.notes)
         if preload:
             self.env["LD_PRELOAD"] = ":".join(preload)
         _bind_to_cores(self.place, self.notes)
@@ -105,18 +115,26 @@ class Wrapper:
             return end._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
         try:
             output = OutputRelay(os.environ.get(paths.OUTPUT_ENV, ""), build_head(spec.nonce, self.rank), spec.timings)
+            output.awaited = b"" if self.asks else os.fsencode(self.ready), self.report_ready
             if spec.profile:
                 output.kernels = kernel_log.open_kernel_log(self.directory, self.rank, self.env)
             child = self.start_script()
         except OSError as error:
-            _print_error("rank %d could not start %s: %s" % (self.rank, spec.argv[0], error))
+            _print_error("rank %d could not start %s: %s" % (self.rank, self.argv[0], error))
             return end._replace(status=127, error=str(error), at=time.time())
         if self.stopped:  # the script may have been born too late for the guard's look
             child.send_signal(self.stopped[0])
         started = RankStarted(self.rank, spec.host, os.getpid(), child.pid, sorted(os.sched_getaffinity(0)), began)
         files.write_record(self.directory, files.START, started)
+        if not spec.stages:
+            self.record_stage(PROGRAM)
         checks = (child.pid, spec, self.place, self.env, self.notes)
-        for work, args in ((_check_binding, checks), (_end_without_guard, (spec,))):
+        works: List[Any] = [(_check_binding, checks), (_end_without_guard, (spec,))]
+        if self.asks:
+            from ipexctl.remote.agent.ready_sign import await_answer  # most runs have no use for it
+
+            works.append((await_answer, (self.ready, self.place.values["address"], self.report_ready)))
+        for work, args in works:
             threading.Thread(target=work, args=args, daemon=True).start()
         watch = memory_watch.MemoryWatch(self.directory, self.rank, child.pid)
         watch.start()
@@ -149,7 +167,15 @@ class Wrapper:
         # PMI's connection is an inherited descriptor, so descriptors stay open.
         options: Dict[str, Any] = {"close_fds": False, "start_new_session": True, "preexec_fn": _prepare_child}
         options.update(env=self.env, cwd=self.spec.workdir)
-        return subprocess.Popen(self.spec.argv, stdin=stdin, stdout=PIPE, stderr=PIPE, **options)
+        return subprocess.Popen(self.argv, stdin=stdin, stdout=PIPE, stderr=PIPE, **options)
+
+    def record_stage(self, stage: str) -> None:
+        """Leaves the record of a stage that the rank's own Python cannot tell."""
+        with suppress(OSError):
+            files.write_json(self.directory, files.build_record_path(self.rank, stage), {"at": time.time()})
+
+    def report_ready(self) -> None:
+        self.record_stage(READY)
 
     def answer_drop(self, child: "subprocess.Popen[bytes]", tail: bytes) -> None:
         """The launcher has ended its part of the rank. Who has called MPI_Abort waits for that, and would go on now."""
@@ -181,12 +207,13 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
     """The rank's whole environment: the launcher's own variables, then what was planned for this host and rank."""
     launcher = (*spec.rank_prefixes, "ACCELERATE_")
     independent = spec.independent  # then nothing may make it look for others
-    names = {name: value for name, value in os.environ.items() if name.startswith(launcher) and not independent}
+    outer = independent or spec.per_host  # it is no rank of the launcher's
+    names = {name: value for name, value in os.environ.items() if name.startswith(launcher) and not outer}
     names.update(spec.env)
     names.update(place.env)
     if independent:
         names.update({paths.INSTANCE_ENV: str(rank), paths.INSTANCES_ENV: str(spec.size)})
-    else:
+    elif not outer:
         names.setdefault("ROLE_RANK", str(rank))
         names.update(
             RANK=str(rank),
@@ -202,7 +229,7 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
     names.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(directory, paths.RANKS, "%d.elastic" % rank))
     if not names.get("MASTER_PORT") and not independent:
         names["MASTER_PORT"] = str(files.read_json(directory, paths.PORT)["port"])
-    if spec.size > 1 and not independent:
+    if spec.size > 1 and spec.meeting and not independent:
         names[MEETING_ENV] = "%s %s" % (names.get("MASTER_ADDR"), names["MASTER_PORT"])
     hooks = os.path.join(directory, paths.HOOKS)
     names["PYTHONPATH"] = ":".join([hooks, *filter(None, [names.get("PYTHONPATH", "")])])

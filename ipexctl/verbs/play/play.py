@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_local_paths
 from ipexctl.decide import parsing, play_schedule
+from ipexctl.decide.launch.programs import is_program_name
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
@@ -153,7 +154,7 @@ def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
         match step.task:
             case tasks.Fetch():
                 return
-            case tasks.Run(script=str(path), launcher="script" | "accelerate") if path:
+            case tasks.Run(script=str(path), module=False, program=False) if path and not is_program_name(path):
                 key = "script"
             case tasks.Sync(source=path):
                 key = "source"

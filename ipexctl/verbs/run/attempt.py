@@ -42,6 +42,7 @@ class LaunchAttempt:
             self.run_dirs,
             self.task.detach,
             self.task.stop_on_nan,
+            self.task.ready is not None,
             timings=spec.timings,
             profile=spec.profile,
         )

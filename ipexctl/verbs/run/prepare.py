@@ -21,6 +21,7 @@ from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
 from ipexctl.decide.launch import accelerate, mpi_launchers
 from ipexctl.decide.launch.build import build_launch, identify_machines
 from ipexctl.decide.launch.environment import HostRuntime
+from ipexctl.decide.launch.programs import Start
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
 from ipexctl.decide.planning.sync import choose_destination, join_part
 from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
@@ -53,6 +54,7 @@ from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import suggest_limit
 from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
+from ipexctl.verbs.run.programs import find_local_module, find_programs
 from ipexctl.verbs.run.request import RunRequest
 
 _log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class Prepared(Record):
     """What a launch is computed from: what was asked, and what was found on every host."""
 
     request: RunRequest
+    starts: tuple[Start, ...]  # with what the hosts say of them
     inventory: Inventory
     facts: Mapping[str, Facts]
     places: Mapping[str, str]  # each host's directory of the project
@@ -97,6 +100,9 @@ def prepare_launch(
     if facts is None:
         return None
     identify_machines(inventory.hosts, facts, task.allow_duplicates)  # refused before anything is sent
+    starts = yield from find_programs(request.starts, inventory, context, facts)
+    if starts is None:
+        return None
     places = yield from _sync_project(request, inventory, context, facts)
     if places is None:
         return None
@@ -112,7 +118,7 @@ def prepare_launch(
         raise problem
     _log.debug("interfaces: %s; MPI of the hosts: %s; directories: %s", interfaces, launcher, places)
     timings = read_timings_from_environ(request.environ)
-    return Prepared(request, inventory, facts, places, interfaces, launcher, timings, notes)
+    return Prepared(request, starts, inventory, facts, places, interfaces, launcher, timings, notes)
 
 
 def _select_healthy_hosts(
@@ -152,9 +158,12 @@ def make_attempt(
     # A home directory may be shared by all hosts: each has a directory of its own in it.
     runtimes = {host.name: _make_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
     restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
-    script, settings = _get_remote_script(request), {**request.settings, **restarts}
+    settings = {**request.settings, **restarts}
+    starts = [replace(each, name=_get_remote_name(request, each)) for each in prepared.starts]
     config, options = request.config, parse_options(read_data("options.toml"))
-    launch = build_launch(task, name, hosts, runtimes, script, settings, config=config, options=options)
+    launch = build_launch(
+        task, name, hosts, runtimes, starts[0].name, settings, config=config, options=options, starts=starts
+    )
     launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
@@ -163,13 +172,13 @@ def make_attempt(
     return LaunchAttempt(task, launch, identity, run_dirs, host_specs, context, request.stdin)
 
 
-def _get_remote_script(request: RunRequest) -> str:
-    """Returns the script's path below the working directory on hosts. Without ``--sync`` it is what the user wrote if a
-    working directory is given or the path is absolute."""
-    task, script, project = request.task, request.script, request.project
+def _get_remote_name(request: RunRequest, start: Start) -> str:
+    """Returns a file's path below the working directory on hosts. Without ``--sync`` it is what the user wrote if a
+    working directory is given or the path is absolute. Of what is no file its name."""
+    task, script, project = request.task, Path(start.name), request.project
     as_written = not task.sync and (task.workdir is not None or script.is_absolute())
-    if as_written or task.launcher == "module":
-        return task.script
+    if as_written or not start.is_file:
+        return start.name
     return os.path.relpath(script.parent.resolve() / script.name, (project.root / project.part).resolve())
 
 
@@ -178,6 +187,8 @@ def _sync_project(
 ) -> Generator[Event, None, dict[str, str] | None]:
     """Sends the project to every host; each host's directory of it, None where one has not got it."""
     task, project = request.task, request.project
+    if not request.starts[0].is_file and project.root in {Path.home(), Path("/")}:  # which nobody wants to copy
+        return {host.name: task.workdir or facts[host.name].home or "/" for host in inventory}
     if not task.sync or request.dry:
         paths = {host.name: choose_destination(task.workdir, host, project.name) for host in inventory}
         return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
@@ -193,10 +204,10 @@ def _check_imports(
 ) -> tuple[Note, ...]:
     """Returns a warning of modules that the script certainly imports and the environment lacks. Its interpreter on the
     head is asked only about names that are not known to be there."""
-    task, script, project = request.task, request.script, request.project
-    if task.launcher == "module":
-        base = Path(*task.script.split("."))
-        script = base / "__main__.py" if base.is_dir() else base.with_suffix(".py")
+    project, start = request.project, request.starts[0]
+    script = find_local_module(start.name) if start.kind == "module" else request.script
+    if script is None or start.kind not in {"python", "module"}:
+        return ()
     installed, table = facts[head.name].installed, ImportTable(**parse_toml(read_data("imports.toml")))
     paths = project.list_import_paths()
     text, own = read_script(script, *(project.root / path for path in paths))
@@ -204,7 +215,7 @@ def _check_imports(
     if not lines or installed is None or installed.marker is None:
         return ()
     place = places[head.name]
-    directory = posixpath.join(_join_workdir(request, place), posixpath.dirname(_get_remote_script(request)))
+    directory = posixpath.join(_join_workdir(request, place), posixpath.dirname(_get_remote_name(request, start)))
     searched = ":".join([directory, *(join_part(place, path) for path in paths)])
     words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, searched, *lines)
     try:
@@ -212,11 +223,12 @@ def _check_imports(
     except LinkError:  # the start says more of it
         return ()
     local = {name for name in missing if Path(name).is_dir() or Path(f"{name}.py").is_file()}
+    name = request.task.script
     if local and script.resolve().is_relative_to(Path.cwd()):
-        return describe_local_modules({name: lines[name] for name in local}, task.script)
+        return describe_local_modules({name: lines[name] for name in local}, name)
     lines = {name: line for name, line in lines.items() if name in missing and name not in local}
     ipex, install = accelerate.has_ipex(installed.packages), format_install_command(facts[head.name])
-    return describe_missing_modules(lines, task.script, table, install.keep_installed(head.name), ipex)
+    return describe_missing_modules(lines, name, table, install.keep_installed(head.name), ipex)
 
 
 def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,21 +12,26 @@ from typing import TYPE_CHECKING
 from ipexctl.act.inputs import read_env_file, read_input, read_stdin
 from ipexctl.decide.launch import instances, mpi_launchers
 from ipexctl.decide.launch.environment import parse_user_env
+from ipexctl.decide.launch.programs import Start, is_program_name, parse_file
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import printable
 from ipexctl.verbs.files.project import Project, find_project
 
 if TYPE_CHECKING:
     from ipexctl.decide.launch.accelerate import AccelerateConfig
+
+_LARGEST = 1 << 23  # bytes of a file that are looked at
 
 
 class RunRequest(Record):
     """What was asked. ``dry``: nothing is started; ``emit``: the form of a launch that is written for others."""
 
     task: Run
-    script: Path  # on this machine; of a module the directory in which it lies
+    script: Path  # on this machine; of what is no file the current directory
+    starts: tuple[Start, ...]  # by the head, and (the last) by the other hosts
     project: Project  # what hosts get
     settings: Mapping[str, Setting]  # the user's variables
     environ: Mapping[str, str]  # of this machine
@@ -36,7 +43,8 @@ class RunRequest(Record):
 
 def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str | None) -> RunRequest:
     """Raises `UsageError` where the task contradicts itself or a file cannot be read."""
-    script = _find_script(task)
+    starts = _read_starts(task)
+    script = Path(starts[0].name) if starts[0].is_file else Path()
     _check_restarts(task)
     if task.profile:
         from ipexctl.decide.profile.steps import parse_profile_steps
@@ -51,7 +59,7 @@ def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str 
     settings = parse_user_env(task.env, env_files, task.pass_env, environ)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
     project = find_project(script, task.project, task.exclude)
-    return RunRequest(task, script, project, settings, environ, config, stdin, dry, emit)
+    return RunRequest(task, script, starts, project, settings, environ, config, stdin, dry, emit)
 
 
 def _check_restarts(task: Run) -> None:
@@ -62,21 +70,53 @@ def _check_restarts(task: Run) -> None:
         raise UsageError("--min-hosts says how to start again without a lost host", hint="add --restarts 1")
 
 
-def _find_script(task: Run) -> Path:
-    """The script's path on this machine; of a module, which is found from the current directory, that directory."""
-    if task.launcher == "module":
-        base = Path(*task.script.split("."))
-        if not base.with_suffix(".py").is_file() and not (base / "__main__.py").is_file():
-            reasons = [f"neither {base}.py nor {base}/__main__.py is below {Path.cwd()}"]
-            hint = "start ipexctl in the directory that holds it"
-            raise UsageError(f"the module {task.script} does not exist", reasons=reasons, hint=hint)
-        return Path()
-    script = Path(task.script)
-    if not script.is_file():
-        what = f"{task.script} is {'a directory' if script.is_dir() else 'not a regular file'}"
-        what = what if script.exists() else f"the script {task.script} does not exist"
-        raise UsageError(what, hint="give the path of a Python file on this machine")
-    return script
+def _read_starts(task: Run) -> tuple[Start, ...]:
+    """What the head and the other hosts start. Raises `UsageError` for what no host can start."""
+    starts = {"": _find_start(task, task.script, task.args)}
+    for role in task.role:
+        name, _, command = role.partition(":")
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise UsageError(f"--role {printable(role, 300)}: {str(error).lower()}") from None
+        if name not in {"head", "rest"} or not words or name in starts:
+            hint = "--role 'rest:COMMAND', beside a WHAT that node0 starts"
+            what = f"--role takes head:COMMAND or rest:COMMAND, once each, not {printable(role, 300)!r}"
+            raise UsageError(what, hint=hint)
+        starts[name] = _find_start(task, words[0], tuple(words[1:]))
+    if len(starts) == 3:
+        hint = "leave out --role head, and give its command as WHAT"
+        raise UsageError("no host would start WHAT: each has a --role", hint=hint)
+    if task.launcher == "accelerate" and {start.kind for start in starts.values()} != {"python"}:
+        raise UsageError("--launcher accelerate starts Python files only", hint="leave it out")
+    if not task.role:
+        return (starts[""],)
+    return starts.get("head", starts[""]), starts.get("rest", starts[""])
+
+
+def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
+    shown = printable(word, 300)
+    if task.module and task.program:
+        raise UsageError("-m and --program name two kinds of WHAT", hint="leave one of them out")
+    if task.module:
+        return Start("module", word, args)
+    if task.program:
+        if "/" in word and not word.startswith("/"):
+            hint = "its name, or its absolute path on the hosts; a file of this machine needs no --program"
+            raise UsageError(f"--program {shown} is neither a name nor an absolute path", hint=hint)
+        return Start("host", word, args, (), False)
+    path = Path(word)
+    if not path.is_file():
+        if is_program_name(word) and not path.exists():
+            return Start("env", word, args)
+        kind = f"{shown} is {'a directory' if path.is_dir() else 'not a regular file'}"
+        hint = "give the path of a file on this machine; --program takes one of the hosts"
+        raise UsageError(kind if path.exists() else f"the script {shown} does not exist", hint=hint)
+    try:
+        with path.open("rb") as file:
+            return parse_file(word, file.read(_LARGEST), os.access(path, os.X_OK), args)
+    except OSError as error:
+        raise UsageError(f"{shown} cannot be read: {str(error.strerror).lower()}") from None
 
 
 def _read_accelerate_config(task: Run, emit: str | None) -> AccelerateConfig | None:

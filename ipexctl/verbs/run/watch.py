@@ -49,7 +49,8 @@ class RunWatcher:
     """A watcher of one run.
 
     ``run_dirs`` are the run's directories on the hosts that can be reached, the head's among them; ``detach`` leaves
-    the run as soon as mpirun was started. Afterwards ``run_ended`` and ``interrupted`` say how it ended."""
+    the run as soon as mpirun was started, or with ``ready`` once all ranks are. Afterwards ``run_ended`` and
+    ``interrupted`` say how it ended."""
 
     context: Context
     running: Running
@@ -57,6 +58,7 @@ class RunWatcher:
     run_dirs: Mapping[str, RemoteRunDir]
     detach: bool = False
     stop_on_nan: bool = False
+    ready: bool = False
     run_ended: RunEnded | None = None
     interrupted: Interrupted | None = None
     lost_hosts: set[str] = field(default_factory=set)  # as the keeper reports them
@@ -113,9 +115,13 @@ class RunWatcher:
                 yield from self._handle_signal() if journal.over is None else self._report_backlog(frame)
                 yield from self._send_pending_order()
                 hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
-                if hung_up or self.refusals > 1 or signals.detach.is_set() or (self.detach and journal.launched):
+                if hung_up or self.refusals > 1 or signals.detach.is_set() or self._may_leave(journal):
                     return True
         return False
+
+    def _may_leave(self, journal: JournalReader) -> bool:
+        up = not self.ready or len(journal.ready) == len(self.running.hosts)
+        return self.detach and journal.launched and up
 
     def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[OutputFrame | None, None, None]:
         """The frames of the run's files, up to the last; None where there was none for a moment."""

@@ -418,7 +418,7 @@ def test_hosts_with_different_mpis_are_refused() -> None:
     [
         ({}, "train.py", ["-u", "train.py", "-x", "1"]),
         ({}, "-odd.py", ["-u", "./-odd.py", "-x", "1"]),
-        ({"launcher": "module"}, "pkg.train", ["-u", "-m", "pkg.train", "-x", "1"]),
+        ({"module": True}, "pkg.train", ["-u", "-m", "pkg.train", "-x", "1"]),
     ],
 )
 def test_python_is_given_the_script_as_asked(settings: dict[str, Any], script: str, words: list[str]) -> None:

@@ -297,11 +297,11 @@ def test_a_script_that_is_a_directory_is_refused_before_anything_is_done_and_a_m
 ) -> None:
     (tmp_path / "there").mkdir()
     book = tmp_path / "play.yaml"
-    book.write_text("steps: [{sync: {source: there}}, {run: {script: there}}]")
+    book.write_text("steps: [{sync: {source: there}}, {run: {script: ./there}}]")
     with pytest.raises(UsageError) as refused:
         [*lint([book.name], environ={}, cwd=tmp_path, variables={})]
     assert refused.value.reasons == (f"play.yaml:1:49: run.script {tmp_path}/there is a directory",)
-    book.write_text("steps: [{sync: {source: there}}, {run: {script: there, launcher: module}}]")
+    book.write_text("steps: [{sync: {source: there}}, {run: {script: there, module: true}}]")
     assert [*lint([book.name], environ={}, cwd=tmp_path, variables={})]
 
 

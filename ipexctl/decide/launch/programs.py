@@ -1,0 +1,115 @@
+"""What a run starts on its hosts: a Python file, a module, another file, or a program by its name."""
+
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Literal
+
+from ipexctl.decide.script_imports import parse_script
+from ipexctl.model.errors import UsageError
+from ipexctl.model.json_values import Record
+from ipexctl.model.notes import Note
+from ipexctl.model.text import printable
+from ipexctl.protocol.placeholders import NAMES
+
+_NAME = re.compile(r"[A-Za-z0-9_][\w+-]*")
+_WORD = re.compile(r"(?<!\{)\{([a-z_]+)\}")
+_LIKENESS = 0.75  # least likeness of a word in braces and the placeholder that it is taken for
+
+# POSIX sh, with a PATH and a program: prints "python" or "other" by what it is, nothing where there is no such program.
+# A #! line of pip's may be one of sh, and the next one Python's.
+FIND_PROGRAM = r"""is_program() { [ -f "$1" ] && [ -x "$1" ]; }
+case $2 in
+  /*) file=$2 ;;
+  *) IFS=:; for folder in $1; do file=$folder/$2; is_program "$file" && break; done ;;
+esac
+is_program "$file" || exit 0
+case $(head -c 300 "$file" | head -n 2 | tr -d '\0') in '#!'*python*) echo python ;; *) echo other ;; esac"""
+
+# For the environment's interpreter: ends with 1 where it finds no such module to start. Imports none of its packages.
+FIND_MODULE = """import sys
+path, name, known = None, "", False
+def find(name, path):
+    return next(filter(None, (finder.find_spec(name, path) for finder in sys.meta_path)), None)
+for part in sys.argv[1].split("."):
+    name = f"{name}.{part}" if name else part
+    spec = find(name, path)
+    if spec is None:
+        sys.exit(1)
+    path = spec.submodule_search_locations
+sys.exit(0 if path is None or find(name + ".__main__", path) else 1)"""
+
+
+class Start(Record):
+    """What one process of a run is. ``name`` is a path, a module, a program of the environment ("env") or of the hosts;
+    ``words`` are those of a file's ``#!`` line; ``is_python``: its stages can be known."""
+
+    kind: Literal["python", "module", "file", "env", "host"]
+    name: str
+    args: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    is_python: bool = True
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind in {"python", "file"}
+
+    @property
+    def program(self) -> str:
+        """The program that the hosts must have; "" where none is known."""
+        if self.kind == "file" and self.words:
+            by_env = self.words[0].endswith("/env") and _NAME.fullmatch(self.words[-1])
+            return self.words[-1] if by_env else self.words[0]
+        return self.name if self.kind in {"env", "host"} or self.is_ambiguous else ""
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Returns whether this file could also be a program of the environment."""
+        return self.is_file and is_program_name(self.name)
+
+    def build_words(self, python: Sequence[str]) -> tuple[str, ...]:
+        """Returns the words to start it with; ``python`` are those that start a Python file."""
+        if self.kind == "python":
+            name = f"./{self.name}" if self.name.startswith("-") else self.name
+            return (*python, name, *self.args)
+        if self.kind == "module":
+            return (python[0], "-u", "-m", self.name, *self.args)
+        if self.kind == "file" and not self.name.startswith("/"):
+            return (*self.words, f"./{self.name}", *self.args)
+        return (*self.words, self.name, *self.args)
+
+
+def is_program_name(word: str) -> bool:
+    """Returns whether a word names a program and no file: it has no slash and no dot."""
+    return _NAME.fullmatch(word) is not None
+
+
+def parse_file(name: str, data: bytes, executable: bool, args: tuple[str, ...]) -> Start:
+    """Returns how a file of this machine is started; ``data`` is its content. What is not called ``.py``, has no ``#!``
+    line and cannot be Python is not guessed at: raises `UsageError`."""
+    line, shown = data[:200].partition(b"\n")[0], printable(name, 300)
+    python = Start("python", name, args)
+    if name.endswith(".py") or (line.startswith(b"#!") and b"python" in line):
+        return python
+    if line.startswith(b"#!"):
+        words = line[2:].decode("utf-8", "replace").strip().split(None, 1)
+        if words:
+            return Start("file", name, args, tuple(words), False)
+    if b"\0" in data:
+        if executable:
+            return Start("file", name, args, (), False)
+        raise UsageError(f"{shown} is a program without the x bit", hint=f"chmod +x {shown}")
+    text = data.decode("utf-8", "replace")
+    if text.strip() and not parse_script(text).body:
+        reasons = ["it is not called .py, has no #! line and is no Python"]
+        hint = "begin it with a line such as #!/bin/sh"
+        raise UsageError(f"{shown} does not say what starts it", reasons=reasons, hint=hint)
+    return python
+
+
+def find_doubtful_words(words: Sequence[str]) -> Iterator[Note]:
+    """Warns of words in braces that are nearly a placeholder: they stay as they are."""
+    for word in (match[1] for text in words for match in _WORD.finditer(text)):
+        nearest = get_close_matches(word, NAMES, 1, _LIKENESS)
+        if nearest and word != nearest[0]:
+            yield Note("placeholder", f"{{{word}}} is no placeholder and stays as it is; {{{nearest[0]}}} is one")

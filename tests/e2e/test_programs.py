@@ -1,0 +1,107 @@
+"""Anything is started at the first try on three hosts: scripts, modules, servers, torchrun; and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.workspace import LIGHT, QUICK, Started, Workspace, find_orphans, running
+
+TRAIN = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} sum {total.item()}\\n")
+dist.destroy_process_group()
+"""
+DAEMON = "#!/bin/sh\necho $1\n(trap '' HUP TERM; setsid sleep 300 &)\nsleep 300\n"
+
+
+@pytest.fixture
+def workspace(hosts: Cluster, tmp_path: Path) -> Workspace:
+    """One whose directory is the project: what `Workspace.start` writes there is not sent."""
+    made = Workspace(hosts, tmp_path / "desk")
+    (made.path / ".ipexctlignore").write_text("out.*\nerr.*\n")
+    return made
+
+
+def test_a_shell_script_gets_its_arguments_as_they_are_and_no_shell_sees_them(workspace: Workspace) -> None:
+    (workspace.path / "prepare.sh").write_text('#!/bin/sh\nfor word; do echo "[$word]"; done; echo $A\n')
+    words = ("{rank}/{world_size} of {host_rank}", '{"a": {"b": 1}}', "$(id) {port}", "{{port}}")
+    result = workspace("run", "--venv", LIGHT, "--env", "A={address}", "./prepare.sh", *words)
+    assert result.code == 0, result
+    for rank in range(3):
+        lines = workspace.written(rank).decode().splitlines()
+        assert lines[:2] == [f"[{rank}/3 of {rank}]", '[{"a": {"b": 1}}]']
+        assert re.fullmatch(r"\[\$\(id\) \d+\]", lines[2])
+        assert lines[3:] == ["[{port}]", workspace.cluster.address(f"node{rank}")]
+    assert not find_orphans(workspace.cluster)
+
+
+def test_a_server_on_each_host_is_up_when_the_command_returns_and_stopped_with_its_daemons(
+    workspace: Workspace,
+) -> None:
+    server = ("--per-host", "--program", "--ready", "http://{address}:{port}/", "--detach", "--port", "8123")
+    result = workspace("run", "--venv", LIGHT, *server, "--", "python3", "-m", "http.server", "{port}")
+    assert result.code == 0, result
+    for host in workspace.cluster.names:
+        assert len(running(workspace.cluster, host, "http.server")) == 1
+    assert "http.server" in workspace("ps").out
+    assert workspace("stop").code == 0
+    assert not any(running(workspace.cluster, host, "") for host in workspace.cluster.names)
+
+
+def test_daemons_of_a_script_end_with_the_run(workspace: Workspace, start: Callable[..., Started]) -> None:
+    (workspace.path / "daemon.sh").write_text(DAEMON)
+    run = start("run", "--venv", LIGHT, "./daemon.sh", "begun-{rank}", **QUICK)
+    run.until("begun-0", "begun-1", "begun-2")
+    run.signal(signal.SIGINT)
+    assert "0 processes left on 3 hosts" in str(run.end())
+    assert not find_orphans(workspace.cluster)
+
+
+@pytest.mark.parametrize("part", ["mpiexec", "guard", "http.server"])
+def test_whatever_part_is_killed_nothing_is_left(
+    workspace: Workspace, start: Callable[..., Started], part: str
+) -> None:
+    run = start(
+        "run", "--venv", LIGHT, "--per-host", "--program", "--", "python3", "-m", "http.server", "{port}", **QUICK
+    )
+    run.until("0│Serving", "1│Serving", "2│Serving")
+    os.kill(running(workspace.cluster, "node0", part)[0], signal.SIGKILL)
+    assert run.end().code != 0
+    assert not find_orphans(workspace.cluster)
+
+
+def test_what_a_host_lacks_is_said_before_anything_starts(workspace: Workspace) -> None:
+    for words, what in (
+        (("--program", "nosuch"), "the host has no program nosuch"),
+        (("nosuch",), "the environment has no program nosuch"),
+        (("-m", "no.such"), "the environment has no module no.such"),
+    ):
+        result = workspace("run", "--venv", LIGHT, *words)
+        assert (result.code, f"node[0-2]: {what}" in result.err) == (4, True), result
+    assert not find_orphans(workspace.cluster)
+
+
+def test_torchrun_on_each_host_and_a_module_of_the_project(workspace: Workspace, stock: str) -> None:
+    package = workspace.path / "pkg"
+    package.mkdir()
+    (package / "train.py").write_text(TRAIN)
+    launcher: tuple[str, ...] = ("torchrun", "--nnodes={hosts}", "--node-rank={host_rank}", "--nproc-per-node={ppn}")
+    launcher += ("--master-addr={head}", "--master-port={port}", "pkg/train.py")
+    result = workspace("run", "--venv", stock, "--limit", "node0,node1", "--per-host", "--ppn", "2", *launcher)
+    assert result.code == 0, result
+    text = "".join(workspace.written(rank).decode() for rank in range(2))
+    assert sorted(re.findall(r"rank (\d) of 4 sum 4.0", text)) == ["0", "1", "2", "3"]
+    result = workspace("run", "--venv", stock, "--limit", "node0,node1", "-m", "pkg.train")
+    assert result.code == 0, result
+    assert "rank 1 of 2 sum 2.0" in workspace.written(1).decode()
+    assert not find_orphans(workspace.cluster)

@@ -1,0 +1,251 @@
+"""What a run starts: what a word means, placeholders, one process a host, roles; and how hosts look for a program."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.decide.launch.build import build_launch
+from ipexctl.decide.launch.emit import write_launch
+from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start, find_doubtful_words, parse_file
+from ipexctl.decide.launch.run_spec import Identity, build_run_specs
+from ipexctl.decide.parsing.playbook import parse_playbook
+from ipexctl.model.errors import UsageError
+from ipexctl.model.launch import Launch
+from ipexctl.model.tasks import Run
+from ipexctl.protocol.placeholders import NAMES, fill
+from ipexctl.remote.agent.ready_sign import await_answer
+from ipexctl.verbs.run.request import read_request
+from tests.unit.launch.two import facts, runtime
+from tests.unit.launch.two import launch as launch_two
+
+VALUES = dict.fromkeys(NAMES, "?") | {"rank": "3", "port": "29500", "head": "192.0.2.10"}
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("{rank}", "3"),
+        ("tcp://{head}:{port}/{rank}{rank}", "tcp://192.0.2.10:29500/33"),
+        ('{"a": 1}', '{"a": 1}'),
+        ('{"a":{"b":{}}}', '{"a":{"b":{}}}'),
+        ('{"a":{"rank":{rank}}}', '{"a":{"rank":3}}'),
+        ("{{ messages }} {% if x %}", "{{ messages }} {% if x %}"),
+        ("{print $1}", "{print $1}"),
+        ("{ranks} {Rank} {rank } {} {0}", "{ranks} {Rank} {rank } {} {0}"),
+        ("{{rank}}", "{rank}"),
+        ("{{rank}", "{rank}"),
+        ("{{other}}", "{{other}}"),
+        ("$(id) `id` {rank}", "$(id) `id` 3"),
+    ],
+)
+def test_only_placeholders_are_replaced(text: str, filled: str) -> None:
+    assert fill(text, VALUES) == filled
+
+
+def test_a_word_that_is_nearly_a_placeholder_is_a_warning() -> None:
+    notes = list(find_doubtful_words(["{ranks}", '{"rank": 1}', "{print}", "{{ranks}}", "{rank}"]))
+    assert [note.text for note in notes] == ["{ranks} is no placeholder and stays as it is; {rank} is one"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "mode", "start"),
+    [
+        ("train.py", b"#!/bin/sh\n", 0o755, ("python", (), True)),
+        ("train", b"import torch\n", 0o644, ("python", (), True)),
+        ("train", b"#!/usr/bin/env python3\nimport torch\n", 0o755, ("python", (), True)),
+        ("a.sh", b"#!/bin/sh\necho\n", 0o644, ("file", ("/bin/sh",), False)),
+        ("a.sh", b"#! /usr/bin/env -S bash -x\n", 0o755, ("file", ("/usr/bin/env", "-S bash -x"), False)),
+        ("a.out", b"\x7fELF\0\0", 0o755, ("file", (), False)),
+    ],
+)
+def test_a_file_is_started_as_it_says(
+    name: str, data: bytes, mode: int, start: tuple[str, tuple[str, ...], bool]
+) -> None:
+    made = parse_file(name, data, bool(mode & 0o100), ("-x",))
+    assert (made.kind, made.words, made.is_python) == start
+    words = {"python": ("P", "-u", name, "-x"), "file": (*made.words, f"./{name}", "-x")}
+    assert made.build_words(("P", "-u")) == words[made.kind]
+
+
+@pytest.mark.parametrize(
+    ("data", "executable", "sentence"),
+    [
+        (b"echo a; if true; then echo; fi\n", True, "a does not say what starts it"),
+        (b"\x7fELF\0", False, "a is a program without the x bit"),
+    ],
+)
+def test_a_file_that_does_not_say_what_starts_it_is_refused(data: bytes, executable: bool, sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_file("a", data, executable, ())
+    assert refused.value.sentence == sentence
+    assert refused.value.hint
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("pass\n")
+    Path("trl").mkdir()
+    return tmp_path
+
+
+def read_starts(**settings: Any) -> list[Start]:
+    return list(read_request(Run(**settings), {}, dry=True, emit=None).starts)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_word_is_a_file_a_module_a_program_of_the_environment_or_of_the_hosts() -> None:
+    assert read_starts(script="train.py") == [Start("python", "train.py")]
+    assert read_starts(script="trl.scripts.sft", module=True, args=("-m", "x")) == [
+        Start("module", "trl.scripts.sft", ("-m", "x"))
+    ]
+    assert read_starts(script="vllm") == [Start("env", "vllm")]
+    assert read_starts(script="/opt/x/llama-server", program=True) == [
+        Start("host", "/opt/x/llama-server", is_python=False)
+    ]
+    head, rest = read_starts(script="ray", args=("start",), role=("rest:ray 'two words'",), per_host=True)
+    assert (head.args, rest.args) == (("start",), ("two words",))
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"script": "trl"}, "trl is a directory"),
+        ({"script": "none.sh"}, "the script none.sh does not exist"),
+        ({"script": "a", "module": True, "program": True}, "-m and --program name two kinds of WHAT"),
+        ({"script": "./a", "program": True}, "--program ./a is neither a name nor an absolute path"),
+        ({"script": "a", "role": ("tail:b",)}, "--role takes head:COMMAND or rest:COMMAND, once each, not 'tail:b'"),
+        ({"script": "a", "role": ("rest:'b",)}, "--role rest:'b: no closing quotation"),
+        ({"script": "a", "role": ("rest:b", "head:b")}, "no host would start WHAT: each has a --role"),
+        ({"script": "a", "launcher": "accelerate"}, "--launcher accelerate starts Python files only"),
+        ({"script": "train.py", "per_host": True, "backend": "impi"}, "the options conflict"),
+        ({"script": "train.py", "per_host": True, "instances": "2"}, "the options conflict"),
+    ],
+)
+def test_what_no_host_can_start_is_refused_before_any_is_contacted(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_starts(**settings)
+    assert refused.value.sentence == sentence
+
+
+def launch(task: Run, *starts: Start) -> Launch:
+    from ipexctl.decide.checks.network import InterfaceChoice
+    from ipexctl.decide.launch.environment import HostRuntime
+    from ipexctl.model.hosts import Host
+    from ipexctl.model.notes import Note
+
+    addresses = {"node0": "192.0.2.10", "node1": "192.0.2.11"}
+    runtimes = {
+        name: HostRuntime(
+            facts(2, 4, machine_id=name),
+            InterfaceChoice("eth0", address, Note("x", "x")),
+            runtime(),
+            "/r",
+            f"/w/{name}",
+        )
+        for name, address in addresses.items()
+    }
+    hosts = [Host(name, address) for name, address in addresses.items()]
+    return build_launch(task, "r1", hosts, runtimes, task.script, {}, starts=starts)
+
+
+def test_a_process_per_host_has_the_cores_of_all_its_ranks_and_no_number_of_one() -> None:
+    task = Run(script="torchrun", per_host=True, ppn=2, env={"A": "{rank}"})
+    made = launch(
+        task, Start("env", "torchrun", ("--node-rank={host_rank}", "{rank}/{world_size}", "{cores}", "{port}"))
+    )
+    assert [(place.host, place.rank, place.cpus) for place in made.places] == [
+        ("node0", 0, tuple(range(8))),
+        ("node1", 1, tuple(range(8))),
+    ]
+    assert [list(place.argv) for place in made.places] == [
+        ["torchrun", "--node-rank=0", "0/4", "8", "PORT"],
+        ["torchrun", "--node-rank=1", "2/4", "8", "PORT"],
+    ]
+    assert [place.env["OMP_NUM_THREADS"] for place in made.places] == ["4", "4"]
+    assert made.backend == "gloo"
+    names = set(made.nodes[1].env)
+    assert "NODE_RANK" in names
+    assert not names & {"TORCHELASTIC_RUN_ID", "GROUP_RANK", "ROLE_NAME"}
+    spec = build_run_specs(made, task, Identity("n", "t", "o", 0.0))["node1"]
+    assert (spec.per_host, spec.fills, spec.filled, spec.meeting) == (True, True, ["A"], False)
+    text = str(made)
+    assert "rank 1 on node1:\n  torchrun --node-rank=1 2/4 8 PORT\n" in text
+    assert "each process its own: NODE_RANK; no RANK, WORLD_SIZE" in text
+    with pytest.raises(UsageError, match="only a Python file"):
+        write_launch(made, "sh", "")
+
+
+def test_node0_starts_something_else_and_what_is_not_python_tells_no_stages() -> None:
+    task = Run(script="a", program=True, role=("rest:b",))
+    made = launch(task, Start("host", "a", is_python=False), Start("env", "b", ("{address}",)))
+    assert {place.host: list(place.argv) for place in made.places} == {
+        "node0": ["a"],
+        "node1": ["b", "192.0.2.11"],
+    }
+    assert [node.stages for node in made.nodes] == [False, True]
+
+
+def test_the_arguments_of_a_python_file_stay_as_they_are() -> None:
+    made = launch_two(Run(script="train.py", args=("--name", "{rank}"), env={"A": "{rank}"}))
+    assert not made.fills
+    assert made.argv[-1] == "{rank}"
+    assert not made.places[0].values
+
+
+def test_in_a_playbook_a_program_and_a_module_are_no_paths() -> None:
+    text = "hosts: h\nsteps: [{run: {script: vllm}}, {run: {script: a.b, module: true}}, {run: {script: ./vllm}}]"
+    play = parse_playbook(text, "play.yaml", base="/base")
+    assert [step.task.script for step in play.steps] == ["vllm", "a.b", "/base/vllm"]  # type: ignore[attr-defined]
+
+
+def find_program(path: str, name: str) -> str:
+    return subprocess.check_output(["/bin/sh", "-c", FIND_PROGRAM, "find", path, name], text=True).strip()
+
+
+def test_a_program_is_found_on_its_path_only_and_known_as_python_by_its_first_lines(tmp_path: Path) -> None:
+    programs = {
+        "trl": "#!/opt/env/bin/python3\n",
+        "long": "#!/bin/sh\n'''exec' /opt/a/b/bin/python \"$0\" \"$@\"\n",
+        "tool": "#!/bin/sh\n",
+        "test": "#!/bin/sh\n",
+        "data": "none",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o644 if name == "data" else 0o755)
+    answers = {name: find_program(f"/nowhere:{tmp_path}", name) for name in (*programs, "none", "sh")}
+    assert answers == {"trl": "python", "long": "python", "tool": "other", "test": "other"} | dict.fromkeys(
+        ("data", "none", "sh"), ""
+    )
+    assert find_program("/nowhere", "/bin/sh") == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("http.server", 0), ("json", 1), ("json.tool", 0), ("unittest", 0), ("a.b", 1), ("http.nosuch", 1)],
+)
+def test_a_module_is_found_if_it_can_be_started_and_none_is_imported(name: str, known: int) -> None:
+    assert subprocess.run([sys.executable, "-c", FIND_MODULE, name], check=False).returncode == known
+
+
+@pytest.mark.parametrize("sign", ["{port}", "http://127.0.0.1:{port}/"])
+def test_a_sign_is_the_answer_of_a_port_or_a_url(sign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        came = threading.Event()
+        await_answer(sign.replace("{port}", str(server.server_port)), "192.0.2.1", came.set)
+        server.shutdown()
+    assert came.is_set()
+    assert os.environ["http_proxy"]
