@@ -59,10 +59,8 @@ def build_archive() -> bytes:
 
 @cache
 def compute_agent_id() -> str:
-    """Names the archive of this version of ipexctl and of Python, 16 hex digits. (Of its texts, because
-    compiled code is not the same bytes each time.)"""
-    texts = (f"{name}\0{read_source(name)}" for name in _list_agent_modules())
-    return hashlib.sha256(_COMPILED + "\0".join(texts).encode()).hexdigest()[:16]
+    """Returns the SHA-256 of the archive, by which a host that has it knows that it is this one."""
+    return hashlib.sha256(build_archive()).hexdigest()
 
 
 def _list_agent_modules() -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
-from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir
-from ipexctl.act.transfer.send import build_script_command
+from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, build_agent_command
+from ipexctl.act.transfer.send import UNTRUSTED, build_script_command, make_remote_error
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hints import advise
@@ -18,7 +18,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, CommandIO, Link, LinkError
 from ipexctl.model.text import format_time
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
-from ipexctl.protocol.codec import DamagedError, Unreadable
+from ipexctl.protocol.codec import LONGEST, DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, BOTH, GUARD, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
@@ -113,7 +113,10 @@ def _check_guard_answer(link: Link, site: RemoteRunDir, done: Completed, keeper:
 
 def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | messages.KillRun) -> bool:
     """Gives the keeper an order; False when it is gone."""
-    return link.run(site.build_command(Role.ORDER, site.directory, KINDS.write(order).decode())).ok
+    done = link.run(site.build_command(Role.ORDER, site.directory, KINDS.write(order).decode()))
+    if done.status == UNTRUSTED:
+        raise make_remote_error(link, done.status, done.err)
+    return done.ok
 
 
 def collect_stacks(
@@ -158,18 +161,21 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
     does, that is not taken for "no runs"."""
     none = KINDS.write(messages.RunListing()).decode()
     words = (RUNS, ROLE, AGENT, Role.LIST, none, GUARD)
-    done = link.run(replace(build_script_command("list_runs.sh", *words), timeout=20.0))
+    command = build_script_command("list_runs.sh", *words, begins="ownership.sh")
+    done = link.run(replace(command, timeout=20.0, cap=LONGEST))
     return _parse_answer(link, done, "its runs cannot be listed", messages.RunListing)
 
 
 def read_run_description(link: Link, directory: str) -> messages.RunDescription:
     """Returns what a watcher must know of the run in this directory of its head. Raises `LinkError`."""
-    done = link.run(Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0, brief=True))
+    done = link.run(build_agent_command(directory, Role.SHOW, directory))
     return _parse_answer(link, done, "the run cannot be read", messages.RunDescription)
 
 
 def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *others: type[S]) -> T | S:
     """The agent's answer, its last line. Raises `LinkError`, which begins with ``problem``, for another than these."""
+    if done.status == UNTRUSTED:
+        raise make_remote_error(link, done.status, done.err)
     answer = KINDS.read((done.out.strip().splitlines() or [b""])[-1])
     kinds: tuple[type[T] | type[S], ...] = (kind, *others)
     if isinstance(answer, kinds):

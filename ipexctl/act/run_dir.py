@@ -1,6 +1,7 @@
 """A run's directory on a host: made before the run, removed after it."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ipexctl.act import agent
@@ -22,8 +23,17 @@ from ipexctl.protocol.paths import AGENT, AGENTS, HOOKS, PART, PIPES, ROLE, SHIM
 _MODES = {SHIM: 0o700, ROLE: 0o700}
 
 # Starts the interpreter $p so that nothing in the account's files or variables can influence it; the host's own where
-# $p is gone, because its environment was removed after the run.
-START_PYTHON = '[ -x "$p" ] || p=python3; exec "$p" -E -s -S'
+# $p is gone, because its environment was removed after the run, or where others may have put something else there.
+START_PYTHON = f"""{read_script("ownership.sh")}[ -x "$p" ] && check_environment "${{p%/bin/python}}" || p=python3
+exec "$p" -E -s -S"""
+
+
+def build_agent_command(
+    directory: str, role: str, *words: str, env: Mapping[str, str] = {}, timeout: float = 20.0
+) -> Command:
+    """Returns what executes the agent of the run in ``directory``, unless others can have put another one there."""
+    script = read_script("ownership.sh") + read_script("run_agent.sh")
+    return Command((f"{directory}/{ROLE}", role, *words), script, env=env, timeout=timeout, cwd="/", brief=True)
 
 
 class RemoteRunDir(Record):
@@ -35,7 +45,7 @@ class RemoteRunDir(Record):
 
     def build_command(self, role: str, *words: str, timeout: float = 30.0, run: str = "") -> Command:
         env = {paths.RUN_ENV: run} if run else {}
-        return Command((f"{self.directory}/{ROLE}", role, *words), env=env, timeout=timeout, cwd="/", brief=True)
+        return build_agent_command(self.directory, role, *words, env=env, timeout=timeout)
 
     def wrap_agent(self) -> bytes:
         """Returns the agent as a program."""
@@ -70,7 +80,9 @@ def _run_script(link: Link, site: RemoteRunDir, tree: bytes) -> bool:
     """False where nothing was made, because the host has not had this agent and the stream lacks it."""
     number = agent.compute_agent_id()
     done = link.run(
-        build_script_command("make_run_dir.sh", site.directory, AGENTS, number, AGENT, PART, stdin=tree + TREE_END)
+        build_script_command(
+            "make_run_dir.sh", site.directory, AGENTS, number, AGENT, PART, begins="ownership.sh", stdin=tree + TREE_END
+        )
     )
     if not done.ok:
         raise make_remote_error(link, done.status, done.err)

@@ -78,7 +78,7 @@ class Python(Record):
 class Installed(Record):
     """What the environment at ``venv`` holds. ``python`` is its version ("3.11.2", or "3.11"); ``packages`` maps
     normalised distribution names to versions; ``marker`` is what install wrote last. ``beside``: the directories in
-    its store, the active one's among them."""
+    its store, the active one's among them. ``fault``: why nothing there is executed."""
 
     venv: str
     exists: bool = False
@@ -86,6 +86,7 @@ class Installed(Record):
     packages: Mapping[str, str] = field(default_factory=dict)
     marker: InstallMarker | None = None
     beside: tuple[str, ...] = ()
+    fault: str = ""
 
 
 class Disk(Record):

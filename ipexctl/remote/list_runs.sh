@@ -1,9 +1,10 @@
-# Lists the runs whose head this host is. POSIX sh; run as: sh -c TEXT NAME RUNS ROLE AGENT LIST NONE GUARD, where NONE is
-# what is printed without a run. Any run's agent can tell of all, but that of an old one may have lost its interpreter.
+# Lists the runs whose head this host is. POSIX sh; ownership.sh stands before it; run as:
+#   sh -c TEXT NAME RUNS ROLE AGENT LIST NONE GUARD
+# where NONE is what is printed without a run. Any run's agent can tell of all, but that of an old one may have lost its interpreter.
 # A directory whose guard lives (the file GUARD names its process) is part of a run of another head: it is passed over, and
 # no Python starts for it.
 # Where anything else is, also what has no agent of its own (half made), an agent is asked: the first that works, of any run.
-all=$HOME/$1 tried='' asked=''
+all=$HOME/$1 tried='' asked='' refused=''
 has_guard() {
   { read -r pid start <"$1" && read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return 1
   set -- ${stat##*) } # from the third field on, proc(5): the state, and the 22nd is the start time
@@ -14,9 +15,15 @@ for d in "$all"/*; do
   [ ! -d "$d" ] || has_guard "$d/$6" || asked=1
 done
 [ "$asked" ] || { printf '%s\n' "$5"; exit 0; }
+find_fault "$all"
+refuse_fault
 for d in "$all"/*; do
   [ -x "$d/$2" ] || continue
+  find_fault "$all" "$d" "$d/$2" "$d/$3"
+  [ -z "$fault" ] || { refused=$fault; continue; } # another run's agent tells of all that are ours
   "$d/$2" "$4" "$all" || python3 -E -s -S "$d/$3" "$4" "$all" && exit 0
   [ ! -e "$d/$2" ] || tried=1 # not a run that has ended and gone meanwhile
 done
+fault=$refused
+refuse_fault
 [ "$tried" ] || printf '%s\n' "$5"

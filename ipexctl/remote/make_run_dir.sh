@@ -1,8 +1,8 @@
-# Makes the directory of a run, all of it or nothing. POSIX sh with tar; run as:
+# Makes the directory of a run, all of it or nothing. POSIX sh with tar; ownership.sh stands before it; run as:
 #   sh -c TEXT NAME DIRECTORY AGENTS ID AGENT PART
 # stdin: a tar stream with the files of the run, `tree/…`, perhaps `agent`, and `whole`. An agent stays in AGENTS by its ID,
-# for further runs, which need not bring it: each gets a copy of its own, AGENT. Where there is none, prints the ID, and
-# nothing is made. Ends 0, or 3 with one line on stderr: what is wrong and where.
+# its SHA-256, for further runs, which need not bring it: each gets a copy of its own, AGENT. Where there is none, or one
+# with another content, prints the ID, and nothing is made. Ends 0, or 3 with one line on stderr: what is wrong and where.
 umask 077
 LC_ALL=C
 export LC_ALL
@@ -15,15 +15,9 @@ if [ ! -d "$up" ] || [ ! -d "$agents" ]; then
   said=$(mkdir -p "$up" "$agents" 2>&1) || fail "cannot create a directory: ${said##*mkdir: }"
 fi
 for each in "$up" "$agents"; do
-  { [ ! -L "$each" ] && [ -O "$each" ]; } || fail "$each belongs to another user or is a symbolic link"
+  find_fault "$each"
+  refuse_fault
 done
-newline='
-'
-case $newline$(ls -ldn "$up" "$agents") in *"$newline"?????w*|*"$newline"????????w*) # one program for both
-  for each in "$up" "$agents"; do
-    case $(ls -ldn "$each") in ?????w*|????????w*) fail "$each can be written by others: chmod go-w it" ;; esac
-  done ;;
-esac
 said=$(mkdir -m 700 "$dir" 2>&1) || fail "cannot create $dir: ${said##*: }"
 trap 'cd / && rm -rf -- "$dir"' 0
 trap 'exit 3' 1 2 13 15
@@ -35,10 +29,9 @@ said=$(tar -xpof - 2>&1) || {
 }
 [ -f whole ] || fail "the transfer was cut"
 kept=$agents/$id new=$agents/$id-${dir##*/} # hosts with one home directory may have the same process ids, too
-# A zip archive ends with a record of 22 bytes: one that is not whole, whatever has happened to it, does not have it.
-is_whole() {
-  { end=$(tail -c 22 "$1"); } 2>/dev/null # bash complains of its zeros
-  case $end in PK*) ;; *) return 1 ;; esac
+copy_kept() { # what is hashed is the copy: nobody else has it
+  [ -f "$kept" ] && [ ! -L "$kept" ] && cp "$kept" "tree/$agent" 2>/dev/null && sum=$(sha256sum "tree/$agent") &&
+    [ "${sum%% *}" = "$id" ]
 }
 if [ -f agent ]; then
   cp agent "$new" || { rm -f "$new"; fail "cannot write $kept"; }
@@ -51,7 +44,7 @@ if [ -f agent ]; then
     find "$agents" -type f ! -newer "$limit" -exec rm -f {} +
   fi
   mv agent "tree/$agent"
-elif ! { [ -f "$kept" ] && [ ! -L "$kept" ] && is_whole "$kept" && cp "$kept" "tree/$agent" 2>/dev/null; }; then
+elif ! copy_kept; then
   printf '%s\n' "$id"
   exit 0
 fi

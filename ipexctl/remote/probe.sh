@@ -218,6 +218,7 @@ space() {
 
 environment_at() {
     printf 'venv\t%s\n' "$1"
+    check_environment "$1" || printf 'fault\t%s\n' "$fault"
     for file in "$1".d/*; do
         case ${file##*/} in lock | bin | cache | tokens | '*') ;; *) printf 'beside\t%s\n' "${file##*/}" ;; esac
     done

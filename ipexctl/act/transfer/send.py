@@ -21,7 +21,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Progress
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import format_size, printable
-from ipexctl.protocol.paths import PART
+from ipexctl.protocol.paths import PART, STATE
 
 Emit = Callable[[Event], None]
 
@@ -245,8 +245,18 @@ def _merge_small_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield gathered.getvalue()
 
 
+UNTRUSTED = 4  # the status of a script that executes nothing where others may have put it: `remote/ownership.sh`
+
+
+_MOVE_AWAY = f"on it, where no run goes on: mv ~/{STATE} ~/{STATE}.untrusted"
+
+
 def make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
+    """Returns what a script of ours says on its standard error: what is wrong and where, and what helps."""
     lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
+    if status == UNTRUSTED and lines:
+        what = f"nothing of a run is executed: {printable(lines[-1], 400)}"
+        return LinkError(Failure(link.host.name, Kind.STEP, what, _MOVE_AWAY, "untrusted"))
     what = printable(lines[-1], 200) if lines else f"the host's shell ended with status {status}"
     full = "No space left" in what or "no space left" in what
     return _make_step_error(link, what, "no-space" if full else "refused-there")

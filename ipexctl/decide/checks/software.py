@@ -140,6 +140,9 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
     for host, installed in installs.items():
         packages = installed.packages
         torch, ipex, oneccl = (packages.get(name) for name in ("torch", _IPEX, _ONECCL))
+        if installed.fault:
+            yield CheckHit("STK008", host, {"what": installed.fault})
+            continue
         if not installed.exists:
             yield CheckHit("STK003" if some_exist else "STK004", host, {"venv": installed.venv})
             continue

@@ -10,6 +10,7 @@ from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Disk, Installed, Interface, Python
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.stack import read_marker
+from ipexctl.model.text import printable
 
 _NET = "/sys/class/net"
 _BEHIND_BRIDGES = re.compile(
@@ -232,6 +233,8 @@ def read_installed_environment(bundle: ProbeOutput) -> Installed | None:
     values = group_pairs((word, value) for word, tab, value in cut if tab)
     if "venv" not in values:
         return None
+    if fault := values.get("fault"):
+        return Installed(values["venv"][-1], fault=printable(fault[-1], 400))
     dists = values.get("dist", [])
     named = (re.fullmatch(r".*/([^/]+?)-([^/-]+)\.dist-info", dist) for dist in dists)
     packages = {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in named if match}

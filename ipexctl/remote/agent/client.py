@@ -43,6 +43,8 @@ def list_runs(argv: "List[str]") -> int:
     for name in sorted(os.listdir(base)):
         directory = os.path.join(base, name)
         try:
+            if os.lstat(directory).st_uid != os.getuid():
+                continue
             spec = files.read_spec(directory)
         except (OSError, ValueError):
             if files.is_half_made(directory):

@@ -569,26 +569,39 @@ class InstallSession:
 
 
 def find_store_fault(base: str) -> str:
-    """Why there may be no directory of environments at ``base``, or that one not be used: somebody else could put files
-    into it, or another one in its place. Empty where nothing is wrong with it."""
+    """Why there may be no directory of environments at ``base``, or nothing in that one be used or executed: somebody
+    else could put files into it, another one in its place, or has put something there. The same in sh is
+    remote/ownership.sh. Empty where nothing is wrong with it."""
     above = os.path.realpath(find_nearest_directory(os.path.dirname(base)))
     try:
-        info = os.lstat(base) if os.path.lexists(base) else None
         while True:
             mode = os.stat(above).st_mode
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # a group is trusted with what it shares
-                return "%s can be written by everybody (mode %04o): chmod o-w it" % (above, mode & 0o7777)
+                return "%s can be written by everybody (mode %04o)" % (above, mode & 0o7777)
             if above == "/":
                 break
             above = os.path.dirname(above)
     except OSError as error:  # it has just gone away
         return "%s: %s" % (error.filename, error.strerror)
-    if info is None:
+    if os.path.lexists(base) and not os.path.isdir(base):
+        return "%s is not a directory" % base
+    entries = [os.path.join(base, name) for name in ("", *list_directory(base))]
+    paths = [os.path.join(entry, name) for entry in entries for name in ("", "bin", "lib")]
+    return next(filter(None, (find_owner_fault(path.rstrip("/")) for path in paths)), "")
+
+
+def find_owner_fault(path: str) -> str:
+    """Why others can have put there what is at a path; empty where they cannot, and where nothing is."""
+    try:
+        info = os.lstat(path)
+    except OSError:
         return ""
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        return "%s is not a directory of %s" % (base, get_user_name())
+    if stat.S_ISLNK(info.st_mode):
+        return "%s is a symbolic link" % path
+    if info.st_uid != os.getuid():
+        return "%s belongs to another user" % path
     if info.st_mode & 0o022:
-        return "%s can be written by others (mode %04o): chmod go-w it" % (base, info.st_mode & 0o7777)
+        return "%s can be written by others (mode %04o)" % (path, info.st_mode & 0o7777)
     return ""
 
 

@@ -44,7 +44,7 @@ def probe_hosts(
     commands that ask nothing more: hundreds need not stay open. ``meanwhile`` is called in the background once a host
     is connected (logins come first: they need the interpreter). Yields `FactsRead` per host."""
     first, reading = threading.Lock(), threading.Lock()
-    text = read_script("probe.sh")
+    text = read_script("ownership.sh") + read_script("probe.sh")
 
     def probe_host(link: Link, emit: Emit) -> Facts | Failure:
         if meanwhile and first.acquire(blocking=False):

@@ -60,7 +60,7 @@ def test_while_its_guard_lives_no_agent_is_asked(part: Path, tmp_path: Path, she
     (part.parent / "lock-here").write_text("{}")
     words = [RUNS, ROLE, AGENT, Role.LIST, NOTHING, GUARD]
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    script = [*shell, "-c", read_script("list_runs.sh"), "list_runs.sh", *words]
+    script = [*shell, "-c", read_script("ownership.sh") + read_script("list_runs.sh"), "list_runs.sh", *words]
     done = subprocess.run(script, env=env, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == (f"{NOTHING}\n", "", 0)
 

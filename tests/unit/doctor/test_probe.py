@@ -23,7 +23,7 @@ from ipexctl.model.json_values import to_json
 from tests.markers import MARKER
 from tests.unit.doctor.corpus import uarchs
 
-TEXT = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8")
+TEXT = "".join(files("ipexctl.remote").joinpath(name).read_text("utf-8") for name in ("ownership.sh", "probe.sh"))
 NONCE = secrets.token_hex(16)  # of this test run: others may run on this machine
 SHELLS = [
     pytest.param(

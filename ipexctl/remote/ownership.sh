@@ -1,0 +1,47 @@
+# Who may own and write what ipexctl executes on a host, for every script that executes it; `find_store_fault` of
+# session/install.py says the same of environments. POSIX sh; stands before other scripts.
+newline='
+'
+shared=''
+# find_fault TOP [PATH..]: $fault is why nothing there is executed, else empty. Each of these that is there must be no link,
+# belong to this account (with $shared, all to the owner of TOP), and be written by nobody else. A directory above TOP may
+# be written by a group, which is trusted with what it shares, or be one like /tmp.
+find_fault() {
+  fault='' top=$1 owner=''
+  for path do
+    [ -e "$path" ] || [ -L "$path" ] || continue
+    set -- $(ls -ldn "$path" 2>/dev/null)
+    : "${owner:=$3}"
+    case $1 in
+    l*) fault='is a symbolic link' ;;
+    ?????w*|????????w*) fault='can be written by others' ;;
+    *) [ "$3" = "$owner" ] && { [ "$shared" ] || [ -O "$path" ]; } || fault='belongs to another user' ;;
+    esac
+    [ -z "$fault" ] || { fault="$path $fault"; return; }
+  done
+  above=$(cd -P "${top%/*}/" 2>/dev/null && pwd -P)
+  set --
+  while [ "${above%/}" ]; do
+    set -- "$above" "$@"
+    above=${above%/*}
+  done
+  case $newline$(ls -ldn / "$@" 2>/dev/null) in *"$newline"????????w[!tT]*) ;; *) return ;; esac
+  for above in / "$@"; do
+    case $(ls -ldn "$above" 2>/dev/null) in ????????w[!tT]*)
+      fault="$above can be written by everybody"
+      return
+      ;;
+    esac
+  done
+}
+# The same of an environment that ipexctl has made, whoever's it is: succeeds where there is no fault.
+check_environment() {
+  fault='' shared=yes
+  real=$(cd -P "$1" 2>/dev/null && pwd -P)
+  [ -n "$real" ] && [ "${real%/*}" -ef "$1.d" ] && find_fault "$1.d" "$real" "$real/bin" "$real/lib"
+  shared=''
+  [ -z "$fault" ]
+}
+refuse_fault() {
+  [ -z "$fault" ] || { printf '%s\n' "$fault" >&2; exit 4; }
+}

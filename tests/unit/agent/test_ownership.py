@@ -1,0 +1,190 @@
+"""What others may own or write is not executed, by no command: one rule, in sh and in Python, held to one table."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act import agent, run_control
+from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, create_run_dir
+from ipexctl.act.scripts import read_script
+from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.decide.releases.env_health import find_unhealthy_envs
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import LinkError
+from ipexctl.protocol.messages import StopRun
+from ipexctl.protocol.paths import AGENT, AGENTS, ROLE, RUNS
+from ipexctl.remote.session import install
+from tests.unit.agent.runs import SPEC
+from tests.unit.agent.test_launcher_pipes import SHELLS
+from tests.unit.agent.test_listing import ended
+from tests.unit.doctor.test_probe import ask, facts
+
+HERE = Host("here", "localhost")
+STRANGER = 4242
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: files of another account")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def link(home: Path) -> LocalLink:
+    return LocalLink(HERE, env={"HOME": str(home), "PATH": os.environ["PATH"]})
+
+
+def plant(path: Path, mark: Path, owner: int = STRANGER) -> None:
+    """A program that tells by ``mark`` that it was executed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(f"#!/bin/sh\necho executed >>{mark}\n")
+    path.chmod(0o755)
+    os.chown(path, owner, -1)
+
+
+# environments ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def env(home: Path) -> Path:
+    made = home / "env.d/e1"
+    for name in ("bin", "lib/python3.11/site-packages"):
+        (made / name).mkdir(parents=True)
+    (made / "bin/python").symlink_to(shutil.which("python3") or "")
+    (made / "pyvenv.cfg").write_text("version = 3.11.2\n")
+    (home / "env").symlink_to(made)
+    return home / "env"
+
+
+CASES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "ours": (lambda _: None, ""),
+    "in a directory of a group": (lambda env: env.parent.chmod(0o775), ""),
+    "in one like /tmp": (lambda env: env.parent.chmod(0o1777), ""),
+    "in one of everybody": (lambda env: env.parent.chmod(0o777), "home can be written by everybody"),
+    "below one of everybody": (lambda env: env.parent.parent.chmod(0o777), "can be written by everybody"),
+    "a store of everybody": (lambda env: Path(f"{env}.d").chmod(0o777), "env.d can be written by others"),
+    "a store of a group": (lambda env: Path(f"{env}.d").chmod(0o775), "env.d can be written by others"),
+    "replaced": (lambda env: os.chown(f"{env}.d/e1", STRANGER, -1), "e1 belongs to another user"),
+    "replaced in part": (lambda env: os.chown(f"{env}.d/e1/bin", STRANGER, -1), "bin belongs to another user"),
+    "open in part": (lambda env: Path(f"{env}.d/e1/lib").chmod(0o757), "lib can be written by others"),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize("case", CASES)
+def test_an_environment_is_judged_alike_in_sh_and_in_python(env: Path, case: str, shell: list[str]) -> None:
+    change, why = CASES[case]
+    change(env)
+    text = read_script("ownership.sh") + 'check_environment "$1"; printf "%s" "$fault"'
+    done = subprocess.run([*shell, "-c", text, "sh", str(env)], capture_output=True, text=True, timeout=60, check=True)
+    in_python = install.find_store_fault(f"{env}.d")
+    assert (done.stdout == "", in_python == "", done.stderr) == (why == "", why == "", "")
+    assert why in done.stdout
+    assert why in in_python
+
+
+def test_an_environment_of_another_account_that_is_all_its_own_is_used(env: Path) -> None:
+    """Others may use what one has installed; what a third has put into it is refused."""
+    for path in (Path(f"{env}.d"), *Path(f"{env}.d").rglob("*")):
+        os.chown(path, STRANGER, -1, follow_symlinks=False)
+    text = read_script("ownership.sh") + 'check_environment "$1"; printf "%s" "$fault"'
+    script = ["sh", "-c", text, "sh", str(env)]
+    assert subprocess.run(script, capture_output=True, text=True, timeout=60, check=True).stdout == ""
+    os.chown(f"{env}.d/e1/bin", STRANGER + 1, -1)
+    assert "another user" in subprocess.run(script, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_the_python_of_a_replaced_environment_is_not_started(env: Path, tmp_path: Path) -> None:
+    plant(env / "bin/python", tmp_path / "mark", 0)
+    words = ["sh", "-c", f'p=$1; shift; {START_PYTHON} "$@"', "sh", str(env / "bin/python"), "-c", "print(1)"]
+    subprocess.run(words, check=True, timeout=60)
+    assert (tmp_path / "mark").exists(), "the test itself works"
+    (tmp_path / "mark").unlink()
+    os.chown(f"{env}.d/e1", STRANGER, -1)
+    assert subprocess.run(words, check=True, timeout=60, capture_output=True).stdout == b"1\n", "the host's own does"
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("case", ["replaced", "a store of everybody", "ours"])
+def test_a_replaced_environment_is_a_finding_and_no_run_begins(env: Path, case: str) -> None:
+    """`doctor` and `run` executed it, and `install` called it unchanged."""
+    change, why = CASES[case]
+    change(env)
+    read = facts(ask(os.environ["PATH"], home=env.parent, venv=str(env)))
+    assert read.installed is not None
+    assert (why in read.installed.fault, read.installed.exists) == (True, not why)
+    [failure] = find_unhealthy_envs({"node0": read})
+    assert (failure.code, failure.hint is not None) == ("untrusted" if why else "no-env", True)
+
+
+# runs -----------------------------------------------------------------------------------------------------------------
+
+
+def open_state(home: Path) -> None:
+    (home / ".local/state").chmod(0o777)
+
+
+def open_runs(home: Path) -> None:
+    (home / RUNS).chmod(0o777)
+
+
+def give_run_away(home: Path) -> None:
+    """What is left when somebody who was told so has taken away the right to write."""
+    os.chown(home / RUNS / "0101-bad-h0", STRANGER, -1)
+
+
+def open_run(home: Path) -> None:
+    (home / RUNS / "0101-bad-h0").chmod(0o775)
+
+
+@pytest.mark.parametrize("opened", [open_state, open_runs, give_run_away, open_run, lambda _: None])
+def test_no_command_executes_what_another_user_has_put_there(
+    link: LocalLink, home: Path, tmp_path: Path, opened: Callable[[Path], object]
+) -> None:
+    """`ps`, `stop`, `attach` and `logs` executed it, as root."""
+    site = ended(link, home, "0101-bad", "python3")
+    plant(Path(site.directory, ROLE), tmp_path / "mark")
+    opened(home)
+    commands: list[Callable[[], object]] = [
+        lambda: run_control.list_runs_on_head(link),
+        lambda: run_control.read_run_description(link, site.directory),
+        lambda: run_control.send_order(link, site, StopRun("test")),
+        lambda: run_control.collect_stacks(link, site, "1", SPEC.timings),
+    ]
+    for command in commands:
+        with pytest.raises(LinkError, match="nothing of a run is executed: ") as refused:
+            command()
+        assert refused.value.failure.code == "untrusted"
+        assert "mv ~/.local/state/ipexctl ~/.local/state/ipexctl.untrusted" in (refused.value.failure.hint or "")
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_planted_run_hides_no_other(link: LocalLink, home: Path, tmp_path: Path) -> None:
+    ended(link, home, "0102-good", "python3")
+    plant(home / RUNS / "0101-bad-h0" / ROLE, tmp_path / "mark")
+    os.chown(home / RUNS / "0101-bad-h0", STRANGER, -1)
+    assert [row.run for row in run_control.list_runs_on_head(link).runs] == ["0102-good"]
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(("owner", "mode"), [(STRANGER, 0o666), (0, 0o600)])
+def test_a_kept_agent_of_another_content_is_not_taken(link: LocalLink, home: Path, owner: int, mode: int) -> None:
+    """It was taken where it ended as an archive does: whoever's it was, and with zeros in it."""
+    kept = home / AGENTS / agent.compute_agent_id()
+    whole = agent.build_archive()
+    kept.parent.mkdir(parents=True, mode=0o700)
+    kept.write_bytes(whole[:1000] + bytes(5000) + whole[6000:])
+    kept.chmod(mode)
+    os.chown(kept, owner, -1)
+    site = RemoteRunDir(HERE, f"{home}/{RUNS}/r1-h0", "python3")
+    create_run_dir(link, site, SPEC)
+    assert Path(site.directory, AGENT).read_bytes() == kept.read_bytes() == whole
+    assert (kept.stat().st_uid, kept.stat().st_mode & 0o777) == (0, 0o600)
