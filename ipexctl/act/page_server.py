@@ -39,13 +39,11 @@ def serve_page(address: tuple[str, int], render: Callable[[], str]) -> Iterator[
                 timer.cancel()
 
         def do_GET(self) -> None:
-            status, body = 200, b""
+            status, body = 404, b""
             if (self.headers.get("Host") or "").lower() not in names:
                 status = 421
-            elif not hmac.compare_digest(self.path.encode("utf-8", "replace"), path.encode()):
-                status = 404
-            else:
-                body = render().encode("utf-8", "replace")
+            elif hmac.compare_digest(self.path.encode("utf-8", "replace"), path.encode()):
+                status, body = 200, render().encode("utf-8", "replace")
             self.send_response(status)
             for name, value in {**_HEADERS, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)

@@ -211,8 +211,13 @@ class LogsFlags(RunIdFlags):
     )
 
 
-class ReplayFlags(RawFlags):
+class ProfileFlags(Fields):
+    """Of commands that read one saved run."""
+
     run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+
+
+class ReplayFlags(RawFlags, ProfileFlags):
     speed: float | None = flag(
         None,
         "Playback speed, such as 1 or 10 times that of the run (default: all at once).",
@@ -228,19 +233,18 @@ class ReplayFlags(RawFlags):
     )
 
 
-class ShellFlags(Fields):
+class OneHostFlags(Fields):
     host: str = flag(
         ..., "Host of the hostfile, or one that ssh knows.", argument=True,
         completes="hosts", example="node0",
     )  # fmt: skip
+
+
+class ShellFlags(OneHostFlags):
     command: tuple[str, ...] = flag((), "Command to run in place of a login shell.", argument=True)
 
 
-class ForwardFlags(Fields):
-    host: str = flag(
-        ..., "Host of the hostfile, or one that ssh knows.", argument=True,
-        completes="hosts", example="node0",
-    )  # fmt: skip
+class ForwardFlags(OneHostFlags):
     ports: str = flag(
         ..., "Port on this machine, and the host's where it is another one.", metavar="PORT[:REMOTE]", argument=True,
         example="6006",
@@ -290,12 +294,7 @@ class ReportFlags(Fields):
     open_: bool = flag(False, "Open the page in a browser.", "Output", alias="open")
 
 
-class ProfileFlags(Fields):
-    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
-
-
-class SupportFlags(DryRunFlags):
-    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+class SupportFlags(DryRunFlags, ProfileFlags):
     file: str | None = flag(
         None,
         "Archive to write (default: one named after the run, here).",

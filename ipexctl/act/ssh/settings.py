@@ -68,7 +68,6 @@ class SSHSettings:
         paths = [expand_home(str(path)), system] if path else []
         self._config = OpenSSHConfig([line for place in paths for line in read_config(place, place.parent)])
         self._known_hosts = known_hosts
-        self._expanded: dict[str, Path] = {}  # paths as they were written: those of hundreds of hosts are the same
 
     def find_settings(self, host: Host) -> "Settings":
         hop = Hop(host.name, host.address, host.user, host.port)
@@ -114,9 +113,4 @@ class SSHSettings:
         own = (str(given),) if given else options.get_paths("userknownhostsfile") or _USER_KNOWN
         own = tuple("/dev/null" if name == "none" else name for name in own)
         system = options.get_files("globalknownhostsfile") or tuple(map(Path, _GLOBAL_KNOWN))
-        return (*map(self._expand_home, own), *(path for path in system if str(path) != "none"))
-
-    def _expand_home(self, path: str) -> Path:
-        if path not in self._expanded:
-            self._expanded[path] = expand_home(path)
-        return self._expanded[path]
+        return (*map(expand_home, own), *(path for path in system if str(path) != "none"))
