@@ -27,4 +27,5 @@ class Context(Record):
     clock: Callable[[], float] = field(default=time.time)
     interrupts: Interrupts = field(default_factory=Interrupts)
     saved: RecordLocation = field(default_factory=RecordLocation)
+    by_playbook: bool = False  # its author chose what this command does
     masker: Masker = field(default_factory=lambda: Masker({}))  # of all that this command shows and saves

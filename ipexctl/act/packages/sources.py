@@ -6,6 +6,7 @@ reach uv through its environment, never through an argument list or a message.""
 import configparser
 import netrc
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
@@ -14,6 +15,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from ipexctl.act.inputs import expand_home
 from ipexctl.model.json_values import Record, field
+
+_UV_SOURCES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 
 
 class Limits(Record):
@@ -29,7 +32,8 @@ class Sources(Record):
     any index. ``environ`` has proxies and further settings of the user. Only the first index that has a package is used
     for it: ``extra`` in order, those of the version table first, then ``index``. ``from_pip``: some of ``extra`` are
     pip's, to which all indexes are alike. Of ``preferred`` packages these versions are taken as long as the
-    requirements permit."""
+    requirements permit. Hosts get logins of ~/.netrc for those indexes alone that the user's own configuration or
+    command line names, ``named``: not for what a playbook or a lock file of somebody else does."""
 
     index: str | None = None
     extra: tuple[str, ...] = ()
@@ -40,6 +44,7 @@ class Sources(Record):
     environ: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = Limits()
     preferred: Mapping[str, str] = field(default_factory=dict)
+    named: tuple[str, ...] = ()
 
     def build_environment(self) -> dict[str, str]:
         """``environ`` with these sources in uv's variables."""
@@ -67,15 +72,14 @@ class Sources(Record):
         """``user:password`` for this URL, from one of the index URLs or ``~/.netrc``; empty without one.
         (uv removes them from the URLs of a lock.) One of ``~/.netrc`` names no protocol, and is not sent unencrypted: a
         lock file of somebody else can name any ``http:`` URL of a known host."""
-        parts = urlsplit(url)
-        if parts.username:
-            return f"{parts.username}:{parts.password or ''}"
-        for source in (self.index or "", *self.extra, *self.find_links):
-            known = urlsplit(source)
-            same = (known.scheme, known.hostname, known.port) == (parts.scheme, parts.hostname, parts.port)
-            if known.username and same:
+        login = self._find_url_login(url)
+        return login if login or is_unencrypted(url) else self._find_netrc_login(urlsplit(url).hostname or "")
+
+    def _find_url_login(self, url: str) -> str:
+        for known in map(urlsplit, (url, self.index or "", *self.extra, *self.find_links)):
+            if known.username and _get_origin(known.geturl()) == _get_origin(url):
                 return f"{known.username}:{known.password or ''}"
-        return "" if is_unencrypted(url) else self._find_netrc_login(parts.hostname or "")
+        return ""
 
     def _find_netrc_login(self, host: str) -> str:
         try:
@@ -94,8 +98,12 @@ class Sources(Record):
         )
 
     def find_host_login(self, url: str) -> str:
-        """As `find_login`, for a host that downloads it itself; empty where the host would send it unencrypted."""
-        return "" if is_unencrypted(url) else self.find_login(url)
+        """As `find_login`, for a host that downloads it itself; empty where the host would send it unencrypted, and of
+        ``~/.netrc`` for an index that the user has not named."""
+        if is_unencrypted(url):
+            return ""
+        named = _get_origin(url) in map(_get_origin, self.named)
+        return self.find_login(url) if named else self._find_url_login(url)
 
     def add_login(self, url: str) -> str:
         """Returns the URL with its user name and password, for a host that downloads it itself."""
@@ -109,7 +117,8 @@ class Sources(Record):
 
 
 def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> Sources:
-    """Returns the sources in pip's configuration: files first, PIP_* variables override them (pip's own order)."""
+    """Returns the sources in pip's configuration: files first, PIP_* variables override them (pip's own order). Those
+    in variables of uv are named by the user, too."""
     settings: dict[str, str] = {}
     for path in find_pip_files(environ) if files is None else files:
         parser = configparser.RawConfigParser(strict=False)
@@ -125,6 +134,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
             settings[key[4:].lower().replace("_", "-")] = value
     extra = tuple(settings.get("extra-index-url", "").split())
     links = settings.get("find-links", "").split()
+    own = [url for name in _UV_SOURCES for url in re.split(r"[ ,]|\w+=(?=http)", environ.get(name, ""))]
     return Sources(
         index=settings.get("index-url", "").strip() or None,
         extra=extra,
@@ -133,6 +143,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
         from_pip=bool(extra),
         certificate=settings.get("cert", "").strip() or None,
         environ=environ,
+        named=tuple(filter(None, (settings.get("index-url", "").strip(), *extra, *links, *own))),
     )
 
 
@@ -146,6 +157,14 @@ def find_pip_files(environ: Mapping[str, str]) -> list[Path]:
     site = [Path(place) / "pip" / "pip.conf" for place in places if place]
     user = [home / ".pip" / "pip.conf", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
     return [*site, Path("/etc/pip.conf"), *user, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
+
+
+def _get_origin(url: str) -> tuple[str, str | None, int | None]:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:  # an address or a port that is none
+        return url, None, None
 
 
 def is_unencrypted(url: str) -> bool:

@@ -17,7 +17,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
-from ipexctl.act.packages.sources import Limits, redact_url
+from ipexctl.act.packages.sources import Limits, is_unencrypted, redact_url
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.decide.planning.extend import (
@@ -378,14 +378,20 @@ def _switch_hosts(
 
 
 def choose_downloader(job: InstallJob) -> Workflow[Literal["auto", "controller", "hosts"]]:
-    """Who downloads. The controller does where hosts would send a login unencrypted: it has sent it already, as the
-    user's own index wants it. Raises `UsageError` (exit 4) if the hosts are to download all the same."""
+    """Who downloads. The controller does where hosts do not get the login that they would need. Raises `UsageError`
+    (exit 4) if the hosts are to download all the same."""
     way, sources = job.task.wheels_from, job.sources
     urls = [wheel.url for wheel in job.lock.wheels if not wheel.local]
     url = next((url for url in urls if sources.find_login(url) and not sources.find_host_login(url)), "")
     if way == "controller" or not url:
         return way
-    what = f"hosts would send the login of {urlsplit(url).netloc.rpartition('@')[2]} unencrypted"
+    place = urlsplit(url).netloc.rpartition("@")[2]
+    if is_unencrypted(url):
+        what = f"hosts would send the login of {place} unencrypted"
+    else:
+        what = (
+            f"hosts do not get the login of {place}: neither your configuration nor the command line names this index"
+        )
     if way == "hosts":
         raise UsageError(what, reasons=[redact_url(url)], hint="--wheels-from controller", exit=Exit.STEP)
     yield events.Message(f"{what}: the wheels are downloaded here and sent")

@@ -66,7 +66,9 @@ class LockRequest(Record):
 
     @property
     def sources(self) -> Sources:
-        return read_sources(self.task, self.environ, self.limits)
+        task, sources = self.task, read_sources(self.task, self.environ, self.limits)
+        words = () if self.context.by_playbook else (task.index_url or "", *task.extra_index_url, *task.find_links)
+        return replace(sources, named=(*sources.named, *words))
 
     @property
     def release_sources(self) -> Sources:

@@ -290,7 +290,7 @@ def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workfl
     from ipexctl.verbs.play.execute import execute
     from ipexctl.verbs.run.run import run
 
-    context, environ, dry = state.context, state.environ, state.options.dry
+    context, environ, dry = replace(state.context, by_playbook=True), state.environ, state.options.dry
 
     def change(**fields: bool) -> Any:
         return replace(step.task, **fields)

@@ -87,11 +87,13 @@ def test_uv_is_configured_through_its_environment_never_by_arguments() -> None:
 
 def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine other.example login me password a/b\n")
-    sources = Sources(index="https://u:p%40ss@host.example/simple", environ={"HOME": str(tmp_path)})
+    named = ("https://other.example:443/simple", "https://[", "https://a:b/")
+    sources = Sources(index="https://u:p%40ss@host.example/simple", environ={"HOME": str(tmp_path)}, named=named)
     assert sources.find_login("https://host.example/files/x.whl") == "u:p%40ss"
     assert sources.find_login("http://host.example/files/x.whl") == ""
     assert sources.find_login("https://host.example.evil/x.whl") == ""
     assert sources.find_login("https://other.example/x.whl") == "me:a%2Fb"
+    assert sources.add_login("https://other.example/x.whl") == "https://me:a%2Fb@other.example/x.whl"
     assert sources.add_login("https://host.example/x.whl") == "https://u:p%40ss@host.example/x.whl"
     assert sources.add_login("https://nobody.example/x.whl") == "https://nobody.example/x.whl"
 
@@ -99,14 +101,15 @@ def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
 def test_no_login_is_sent_unencrypted_by_a_host_and_none_of_netrc_at_all(tmp_path: Path) -> None:
     """A lock file of somebody else named http: URLs of a mirror, and hosts sent the login in ~/.netrc in the clear."""
     (tmp_path / ".netrc").write_text("default login me password geheim\n")
-    sources = Sources(index="http://u:p@mirror.example/simple", environ={"HOME": str(tmp_path)})
+    places = ("https://other.example", "http://127.0.0.1:80", "http://localhost:80", "http://[::1]:80")
+    sources = Sources(index="http://u:p@mirror.example/simple", environ={"HOME": str(tmp_path)}, named=places)
     for url in ("http://mirror.example/x.whl", "http://other.example/x.whl", "http://10.0.0.7:8080/x.whl"):
         assert sources.add_login(url) == url
     assert sources.find_login("http://other.example/x.whl") == ""
     assert sources.is_login_withheld("http://other.example/x.whl")
     assert sources.find_login("http://mirror.example/x.whl") == "u:p"  # the user's own index, as the user wrote it
     assert not sources.is_login_withheld("http://mirror.example/x.whl")
-    for place in ("https://other.example", "http://127.0.0.1:80", "http://localhost:80", "http://[::1]:80"):
+    for place in places:
         assert sources.add_login(f"{place}/x.whl") == place.replace("://", "://me:geheim@") + "/x.whl"
 
 
@@ -132,6 +135,40 @@ def test_hosts_download_nothing_for_which_they_would_send_a_login_unencrypted(tm
     with pytest.raises(UsageError, match=r"hosts would send the login of mirror\.example unencrypted") as refused:
         choose("hosts", own)
     assert refused.value.hint == "--wheels-from controller"
+
+
+@pytest.mark.parametrize(
+    ("task", "environ", "by_playbook", "given"),
+    [
+        ({}, {}, False, False),  # the lock file alone names the index
+        ({"index_url": "https://corp.example/simple"}, {}, False, True),
+        ({"index_url": "https://corp.example/simple"}, {}, True, False),
+        ({"extra_index_url": ("https://corp.example/simple",)}, {}, True, False),
+        ({"find_links": ("https://corp.example/page",)}, {}, True, False),
+        ({"index_url": "https://corp.example.evil/simple"}, {}, False, False),
+        ({"index_url": "http://corp.example/simple"}, {}, False, False),
+        ({}, {"PIP_EXTRA_INDEX_URL": "https://corp.example/simple"}, True, True),
+        ({}, {"UV_INDEX": "own=https://corp.example/simple https://b.example"}, True, True),
+        ({"index_url": "https://me:geheim@corp.example/simple"}, {}, True, True),  # the playbook's own login
+    ],
+)  # fmt: skip
+def test_hosts_get_a_login_of_netrc_only_for_an_index_that_the_user_names(
+    tmp_path: Path, task: dict[str, Any], environ: dict[str, str], by_playbook: bool, given: bool
+) -> None:
+    """A playbook of somebody else named the index and a host of its author, which got the login from ~/.netrc."""
+    (tmp_path / ".netrc").write_text("machine corp.example login me password geheim\n")
+    context = Context(FakeOpener({}), tmp_path, tmp_path, by_playbook=by_playbook)
+    stack = resolve_stack(StackRequest(torch="2.8.0"), {}, load_releases())
+    own = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull, **environ}
+    request = LockRequest(Install(**task), stack, context, own, Limits())
+    url = "https://corp.example/a-1-py3-none-any.whl"
+    for sources in (request.sources, request.release_sources):
+        assert sources.find_login(url) == "me:geheim", "here it goes to the index alone"
+        assert (sources.add_login(url) != url) is given
+    lock = Lock((Wheel("a", "1", url, "0" * 64),), "3.11", "")
+    job = InstallJob(Inventory(()), context, "/v", "", {}, request.task, request.sources, stack, lock, {})
+    events = list(choose_downloader(job))
+    assert ("names this index" in repr(events)) is not given
 
 
 def test_messages_have_no_passwords() -> None:
