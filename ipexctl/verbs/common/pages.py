@@ -1,9 +1,11 @@
 """Pages as files, and what doctor reported that pages of later runs show."""
 
 import webbrowser
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from ipexctl.decide.page.cluster import choose_doctor_record, make_doctor_record
 from ipexctl.model.answers.doctor import DoctorAnswer
@@ -14,7 +16,7 @@ from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import printable
 from ipexctl.store.event_json import dump_ascii_json
 from ipexctl.store.masking import Masker
-from ipexctl.store.private_files import write_private_file
+from ipexctl.store.private_files import make_private_directories, write_private_file
 
 _RECORDS = "doctor"  # directory below the state: what doctor reported, a file per set of hosts
 _STORED_REPORTS = 32  # files in it
@@ -44,6 +46,17 @@ def open_page(address: str) -> Generator[Event, None, None]:
     """Opens a page in the user's browser, if there is one."""
     if not webbrowser.open(address):
         yield Message(f"no browser could be started; the page is {address}", "warning", code="browser")
+
+
+@contextmanager
+def write_redirect(address: str, directory: Path) -> Iterator[str]:
+    """Writes a page for this user alone that leads to an address with a token in it; gives its own address. Every user
+    of a machine can read the words of a browser's command line."""
+    make_private_directories(directory)
+    with NamedTemporaryFile("w", dir=directory, prefix="watch-", suffix=".html") as file:  # mode 0600
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">\n')
+        file.flush()
+        yield Path(file.name).as_uri()
 
 
 def save_doctor_record(state: Path, answer: DoctorAnswer, at: float, masker: Masker) -> None:

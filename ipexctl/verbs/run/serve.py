@@ -11,7 +11,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, HostFailed, Message, RunEnded, Stamped
 from ipexctl.model.hosts import Inventory
 from ipexctl.show.page.render import render_run
-from ipexctl.verbs.common.pages import open_page
+from ipexctl.verbs.common.pages import open_page, write_redirect
 from ipexctl.verbs.run.manage import find_watcher
 from ipexctl.verbs.run.report import MaskedFold
 
@@ -49,10 +49,14 @@ def watch(
     _, watcher = yield from find_watcher("watch", prefix, inventory, context, newest=True)
     if watcher is None:
         return
-    with serve_page(address, page.draw) as url, closing(watcher.read_files(follow=True)) as events:
+    with (
+        serve_page(address, page.draw) as url,
+        closing(watcher.read_files(follow=True)) as events,
+        write_redirect(url, context.state) as redirect,
+    ):
         yield Message(f"run {watcher.running.run} is shown at {url} (Ctrl-C ends this, not the run)", code="serving")
         if show:
-            yield from open_page(url)
+            yield from open_page(redirect)
         for event in events:
             page.handle_event(event)
             if isinstance(event, HostFailed) or (isinstance(event, Message) and event.level == "warning"):

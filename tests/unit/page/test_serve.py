@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import re
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,13 +24,14 @@ from ipexctl.act.context import Context
 from ipexctl.act.page_server import serve_page
 from ipexctl.act.ssh import Links
 from ipexctl.decide.parsing.amounts import parse_loopback
-from ipexctl.loop import read_known_errors
+from ipexctl.loop import log_event, read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import RunPage
 from ipexctl.show.page import render
-from ipexctl.store.masking import Masker
+from ipexctl.store.debug_log import DebugLog
+from ipexctl.store.masking import SECRETS, Masker
 from ipexctl.verbs.run import serve
 from ipexctl.verbs.run.report import MaskedFold
 from ipexctl.verbs.run.serve import LivePage
@@ -137,6 +142,37 @@ def test_a_viewer_that_sends_a_byte_now_and_then_gives_its_place_back(
         connection.close()
 
 
+def test_a_browser_gets_a_file_for_its_user_alone_and_not_the_token(tmp_path: Path) -> None:
+    """Every user of the machine can read the words of its command line, and one who did got the page."""
+    browser = tmp_path / "browser"
+    browser.write_text('#!/bin/sh\nfile=${1#file://}\necho "$@"; stat -c %a "$file"; cat "$file"\n')
+    browser.chmod(0o755)
+    program = (
+        "import pathlib, sys\nfrom ipexctl.verbs.common.pages import open_page, write_redirect\n"
+        "with write_redirect(sys.stdin.read(), pathlib.Path(sys.argv[1])) as page: print(list(open_page(page)))"
+    )
+    url = "http://127.0.0.1:8000/S3CR3T/"
+    env = {**os.environ, "BROWSER": str(browser)}
+    argv = [sys.executable, "-c", program, str(tmp_path / "state")]
+    out = subprocess.run(argv, env=env, input=url, capture_output=True, text=True, check=True, timeout=60).stdout
+    words, mode, page, *rest = out.splitlines()
+    assert words.startswith("file:///")
+    assert "S3CR3T" not in words
+    assert (mode, rest) == ("600", ["[]"])
+    assert f"url={url}" in page
+    assert not [*(tmp_path / "state").iterdir()], "it is gone with the server"
+
+
+def test_the_address_is_shown_and_not_logged(tmp_path: Path) -> None:
+    with DebugLog(tmp_path / "debug.log", write=print, environ={}) as log:
+        log.set_directory(tmp_path)
+        log_event(e.Message("run k7 is shown at http://127.0.0.1:8000/S3CR3T/", code="serving"))
+        log_event(e.Message("something else"))
+    text = (tmp_path / "debug.log").read_text()
+    assert "S3CR3T" not in text
+    assert "something else" in text
+
+
 def test_after_its_end_nothing_listens() -> None:
     with serve_page(("127.0.0.1", 0), str) as url:
         pass
@@ -204,6 +240,27 @@ def test_the_end_of_the_run_stops_its_renewal_and_secrets_are_masked(page: LiveP
     assert "ended well" in served
     assert "with ***" in served
     assert "hunter2" not in served
+
+
+def test_no_card_of_the_page_has_a_secret(tmp_path: Path) -> None:
+    """The card of the verdict had a token: the fold got events before the masker."""
+    kept = Masker({})
+    kept.add_secrets(["hunter2! of --pass-env"])
+    (tmp_path / SECRETS).write_bytes(kept.dump_kept())
+    masker = Masker({})
+    masker.add_kept(tmp_path)
+    page = LivePage(MaskedFold(masker, read_known_errors), Context(Links(), tmp_path, tmp_path, masker=masker))
+    leak = "ValueError: hf_abcdefghijklmnopqrst and hunter2! of --pass-env, password=geheim1"
+    for stamped in make_run("failed"):
+        event = stamped.event
+        if isinstance(event, e.RankEnded):
+            text = f"Traceback\n{leak}\n"
+            event = replace(event, error=leak, traceback=text, tail=leak.encode(), kernel=leak, line=leak)
+        page.handle_event(event)
+    served = page.draw()
+    assert "ValueError: *** and ***, password=***" in served
+    for secret in ("hf_abc", "hunter2", "geheim1"):
+        assert secret not in served
 
 
 def test_lines_of_before_the_watch_are_not_drawn_as_figures_of_now() -> None:
