@@ -82,12 +82,12 @@ soak: $(VENV)/.dev
 	@sh tools/system.sh test
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-# Every part of a run killed at each of ten points of it, ten times over, and each way in which a rank can end over each MPI
-# and backend (docs/failures.md): root and most of two hours.
+# Every part of a run killed at each of ten points of it, ten times over; each way in which a rank can end over each MPI and
+# backend (docs/failures.md), and what else depends on them: root and two hours.
 drills: $(VENV)/.dev
 	@sh tools/system.sh test
 	IPEXCTL_DRILLS=10 $(PYTEST) -v tests/e2e/test_drills.py tests/integration/test_install_killed.py
-	$(PYTEST) -v -n 2 --dist loadfile -m "not stack" -k rank_that_failed tests/e2e/test_ends.py tests/e2e/test_engines.py
+	$(PYTEST) -v -n 2 --dist loadfile -m backend tests/e2e
 
 # Texts of strangers against each parser (tests/fuzz), with other examples each time: for so many seconds each those of its
 # grammar, and as long such as reach new code, where atheris has a wheel; then the property tests in the same way, once.

@@ -1,5 +1,6 @@
 """Plain PyTorch with its backends on this machine, and hosts that see it below their own disk: for tests in which ranks
-of other people's kind train, at the price of one environment for all of them."""
+of other people's kind train, at the price of one environment for all of them. Fixtures for folders that have `hosts`:
+a test with ``@over("impi")`` is played by ranks that meet, over each backend; those that it names in `make test`."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.cluster import Cluster
 from tests.e2e.workspace import lend
 from tests.mpi import IMPI, WHEELS, make
@@ -21,8 +24,35 @@ from tests.mpi import IMPI, WHEELS, make
 ROOT = Path(__file__).parents[1]
 PLACE = Path("/var/cache/ipexctl-tests/stock")  # below no home: hosts have homes of their own
 PACKAGES = ("torch==2.13.0", "numpy", "mpi4py==4.1.2", IMPI)
-VENV = "/opt/stock"  # on hosts
+VENV, MPICH = "/opt/stock", "/opt/mpich/bin/mpirun"  # on hosts
+MEET = ROOT / "tests/e2e/ranks/meet.py"  # a module of the environment
+BACKENDS = ("impi", "gloo", "mpich")  # the last one: impi with MPICH 5
 KEPT = 86400.0  # seconds for which an environment that nobody uses stays
+
+
+def over(*core: str) -> pytest.MarkDecorator:
+    """A test that needs ``group`` is one of each backend; those that ``core`` does not name are for longer runs."""
+    marks = {name: [pytest.mark.backend, *([] if name in core else [pytest.mark.beyond_core])] for name in BACKENDS}
+    return pytest.mark.parametrize("group", [pytest.param(name, marks=marks[name]) for name in BACKENDS], indirect=True)
+
+
+@pytest.fixture(scope="package")
+def stock(hosts: Cluster) -> str:
+    """Plain PyTorch with impi, Gloo and mpi4py on all hosts."""
+    return put_stock_on_hosts(hosts)
+
+
+@pytest.fixture(scope="package")
+def mpich(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """MPICH 5 on all hosts: what ``--mpi`` is given."""
+    return put_mpich_on_hosts(hosts, tmp_path_factory.mktemp("mpi"))
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest, stock: str) -> tuple[str, ...]:
+    """Words of ``ipexctl run`` by which the ranks of our scripts meet, as a process group of torch (ranks/meet.py)."""
+    mpi = ("--mpi", request.getfixturevalue("mpich")) if request.param == "mpich" else ()
+    return ("--venv", stock, "--backend", "gloo" if request.param == "gloo" else "impi", *mpi, "--env", "MEET=1")
 
 
 def put_stock_on_hosts(cluster: Cluster) -> str:
@@ -37,11 +67,11 @@ def put_mpich_on_hosts(cluster: Cluster, directory: Path) -> str:
     made = make(directory / "mpich", WHEELS["mpich-wheel"])
     for host in cluster.names:
         shutil.copytree(made, cluster.path(host, "/opt/mpich"), symlinks=True)
-    return "/opt/mpich/bin/mpirun"
+    return MPICH
 
 
 def _make_environment() -> Path:
-    sources = sorted((ROOT / "impi_torch/src").rglob("*.py"))
+    sources = [*sorted((ROOT / "impi_torch/src").rglob("*.py")), MEET]
     parts = [*PACKAGES, sys.version, *(path.read_text() for path in sources)]
     place = PLACE / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     made = place / "made"
@@ -64,6 +94,8 @@ def _install(place: Path) -> None:
     words += ["--find-links", links] if links else []
     subprocess.run([*words, *PACKAGES], check=True)
     subprocess.run([*words, "--no-deps", ROOT / "impi_torch"], check=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    shutil.copy(MEET, place / f"lib/{version}/site-packages")
 
 
 @contextmanager

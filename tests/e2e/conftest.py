@@ -13,7 +13,9 @@ import pytest
 from tests.cluster import Cluster, Spec, missing
 from tests.e2e.environments import SHARED_CACHE, KeptEnvironment, room_is_short, unpacking
 from tests.e2e.workspace import CommandResult, Workspace, clean, lend, light
-from tests.stock import put_mpich_on_hosts, put_stock_on_hosts
+from tests.stock import group, mpich, stock
+
+__all__ = ["group", "mpich", "stock"]
 
 
 @pytest.fixture(scope="package")
@@ -24,18 +26,6 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster() as three:
         light(three, tmp_path_factory.mktemp("light"))
         yield three
-
-
-@pytest.fixture(scope="package")
-def stock(hosts: Cluster) -> str:
-    """Plain PyTorch with impi, Gloo and mpi4py on all three hosts."""
-    return put_stock_on_hosts(hosts)
-
-
-@pytest.fixture(scope="package")
-def mpich(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """MPICH 5 on all three hosts: what ``--mpi`` is given."""
-    return put_mpich_on_hosts(hosts, tmp_path_factory.mktemp("mpi"))
 
 
 @pytest.fixture(autouse=True)

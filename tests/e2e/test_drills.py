@@ -20,6 +20,9 @@ import pytest
 
 from tests.cluster import Cluster, Process
 from tests.e2e.workspace import ACTOR, LIGHT, RANKS, CommandResult, Started, Workspace, find_orphans, wait
+from tests.stock import MPICH, VENV
+
+pytestmark = pytest.mark.usefixtures("stock", "mpich")
 
 ROUNDS = range(int(os.environ.get("IPEXCTL_DRILLS", "1")))
 LEASE = 3  # seconds; what faults.md says of 30 is true of any number
@@ -60,23 +63,27 @@ PARTS = [
     ("node1", "stub"),
     ("node2", "guard"),
 ]
-# Ranks that know nothing of each other, and groups of torch; over impi with MPICH 5 too. A part meets each of them.
-BACKENDS = ("none", "impi", "gloo", "mpich")
+# Ranks that know nothing of each other, and groups of torch; over impi with MPICH 5 too. Each drill meets all of them.
+WAYS = {
+    "none": ("--venv", LIGHT),
+    "impi": ("--venv", VENV, "--env", "MEET=1", "--backend", "impi"),
+    "gloo": ("--venv", VENV, "--env", "MEET=1", "--backend", "gloo"),
+    "mpich": ("--venv", VENV, "--env", "MEET=1", "--backend", "impi", "--mpi", MPICH),
+}
 GATHERED = list(POINTS).index("mpirun was started")  # from here on a run needs nobody who watches
 
 
 class Drill:
     """One run, named by an argument of its script."""
 
-    def __init__(
-        self, hosts: Cluster, path: Path, point: str, *words: str, backend: str = "none", venv: str = LIGHT, **env: str
-    ) -> None:
+    def __init__(self, hosts: Cluster, path: Path, point: str, turn: int, *words: str, **env: str) -> None:
         self.hosts, self.point, self.number = hosts, point, list(POINTS).index(point)
+        way = list(WAYS.values())[(self.number + turn) % len(WAYS)]
         self.tag = f"drill{self.number}"
         self.workspace = Workspace(hosts, path)
         script = RANKS / "drill.py"
-        run = ("run", "--venv", venv, "--share", "--workdir", f"/root/{self.tag}", "--output", "json", "--grace", "3")
-        self.command: Started = self.workspace.start(*run, *words, script, self.tag, backend, **env)
+        run = ("run", *way, "--share", "--workdir", f"/root/{self.tag}", "--output", "json", "--grace", "3")
+        self.command: Started = self.workspace.start(*run, *words, script, self.tag, **env)
         wait(lambda: POINTS[point](self.events()) or self.command.process.poll() is not None, 120.0)
 
     def events(self) -> Events:
@@ -156,20 +163,10 @@ def at_points(work: Callable[[str], None], turn: int, turns: int) -> None:
 @pytest.mark.parametrize("again", ROUNDS)
 @pytest.mark.parametrize(("host", "word"), PARTS)
 def test_a_part_killed_at_any_point_leaves_nothing(
-    hosts: Cluster, tmp_path: Path, stock: str, mpich: str, host: str, word: str, again: int
+    hosts: Cluster, tmp_path: Path, host: str, word: str, again: int
 ) -> None:
-    choices: dict[str, tuple[str, ...]] = {
-        "none": (),
-        "impi": ("--backend", "impi"),
-        "gloo": ("--backend", "gloo"),
-        "mpich": ("--backend", "impi", "--mpi", mpich),
-    }
-
     def drill(point: str) -> None:
-        name = BACKENDS[(list(POINTS).index(point) + PARTS.index((host, word)) + again) % len(BACKENDS)]
-        backend = {"mpich": "impi"}.get(name, name)
-        venv = LIGHT if name == "none" else stock
-        one = Drill(hosts, tmp_path / point, point, *choices[name], backend=backend, venv=venv)
+        one = Drill(hosts, tmp_path / point, point, PARTS.index((host, word)) + again)
         run = one.kill(host, word)
         begun = time.monotonic()
         result = one.command.end(120.0)
@@ -185,7 +182,7 @@ def test_a_part_killed_at_any_point_leaves_nothing(
 def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
     hosts: Cluster, tmp_path: Path, point: str, again: int
 ) -> None:
-    one = Drill(hosts, tmp_path / "desk", point)
+    one = Drill(hosts, tmp_path / "desk", point, again)
     for process in hosts.processes("node1"):
         if "sshd" in process.argv[0]:
             _end(process.outer)
@@ -206,7 +203,7 @@ def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
 @pytest.mark.parametrize("again", ROUNDS)
 def test_a_killed_controller_with_a_lease_leaves_nothing(hosts: Cluster, tmp_path: Path, again: int) -> None:
     def drill(point: str) -> None:
-        one = Drill(hosts, tmp_path / point, point, "--lease", str(LEASE), **HURRIED)
+        one = Drill(hosts, tmp_path / point, point, again, "--lease", str(LEASE), **HURRIED)
         one.command.signal(signal.SIGKILL)
         one.command.process.wait()
         time.sleep(0.3)  # what it had begun on a host
@@ -222,7 +219,7 @@ def test_a_killed_controller_without_a_lease_loses_neither_the_run_nor_a_byte(
     hosts: Cluster, tmp_path: Path, again: int
 ) -> None:
     def drill(point: str) -> None:
-        one = Drill(hosts, tmp_path / point, point)
+        one = Drill(hosts, tmp_path / point, point, again)
         one.command.signal(signal.SIGKILL)
         one.command.process.wait()
         time.sleep(0.3)

@@ -4,7 +4,7 @@ line, with all that it wrote (docs/failures.md has the table of what was seen)."
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -55,10 +55,14 @@ def list_ends() -> Iterator[tuple[str, str]]:
             yield backend, way
 
 
-@pytest.mark.parametrize(
-    ("backend", "way"),
-    [pytest.param(*end, marks=[] if end in QUICK else [pytest.mark.beyond_core]) for end in list_ends()],
-)
+def mark_end(backend: str, way: str, quick: Collection[tuple[str, str]]) -> list[pytest.MarkDecorator]:
+    """Whether this end is one of `make test`, and which of the faults it is."""
+    marks = [pytest.mark.backend, *([] if (backend, way) in quick else [pytest.mark.beyond_core])]
+    fault = {"one": "M1", "abort": "M2"}.get(way)
+    return [*marks, pytest.mark.fault(fault)] if fault else marks
+
+
+@pytest.mark.parametrize(("backend", "way"), [pytest.param(*end, marks=mark_end(*end, QUICK)) for end in list_ends()])
 def test_the_rank_that_failed_is_named_and_nothing_that_it_wrote_is_lost(
     stock: str, workspace: Workspace, backend: str, way: str
 ) -> None:
@@ -68,6 +72,10 @@ def test_the_rank_that_failed_is_named_and_nothing_that_it_wrote_is_lost(
     )
     assert result.code == 5, result
     check_end(workspace, way)
+    if way == "one":
+        for text in ("rank 1 on node0", "KeyError: 'record 1'", 'ends.py", line'):
+            assert text in result.out, result
+    assert way != "abort" or "rank 1 on node0 called MPI_Abort(7)" in result.out
 
 
 def check_end(workspace: Workspace, way: str, *, ends_itself: bool = False) -> None:

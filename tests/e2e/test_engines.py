@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster import Cluster, Process
 from tests.e2e.conftest import Installed
-from tests.e2e.test_ends import check_end, list_ends
+from tests.e2e.test_ends import check_end, list_ends, mark_end
 from tests.e2e.workspace import ACTOR, LIGHT, RANKS, ROOT, CommandResult, Workspace, find_orphans, wait
 from tests.mpi import SYSTEM, WHEELS, make
 
@@ -164,7 +164,7 @@ def list_cells() -> Iterator[Any]:
     for engine in (*SYSTEM, *WHEELS):
         for backend, way in list_ends():
             if engine != "mpich" or backend in ("gloo", "none"):
-                marks = [] if (backend, way) in QUICK else [pytest.mark.beyond_core]
+                marks = mark_end(backend, way, QUICK)
                 yield pytest.param(engine, backend, way, marks=marks, id=f"{engine}-{backend}-{way}")
 
 

@@ -6,14 +6,18 @@ from collections.abc import Callable
 
 from tests.cluster import Cluster
 from tests.e2e.workspace import ACTOR, LIGHT, QUICK, RANKS, Started, Workspace, find_orphans
+from tests.stock import over
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
-RUN = ("run", "--venv", LIGHT, "--node-lease", str(LEASE), "--grace", "3")
+RUN = ("run", "--node-lease", str(LEASE), "--grace", "3")
 Start = Callable[..., Started]
 
 
-def test_a_run_goes_on_without_a_lost_host_if_enough_remain(start: Start, workspace: Workspace, hosts: Cluster) -> None:
-    command = start(*RUN, "--restarts", "1", "--min-hosts", "2", RANKS / "again.py", **QUICK)
+@over("impi")
+def test_a_run_goes_on_without_a_lost_host_if_enough_remain(
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    command = start(*RUN, *group, "--restarts", "1", "--min-hosts", "2", RANKS / "again.py", **QUICK)
     command.until("0│start 0", "1│start 0", "2│start 0")
     hosts.power_off("node2")
     result = command.end(LEASE + 60.0)
@@ -28,8 +32,11 @@ def test_a_run_goes_on_without_a_lost_host_if_enough_remain(start: Start, worksp
     assert not find_orphans(hosts, ["node0", "node1"])
 
 
-def test_a_run_does_not_start_again_if_too_few_hosts_remain(start: Start, hosts: Cluster) -> None:
-    command = start(*RUN, "--restarts", "1", "--min-hosts", "3", RANKS / "again.py", **QUICK)
+@over("gloo")
+def test_a_run_does_not_start_again_if_too_few_hosts_remain(
+    start: Start, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    command = start(*RUN, *group, "--restarts", "1", "--min-hosts", "3", RANKS / "again.py", **QUICK)
     command.until("0│start 0", "1│start 0", "2│start 0")
     hosts.power_off("node2")
     result = command.end(LEASE + 60.0)

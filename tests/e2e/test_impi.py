@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.environments import KeptEnvironment
-from tests.e2e.workspace import RANKS, ROOT, CommandResult, Workspace, find_orphans
+from tests.e2e.workspace import ROOT, CommandResult, Workspace, find_orphans
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -90,19 +89,3 @@ def test_without_a_word_the_plan_takes_impi_and_says_why(impi: CommandResult, wo
     assert result.code == 0, result
     assert "backend impi: the environment has impi_torch, and no oneccl_bind_pt" in result.out
     assert "IPEXCTL_BACKEND=impi" in result.out
-
-
-def test_a_killed_rank_is_named_and_ends_the_others(impi: CommandResult, workspace: Workspace) -> None:
-    assert impi.code == 0, impi
-    began = time.monotonic()
-    result = workspace("run", "--venv", VENV, "--ppn", "1", "--backend", "impi", RANKS / "dies.py", "1", timeout=200)
-    assert result.code == 5, result
-    assert time.monotonic() - began < 100
-    for rank in range(3):
-        assert f"rank {rank} has trained over ImpiProcessGroup" in workspace.written(rank).decode()
-    report = workspace.report()["run"]
-    assert report["first"] == 1
-    assert "rank 1 on node1" in result.out
-    assert "this cannot be" not in result.out
-    assert "0 processes left on 3 hosts" in result.out
-    assert not find_orphans(workspace.cluster)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tests.cluster import Cluster
 from tests.e2e.conftest import INSTALL, TRAINERS, VENV, Installed
 from tests.e2e.test_launch import files, renamed
 from tests.e2e.trained import loss_fell
-from tests.e2e.workspace import RANKS, ROOT, Workspace, find_orphans
+from tests.e2e.workspace import ROOT, Workspace, find_orphans
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -65,46 +64,6 @@ def test_the_example_trains_and_the_loss_falls_on_every_rank_whatever_the_names_
         assert loss_fell(output, 0.6), output
     assert [row["state"] for row in workspace.report()["run"]["ranks"]] == ["ok"] * 3
     assert not find_orphans(cluster)
-
-
-def test_a_rank_that_raises_while_others_wait_in_a_collective_ends_the_run_and_is_named(
-    installed: Installed, workspace: Workspace
-) -> None:
-    result = workspace("run", "--ppn", "1", RANKS / "breaks.py", "1", timeout=600)
-    assert result.code == 5, result
-    assert "rank 1 on node1" in result.out
-    assert "RuntimeError: the data of this rank are rotten" in result.out
-    assert 'breaks.py", line' in result.out
-    report = workspace.report()["run"]
-    assert report["first"] == 1
-    assert "0 processes left on 3 hosts" in result.out
-    assert not find_orphans(installed.cluster)
-
-
-def test_a_rank_that_hangs_while_others_wait_in_a_collective_is_the_odd_one_named(
-    recipes: str, hosts: Cluster, workspace: Workspace
-) -> None:
-    result = workspace(
-        "run",
-        "--venv",
-        recipes,
-        "--ppn",
-        "1",
-        "--stall-warn",
-        "30",
-        "--stall-kill",
-        RANKS / "waits.py",
-        "1",
-        timeout=600,
-    )
-    assert result.code == 6, result
-    output = result.out + result.err
-    assert "2 of 3 ranks wait in all_reduce, rank 1 on node1 does not" in output
-    assert re.search(r"rank 1 .*waits.py:\d+ read_batch", output), output
-    stacks = sorted(path.name.split("-")[1] for path in workspace.records[-1].glob("stacks-*.txt"))
-    assert stacks == ["0", "1", "2"]
-    assert "0 processes left on 3 hosts" in result.out
-    assert not find_orphans(hosts)
 
 
 def test_the_demo_playbook_takes_the_whole_road(installed: Installed, workspace: Workspace, tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ import pytest
 from ipexctl.store.saved_profile import read_profile
 from tests.cluster import Cluster
 from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Terminal, Workspace, find_orphans, open_gates, wait
+from tests.stock import over
 
 RUN = ("run", "--venv", LIGHT)
 LEDGER = "/root/ledger"
 Start = Callable[..., Started]
+Group = tuple[str, ...]
 
 
 def ticks(count: int) -> bytes:
@@ -40,10 +42,11 @@ def runs(workspace: Workspace) -> list[dict[str, object]]:
     return list(result.answer["runs"])
 
 
+@over("impi")
 def test_a_detached_run_is_watched_by_another_workspace_to_its_end_without_a_missing_byte(
-    workspace: Workspace, hosts: Cluster, tmp_path: Path
+    workspace: Workspace, hosts: Cluster, group: Group, tmp_path: Path
 ) -> None:
-    result = workspace(*RUN, "--detach", ACTOR, "count", "40", GATE)
+    result = workspace("run", *group, "--detach", ACTOR, "count", "40", GATE)
     assert result.code == 0, result
     other = Workspace(hosts, tmp_path / "other")
     [one] = runs(other)
@@ -97,10 +100,11 @@ def test_logs_gives_a_ranks_bytes_with_nothing_added(workspace: Workspace, hosts
     assert not find_orphans(hosts)
 
 
+@over("gloo")
 def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
-    workspace: Workspace, start: Start, hosts: Cluster, tmp_path: Path
+    workspace: Workspace, start: Start, hosts: Cluster, group: Group, tmp_path: Path
 ) -> None:
-    command = start(*RUN, ACTOR, "wait")
+    command = start("run", *group, ACTOR, "wait")
     command.until("0│waiting", "1│waiting", "2│waiting")
     other = Workspace(hosts, tmp_path / "other")
     stopped = other("stop")
@@ -112,15 +116,16 @@ def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
 
 
+@over("impi")
 def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is_left(
-    workspace: Workspace, hosts: Cluster
+    workspace: Workspace, hosts: Cluster, group: Group
 ) -> None:
-    assert workspace(*RUN, "--detach", ACTOR, "wait").code == 0
+    assert workspace("run", *group, "--detach", ACTOR, "wait").code == 0
     [guard] = [each.outer for each in hosts.processes("node2") if "guard" in each.argv[:8]]
     os.kill(guard, signal.SIGKILL)
     attached = workspace("attach")
     assert attached.code == 6, attached  # the run did not end well
-    assert workspace(*RUN, "--detach", ACTOR, "wait").code == 0
+    assert workspace("run", *group, "--detach", ACTOR, "wait").code == 0
     [guard] = [each.outer for each in hosts.processes("node2") if "guard" in each.argv[:8]]
     os.kill(guard, signal.SIGKILL)
     stopped = workspace("stop")
@@ -130,8 +135,11 @@ def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
 
 
-def test_two_watchers_at_once_see_the_same(workspace: Workspace, start: Start, hosts: Cluster, tmp_path: Path) -> None:
-    command = start(*RUN, ACTOR, "count", "40", GATE)
+@over("gloo")
+def test_two_watchers_at_once_see_the_same(
+    workspace: Workspace, start: Start, hosts: Cluster, group: Group, tmp_path: Path
+) -> None:
+    command = start("run", *group, ACTOR, "count", "40", GATE)
     command.until("0│tick 5\n")
     other = Workspace(hosts, tmp_path / "other")
     attached = other.start("attach")
@@ -144,8 +152,11 @@ def test_two_watchers_at_once_see_the_same(workspace: Workspace, start: Start, h
     assert not find_orphans(hosts)
 
 
-def test_reap_takes_away_what_a_killed_keeper_left(workspace: Workspace, start: Start, hosts: Cluster) -> None:
-    assert workspace(*RUN, "--detach", ACTOR, "wait").code == 0
+@over("impi")
+def test_reap_takes_away_what_a_killed_keeper_left(
+    workspace: Workspace, start: Start, hosts: Cluster, group: Group
+) -> None:
+    assert workspace("run", *group, "--detach", ACTOR, "wait").code == 0
     for process in hosts.processes("node0"):
         if "IPEXCTL_RUN" in process.environ and "keeper" in process.argv:
             os.kill(process.outer, signal.SIGKILL)

@@ -18,6 +18,9 @@ from tests.cluster import Cluster, missing
 from tests.e2e.workspace import Started, Workspace, clean, light
 from tests.faults.cases import load
 from tests.faults.checks import COUNTS, Broken, Checks
+from tests.stock import group, mpich, stock
+
+__all__ = ["group", "mpich", "stock"]
 
 CASES = load()
 CASE, TOLL = "fault", "fault toll"  # properties of reports, which travel from the workers

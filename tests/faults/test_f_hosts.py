@@ -13,11 +13,13 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_orphans, open_gates, wait
+from tests.stock import over
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
 ON = ("--venv", LIGHT, "--limit", "node[0-2]")
-RUN = ("run", *ON, "--node-lease", str(LEASE), "--grace", "3")
+RUN = ("run", "--limit", "node[0-2]", "--node-lease", str(LEASE), "--grace", "3")
 Start = Callable[..., Started]
+Group = tuple[str, ...]
 
 
 def wait_until_empty(cluster: Cluster, host: str, timeout: float) -> None:
@@ -25,9 +27,9 @@ def wait_until_empty(cluster: Cluster, host: str, timeout: float) -> None:
     wait(lambda: not [p for p in cluster.processes(host) if "IPEXCTL_RUN" in p.environ], timeout)
 
 
-def lose_node2(start: Start, controller: Workspace, mpi: Cluster, how: str) -> None:
+def lose_node2(start: Start, controller: Workspace, mpi: Cluster, group: Group, how: str) -> None:
     """Loses it in the middle of a run, which ends on the others, with all that was said until then."""
-    command = start(*RUN, ACTOR, "count", "3000", **QUICK)
+    command = start(*RUN, *group, ACTOR, "count", "3000", **QUICK)
     command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
     getattr(mpi, how)("node2")
     command.until("lost")
@@ -45,10 +47,10 @@ def lose_node2(start: Start, controller: Workspace, mpi: Cluster, how: str) -> N
     assert "node2" in report["unchecked"]
 
 
-def run_again(controller: Workspace, mpi: Cluster) -> None:
+def run_again(controller: Workspace, mpi: Cluster, group: Group) -> None:
     """Nothing of the lost run is in the way of the next."""
     assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]
-    result = controller(*RUN, ACTOR, "say")
+    result = controller(*RUN, *group, ACTOR, "say")
     assert result.code == 0, result
 
 
@@ -61,16 +63,18 @@ def reap_old(controller: Workspace, mpi: Cluster) -> None:
 
 
 @pytest.mark.fault("F8")
-def test_f8_a_host_loses_power(start: Start, controller: Workspace, mpi: Cluster) -> None:
-    lose_node2(start, controller, mpi, "power_off")
+@over("impi")
+def test_f8_a_host_loses_power(start: Start, controller: Workspace, mpi: Cluster, group: Group) -> None:
+    lose_node2(start, controller, mpi, group, "power_off")
     mpi.power_on("node2")
-    run_again(controller, mpi)
+    run_again(controller, mpi, group)
     reap_old(controller, mpi)
 
 
 @pytest.mark.fault("F8")
-def test_f8_the_head_loses_power(start: Start, mpi: Cluster) -> None:
-    command = start(*RUN, ACTOR, "wait", **QUICK)
+@over("gloo")
+def test_f8_the_head_loses_power(start: Start, mpi: Cluster, group: Group) -> None:
+    command = start(*RUN, *group, ACTOR, "wait", **QUICK)
     command.until("0│waiting", "1│waiting", "2│waiting")
     mpi.power_off("node0")
     for host in ("node1", "node2"):
@@ -83,29 +87,32 @@ def test_f8_the_head_loses_power(start: Start, mpi: Cluster) -> None:
 
 
 @pytest.mark.fault("F8")
-def test_f8_a_host_freezes(start: Start, controller: Workspace, mpi: Cluster) -> None:
-    lose_node2(start, controller, mpi, "freeze")
+@over("gloo")
+def test_f8_a_host_freezes(start: Start, controller: Workspace, mpi: Cluster, group: Group) -> None:
+    lose_node2(start, controller, mpi, group, "freeze")
     mpi.thaw("node2")
     wait_until_empty(mpi, "node2", 60.0)
-    run_again(controller, mpi)
+    run_again(controller, mpi, group)
 
 
 @pytest.mark.fault("F9")
+@over("impi")
 def test_f9_a_cut_that_outlasts_the_lease_ends_the_run_on_both_sides(
-    start: Start, controller: Workspace, mpi: Cluster
+    start: Start, controller: Workspace, mpi: Cluster, group: Group
 ) -> None:
-    lose_node2(start, controller, mpi, "cut")
+    lose_node2(start, controller, mpi, group, "cut")
     wait_until_empty(mpi, "node2", 60.0)  # by itself, before anybody can reach it
     mpi.heal("node2")
-    run_again(controller, mpi)
+    run_again(controller, mpi, group)
 
 
 @pytest.mark.fault("F9")
+@over("gloo")
 def test_f9_a_cut_that_heals_in_time_loses_and_doubles_nothing(
-    start: Start, controller: Workspace, mpi: Cluster
+    start: Start, controller: Workspace, mpi: Cluster, group: Group
 ) -> None:
     """By the lease that a run has if nobody says otherwise."""
-    command = start("run", *ON, ACTOR, "count", "100")
+    command = start("run", "--limit", "node[0-2]", *group, ACTOR, "count", "100")
     command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
     with mpi.cut("node1"):
         time.sleep(8.0)
@@ -117,11 +124,12 @@ def test_f9_a_cut_that_heals_in_time_loses_and_doubles_nothing(
 
 
 @pytest.mark.fault("F10")
+@over("impi")
 def test_f10_an_sshd_dies_with_all_its_sessions_and_the_run_goes_on(
-    start: Start, controller: Workspace, mpi: Cluster
+    start: Start, controller: Workspace, mpi: Cluster, group: Group
 ) -> None:
     """Its host lives: only the proof on that host must wait."""
-    command = start("run", *ON, ACTOR, "count", "40", GATE)
+    command = start("run", "--limit", "node[0-2]", *group, ACTOR, "count", "40", GATE)
     command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
     for process in mpi.processes("node2"):
         if "sshd" in process.argv[0]:

@@ -11,11 +11,11 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.groups import memory
-from tests.e2e.workspace import ACTOR, LIGHT, QUICK, RANKS, Started, Workspace, find_orphans
+from tests.e2e.workspace import ACTOR, QUICK, RANKS, Started, Workspace, find_orphans
 from tests.faults.checks import LEDGERS
+from tests.stock import over
 
-ON = ("--venv", LIGHT, "--limit", "node[0-2]")
-RUN = ("run", *ON)
+ON = ("--limit", "node[0-2]")
 PLAYER = Path(__file__).parent / "ranks/player.py"
 Start = Callable[..., Started]
 
@@ -25,8 +25,9 @@ def outcomes(controller: Workspace) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.fault("F1")
-def test_f1_one_rank_fails_while_the_others_wait(controller: Workspace, mpi: Cluster) -> None:
-    result = controller("run", "--venv", LIGHT, "--ppn", "2", "--grace", "2", PLAYER, "fail", "3", "5")
+@over("gloo")
+def test_f1_one_rank_fails_while_the_others_wait(controller: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
+    result = controller("run", *group, "--ppn", "2", "--grace", "2", PLAYER, "fail", "3", "5")
     assert result.code == 5, result
     card = result.out[result.out.index("rank 5 on node2 exited with code 3") :]
     for number in range(10, 30):
@@ -36,41 +37,44 @@ def test_f1_one_rank_fails_while_the_others_wait(controller: Workspace, mpi: Clu
     rows = outcomes(controller)
     assert (rows[5]["status"], rows[5]["state"]) == (3, "failed")
     assert {rows[rank]["state"] for rank in (0, 1, 2, 3, 4, 6, 7)} == {"stopped"}
-    assert not find_orphans(mpi)
+    assert not find_orphans(hosts)
 
 
 @pytest.mark.fault("F2")
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
-def test_f2_a_rank_dies_by_a_signal(controller: Workspace, mpi: Cluster, name: str) -> None:
-    result = controller(*RUN, ACTOR, "signal", name, "1")
+@over("impi")
+def test_f2_a_rank_dies_by_a_signal(controller: Workspace, hosts: Cluster, group: tuple[str, ...], name: str) -> None:
+    result = controller("run", *group, *ON, ACTOR, "signal", name, "1")
     assert result.code == 5, result
     assert f"rank 1 on node1 was killed by {name}" in result.out
     assert ("memory may have run out" in result.out) == (name == "SIGKILL")
     assert outcomes(controller)[1]["signal"] == getattr(signal, name)
-    for host in mpi.names:
-        assert not [path for path in mpi.path(host, "/root/ipexctl").rglob("core*") if path.is_file()]
-    assert not find_orphans(mpi)
+    for host in hosts.names:
+        assert not [path for path in hosts.path(host, "/root/ipexctl").rglob("core*") if path.is_file()]
+    assert not find_orphans(hosts)
 
 
 @pytest.mark.fault("F3")
-def test_f3_a_rank_runs_out_of_memory(controller: Workspace, mpi: Cluster) -> None:
-    with memory(mpi, "node1", 256 << 20):
-        result = controller(*RUN, RANKS / "eater.py", "1")
+@over("impi")
+def test_f3_a_rank_runs_out_of_memory(controller: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
+    with memory(hosts, "node1", 1 << 30):
+        result = controller("run", *group, *ON, RANKS / "eater.py", "1")
     assert result.code == 5, result
     assert "rank 1 on node1 was killed (out of memory: " in result.out
-    assert "of 256 MiB of its control group" in result.out
-    assert not find_orphans(mpi)
+    assert "of 1 GiB of its control group" in result.out
+    assert not find_orphans(hosts)
 
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize(("codes", "failed"), [((1, 2), {0, 1}), ((64, 128), {0, 1}), ((0, 7), {1})])
+@over("gloo")
 def test_f4_ranks_fail_together_with_different_codes(
-    controller: Workspace, mpi: Cluster, codes: tuple[int, int], failed: set[int]
+    controller: Workspace, hosts: Cluster, group: tuple[str, ...], codes: tuple[int, int], failed: set[int]
 ) -> None:
-    left = [mpi.path("node0", f"{LEDGERS}/left{rank}") for rank in (0, 1)]
+    left = [hosts.path("node0", f"{LEDGERS}/left{rank}") for rank in (0, 1)]
     for _ in range(5):  # on a busy machine mpirun may have killed the second before it came to its end
-        mpi.exec("node0", ["sh", "-c", f"rm -f {LEDGERS}/ready* {LEDGERS}/left*"])
-        result = controller(*RUN, "--ppn", "2", "--grace", "2", PLAYER, "pair", *map(str, codes))
+        hosts.exec("node0", ["sh", "-c", f"rm -f {LEDGERS}/ready* {LEDGERS}/left*"])
+        result = controller("run", *group, *ON, "--ppn", "2", "--grace", "2", PLAYER, "pair", *map(str, codes))
         assert result.code == 5, result
         if all(path.exists() for path in left):
             break
@@ -81,29 +85,35 @@ def test_f4_ranks_fail_together_with_different_codes(
     assert f"rank {first} on node0 exited with code {codes[first]}" in result.out
     if len(failed) == 2:
         assert f"failed too: rank {1 - first} on node0" in result.out
-    assert not find_orphans(mpi)
+    assert not find_orphans(hosts)
 
 
-def list_sleepers(mpi: Cluster) -> list[str]:
-    return [f"{host}: {p.argv}" for host in mpi.names for p in mpi.processes(host) if {"sleep", "quiet"} & {*p.argv}]
+def list_sleepers(hosts: Cluster) -> list[str]:
+    return [
+        f"{host}: {p.argv}" for host in hosts.names for p in hosts.processes(host) if {"sleep", "quiet"} & {*p.argv}
+    ]
 
 
 @pytest.mark.fault("F7")
 @pytest.mark.parametrize("marked", [(), ("marked",)], ids=["clean environment", "one variable"])
+@over("impi")
 def test_f7_descendants_that_hide_are_gone_when_their_ranks_were_killed(
-    controller: Workspace, mpi: Cluster, marked: tuple[str, ...]
+    controller: Workspace, hosts: Cluster, group: tuple[str, ...], marked: tuple[str, ...]
 ) -> None:
-    result = controller(*RUN, "--grace", "2", PLAYER, "die", "SIGKILL", *marked)
+    result = controller("run", *group, *ON, "--grace", "2", PLAYER, "die", "SIGKILL", *marked)
     assert result.code == 5, result
-    assert not list_sleepers(mpi)
-    assert not find_orphans(mpi)
+    assert not list_sleepers(hosts)
+    assert not find_orphans(hosts)
 
 
 @pytest.mark.fault("F12")
-def test_f12_ranks_that_outlast_the_others_and_end_by_themselves_are_no_failure(start: Start, mpi: Cluster) -> None:
-    command: Started = start(*RUN, "--straggler-warn", "1", PLAYER, "last", **QUICK)
+@over("gloo")
+def test_f12_ranks_that_outlast_the_others_and_end_by_themselves_are_no_failure(
+    start: Start, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    command: Started = start("run", *group, *ON, "--straggler-warn", "1", PLAYER, "last", **QUICK)
     result = command.until("2 of 3 ranks done for 1 s, still running: rank 2 on node2")
-    mpi.write("node2", "/root/ledger/go", b"")
+    hosts.write("node2", "/root/ledger/go", b"")
     result = command.end()
     assert result.code == 0, result
-    assert not find_orphans(mpi)
+    assert not find_orphans(hosts)

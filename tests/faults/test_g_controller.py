@@ -24,10 +24,11 @@ from tests.e2e.workspace import (
     open_gates,
     wait,
 )
+from tests.stock import over
 
-ON = ("--venv", LIGHT, "--limit", "node[0-2]")
-RUN = ("run", *ON)
+RUN = ("run", "--limit", "node[0-2]")
 Start = Callable[..., Started]
+Group = tuple[str, ...]
 
 
 def ticks(count: int) -> bytes:
@@ -53,9 +54,10 @@ def attach_from_elsewhere(mpi: Cluster, path: Path, count: int) -> None:
 
 @pytest.mark.fault("G1")
 @pytest.mark.parametrize("act", ["wait", "stubborn"])
-def test_g1_one_ctrl_c(start: Start, mpi: Cluster, act: str) -> None:
+@over("impi")
+def test_g1_one_ctrl_c(start: Start, mpi: Cluster, group: Group, act: str) -> None:
     word = {"wait": "waiting", "stubborn": "stubborn"}[act]
-    command = start(*RUN, "--ppn", "2", "--grace", "2", ACTOR, act)
+    command = start(*RUN, *group, "--ppn", "2", "--grace", "2", ACTOR, act)
     command.until(*(f"{rank}│{word}" for rank in range(6)))
     command.signal(signal.SIGINT)
     result = command.end()
@@ -67,8 +69,9 @@ def test_g1_one_ctrl_c(start: Start, mpi: Cluster, act: str) -> None:
 
 
 @pytest.mark.fault("G2")
-def test_g2_sigterm_to_the_controller_ends_the_run_as_ctrl_c_does(start: Start, mpi: Cluster) -> None:
-    command = start(*RUN, ACTOR, "wait")
+@over("gloo")
+def test_g2_sigterm_to_the_controller_ends_the_run_as_ctrl_c_does(start: Start, mpi: Cluster, group: Group) -> None:
+    command = start(*RUN, *group, ACTOR, "wait")
     command.until("0│waiting", "1│waiting", "2│waiting")
     command.signal(signal.SIGTERM)
     result = command.end()
@@ -78,10 +81,11 @@ def test_g2_sigterm_to_the_controller_ends_the_run_as_ctrl_c_does(start: Start, 
 
 
 @pytest.mark.fault("G3")
+@over("gloo")
 def test_g3_a_closed_terminal_ends_the_watcher_and_not_the_run(
-    controller: Workspace, mpi: Cluster, tmp_path: Path
+    controller: Workspace, mpi: Cluster, group: Group, tmp_path: Path
 ) -> None:
-    terminal = Terminal(controller, *RUN, ACTOR, "count", "40", GATE)
+    terminal = Terminal(controller, *RUN, *group, ACTOR, "count", "40", GATE)
     try:
         terminal.until(b"tick 5")
         terminal.close()
@@ -97,7 +101,7 @@ def test_g3_a_closed_terminal_ends_the_watcher_and_not_the_run(
 @pytest.mark.fault("G3")
 def test_g3_under_nohup_a_closed_terminal_changes_nothing(controller: Workspace, mpi: Cluster) -> None:
     output = controller.path / "nohup.out"
-    terminal = Terminal(controller, *RUN, ACTOR, "count", "40", GATE, program="nohup")
+    terminal = Terminal(controller, *RUN, "--venv", LIGHT, ACTOR, "count", "40", GATE, program="nohup")
     try:
         wait(lambda: output.exists() and "tick 5" in output.read_text(), 60.0)
         terminal.close()
@@ -111,27 +115,29 @@ def test_g3_under_nohup_a_closed_terminal_changes_nothing(controller: Workspace,
 
 
 @pytest.mark.fault("G4")
+@over("impi")
 def test_g4_a_killed_controller_loses_neither_the_run_nor_a_byte(
-    controller: Workspace, start: Start, mpi: Cluster, tmp_path: Path
+    controller: Workspace, start: Start, mpi: Cluster, group: Group, tmp_path: Path
 ) -> None:
-    command = start(*RUN, ACTOR, "count", "40", GATE)
+    command = start(*RUN, *group, ACTOR, "count", "40", GATE)
     command.until("0│tick 9\n", "1│tick 9\n", "2│tick 9\n")
     command.signal(signal.SIGKILL)
     command.process.wait()
     other = Workspace(mpi, tmp_path / "ps")
     wait(lambda: [one["watchers"] for one in runs(other)] == [0], 60.0)
-    busy = other(*RUN, ACTOR, "say")
+    busy = other(*RUN, *group, ACTOR, "say")
     assert busy.code == 7, busy
     assert "busy with run" in busy.err + busy.out
     attach_from_elsewhere(mpi, tmp_path / "other", 40)
 
 
 @pytest.mark.fault("G5")
+@over("impi")
 def test_g5_a_controller_that_is_cut_off_goes_on_at_the_exact_byte(
-    start: Start, controller: Workspace, mpi: Cluster
+    start: Start, controller: Workspace, mpi: Cluster, group: Group
 ) -> None:
     """It notices within the time that holds if nobody says otherwise: 30 s."""
-    command = start("run", *ON, ACTOR, "count", "400")
+    command = start(*RUN, *group, ACTOR, "count", "400")
     command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
     with mpi.cut("controller"):
         command.until("connection lost", timeout=60)
@@ -146,7 +152,7 @@ def test_g5_a_controller_that_is_cut_off_goes_on_at_the_exact_byte(
 @pytest.mark.fault("G6")
 def test_g6_ctrl_c_while_connecting_to_a_dark_host(start: Start, mpi: Cluster) -> None:
     with mpi.cut("node1"):
-        command = start(*RUN, ACTOR, "say")
+        command = start(*RUN, "--venv", LIGHT, ACTOR, "say")
         command.until("probe: ok")
         command.signal(signal.SIGINT)
         result = command.end()

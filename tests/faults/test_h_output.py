@@ -13,6 +13,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.workspace import LIGHT, Started, Workspace, wait
 from tests.faults.checks import expect
+from tests.stock import over
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-2]")
@@ -46,10 +47,13 @@ def measure(command: Started, timeout: float = 200.0) -> tuple[int, int]:
 
 
 @pytest.mark.fault("H1")
-def test_h1_ranks_print_as_fast_as_they_can(start: Start, controller: Workspace, mpi: Cluster) -> None:
+@over("gloo")
+def test_h1_ranks_print_as_fast_as_they_can(
+    start: Start, controller: Workspace, mpi: Cluster, group: tuple[str, ...]
+) -> None:
     """``IPEXCTL_FAULTS_LINES=1000000`` prints the whole million of each rank."""
     lines = int(os.environ.get("IPEXCTL_FAULTS_LINES", "50000"))
-    code, memory = measure(start("run", "--venv", LIGHT, "--ppn", "2", PLAYER, "flood", str(lines)), 280.0)
+    code, memory = measure(start("run", *group, "--ppn", "2", PLAYER, "flood", str(lines)), 280.0)
     assert code == 0
     assert memory < 500 << 20
     for rank in range(8):

@@ -14,11 +14,13 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_place, open_gates, running, wait
 from tests.faults.checks import expect
+from tests.stock import over
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-2]")
 Start = Callable[..., Started]
 NewController = Callable[..., Workspace]
+Group = tuple[str, ...]
 TICKS = b"".join(b"tick %d\n" % n for n in range(40))
 
 
@@ -62,8 +64,11 @@ def test_i2_a_port_that_is_free_is_chosen_where_none_is_asked_for(
 
 
 @pytest.mark.fault("I3")
-def test_i3_locks_of_the_dead_are_taken_over(start: Start, new_controller: NewController, mpi: Cluster) -> None:
-    command = start(*RUN, "--node-lease", "5", "--grace", "2", ACTOR, "wait", **QUICK)
+@over("gloo")
+def test_i3_locks_of_the_dead_are_taken_over(
+    start: Start, new_controller: NewController, mpi: Cluster, group: Group
+) -> None:
+    command = start(*RUN, *group, "--node-lease", "5", "--grace", "2", ACTOR, "wait", **QUICK)
     command.until("0│waiting", "1│waiting", "2│waiting")
     command.signal(signal.SIGKILL)
     command.process.wait()
@@ -88,10 +93,11 @@ def reap_old(controller: Workspace, mpi: Cluster) -> None:
 
 
 @pytest.mark.fault("I3")
+@over("impi")
 def test_i3_ranks_whose_guard_and_launcher_were_killed_end_by_themselves(
-    start: Start, new_controller: NewController, mpi: Cluster
+    start: Start, new_controller: NewController, mpi: Cluster, group: Group
 ) -> None:
-    command = start(*RUN, "--node-lease", "5", ACTOR, "wait", **QUICK)
+    command = start(*RUN, *group, "--node-lease", "5", ACTOR, "wait", **QUICK)
     command.until("0│waiting", "1│waiting", "2│waiting")
     command.signal(signal.SIGKILL)
     command.process.wait()
