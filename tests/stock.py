@@ -49,10 +49,18 @@ def mpich(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def group(request: pytest.FixtureRequest, stock: str) -> tuple[str, ...]:
+def group(request: pytest.FixtureRequest, hosts: Cluster, stock: str) -> Iterator[tuple[str, ...]]:
     """Words of ``ipexctl run`` by which the ranks of our scripts meet, as a process group of torch (ranks/meet.py)."""
     mpi = ("--mpi", request.getfixturevalue("mpich")) if request.param == "mpich" else ()
-    return ("--venv", stock, "--backend", "gloo" if request.param == "gloo" else "impi", *mpi, "--env", "MEET=1")
+    yield ("--venv", stock, "--backend", "gloo" if request.param == "gloo" else "impi", *mpi, "--env", "MEET=1")
+    remove_mpichs_files(hosts)
+
+
+def remove_mpichs_files(hosts: Cluster) -> None:
+    """Hydra 5.0.2 leaves its description of a host's cores in /tmp now and then, also after a good end without us, and
+    a rank of MPICH that is killed its shared memory."""
+    for host in hosts.names:
+        hosts.exec(host, ["sh", "-c", "rm -f /tmp/hydra_hwloc_xmlfile_* /dev/shm/mpich_shm_*"])
 
 
 def put_stock_on_hosts(cluster: Cluster) -> str:

@@ -1,5 +1,5 @@
-"""Other people's frameworks on two hosts at the first try, unchanged, over Gloo and over impi, with the numbers that
-plain torchrun gives on the same hosts; and what is said where their ranks train alone."""
+"""Other people's frameworks on two and three hosts at the first try, unchanged, over Gloo and over impi, with the
+numbers that plain torchrun or mpirun gives on the same hosts; and what is said where their ranks train alone."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ WAYS = {"gloo": ("--backend", "gloo"), "impi": ("--backend-override",)}
 
 
 @pytest.fixture(scope="module")
-def both(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """The frameworks and every backend on node0 and node1, with mpi4py, which Lightning prefers to its own ways."""
+def frameworks(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """The frameworks and every backend on all hosts, with mpi4py, which Lightning prefers to its own ways. node0 may
+    log in to all of them, as plain mpirun needs."""
     house = os.environ.get("PIP_FIND_LINKS", "")
     if not list(Path(house or os.devnull).glob(f"torch-{TORCH}+cpu-*.whl")):
         pytest.skip("the CPU build of torch is not in a directory that PIP_FIND_LINKS names")
@@ -37,22 +38,25 @@ def both(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     settings["XDG_CACHE_HOME"] = str(Path.home() / ".cache")
     words = ["install", "--torch", TORCH, "--track", "native", "--backend", "impi", "--venv", VENV, "--json"]
-    words += ["--limit", "node0,node1", *(f"--with={name}" for name in PACKAGES), "--wheels-from", "controller"]
-    KEPT.put_on_hosts(hosts, ("node0", "node1"))
+    words += [*(f"--with={name}" for name in PACKAGES), "--wheels-from", "controller"]
+    KEPT.put_on_hosts(hosts, hosts.names)
     with hosts.uplink() as uplink:
         result = workspace(*words, timeout=900, **settings, **uplink.env)
     assert result.code == 0, result
     KEPT.keep(hosts, "node0")
+    known = "".join(f"{hosts.address(host)} {hosts.host_key(host)}\n" for host in hosts.names)
+    for name, data in {"id_ed25519": hosts.key.read_bytes(), "known_hosts": known.encode()}.items():
+        hosts.write("node0", f"/root/.ssh/{name}", data, 0o600)
     return hosts
 
 
-def run(workspace: Workspace, name: str, *words: str) -> dict[int, str]:
-    """What each rank came to, of a run that ended well."""
-    words = ("run", "--venv", VENV, "--limit", "node0,node1", "--ppn", "1", *words)
+def run(workspace: Workspace, size: int, name: str, *words: str) -> list[str]:
+    """What each rank came to, of a run that ended well with a rank on each of so many hosts."""
+    words = ("run", "--venv", VENV, "--limit", f"node[0-{size - 1}]", "--ppn", "1", *words)
     result = workspace(*words, SCRIPT, name, timeout=600)
     assert result.code == 0, result
     assert not find_orphans(workspace.cluster)
-    return {rank: read_outcome(workspace.written(rank).decode(), rank) for rank in range(2)}
+    return [read_outcome(workspace.written(rank).decode(), rank) for rank in range(size)]
 
 
 def read_outcome(text: str, rank: int) -> str:
@@ -62,49 +66,49 @@ def read_outcome(text: str, rank: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def run_plainly(both: Cluster) -> Callable[[str], dict[int, str]]:
-    """Runs a framework by torchrun, once."""
-    return cache(partial(start_torchrun, both))
+def run_plainly(frameworks: Cluster) -> Callable[[int, str], list[str]]:
+    """Runs a script without us, once."""
+    return cache(partial(start_plainly, frameworks))
 
 
-def start_torchrun(cluster: Cluster, name: str) -> dict[int, str]:
-    """The same by torchrun on each of the hosts, told of processors as its users do."""
-    shell = (
-        "export PATH={venv}/bin:/usr/bin:/bin HOME=/root GLOO_SOCKET_IFNAME=eth0 ACCELERATE_USE_CPU=true"
-        " OMP_NUM_THREADS=2; exec torchrun --nnodes 2 --nproc-per-node 1 --node-rank {rank} --master-addr {head}"
-        " --master-port 29511 /root/framework.py {name}"
-    )
-    started = []
-    for rank, host in enumerate(("node0", "node1")):
+def start_plainly(cluster: Cluster, size: int, name: str) -> list[str]:
+    """The same by torchrun on each host, told of processors as its users do; mpi4py's by mpirun on the first one."""
+    hosts = cluster.names[:size]
+    given = "GLOO_SOCKET_IFNAME=eth0 ACCELERATE_USE_CPU=true OMP_NUM_THREADS=2"
+    lines = [
+        f"torchrun --nnodes {size} --nproc-per-node 1 --node-rank {rank} --master-addr {cluster.address('node0')}"
+        f" --master-port 29511 /root/framework.py {name}"
+        for rank in range(size)
+    ]
+    if name == "mpi":
+        addresses = ",".join(map(cluster.address, hosts))
+        lines = [f"mpiexec.hydra -hosts {addresses} -ppn 1 -n {size} python /root/framework.py mpi"]
+    for host in hosts:
         cluster.write(host, "/root/framework.py", SCRIPT.read_bytes())
-        line = shell.format(venv=VENV, rank=rank, head=cluster.address("node0"), name=name)
-        words = [*cluster.entrance(host), "sh", "-c", line]
+    started = []
+    for host, line in zip(hosts, lines, strict=False):
+        shell = f"export PATH={VENV}/bin:/usr/bin:/bin HOME=/root {given}; exec {line}"
+        words = [*cluster.entrance(host), "sh", "-c", shell]
         started.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    texts = [process.communicate(timeout=600)[0] for process in started]
-    return {rank: read_outcome(text, rank) for rank, text in enumerate(texts)}
+    text = "".join(process.communicate(timeout=600)[0] for process in started)
+    return [read_outcome(text, rank) for rank in range(size)]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["trainer", "sft", "lightning", "fsdp2"])
-def test_a_framework_trains_on_both_hosts_to_what_plain_torchrun_gives(
-    workspace: Workspace, run_plainly: Callable[[str], dict[int, str]], name: str, way: str
+@pytest.mark.parametrize(("size", "way"), [(2, "gloo"), (2, "impi"), (3, "impi")])
+@pytest.mark.parametrize("name", ["trainer", "sft", "lightning", "fsdp2", "mpi", "shipped"])
+def test_a_framework_trains_on_all_hosts_to_what_it_gives_without_us(
+    workspace: Workspace, run_plainly: Callable[[int, str], list[str]], name: str, size: int, way: str
 ) -> None:
-    outcome = run(workspace, name, *WAYS[way])
-    assert {text.partition(",")[0] for text in outcome.values()} == {"world 2"}
-    assert outcome == run_plainly(name), "two ranks: the same sums"
+    outcome, plain = run(workspace, size, name, *WAYS[way]), run_plainly(size, name)
+    assert {text.partition(",")[0] for text in outcome} == {f"world {size}"}
     assert separate(workspace) is None
+    if size == 2:
+        assert outcome == plain, "two ranks: the same sums"
+    for ours, theirs in zip(outcome, plain, strict=True):  # MPI and Gloo add three in another order
+        assert float(ours.split()[-1]) == pytest.approx(float(theirs.split()[-1]), rel=1e-4)
 
 
-@pytest.mark.usefixtures("both")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["shipped", "mpi"])
-def test_accelerates_own_tests_and_a_script_of_mpi4py_meet(workspace: Workspace, name: str, way: str) -> None:
-    outcome = run(workspace, name, *WAYS[way])
-    assert {text.partition(",")[0] for text in outcome.values()} == {"world 2"}
-    assert separate(workspace) is None
-
-
-@pytest.mark.usefixtures("both")
+@pytest.mark.usefixtures("frameworks")
 @pytest.mark.parametrize(
     ("name", "words", "cause"),
     [
@@ -116,8 +120,8 @@ def test_accelerates_own_tests_and_a_script_of_mpi4py_meet(workspace: Workspace,
 def test_ranks_that_train_alone_are_reported_with_the_cause(
     workspace: Workspace, name: str, words: tuple[str, ...], cause: str
 ) -> None:
-    outcome = run(workspace, name, *words)
-    assert {text.partition(",")[0] for text in outcome.values()} == {"world 1"}
+    outcome = run(workspace, 2, name, *words)
+    assert {text.partition(",")[0] for text in outcome} == {"world 1"}
     actual = separate(workspace)
     assert (actual["code"], actual["worlds"]) == ("never-met", {"1": 2})
     assert cause in actual["causes"][0]

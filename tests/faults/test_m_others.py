@@ -11,16 +11,15 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.workspace import RANKS, Workspace
 from tests.faults.checks import Checks
+from tests.stock import remove_mpichs_files
 
 ENDS = RANKS / "ends.py"
 
 
 @pytest.fixture(autouse=True)
 def _hydras_own(checks: Checks, hosts: Cluster) -> Iterator[None]:
-    """Hydra 5.0.2 leaves its description of a host's cores in /tmp now and then, also after a good end without us."""
     yield
-    for host in hosts.names:
-        hosts.exec(host, ["sh", "-c", "rm -f /tmp/hydra_hwloc_xmlfile_*"])
+    remove_mpichs_files(hosts)
 
 
 @pytest.mark.fault("M3")

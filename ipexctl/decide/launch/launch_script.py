@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from ipexctl.decide.launch.launch_table import LaunchTable, normalise_program
+from ipexctl.decide.launch.launch_table import LaunchTable, find_named_program, normalise_program
 from ipexctl.decide.parsing.shell import LOOPS, SimpleCommand, remove_marks, split_commands, split_marked_commands
 from ipexctl.decide.parsing.shell_variables import ShellVariables, Value
 from ipexctl.model.errors import UsageError
@@ -104,14 +104,17 @@ def find_in_commands(
 
 
 def describe_command(commands: Sequence[SimpleCommand], index: int) -> FoundLaunch:
-    """Returns a command that names no launcher, as it is."""
-    words, name = commands[index].words, (*commands[index].words, "")[0]
-    return _describe(commands, index, words, name, ShellVariables(commands, {}), [*map(_format, commands)])
+    """Returns a command that names no launcher, with what it has from the commands before it."""
+    variables = ShellVariables(commands, {})
+    for command in commands[:index]:
+        variables.read(command)
+    words = [each for word in commands[index].words for each in variables.expand(word)]
+    return _describe(commands, index, words, (*words, "")[0], variables, [*map(_format, commands)])
 
 
 def starts_python(words: Sequence[str]) -> bool:
     """Returns whether a command names a Python script, or Python."""
-    parts = [part for word in words for part in remove_marks(word).split()]
+    parts = [part for word in words for part in remove_marks(find_named_program(word)).split()]
     return any(part.endswith(".py") or normalise_program(part) == "python" for part in parts)
 
 
@@ -158,7 +161,7 @@ def _format(command: SimpleCommand) -> str:
 
 def _find_launcher(words: Sequence[str], table: LaunchTable) -> str:
     """The launcher in a command: it is what the command starts, or the command starts it together with a script."""
-    parts = [part for word in words for part in remove_marks(word).split()]
+    parts = [part for word in words for part in remove_marks(find_named_program(word)).split()]
     while parts and re.match(r"[A-Za-z_]\w*=", parts[0]):
         parts.pop(0)
     if not parts or normalise_program(parts[0]) in table.mentions:

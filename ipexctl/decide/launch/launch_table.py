@@ -5,8 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from ipexctl.decide.parsing.shell import EXPANSION
 from ipexctl.model.json_values import Record
 from ipexctl.model.toml import parse_toml
+
+_NAMED_PROGRAM = re.compile(r"(?:\$\(|`) *(?:which|command -v|type -[pP]) +([\w./+-]+) *[)`]|\$\{\w+:?-([\w./+-]+)\}")
 
 ProgramKind = Literal["mpi", "slurm", "agent", "job", "prefix", "refused"]
 
@@ -51,10 +54,17 @@ class LaunchTable(Record):
 
     def find_program(self, words: Sequence[str]) -> tuple[Program, int] | None:
         """Returns the program at the beginning of a command, and the number of words of its name."""
-        name = normalise_program(words[0]) if words else ""
+        name = normalise_program(find_named_program(words[0])) if words else ""
         if len(words) > 1 and (program := self.programs.get(f"{name} {words[1]}")):
             return program, 2
         return (self.programs[name], 1) if name in self.programs else None
+
+
+def find_named_program(word: str) -> str:
+    """Returns the program that a shell would look for (``$(which python)``, ``${PYTHON:-python}``); else the word."""
+    match = EXPANSION.fullmatch(word)
+    named = match and _NAMED_PROGRAM.fullmatch(match[1])
+    return (named[1] or named[2]) if named else word
 
 
 def normalise_program(word: str) -> str:

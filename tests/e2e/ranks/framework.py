@@ -10,7 +10,8 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
-SIZE = int(os.environ["WORLD_SIZE"])
+RANK = os.environ.get("RANK") or os.environ["PMI_RANK"]  # plain mpirun sets these alone
+SIZE = int(os.environ.get("WORLD_SIZE") or os.environ["PMI_SIZE"])
 PLACE: Any = {
     "output_dir": "/tmp/framework", "num_train_epochs": 1, "per_device_train_batch_size": 8, "save_strategy": "no",
     "report_to": "none", "disable_tqdm": True, "logging_steps": 4,
@@ -89,7 +90,7 @@ def fsdp2() -> tuple[int, float]:
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    torch.manual_seed(int(os.environ["RANK"]))
+    torch.manual_seed(int(RANK))
     for _ in range(6):
         inputs = torch.randn(8, 16)
         loss = (model(inputs) - inputs[:, :4]).pow(2).mean()
@@ -123,10 +124,14 @@ def mpi() -> tuple[int, float]:
 
 
 def shipped() -> tuple[int, float]:
-    """A test script in Accelerate's wheel."""
+    """Test scripts in Accelerate's wheel. Some checks of test_script need one file system, and others a GPU."""
     from accelerate import PartialState
-    from accelerate.test_utils.scripts import test_sync
+    from accelerate.test_utils.scripts import test_script, test_sync
 
+    test_script.rng_sync_check()
+    test_script.dl_preparation_check()
+    test_script.central_dl_preparation_check()
+    test_script.training_check(use_seedable_sampler=True)
     test_sync.main()
     return PartialState().num_processes, 0.0
 
@@ -144,4 +149,4 @@ NAMES = {
     "mpi": mpi, "shipped": shipped, "bare": bare,
 }  # fmt: skip
 world_size, outcome = NAMES[sys.argv[1]]()
-print("rank %s: world %d, %.6f" % (os.environ["RANK"], world_size, outcome), flush=True)
+print("rank %s: world %d, %.6f" % (RANK, world_size, outcome), flush=True)
