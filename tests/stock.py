@@ -59,6 +59,7 @@ def group(request: pytest.FixtureRequest, hosts: Cluster, stock: str) -> Iterato
 def remove_mpichs_files(hosts: Cluster) -> None:
     """Hydra 5.0.2 leaves its description of a host's cores in /tmp now and then, also after a good end without us, and
     a rank of MPICH that is killed its shared memory."""
+    hosts.restore()
     for host in hosts.names:
         hosts.exec(host, ["sh", "-c", "rm -f /tmp/hydra_hwloc_xmlfile_* /dev/shm/mpich_shm_*"])
 

@@ -71,15 +71,15 @@ def test_f3_a_rank_runs_out_of_memory(controller: Workspace, hosts: Cluster, gro
 def test_f4_ranks_fail_together_with_different_codes(
     controller: Workspace, hosts: Cluster, group: tuple[str, ...], codes: tuple[int, int], failed: set[int]
 ) -> None:
-    for _ in range(5):  # on a busy machine mpirun may have killed the second before it came to its end
+    for _ in range(10):  # on a busy machine the second is asked to end before it is gone: torch's memory is freed first
         hosts.exec("node0", ["sh", "-c", f"rm -f {LEDGERS}/ready*"])
         result = controller("run", *group, *ON, "--ppn", "2", "--grace", "2", PLAYER, "pair", *map(str, codes))
         assert result.code == 5, result
         rows = outcomes(controller)
-        if [rows[rank]["status"] for rank in (0, 1)] == list(codes):
+        if {rank for rank, row in rows.items() if row["state"] == "failed"} == failed:
             break
-    assert [rows[rank]["status"] for rank in (0, 1)] == list(codes), rows
-    assert {rank for rank, row in rows.items() if row["state"] == "failed"} == failed
+    assert {rank for rank, row in rows.items() if row["state"] == "failed"} == failed, rows
+    assert [rows[rank]["status"] for rank in (0, 1)] == list(codes)
     first = min(failed, key=lambda rank: (rows[rank]["at"], rank))
     assert f"rank {first} on node0 exited with code {codes[first]}" in result.out
     if len(failed) == 2:
