@@ -125,9 +125,10 @@ def mpi() -> tuple[int, float]:
 
 def shipped() -> tuple[int, float]:
     """Test scripts in Accelerate's wheel. Some checks of test_script need one file system, and others a GPU."""
-    from accelerate import PartialState
+    from accelerate import Accelerator, PartialState
     from accelerate.test_utils.scripts import test_script, test_sync
 
+    Accelerator()
     test_script.rng_sync_check()
     test_script.dl_preparation_check()
     test_script.central_dl_preparation_check()

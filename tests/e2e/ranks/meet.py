@@ -2,6 +2,8 @@
 
 import os
 
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # without a warning that hosts of tests have no names
+
 import torch
 import torch.distributed as dist
 
