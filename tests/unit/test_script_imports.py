@@ -11,7 +11,13 @@ import pytest
 
 from ipexctl.act.inputs import read_script
 from ipexctl.data import read_data
-from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing_modules, find_doubtful_imports
+from ipexctl.decide.script_imports import (
+    FIND_MISSING,
+    ImportTable,
+    describe_local_modules,
+    describe_missing_modules,
+    find_doubtful_imports,
+)
 from ipexctl.model.toml import parse_toml
 from tests.tables import read_table
 
@@ -57,6 +63,19 @@ def test_what_lies_beside_a_script_is_its_own(tmp_path: Path) -> None:
     text, beside = read_script(tmp_path / "train.py")
     assert doubtful(text, *beside) == {"d": 1}
     assert read_script(tmp_path / "gone.py") == ("", set())
+
+
+def test_a_module_of_the_project_is_its_own_and_one_of_the_current_directory_is_no_package(tmp_path: Path) -> None:
+    for name in ("scripts/train.py", "mypkg/__init__.py", "src/other.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("import mypkg, other, third\n")
+    text, own = read_script(tmp_path / "scripts/train.py", tmp_path, tmp_path / "src")
+    assert doubtful(text, *own) == {"third": 1}
+    (note,) = describe_local_modules({"mypkg": 3}, "train.py")
+    assert str(note) == "train.py imports mypkg (line 3) of the current directory, which is not sent: add --project ."
+    words = [sys.executable, "-c", FIND_MISSING, f"{tmp_path}:{tmp_path / 'src'}", "mypkg", "other", "third"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["third"]
 
 
 def test_the_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import posixpath
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -312,13 +313,13 @@ def describe_large_transfer(plans: Mapping[str, SyncPlan]) -> str:
     plan = max(plans.values(), key=lambda plan: plan.size, default=None)
     if plan is None or plan.size <= _LARGE:
         return ""
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for entry in plan.send:
         top, slash, _ = entry.path.partition("/")
-        sizes[top + slash] = sizes.get(top + slash, 0) + (entry.size if entry.kind == "f" else 0)
-    biggest = sorted(sizes, key=lambda name: -sizes[name])[:3]
-    names = join_names([f"{printable(name, 100)} ({format_size(sizes[name])})" for name in biggest], 3)
-    pattern = "/" + re.sub(r"([][*?\\!#])", r"\\\1", biggest[0])
+        sizes[top + slash] += entry.size if entry.kind == "f" else 0
+    biggest = sizes.most_common(3)
+    names = join_names([f"{printable(name, 100)} ({format_size(size)})" for name, size in biggest], 3)
+    pattern = "/" + re.sub(r"([][*?\\!#])", r"\\\1", biggest[0][0])
     option = shlex.quote(printable(pattern, 100))
     return f"{format_size(plan.size)} for each host, most of it {names}; to leave out the first: --exclude {option}"
 

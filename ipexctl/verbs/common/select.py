@@ -195,14 +195,23 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
             reason = f"{use.key} is outside of the playbook's directory: {printable(use.name, 300)}"
             found.append((f"{use.origin}: {reason}", ("--allow-path", str(path if path.is_dir() else path.parent))))
     for step in play.steps:
-        match step.task:
-            case tasks.Run(sync=True, project=None, script=name) | tasks.Sync(project=None, source=name):
-                path = _resolve_path(name, cwd)
-                root = find_project(path, None).root.resolve() if path.is_file() else path
-                by_user = any(use.given and use.name == name for use in play.uses)
-                if root != path and not by_user and not any(map(root.is_relative_to, folders)):
-                    reason = f"{step.action} sends the project of its script: {printable(str(root), 300)}"
-                    found.append((f"{step.origin}: {reason}", ("--allow-path", str(root))))
+        task = step.task
+        if not isinstance(task, tasks.Run | tasks.Sync) or task.project is not None:
+            continue
+        if isinstance(task, tasks.Run) and not task.sync:
+            continue
+        name = task.source if isinstance(task, tasks.Sync) else task.script
+        path = _resolve_path(name, cwd)
+        if path.is_dir():  # sent as it is
+            continue
+        # A step before may bring the file; with what is none the current directory's project goes.
+        roots = {find_project(each, None).root.resolve() for each in (path, *([] if path.is_file() else [cwd]))}
+        by_user = any(use.given and use.name == name for use in play.uses)
+        for root in () if by_user else sorted(roots):
+            if any(map(root.is_relative_to, folders)):
+                continue
+            reason = f"{step.action} sends the project of its script: {printable(str(root), 300)}"
+            found.append((f"{step.origin}: {reason}", ("--allow-path", str(root))))
     if found:
         options = dict.fromkeys(option for _, option in found)
         hint = printable(shlex.join(word for option in options for word in option), 600)

@@ -15,7 +15,6 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import printable, strip_credentials
-from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import parse_wheel_name
 
 _INCLUDE_DEPTH = 8  # files that include one another
@@ -102,20 +101,9 @@ def _show(requirement: Requirement) -> str:
 
 
 def _suggest_wheel(requirement: Requirement) -> str:
-    target = _show(Requirement(requirement.target, ""))
-    name = requirement.name or _read_project_name(requirement) or "NAME"
-    build = f"pip wheel --no-deps -w wheels {shlex.quote(target)}, then --find-links wheels --with {name}"
-    return f"{build}; or leave it out: a package beside the script needs no install, run and sync carry it"
-
-
-def _read_project_name(requirement: Requirement) -> str:
-    """Returns the name in the ``pyproject.toml`` of a local project; empty if there is none."""
-    try:
-        place = expand_home(requirement.target.removeprefix("file://")) / "pyproject.toml"
-        name = parse_toml(read_input(place).text)["project"]["name"]
-    except (UsageError, ValueError, KeyError, TypeError):
-        return ""
-    return printable(str(name), 80)
+    target = shlex.quote(_show(Requirement(requirement.target, "")))
+    build = f"pip wheel --no-deps -w wheels {target}, then --find-links wheels --with {requirement.name or 'NAME'}"
+    return f"{build}; or leave it out: a package of the script's project needs no install, run and sync carry it"
 
 
 def _anchor_wheel(requirement: Requirement) -> str:

@@ -78,10 +78,6 @@ class Prepared(Record):
     def task(self) -> Run:
         return self.request.task
 
-    def get_workdir(self, host: str) -> str:
-        """Returns where the ranks of a host work."""
-        return _join_workdir(self.request, self.places[host])
-
 
 def _join_workdir(request: RunRequest, place: str) -> str:
     """Returns where ranks work on a host with the project in ``place``. A directory that is given and not sent to is
@@ -244,6 +240,6 @@ def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime
         prepared.interfaces[host.name],
         python,
         f"{facts.home}/{RUNS}/{directory}",
-        prepared.get_workdir(host.name),
+        _join_workdir(prepared.request, place),
         tuple(join_part(place, path) for path in project.list_import_paths()),
     )

@@ -94,10 +94,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("with_", "reason", "target", "name"),
     [
-        ("./pkg", "./pkg is a local project", "./pkg", "ours"),
-        ("-e ./pkg", "-e ./pkg is a local project", "./pkg", "ours"),
-        ("--editable pkg", "-e pkg is a local project", "pkg", "ours"),
-        ("file://{here}/pkg", "file://{here}/pkg is a local project", "file://{here}/pkg", "ours"),
+        ("./pkg", "./pkg is a local project", "./pkg", "NAME"),
+        ("-e ./pkg", "-e ./pkg is a local project", "./pkg", "NAME"),
+        ("--editable pkg", "-e pkg is a local project", "pkg", "NAME"),
+        ("file://{here}/pkg", "file://{here}/pkg is a local project", "file://{here}/pkg", "NAME"),
         ("other @ ./pkg", "other @ ./pkg is a local project", "./pkg", "other"),
         ("./none", "./none is a local project", "./none", "NAME"),
         ("git+https://me:secret@host/x", "git+https://host/x is a repository", "git+https://host/x", "NAME"),

@@ -307,6 +307,24 @@ def test_a_playbook_uses_no_file_outside_of_its_directory_that_the_user_did_not_
     read_steps(tmp_path, text, Permits((path,)))  # the hint helps
 
 
+@pytest.mark.parametrize("step", ["run: {script: a.py}", "sync: {source: a.py}"])
+def test_a_playbook_sends_no_project_above_its_directory_that_the_user_did_not_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    write_hostile(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    script = tmp_path / "repo/a.py"
+    text = f"steps:\n  - {step}\n"
+    read_steps(tmp_path, text)
+    (tmp_path / ".git").mkdir()
+    with pytest.raises(UsageError, match=r"play\.yaml:2:\d+: (run|sync) sends the project of its script: ") as refused:
+        read_steps(tmp_path, text)
+    assert refused.value.hint == f"--allow-path {tmp_path}"
+    read_steps(tmp_path, text, Permits((str(tmp_path),)))
+    read_steps(tmp_path, text.replace("a.py", "a.py, project: ."))
+    read_steps(tmp_path, text.replace("a.py", "'${script}'"), script=str(script))
+
+
 def test_a_directory_named_tilde_leads_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check reads ~ as the home, and who opens the file perhaps as this directory."""
     home = write_hostile(tmp_path)

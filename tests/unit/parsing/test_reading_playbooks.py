@@ -333,13 +333,14 @@ steps:
   - fetch: {paths: [a]}
   - sync: {source: ../code}
   - fetch: {paths: [a], into: out}
-  - run: {script: deep/train.py}
+  - run: {script: deep/train.py, project: deep}
   - fetch: {paths: [a], from: "rank:0", into: /abs}
   - fetch: {paths: [a], source: mine}
 """
     tasks = [step.task for step in play(text).steps if isinstance(step.task, Fetch)]
     assert [task.source for task in tasks] == ["/plays", "/plays/../code", "/plays/deep/train.py", "/plays/mine"]
     assert [task.into for task in tasks] == ["/plays/fetched", "/plays/out", "/abs", "/plays/fetched"]
+    assert [task.project for task in tasks] == [None, None, "/plays/deep", None]
     assert tasks[2].from_ == "rank:0"
 
 
