@@ -3,13 +3,16 @@ tests/faults, tests/integration/test_attempt.py."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import termios
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, LIGHT, RANKS, Workspace
+from tests.e2e.workspace import ACTOR, LIGHT, RANKS, Terminal, Workspace
 
 RUN = ("run", "--venv", LIGHT)
 LEDGER = "/root/ledger"
@@ -30,14 +33,13 @@ def test_a_rank_that_knows_the_runs_nonce_still_speaks_for_itself_alone(
 def test_a_run_whose_loss_is_no_number_says_so_at_once_and_ends_on_request(workspace: Workspace) -> None:
     result = workspace(*RUN, "--ppn", "1", "--stop-on-nan", RANKS / "loses.py", timeout=60)
     assert result.code == 6, result
-    assert "warning: loss is NaN on rank" in result.err
-    assert "! loss is NaN on all 3 ranks since step 30 (2.21 at step 29)" in result.out
+    assert re.search(r"^warning: loss is NaN on rank \d on node\d since step 30", result.err, re.MULTILINE), result
+    assert re.search(r"! loss is NaN on (rank|ranks|all) .* since step 30 \(2\.21 at step 29\)", result.out), result
     assert "the run was stopped" in result.out
     assert "0 processes left on 3 hosts" in result.out
     lost = workspace.report()["run"]["lost_loss"]
-    assert (lost["ranks"], lost["step"], lost["last_step"]) == ([0, 1, 2], 30, 29)
-    page = (workspace.records[-1] / "report.html").read_text()
-    assert "loss is NaN on all 3 ranks since step 30" in page
+    assert (bool(lost["ranks"]), lost["step"], lost["last_step"]) == (True, 30, 29)
+    assert lost["text"] in (workspace.records[-1] / "report.html").read_text()
 
 
 def test_an_interpreter_error_before_the_script_begins_is_the_ranks_own_failure(
@@ -49,3 +51,22 @@ def test_an_interpreter_error_before_the_script_begins_is_the_ranks_own_failure(
     result = workspace(*RUN, script)
     assert result.code == 5, result
     assert "SyntaxError" in result.out
+
+
+def test_what_is_typed_while_a_run_ends_leaves_no_dead_frame_on_the_screen(workspace: Workspace) -> None:
+    terminal = Terminal(workspace, *RUN, "--ppn", "1", "--stop-on-nan", RANKS / "loses.py", columns=80, lines=24)
+    try:
+        terminal.until("▌ loss is NaN on ".encode())
+        early = False  # the terminal echoes what is typed, and the frame is still there
+        while terminal.process.poll() is None:
+            echoes = termios.tcgetattr(terminal.master)[3] & termios.ECHO
+            early |= bool(echoes) and b"\x1b[?25h" not in terminal.read()
+            time.sleep(0.005)
+        shown = terminal.look()
+        assert terminal.end() == 6
+        assert not early
+        assert re.search(r"^! loss is NaN on .* since step 30 \(2\.21 at step 29\)", shown, re.MULTILINE), shown
+        assert " rank  host" not in shown
+        assert shown.count("processes left") == 1
+    finally:
+        terminal.kill()
