@@ -34,7 +34,7 @@ import threading
 import time
 from contextlib import suppress
 from enum import Enum
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
@@ -74,38 +74,39 @@ LOCK_HELD = (SessionState.LOCKED, SessionState.BUILT, SessionState.COMPLETE, Ses
 ANYTIME = (SessionState.INSPECTING, *LOCK_HELD)
 
 
-class RequestHandler(NamedTuple):
-    """What answers a request, the states that allow it, and the states to which its success and its failure lead
-    (None: the same)."""
+class RequestRule(NamedTuple):
+    """The states that allow a request, and the states to which its success and its failure lead (None: the same)."""
 
-    answer: Callable[..., Any]
     states: Tuple[SessionState, ...]
-    after: Optional[SessionState]
-    failed: Optional[SessionState]
+    after: Optional[SessionState] = None
+    failed: Optional[SessionState] = None
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-COMMANDS: Dict[str, RequestHandler] = {}
-
-
-def register_command(
-    *states: SessionState, after: Optional[SessionState] = None, failed: Optional[SessionState] = None
-) -> Callable[[F], F]:
-    """Makes a method of `InstallSession` a command, by its name (see `RequestHandler`)."""
-
-    def register(answer: F) -> F:
-        COMMANDS[answer.__name__] = RequestHandler(answer, states, after, failed)
-        return answer
-
-    return register
+_READING = ("inspect", "leave_token", "find_tokens", "list_present", "check_imports", "find_used")
+RULES = {  # the requests are methods of `InstallSession`
+    **dict.fromkeys(_READING, RequestRule(ANYTIME)),
+    **dict.fromkeys(("make_room", "serve", "fetch"), RequestRule(LOCK_HELD)),
+    "lock": RequestRule((SessionState.INSPECTING,), after=SessionState.LOCKED),
+    "clean": RequestRule((SessionState.LOCKED,)),
+    "build": RequestRule(
+        (SessionState.LOCKED, SessionState.BUILT), after=SessionState.BUILT, failed=SessionState.LOCKED
+    ),
+    # LOCKED: an earlier install has built it
+    "mark": RequestRule((SessionState.LOCKED, SessionState.BUILT), after=SessionState.COMPLETE),
+    "switch": RequestRule((SessionState.LOCKED, SessionState.COMPLETE), after=SessionState.SWITCHED),
+    "confirm": RequestRule((SessionState.SWITCHED,), after=SessionState.ACTIVE),
+    "go_back": RequestRule(LOCK_HELD, after=SessionState.COMPLETE),
+    "remove_unused": RequestRule((SessionState.LOCKED, SessionState.ACTIVE)),
+    "remove": RequestRule((SessionState.INSPECTING,), after=SessionState.REMOVED, failed=SessionState.LOCKED),
+}
 
 
 def next_state(state: SessionState, name: str, succeeded: bool = True) -> Optional[SessionState]:
     """Returns the state after a command; None if the command is not allowed in this state."""
-    entry = COMMANDS.get(name)
-    if entry is None or state not in entry.states:
+    rule = RULES.get(name)
+    if rule is None or state not in rule.states:
         return None
-    return (entry.after if succeeded else entry.failed) or state
+    return (rule.after if succeeded else rule.failed) or state
 
 
 # requests.
@@ -135,7 +136,7 @@ class InstallSession:
             check_store(self.base)
         succeeded = False
         try:
-            answer = COMMANDS[name].answer(self, **arguments)
+            answer = getattr(self, name)(**arguments)
             succeeded = True
             return answer
         finally:
@@ -161,7 +162,6 @@ class InstallSession:
 
     # -- inspecting
 
-    @register_command(*ANYTIME)
     def inspect(self, uv: Dict[str, Any], files: List[Dict[str, Any]], origins: List[Origin]) -> messages.Inspection:
         """Returns what the host has at the place of the environment. Writes nothing."""
         venv, base = self.venv, self.base
@@ -206,7 +206,6 @@ class InstallSession:
 
     # -- tokens and lock
 
-    @register_command(*ANYTIME)
     def leave_token(self, name: str) -> None:
         """Leaves a token, by which hosts that share a file system find each other."""
         path = os.path.join(self.base, "tokens", name)
@@ -216,12 +215,10 @@ class InstallSession:
         with open(path, "w") as file:
             file.write(name)
 
-    @register_command(*ANYTIME)
     def find_tokens(self, names: List[str]) -> messages.SeenTokens:
         """Returns those of these tokens that this host sees."""
         return messages.SeenTokens([name for name in names if os.path.exists(os.path.join(self.base, "tokens", name))])
 
-    @register_command(SessionState.INSPECTING, after=SessionState.LOCKED)
     def lock(self, owner: Dict[str, Any]) -> None:
         """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder."""
         path = os.path.join(self.base, "lock")
@@ -252,7 +249,6 @@ class InstallSession:
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(owner).encode(), 0)
 
-    @register_command(SessionState.LOCKED)
     def clean(self, wheels: Optional[List[str]] = None) -> messages.Cleaned:
         """Removes what is no complete environment, old tokens, and of the wheels that have arrived those that are not
         these. Only for the holder of the lock."""
@@ -271,7 +267,6 @@ class InstallSession:
             remove_path(os.path.join(self.base, name))
         return messages.Cleaned(len(incomplete))
 
-    @register_command(*LOCK_HELD)
     def make_room(self, files: List[Dict[str, Any]]) -> messages.Present:
         """Creates the directories for these files; those that are there already, byte for byte."""
         for name, mode in (("wheels", 0o700), ("bin", 0o755)):
@@ -283,7 +278,6 @@ class InstallSession:
 
     # -- from host to host
 
-    @register_command(*LOCK_HELD)
     def serve(self, address: str, files: List[str]) -> messages.Offer:
         """Serves these files (paths below the store) to other hosts over HTTP at this address as long as this process
         lives. A request without the token in its header gets nothing; the receiver checks the size and hash of each
@@ -324,7 +318,6 @@ class InstallSession:
 
         return messages.Offer(start_server(address, answer), token)
 
-    @register_command(*LOCK_HELD)
     def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
         import http.client  # slow to import, and few sessions need them
@@ -368,7 +361,6 @@ class InstallSession:
 
     # -- building
 
-    @register_command(SessionState.LOCKED, SessionState.BUILT, after=SessionState.BUILT, failed=SessionState.LOCKED)
     def build(
         self,
         origin: str,
@@ -430,12 +422,10 @@ class InstallSession:
 
     # -- verifying
 
-    @register_command(*ANYTIME)
     def list_present(self, paths: List[str]) -> messages.Present:
         """Returns those of these paths below the environment that exist."""
         return messages.Present([path for path in paths if os.path.exists(os.path.join(self.target, path))])
 
-    @register_command(*ANYTIME)
     def check_imports(
         self, script: str, arguments: Dict[str, Any], path: List[str], env: Dict[str, str], timeout: float
     ) -> Dict[str, Any]:
@@ -456,9 +446,6 @@ class InstallSession:
 
     # -- finishing
 
-    @register_command(
-        SessionState.LOCKED, SessionState.BUILT, after=SessionState.COMPLETE
-    )  # LOCKED: an earlier install has built it
     def mark(self, marker: Dict[str, Any]) -> None:
         """Syncs everything to disk, then writes the marker: from here on the environment is complete."""
         os.sync()
@@ -471,7 +458,6 @@ class InstallSession:
         fsync_directory(self.target)
         fsync_directory(self.base)
 
-    @register_command(SessionState.LOCKED, SessionState.COMPLETE, after=SessionState.SWITCHED)
     def switch(self, ask: Optional[Dict[str, Any]], address: str) -> messages.Offer:
         """Makes the environment the active one, in one step, until it is confirmed. Without a word in time this host
         asks ``ask`` (base, token) whether all stay. The one with an ``address`` decides; the answer is where to ask."""
@@ -487,14 +473,12 @@ class InstallSession:
         self.timer.start()
         return offer
 
-    @register_command(SessionState.SWITCHED, after=SessionState.ACTIVE)
     def confirm(self) -> None:
         """Stays with the new environment. On the host that decides, this is the moment at which all hosts have it."""
         self.timer.cancel()
         if self.decides:
             open(os.path.join(self.base, CONFIRMED), "w").close()
 
-    @register_command(*LOCK_HELD, after=SessionState.COMPLETE)
     def go_back(self, before: str) -> None:
         """Makes ``before`` the active environment again; none, if that is empty."""
         self.timer.cancel()
@@ -513,7 +497,6 @@ class InstallSession:
         os.rename(temporary, self.venv)
         fsync_directory(os.path.dirname(self.venv))
 
-    @register_command(*ANYTIME)
     def find_used(self) -> messages.Used:
         """Environments with files in the memory of a process of this host: a running job keeps its own. The kernel
         shows the real paths of these files, past all links (a home directory is one, on some clusters)."""
@@ -525,7 +508,6 @@ class InstallSession:
             ids_in_use.update(id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text)
         return messages.Used(sorted(ids_in_use))
 
-    @register_command(SessionState.LOCKED, SessionState.ACTIVE)
     def remove_unused(self, keep: List[str]) -> messages.Removed:
         """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
         removed = []
@@ -545,7 +527,6 @@ class InstallSession:
         self.clean()
         return messages.Removed([], removed)
 
-    @register_command(SessionState.INSPECTING, after=SessionState.REMOVED, failed=SessionState.LOCKED)
     def remove(self) -> messages.Removed:
         """Removes all that installs made here, unless a job still uses it."""
         if not os.path.isdir(self.base):
