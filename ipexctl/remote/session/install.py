@@ -34,7 +34,7 @@ import threading
 import time
 from contextlib import suppress
 from enum import Enum
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
@@ -287,36 +287,23 @@ class InstallSession:
         token = make_token()
         allowed = {"/" + quote(name): os.path.join(self.base, name) for name in files}
 
-        def answer(visitor: Any) -> None:
-            path = allowed.get(visitor.path)
-            proof = (visitor.headers.get("Authorization") or "").encode("latin-1")
-            if not hmac.compare_digest(proof, b"Bearer " + token.encode()):
-                visitor.send_error(403)
-            elif path is None or not os.path.isfile(path):
-                visitor.send_error(404)
-            else:
-                with open(path, "rb") as file:
-                    send_body(visitor, file, os.fstat(file.fileno()).st_size)
+        def find_file(path: str) -> Optional[BinaryIO]:
+            name = allowed.get(path, "")
+            return open(name, "rb") if os.path.isfile(name) else None
 
-        return messages.Offer(start_server(address, answer), token)
+        return messages.Offer(start_server(address, lambda _: b"Bearer " + token.encode(), find_file), token)
 
     def serve_confirmation(self, address: str) -> messages.Offer:
         """Tells other hosts, like `serve`, whether all stay with the new environment (see `is_confirmed`). The token
         does not travel: each side proves by the other's question that it knows it."""
         token, confirmed = make_token(), os.path.join(self.base, CONFIRMED)
 
-        def answer(visitor: Any) -> None:
-            question = visitor.path[1:]
-            proof = (visitor.headers.get("Authorization") or "").encode("latin-1")
-            if not hmac.compare_digest(proof, prove_token(token, "asks", question)):
-                visitor.send_error(403)
-            elif not os.path.isfile(confirmed):
-                visitor.send_error(404)
-            else:
-                body = prove_token(token, "stays", question)
-                send_body(visitor, io.BytesIO(body), len(body))
+        def find_answer(path: str) -> Optional[BinaryIO]:
+            return io.BytesIO(prove_token(token, "stays", path[1:])) if os.path.isfile(confirmed) else None
 
-        return messages.Offer(start_server(address, answer), token)
+        return messages.Offer(
+            start_server(address, lambda path: prove_token(token, "asks", path[1:]), find_answer), token
+        )
 
     def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
@@ -796,9 +783,9 @@ def prove_token(token: str, role: str, question: str) -> bytes:
     return hmac.new(token.encode(), ("%s %s" % (role, question)).encode(), hashlib.sha256).hexdigest().encode()
 
 
-def start_server(address: str, answer: Callable[[Any], None]) -> int:
-    """Starts an HTTP server that lives as long as this process, `VISITOR_LIMIT` at a time; its port. ``answer`` is
-    given the handler of each GET."""
+def start_server(address: str, expect_proof: Callable[[str], bytes], find: Callable[[str], Optional[BinaryIO]]) -> int:
+    """Starts an HTTP server that lives as long as this process, `VISITOR_LIMIT` at a time; its port. Who sends the
+    proof that is expected for a path gets what is found there."""
     from http.server import BaseHTTPRequestHandler, HTTPServer  # slow to import, and few sessions need them
     from socketserver import ThreadingMixIn
 
@@ -808,7 +795,20 @@ def start_server(address: str, answer: Callable[[Any], None]) -> int:
         timeout = 60
 
         def do_GET(self) -> None:
-            answer(self)
+            proof = (self.headers.get("Authorization") or "").encode("latin-1")
+            if not hmac.compare_digest(proof, expect_proof(self.path)):
+                self.send_error(403)
+                return
+            body = find(self.path)
+            if body is None:
+                self.send_error(404)
+                return
+            with body:
+                self.send_response(200)
+                self.send_header("Content-Length", str(body.seek(0, os.SEEK_END)))
+                self.end_headers()
+                body.seek(0)
+                shutil.copyfileobj(body, self.wfile, 1 << 20)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -836,13 +836,6 @@ def start_server(address: str, answer: Callable[[Any], None]) -> int:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port: int = server.server_address[1]
     return port
-
-
-def send_body(visitor: Any, body: Any, size: int) -> None:
-    visitor.send_response(200)
-    visitor.send_header("Content-Length", str(size))
-    visitor.end_headers()
-    shutil.copyfileobj(body, visitor.wfile, 1 << 20)
 
 
 def is_confirmed(base: str, token: str) -> bool:
