@@ -28,10 +28,10 @@ def _read_names() -> tuple[re.Pattern[str], re.Pattern[str], tuple[bytes, ...]]:
 
 
 @cache
-def _read_forms() -> dict[str, tuple[tuple[bytes, ...], re.Pattern[bytes]]]:
-    """The forms of secrets: hints and pattern of each."""
+def _read_forms() -> dict[str, tuple[tuple[bytes, ...], bytes]]:
+    """The forms of secrets: hints and pattern of each, which few commands need compiled."""
     return {
-        name: (tuple(hint.encode() for hint in form["hints"]), re.compile(form["pattern"].encode()))
+        name: (tuple(hint.encode() for hint in form["hints"]), form["pattern"].encode())
         for name, form in parse_toml(read_data("secrets.toml"))["forms"].items()
     }
 
@@ -66,7 +66,7 @@ def mask_forms(data: bytes) -> bytes:
     lower = data.lower()
     for hints, pattern in _read_forms().values():
         if any(hint in lower for hint in hints):  # a pattern is slow, and most texts have none
-            data = pattern.sub(rb"\1***" if pattern.groups else MASK, data)
+            data = re.sub(pattern, rb"\1***" if re.compile(pattern).groups else MASK, data)
     return data
 
 
@@ -95,5 +95,5 @@ def find_beginning(data: bytes) -> int:
 def ends_in_key(data: bytes) -> bool:
     """Returns whether a text ends inside of a private key, whose next lines are secret, too."""
     last = data.rfind(b"-----BEGIN")
-    found = _read_forms()["private-key"][1].match(data, last) if last >= 0 else None
-    return found is not None and found.end() == len(data) and b"-----END" not in found[0]
+    found = re.match(_read_forms()["private-key"][1], data[last:]) if last >= 0 else None
+    return found is not None and found.end() == len(data) - last and b"-----END" not in found[0]

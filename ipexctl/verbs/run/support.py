@@ -60,7 +60,7 @@ def _write_archive(
         return
     yield Message(contents, code="contents")
     if any(part.name.startswith("ranks/") for part in parts):
-        text = "what ranks printed is masked by patterns only: check it before you send it"
+        text = "what ranks printed is masked where a secret is known or looks like one: check it before you send it"
         yield Message(text, "warning", code="output-included")
     if ask is not None and not ask(f"Write {pluralize(len(parts), 'file')}, {format_size(size)}, to {path}?"):
         yield Message("nothing was written", code="declined")
