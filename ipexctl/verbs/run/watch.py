@@ -25,6 +25,7 @@ from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.nested import run_nested
 
+_SWEEPS = 3  # tries to look for what is left on a host of a run that ended well
 _STORM = 3.0  # seconds in which one Ctrl-C more is not another wish
 
 
@@ -252,7 +253,14 @@ class RunWatcher:
             name = link.host.name
             survivors[name] = self._end_processes(link, run_dirs[name], remove=name != keeping)
 
-        sweeping = run_on_hosts(self.context, [run_dir.host for run_dir in run_dirs.values()], "sweep", sweep)
+        def sweep_hosts() -> Generator[Event, None, None]:
+            """A run that ended well is not called lost because a network that loses packets cut one connection."""
+            for turn in range(_SWEEPS if self.run_ended and self.run_ended.reason == "done" else 1):
+                away = self.lost_hosts if turn else ()  # the keeper says so, too
+                left = [each.host for name, each in run_dirs.items() if name not in survivors and name not in away]
+                yield from run_on_hosts(self.context, left, "sweep", sweep)
+
+        sweeping = sweep_hosts()
         taken = self.context.interrupts.pop_pending()
         while self.context.interrupts.pop_pending():
             pass  # of the same storm
