@@ -3,7 +3,21 @@ new state and what the keeper has to do. The keeper feeds it (`keeper.Keeper`), 
 
 import enum
 import signal
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
 from ipexctl.protocol import journal, messages, rank_records
 from ipexctl.protocol.codec import Unreadable
@@ -86,8 +100,8 @@ Actions = Tuple[Action, ...]
 
 
 # Parts of the launcher end: perhaps because of a rank whose own end is still to be reported. Until ``until`` (steady)
-# that would explain it; then the run is stopped for ``reason``.
-Doubt = NamedTuple("Doubt", [("reason", str), ("detail", str), ("until", float)])
+# that would explain it; then the run is stopped for ``reason``, unless the ``ranks`` it is about have all ended.
+Doubt = NamedTuple("Doubt", [("reason", str), ("detail", str), ("until", float), ("ranks", FrozenSet[int])])
 
 
 class Inquiry(NamedTuple):
@@ -220,14 +234,16 @@ def _check_running(run: "KeeperRun", now: "Moment") -> "Step":
     if len(run.ended) == size:
         patient = launcher_ended is None and steady <= max(run.ended.values()) + timings.launcher
         return (run, ()) if patient else _finish_run(run, now)
-    if launcher_ended is not None and steady > launcher_ended + timings.launcher:
+    # Word of the ranks' ends, which mpirun says were good, may take many seconds over a network that loses packets.
+    well = bool(run.launcher_status == 0 and run.started)
+    if launcher_ended is not None and steady > launcher_ended + (timings.node_lease if well else timings.launcher):
         reason = Reason.LOST if run.started else Reason.LAUNCH
         return _stop_run(run, reason, "mpirun ended with status %s before its ranks" % run.launcher_status, now)
     if len(run.started) < size and steady > run.since + timings.start_timeout:
         first = min(set(range(size)) - run.started)
         detail = "rank %d did not start within %.0f s" % (first, timings.start_timeout)
         return _stop_run(run, Reason.LAUNCH, detail, now)
-    if doubt and steady > doubt.until:
+    if doubt and steady > doubt.until and not well and not doubt.ranks <= set(run.ended):
         return _stop_run(run, doubt.reason, doubt.detail, now)
     if timings.time_limit and steady > run.since + timings.time_limit:
         return _stop_run(run, Reason.LIMIT, "time limit of %.0f s" % timings.time_limit, now)
@@ -437,7 +453,7 @@ def _on_rank_dropped(run: "KeeperRun", host: str, dropped: "rank_records.RankDro
     """The launcher ends ranks where one has called MPI_Abort: that one's own end, which is to come, explains it."""
     if dropped.rank in run.ended or run.state is not RunPhase.RUNNING:
         return run, ()
-    return _start_doubt(run, "the launcher ended rank %d on %s" % (dropped.rank, host), now), ()
+    return _start_doubt(run, {dropped.rank}, "the launcher ended rank %d on %s" % (dropped.rank, host), now), ()
 
 
 def _on_rank_ended(run: "KeeperRun", host: str, end: "rank_records.RankEnded", now: "Moment") -> "Step":
@@ -473,9 +489,9 @@ def _on_proxy_ended(run: "KeeperRun", host: str, proxy: "messages.ProxyEnded", n
     if not ranks & run.started:
         detail = "mpirun's proxy on %s ended before it started a rank" % host
         detail += ": " + proxy.why if proxy.why else ""
-        run = _start_doubt(run, detail, now, Reason.LAUNCH)
+        run = _start_doubt(run, ranks, detail, now, Reason.LAUNCH)
     elif ranks - set(run.ended):
-        run = _start_doubt(run, "mpirun's proxy on %s ended before its ranks" % host, now)
+        run = _start_doubt(run, ranks, "mpirun's proxy on %s ended before its ranks" % host, now)
     return run, (ReleaseShims(host),)
 
 
@@ -504,8 +520,12 @@ _MESSAGES: "Dict[Type[Any], Callable[[KeeperRun, str, Any, Moment], Step]]" = {
 }
 
 
-def _start_doubt(run: "KeeperRun", detail: str, now: "Moment", reason: str = Reason.LOST) -> "KeeperRun":
-    return run._replace(doubt=run.doubt or Doubt(reason, detail, now.steady + run.spec.timings.suspicion))
+def _start_doubt(
+    run: "KeeperRun", ranks: "Set[int]", detail: str, now: "Moment", reason: str = Reason.LOST
+) -> "KeeperRun":
+    if run.doubt and not run.doubt.ranks <= set(run.ended):
+        return run
+    return run._replace(doubt=Doubt(reason, detail, now.steady + run.spec.timings.suspicion, frozenset(ranks)))
 
 
 def convert_to_head_time(run: "KeeperRun", host: str, at: float) -> float:

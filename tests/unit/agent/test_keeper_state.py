@@ -197,6 +197,33 @@ def test_a_proxy_that_ends_without_a_ranks_end_is_a_loss() -> None:
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun's proxy on b ended before its ranks")
 
 
+def test_ends_that_a_lossy_network_delays_are_waited_for_where_mpirun_ended_well() -> None:
+    """It was lost after 3 s (exit 6), with each rank ended well."""
+    history = History().started().ends(0, status=0).ends(1, status=0).feed(LauncherEnded(0)).after(20.0)
+    assert history.at(RunPhase.RUNNING)
+    history.feed(FromGuard("b", messages.ProxyEnded(CLOCK, ""))).after(8.0)
+    assert history.ends(2, status=0).ends(3, status=0).end().reason == Reason.DONE
+
+
+@pytest.mark.parametrize(("status", "seconds"), [(0, 30.0), (1, 3.0)])
+def test_ends_that_never_come_are_a_loss(status: int, seconds: float) -> None:
+    history = History().started().ends(0, status=0).feed(LauncherEnded(status)).after(seconds - 0.1)
+    assert history.at(RunPhase.RUNNING)
+    history.after(0.2)
+    assert (history.run.reason, history.run.detail) == (
+        Reason.LOST,
+        f"mpirun ended with status {status} before its ranks",
+    )
+
+
+def test_a_proxy_that_ended_before_the_word_of_its_ranks_is_no_loss_while_others_work() -> None:
+    history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK, "")))
+    history.after(1.0).ends(2, status=0).ends(3, status=0).after(60.0)
+    assert history.at(RunPhase.RUNNING), "ranks 0 and 1 may work for days"
+    history.feed(FromGuard("a", messages.ProxyEnded(CLOCK, ""))).after(5.5)
+    assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun's proxy on a ended before its ranks")
+
+
 def test_a_killed_wrapper_ends_the_run() -> None:
     history = History().started().ends(1, lost=True).feed(LauncherEnded(-9))
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "the wrapper of rank 1 on a was killed")
