@@ -2,28 +2,23 @@
 
 from collections.abc import Iterator
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 
 from ipexctl.show import phrases
-from ipexctl.show.tables import TextTable
-from ipexctl.show.typeset import Line, split_harmless_lines, text
+from ipexctl.show.tables import draw_text_table
+from ipexctl.show.typeset import AtWidth, Line, split_harmless_lines, text
 
 _REASON = "    # "  # between a variable and why it is set
 _LEAST_OF_RANKS = ("interface", "workers", "local", "NUMA")  # columns, in the order in which they give way
 
 
-class _Setting:
+def _draw_setting(width: int, line: str) -> Iterator[RenderableType]:
     """``NAME=VALUE    # why``; the reason stands below where both are wider than the screen."""
-
-    def __init__(self, line: str) -> None:
-        self._line = line
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        setting, _, reason = self._line.rpartition(_REASON)
-        beside = phrases.count_cells(self._line) <= options.max_width
-        yield Line(text(self._line if beside else setting), whole=True)
-        if not beside:
-            yield Line(text(f"      # {reason}"), 8)
+    setting, _, reason = line.rpartition(_REASON)
+    beside = phrases.count_cells(line) <= width
+    yield Line(text(line if beside else setting), whole=True)
+    if not beside:
+        yield Line(text(f"      # {reason}"), 8)
 
 
 def format_launch_plan(plan: str) -> list[RenderableType]:
@@ -35,8 +30,8 @@ def format_launch_plan(plan: str) -> list[RenderableType]:
         if line.startswith("rank  ") or (table and line):
             table.append(line)
             continue
-        items += [TextTable(table, _LEAST_OF_RANKS)] if table else []
+        items += [AtWidth(draw_text_table, table, _LEAST_OF_RANKS)] if table else []
         table = []
         inside = line.startswith("  ")
-        items.append(_Setting(line) if _REASON in line else Line(text(line), 2, whole=inside))
+        items.append(AtWidth(_draw_setting, line) if _REASON in line else Line(text(line), 2, whole=inside))
     return items[:-1]

@@ -111,23 +111,6 @@ def format_failure_lines(every: Iterable[Failure]) -> list[str]:
     return [line for sentence, more, _ in group_failures(every) for line in (sentence, *(f"  {each}" for each in more))]
 
 
-# A whole command and nothing else: words that are no option follow one, or hold what is not in prose.
-_WHOLE_COMMAND = re.compile(
-    r"sudo .+|ipexctl [a-z]+(?: (?:why|config|fetch|lint|init|up|down|status))?"
-    r"(?: +(?:--?[A-Za-z][\w-]*(?:[= ](?:'[^']*'|[^\s'-]\S*))?|'[^']*'|\S*[\d/.=\[\]]\S*|[A-Z]+))*"
-)
-
-
-def split_command(hint: str) -> tuple[str, str]:
-    """The words of a hint and the command at its end; one of both may be empty: ``if it is right: ipexctl …``."""
-    parts = _split_hint(hint)
-    start, end = parts[-1]
-    others = any(_COMMAND.match(hint[begin:stop].lstrip()) for begin, stop in parts[:-1])
-    if others or not _WHOLE_COMMAND.fullmatch(hint[start:end].strip()):
-        return hint, ""
-    return hint[:start].strip(), hint[start:end].strip()
-
-
 def format_hint_lines(hint: str, width: int = 0) -> list[str]:
     first, *more = escape_lines(hint)
     lines = fold_line(f"  hint: {first}", width, 8, copied=True)

@@ -3,55 +3,51 @@
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.reports import HostOutcome, LostOutput
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, text
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, AtWidth, Line, Part, text
 
 _COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
 
 
 def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
-    return [_Recap(hosts)]
+    alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
+    get_counts = attrgetter(*_COUNTS)
+    groups = group_pairs(((get_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
+    rows = [
+        (phrases.format_hosts(host.host for host in group), counts, why, group[0].good)
+        for (counts, why, _), group in groups.items()
+    ]
+    return [AtWidth(_draw_recap, rows)]
 
 
-class _Recap:
+def _draw_recap(width: int, rows: Sequence[tuple[str, tuple[int, ...], str, bool]]) -> Iterator[RenderableType]:
     """A line per host. Where it has no room, why a host failed is below it, then what is 0 is left out."""
-
-    def __init__(self, hosts: Sequence[HostOutcome]) -> None:
-        alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
-        get_counts = attrgetter(*_COUNTS)
-        rows = group_pairs(((get_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
-        self._blank = "" if all(host.good for host in hosts) else "  "
-        self._rows = [
-            (phrases.format_hosts(host.host for host in group), counts, why, group[0].good)
-            for (counts, why, _), group in rows.items()
-        ]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        names = max((phrases.count_cells(name) for name, *_ in self._rows), default=0)
-        widths = [max(len(f"{key}={row[1][index]}") for row in self._rows) for index, key in enumerate(_COUNTS)]
-        room = options.max_width - len(self._blank) - names - sum(widths) - 2 * len(widths)
-        beside = all(phrases.count_cells(why) + 2 <= room for _, _, why, _ in self._rows)
-        for name, counts, why, good in self._rows:
-            cells = [(f"{key}={count}", count) for key, count in zip(_COUNTS, counts, strict=True)]
-            if room >= 0:
-                cells = [(f"{cell:<{width}}", count) for (cell, count), width in zip(cells, widths, strict=True)]
-            else:
-                cells = [cell for cell in cells if cell[1]] or cells[:1]
-            styles = {"changed": WARN, "ok": GOOD}
-            parts: list[Part] = [(f"{self._blank}{name:<{names}}", STRONG) if good else (f"✗ {name:<{names}}", BAD)]
-            for cell, count in cells:
-                parts += ["  ", (cell, styles.get(cell.split("=")[0], BAD) if count else QUIET)]
-            line = text(*parts, *(["  ", why] if why and beside else []))
-            line.rstrip()
-            yield Line(line, 4)
-            if why and not beside:
-                yield Line(text("    ", why), 4)
+    blank = "" if all(good for *_, good in rows) else "  "
+    names = max((phrases.count_cells(name) for name, *_ in rows), default=0)
+    widths = [max(len(f"{key}={row[1][index]}") for row in rows) for index, key in enumerate(_COUNTS)]
+    room = width - len(blank) - names - sum(widths) - 2 * len(widths)
+    beside = all(phrases.count_cells(why) + 2 <= room for _, _, why, _ in rows)
+    for name, counts, why, good in rows:
+        cells = [(f"{key}={count}", count) for key, count in zip(_COUNTS, counts, strict=True)]
+        if room >= 0:
+            cells = [(f"{cell:<{size}}", count) for (cell, count), size in zip(cells, widths, strict=True)]
+        else:
+            cells = [cell for cell in cells if cell[1]] or cells[:1]
+        styles = {"changed": WARN, "ok": GOOD}
+        parts: list[Part] = [(f"{blank}{name:<{names}}", STRONG) if good else (f"✗ {name:<{names}}", BAD)]
+        for cell, count in cells:
+            parts += ["  ", (cell, styles.get(cell.split("=")[0], BAD) if count else QUIET)]
+        line = text(*parts, *(["  ", why] if why and beside else []))
+        line.rstrip()
+        yield Line(line, 4)
+        if why and not beside:
+            yield Line(text("    ", why), 4)
 
 
 def _explain_host(host: HostOutcome) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from statistics import median
 
 from rich.cells import cell_len, set_cell_size
@@ -189,14 +190,12 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float)
         chosen = "›" if followed in group else " "
         return f"{chosen}{_summarise_numbers(group)}{' ◀' if suspect else ''}", BAD if suspect else STRONG
 
-    def pace_of(group: Sequence[RankState]) -> float | None:
-        return _compute_median(find_pace(rank, now) for rank in group if rank.ended is None)
+    def list_group_paces(group: Sequence[RankState]) -> list[float | None]:
+        return [find_pace(rank, now) for rank in group if rank.ended is None]
 
     def share(group: Sequence[RankState]) -> tuple[str, str]:
-        pace = pace_of(group)
-        if pace is None or not usual or _SLOW <= pace / usual <= _FAST:
-            return "", ""
-        return f"×{pace / usual:.1f}" if pace / usual >= 0.05 else "×0", WARN if pace < usual else ""
+        words = _format_known(list_group_paces(group), median, partial(_format_share, usual=usual)) if usual else ""
+        return words, WARN if words.startswith("×0") else ""
 
     def isa(group: Sequence[RankState]) -> tuple[str, str]:
         return one_line(state.attempt.started.isas.get(group[0].host, "")) if state.attempt else "", ""
@@ -214,19 +213,17 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float)
     add("isa", isa)
     add("stage", lambda group: _describe_group(state, group, now))
     add("step", lambda group: (_format_steps(group), ""))
-    add(
-        "loss",
-        lambda group: (_format_figure(_compute_median(rank.figures.get("loss") for rank in group), "{:.4g}"), ""),
-    )
-    add(
-        "it/s",
-        lambda group: (_format_pace(_compute_median(find_pace(rank, now) for rank in group if rank.ended is None)), ""),
-    )
+    losses = "{:.4g}".format
+    add("loss", lambda group: (_format_known((rank.figures.get("loss") for rank in group), median, losses), ""))
+    add("it/s", lambda group: (_format_known(list_group_paces(group), median, _format_pace), ""))
     add("×", share)
     if top > 0:
         add("pace", lambda group: (draw_sparkline(list_paces(_find_slowest(group), now), top, _WIDE_SPARK), ""))
-    add("cpu", lambda group: (_format_cpu(_compute_sum(rank.cpu for rank in group)), ""))
-    add("memory", lambda group: (_format_bytes(_compute_sum(rank.rss for rank in group)), ""))
+    add(
+        "cpu",
+        lambda group: (_format_known((rank.cpu for rank in group), sum, lambda cores: f"{100 * cores:.0f} %"), ""),
+    )
+    add("memory", lambda group: (_format_known((rank.rss for rank in group), sum, format_size), ""))
     add("line", script_line)
     add("last line", last)
     return columns
@@ -312,14 +309,12 @@ def _summarise_numbers(group: Sequence[RankState]) -> str:
     return format_cpus(rank.rank for rank in group)
 
 
-def _compute_median(values: Iterable[float | None]) -> float | None:
+def _format_known(
+    values: Iterable[float | None], combine: Callable[[list[float]], float], form: Callable[[float], str]
+) -> str:
+    """One figure of several ranks; empty where none is known."""
     known = [value for value in values if value is not None]
-    return float(median(known)) if known else None
-
-
-def _compute_sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return form(combine(known)) if known else ""
 
 
 def _find_overdue(rank: RankState) -> float:
@@ -369,22 +364,16 @@ def _format_steps(group: Sequence[RankState]) -> str:
     return f"{low:.0f}/{total:.0f}" if total and total >= low else f"{low:.0f}"
 
 
-def _format_figure(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)
-
-
-def _format_pace(pace: float | None) -> str:
-    if pace is None:
-        return ""
+def _format_pace(pace: float) -> str:
     return f"{pace:.0f}" if pace >= 1000 else f"{pace:.1f}" if pace >= 100 else f"{pace:.2f}"
 
 
-def _format_cpu(cores: float | None) -> str:
-    return "" if cores is None else f"{100 * cores:.0f} %"
-
-
-def _format_bytes(count: float | None) -> str:
-    return "" if count is None else format_size(count)
+def _format_share(pace: float, usual: float) -> str:
+    """A pace that is far from the usual one: ``×0.5``."""
+    share = pace / usual
+    if _SLOW <= share <= _FAST:
+        return ""
+    return f"×{share:.1f}" if share >= 0.05 else "×0"
 
 
 # the log of a rank, and what takes its place

@@ -72,26 +72,20 @@ class FittedTable:
         return sum(widths.values()) + 2 * len(widths) - 2
 
 
-class TextTable:
-    """A table that is text already, its cells two blanks apart. ``least`` are columns that give way on a narrow
+def draw_text_table(width: int, lines: Sequence[str], least: Sequence[str]) -> Iterator[RenderableType]:
+    """Draws a table that is text already, its cells two blanks apart. ``least`` are columns that give way on a narrow
     screen, the first of them first."""
-
-    def __init__(self, lines: Sequence[str], least: Sequence[str]) -> None:
-        rows = [re.split(" {2,}", line) for line in lines]  # no cell but the last is empty
-        self._rows = [[*row, *[""] * (len(rows[0]) + 1 - len(row))] for row in rows]
-        self._least = least
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows = self._rows
-        for name in ("", *self._least):  # at first as they are
-            columns = [index for index, head in enumerate(rows[0]) if not name or head != name]
-            rows = [[row[index] for index in columns] for row in rows]
-            widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
-            if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
-                break
-        for row in rows:
-            cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-            yield Line(text("  ".join(cells).rstrip()), whole=True)
+    cells = [re.split(" {2,}", line) for line in lines]  # no cell but the last is empty
+    rows = [[*row, *[""] * (len(cells[0]) + 1 - len(row))] for row in cells]
+    for name in ("", *least):  # at first as they are
+        columns = [index for index, head in enumerate(rows[0]) if not name or head != name]
+        rows = [[row[index] for index in columns] for row in rows]
+        widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
+        if sum(widths) + 2 * len(widths) - 2 <= width:
+            break
+    for row in rows:
+        padded = (f"{cell:<{size}}" for cell, size in zip(row, widths, strict=True))
+        yield Line(text("  ".join(padded).rstrip()), whole=True)
 
 
 def format_any_answer(value: JsonObject) -> list[RenderableType]:

@@ -3,7 +3,7 @@
 Rich is imported here: import this module only to show something. 80 columns do; nothing depends on colour."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
@@ -43,6 +43,16 @@ class Line:
             part.pad_left(self._hang if index else 0)
             part.no_wrap, part.overflow = not console.record, "fold" if console.record else "ignore"
             yield part
+
+
+class AtWidth:
+    """What ``draw`` makes for the width of the screen."""
+
+    def __init__(self, draw: Callable[..., Iterator[RenderableType]], *arguments: object) -> None:
+        self._draw, self._arguments = draw, arguments
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield from self._draw(options.max_width, *self._arguments)
 
 
 def outcome(good: bool, *parts: Part) -> Line:
@@ -105,11 +115,13 @@ def format_failures(every: Iterable[Failure]) -> list[Line]:
     return lines
 
 
+_PROGRAMS = ("ipexctl ", "sudo ")  # of the commands that hints have
+
+
 def format_hint(hint: str) -> list[RenderableType]:
-    """A hint of one or several lines; where it ends in a command, that is a line of its own."""
-    *lines, last = escape_lines(hint)
-    words_, command = phrases.split_command(last)
-    lines += [words_] if words_ else []
+    """A hint of one or several lines, of which the last one may be a command."""
+    lines = escape_lines(hint)
+    command = lines.pop() if lines[-1].startswith(_PROGRAMS) else ""
     items: list[RenderableType] = [labelled("" if n else "hint", line, copied=True) for n, line in enumerate(lines)]
     return [*items, *format_next_step("", command)]
 

@@ -27,10 +27,6 @@ class Brand(Record):
     level: str
     source: str
 
-    def sells(self, uarch: Uarch, name: str) -> bool:
-        """Returns whether a processor of this name and microarchitecture is one of them."""
-        return uarch.name in self.uarchs and any(word in name for word in self.words)
-
 
 class Uarchs(Record):
     """The table: models, steppings (none: all) and name, by vendor and family."""
@@ -52,7 +48,8 @@ class Uarchs(Record):
         for models, steppings, uarch in self.rows.get((vendor or "", family or 0), ()):
             known = model in models and (not steppings or stepping in steppings)
             if known and (not uarch.needs or uarch.needs in flags):
-                brand = next((brand for brand in self.brands if brand.sells(uarch, name)), None)
+                sold = (brand for brand in self.brands if uarch.name in brand.uarchs)
+                brand = next((brand for brand in sold if any(word in name for word in brand.words)), None)
                 return replace(uarch, level=brand.level) if brand else uarch
         return None
 

@@ -1,6 +1,7 @@
 """Properties by which the hosts of runs are compared, and the record that `doctor` saves of its probes."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.facts import Facts
@@ -10,22 +11,15 @@ from ipexctl.model.text import format_size
 _PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "accelerate", "transformers", "numpy")
 
 
-def _get_memory(facts: Facts) -> str | None:
-    return format_size(facts.mem_total_kb * 1024) if facts.mem_total_kb else None
+def _get_package(name: str, facts: Facts) -> str | None:
+    return facts.installed.packages.get(name) if facts.installed else None
 
 
-def _get_package(name: str) -> Callable[[Facts], str | None]:
-    return lambda facts: facts.installed.packages.get(name) if facts.installed else None
-
-
-def _get_limit(name: str) -> Callable[[Facts], str | None]:
-    def get(facts: Facts) -> str | None:
-        if name not in facts.limits:
-            return None
-        limit = facts.limits[name]
-        return "unlimited" if limit is None else str(limit)
-
-    return get
+def _get_limit(name: str, facts: Facts) -> str | None:
+    if name not in facts.limits:
+        return None
+    limit = facts.limits[name]
+    return "unlimited" if limit is None else str(limit)
 
 
 # What is compared, in the words of the tables; None is "not known".
@@ -36,7 +30,7 @@ _COMPARED: Mapping[str, Callable[[Facts], object]] = {
     "cores": lambda facts: facts.physical_cores,
     "threads per core": lambda facts: facts.threads_per_core,
     "NUMA nodes": lambda facts: len(facts.numa) if facts.numa else None,
-    "memory": _get_memory,
+    "memory": lambda facts: format_size(facts.mem_total_kb * 1024) if facts.mem_total_kb else None,
     "CPU quota": lambda facts: facts.cgroup_cpus,
     "governor": lambda facts: facts.governor,
     "transparent huge pages": lambda facts: facts.thp,
@@ -44,10 +38,10 @@ _COMPARED: Mapping[str, Callable[[Facts], object]] = {
     "system": lambda facts: facts.distribution,
     "kernel": lambda facts: facts.kernel,
     "glibc": lambda facts: facts.glibc,
-    "open files": _get_limit("nofile"),
-    "locked memory": _get_limit("memlock"),
+    "open files": partial(_get_limit, "nofile"),
+    "locked memory": partial(_get_limit, "memlock"),
     "Python": lambda facts: facts.installed.python if facts.installed else None,
-    **{name: _get_package(name) for name in _PACKAGES},
+    **{name: partial(_get_package, name) for name in _PACKAGES},
     "environment": lambda facts: facts.installed.marker.id if facts.installed and facts.installed.marker else None,
 }
 

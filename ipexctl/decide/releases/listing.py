@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipexctl.decide.releases.mpi_choice import list_mpis
-from ipexctl.decide.releases.resolve import find_obstacles
+from ipexctl.decide.releases.resolve import check_release
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version
 from ipexctl.model.answers.install import ListedRelease
 from ipexctl.model.errors import UsageError
@@ -33,7 +33,7 @@ def list_releases(
 def _list_release(
     release: StackRelease, table: ReleaseTable, facts: Mapping[str, Facts] | None, most: int | None
 ) -> ListedRelease:
-    notes = find_obstacles(release, StackRequest(), facts or {})
+    notes, _ = check_release(release, StackRequest(), facts or {})
     if facts is None:
         reasons = None
     else:

@@ -45,7 +45,7 @@ def resolve_stack(
         )
     refusals: list[tuple[StackRelease, tuple[Note, ...]]] = []
     for release in fitting:
-        reasons, python = _check_release(release, request, facts)
+        reasons, python = check_release(release, request, facts)
         if not reasons and offer and parse_version(release.oneccl) > parse_version(offer.newest):
             reasons = (Note("not-offered", offer.why),)
         if not reasons:
@@ -57,7 +57,7 @@ def resolve_stack(
             return replace(stack, notes=(Note("older-release", text), *stack.notes))
         refusals.append((release, reasons))
     release, reasons = refusals[0]
-    if request.python and not _check_release(release, replace(request, python=None), facts)[0]:
+    if request.python and not check_release(release, replace(request, python=None), facts)[0]:
         raise _make_python_error(request.python, facts)
     raise UsageError(
         f"these hosts do not support {release.name}",
@@ -80,11 +80,6 @@ def _make_python_error(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
     hosts_by_pythons = group_pairs((_describe_pythons(facts[host]), host) for host in unusable)
     reasons = [f"{_join_words(hosts)}: {pythons}" for pythons, hosts in hosts_by_pythons.items()]
     return UsageError(sentence, reasons=reasons, hint="leave out --python", exit=Exit.STEP)
-
-
-def find_obstacles(release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]) -> tuple[Note, ...]:
-    """Returns every reason why a host does not support the release; empty if all do."""
-    return _check_release(release, request, facts)[0]
 
 
 def explain_request(request: StackRequest, table: ReleaseTable) -> tuple[str, ...]:
@@ -232,7 +227,7 @@ def _make_pair_error(
     )
 
 
-def _check_release(
+def check_release(
     release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
 ) -> tuple[tuple[Note, ...], str]:
     """Returns every reason why some host cannot hold the release (an unknown fact is no reason), and the
@@ -425,7 +420,7 @@ def _suggest_alternative(request: StackRequest, facts: Mapping[str, Facts], tabl
         if other == request:
             continue
         for release in _select_releases(other, table):
-            if not _check_release(release, other, facts)[0]:
+            if not check_release(release, other, facts)[0]:
                 words = [f"--torch {release.torch}"]
                 if other.backend == "gloo":
                     words.append("--backend gloo")

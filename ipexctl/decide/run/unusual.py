@@ -32,7 +32,6 @@ class UnusualReader:
         self._state = state
         self._heads: dict[int, UnusualLine | HarmlessLines | None] = {}  # of each rank's error output
         self._tracebacks: dict[int, int] = {}  # lines of a traceback whose last line is still to come
-        self._codes: dict[str, str | None] = {}  # of lines looked up lately: all ranks print the same ones
 
     def read_line(self, rank: int, stream: str, line: str, *, routine: bool) -> None:
         """Looks at one line; ``routine``: it has figures."""
@@ -41,7 +40,7 @@ class UnusualReader:
             if line.strip():
                 self._read_error_line(rank, line, routine)
         elif _ODD_OR_KNOWN.search(line):
-            if (code := self._find_code(line)) is not None:
+            if (code := find_harmless(line)) is not None:
                 self._count_harmless(code, rank)
             elif _ODD.search(line):
                 self._get_entry(line, rank)
@@ -60,7 +59,7 @@ class UnusualReader:
             self._heads[rank] = None
             return
         head = self._heads.get(rank)
-        code = self._find_code(line)
+        code = find_harmless(line)
         if code is not None:
             self._heads[rank] = self._count_harmless(code, rank)
         elif indented and isinstance(head, HarmlessLines):
@@ -71,14 +70,6 @@ class UnusualReader:
             self._heads[rank] = None
         else:
             self._heads[rank] = self._get_entry(line, rank)
-
-    def _find_code(self, line: str) -> str | None:
-        key = _VARIABLE.sub("#", line)
-        if key not in self._codes:
-            if len(self._codes) >= MOST:
-                self._codes.clear()
-            self._codes[key] = find_harmless(line)
-        return self._codes[key]
 
     def _count_harmless(self, code: str, rank: int) -> HarmlessLines:
         entry = self._state.harmless.setdefault(code, HarmlessLines())

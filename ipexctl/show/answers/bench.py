@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 
 from ipexctl.model.answers.bench import BENCH_MODES, BenchAnswer, BenchResult
-from ipexctl.show.typeset import Line, text, whole
+from ipexctl.show.typeset import AtWidth, Line, text, whole
 
 WIDTH = 100  # cells: what a table in a file or a message may have
 _NAME, _BAR = 18, 24  # cells of the longest name, of the longest bar
@@ -13,18 +13,12 @@ _STEADY = 1.2  # times the fastest host may be faster than the slowest without b
 
 
 def format_answer(value: BenchAnswer) -> list[RenderableType]:
-    return [_BenchTable(value)] if value.title else whole(value.text)
+    return [AtWidth(_draw_table, value)] if value.title else whole(value.text)
 
 
-class _BenchTable:
-    """The table in the width of the screen."""
-
-    def __init__(self, answer: BenchAnswer) -> None:
-        self._answer = answer
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows, title, notes = self._answer.rows, self._answer.title, self._answer.notes
-        yield from (Line(text(line), 2) for line in format_rows(rows, title, notes, min(options.max_width, WIDTH)))
+def _draw_table(width: int, value: BenchAnswer) -> Iterator[RenderableType]:
+    for line in format_rows(value.rows, value.title, value.notes, min(width, WIDTH)):
+        yield Line(text(line), 2)
 
 
 def format_rows(results: Sequence[BenchResult], title: str, notes: Sequence[str] = (), width: int = WIDTH) -> list[str]:

@@ -6,8 +6,10 @@ from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnsw
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases, typeset
-from ipexctl.show.tables import TextTable
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, labelled, outcome, split_harmless_lines, text
+from ipexctl.show.tables import draw_text_table
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, AtWidth, Line, labelled, outcome, split_harmless_lines, text
+
+_LEAST = ("MPI", "oneccl", "CPU")  # columns of the version table, in the order in which they give way
 
 
 def format_answer(value: InstallAnswer | VerifyAnswer | StacksAnswer) -> list[RenderableType]:
@@ -64,8 +66,7 @@ def format_verify(value: VerifyAnswer) -> list[RenderableType]:
 
 
 def format_stack_table(words_: str) -> list[RenderableType]:
-    """The version table. On a narrow screen the MPI gives way, then oneCCL, then the processor; what follows the table
-    is broken between words."""
+    """The version table; what follows it is broken between words."""
     table, _, notes = words_.partition("\n\n")
-    items: list[RenderableType] = [TextTable(split_harmless_lines(table), ("MPI", "oneccl", "CPU"))]
+    items: list[RenderableType] = [AtWidth(draw_text_table, split_harmless_lines(table), _LEAST)]
     return [*items, "", *typeset.format_plan(notes)] if notes else items

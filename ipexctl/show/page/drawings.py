@@ -44,28 +44,10 @@ def _percent(part: float, whole: float) -> str:
     return f"{100 * min(max(part / whole, 0.0), 1.0):.6f}".rstrip("0").rstrip(".") + "%"
 
 
-def list_ticks(length: float) -> list[tuple[str, str]]:
-    """Positions and names of at most six moments of the time axis."""
-    steps = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400]
-    step = next((step for step in steps if length / step <= 5), steps[-1] * max(round(length / steps[-1] / 5), 1))
-    names = [f"{at * step:g} s" if length < 60 else format_clock(at * step) for at in range(int(length / step) + 1)]
-    return [(_percent(at * step, length), name) for at, name in enumerate(names)]
-
-
-def draw_axis(length: float) -> Markup:
-    """The names of the moments below a time axis."""
-    texts = []
-    for number, (place, name) in enumerate(list_ticks(length)):
-        end = "" if number and float(place[:-1]) < 95 else " last" if number else " first"
-        texts.append(make_tag("text", name, x=place, y=12, class_=f"tick{end}"))
-    return make_tag("svg", *texts, class_="axis", width="100%", height=16, aria_hidden="true")
-
-
 def draw_timeline(rows: Sequence[RankRow], length: float) -> Markup:
     """The rows of all ranks: stages as bars, stalls and waits over them, ends and losses as marks."""
     size = max(ROW * len(rows), 1)
-    lines = [make_tag("line", x1=at, x2=at, y1=0, y2="100%", class_="grid") for at, _ in list_ticks(length)[1:]]
-    parts = [make_tag("g", *lines, class_="ticks")]
+    parts = [make_tag("g", class_="ticks")]  # which the script draws, and the axis below
     for number, row in enumerate(rows):
         bars = [_draw_span(span, row.rank, number * ROW, length) for span in row.spans]
         bars += [_draw_mark(mark, row.rank, number * ROW, length) for mark in row.marks]
@@ -95,11 +77,8 @@ def _draw_mark(mark: Mark, rank: int, top: int, length: float) -> Markup:
 def choose_scale(values: Iterable[float], *, zero: bool = False) -> tuple[float, float]:
     """The least and greatest value of a vertical axis: round numbers around all of them, 0 where that is near, or
     wanted."""
-    low = high = 0.0
-    first = True
-    for value in values:
-        low, high = (value, value) if first else (min(low, value), max(high, value))
-        first = False
+    every = list(values)
+    low, high = min(every, default=0.0), max(every, default=0.0)
     if low >= 0 and (zero or low < 0.7 * high):
         low = 0.0
     if high <= low:
@@ -238,8 +217,9 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
             if value is None:
                 parts.append(make_tag("rect", **size, class_="none"))
                 continue
-            share = (value - least) / (most - least) if most > least else 0.0
-            share = share if figure == "latency" else 1.0 - share if most > least else 0.0
+            share = 0.0
+            if most > least:
+                share = (value - least if figure == "latency" else most - value) / (most - least)
             shade, text = min(int(share * _SHADES), _SHADES - 1), _format_link(value, figure)
             title = make_tag("title", f"{clean(first)} and {clean(second)}: {text}")
             parts.append(make_tag("rect", title, **size, class_=f"h{shade}"))

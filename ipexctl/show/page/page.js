@@ -182,7 +182,7 @@
     }
     hits = [];
     hit = -1;
-    if (windows.size) drawWindow();
+    drawWindow();
   };
   addEventListener("hashchange", () => { chooseRun(); byId(location.hash.slice(1))?.scrollIntoView(); });
 

@@ -14,9 +14,7 @@ from ipexctl import __version__
 from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.answers.saved import CompareAnswer
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs
-from ipexctl.model.json_values import Record
 from ipexctl.model.page import Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size, format_time, pluralize, strip_colours
@@ -40,18 +38,6 @@ _SECTIONS = (
 )  # fmt: skip
 _PROFILE = 120  # columns of the tables of a profile
 _DRAWN = 64  # hosts whose processors are drawn
-_LEVELS = ("error", "warning", "info")
-
-
-class DrawnFigure(Record):
-    """A chart with its words."""
-
-    title: str
-    unit: str
-    about: str
-    high: str
-    low: str
-    drawing: Markup
 
 
 @cache
@@ -77,17 +63,9 @@ def render_template(name: str, *, renew: bool = False, **values: object) -> str:
     """A page from its template, with the style and the script in it and their hashes in its policy."""
     texts = {kind: files("ipexctl.show.page").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js")}
     template = _make_environment().get_template(f"{name}.html.j2")
-    return str(
-        template.render(
-            **values,
-            renew=renew,
-            version=__version__,
-            style=Markup(texts["css"]),
-            script=Markup(texts["js"]),
-            style_hash=_hash_source(texts["css"]),
-            script_hash=_hash_source(texts["js"]),
-        )
-    )
+    sources = {"style": Markup(texts["css"]), "script": Markup(texts["js"])}
+    hashes = {f"{name}_hash": _hash_source(source) for name, source in sources.items()}
+    return str(template.render(**values, **sources, **hashes, renew=renew, version=__version__))
 
 
 def _hash_source(text: str) -> str:
@@ -103,11 +81,12 @@ def render_run(page: RunPage, *, renew: bool = False) -> str:
 
 def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
     """What the template shows of one run, whose elements have ids with this ``prefix``."""
-    drawn: dict[str, list[DrawnFigure]] = {"rank": [], "host": []}
+    drawn: dict[str, list[dict[str, str]]] = {"rank": [], "host": []}
     for figure in page.figures:
         by = "host" if figure.key in ("rank cpu", "rank memory") else figure.by
         drawn[by].append(_draw_figure(figure, page.length, page.restarts))
     findings = page.report.findings or (page.doctor.findings if page.doctor else ())
+    used = {span.kind for row in page.rows for span in row.spans}
     present = {"figures": drawn["rank"], "resources": drawn["host"], "profile": page.profile}
     harmless = sum(bool(line.harmless) for log in page.logs for line in log.lines)
     lines, hidden = pluralize(sum(len(log.lines) for log in page.logs), "line"), pluralize(harmless, "harmless line")
@@ -119,8 +98,7 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
         "summary": _format_summary(page),
         "sections": [(name, title) for name, title in _SECTIONS if present.get(name, True)],
         "timeline": drawings.draw_timeline(page.rows, page.length),
-        "axis": drawings.draw_axis(page.length),
-        "kinds": _list_kinds(page),
+        "kinds": [(kind, title) for kind, title in _KINDS if kind in used],
         "profiled": " to ".join(format_clock(at) for at in page.profiled or ()),
         "figures": drawn,
         "energy": _format_energy(joules, len(page.hosts)) if joules else "",
@@ -130,7 +108,7 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
         "measured": format_time(page.doctor.speed_at) if page.doctor else "",
         "variables": _list_variables(page),
         "stacks": _list_installed_stacks(page),
-        "held": sort_findings(findings),
+        "held": [(finding, format_hosts(finding.hosts) or "all") for finding in findings],
         "checked": _describe_checks(page, bool(findings)),
         "harmless": f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
         "profile": _format_profile(page.profile) if page.profile else "",
@@ -155,9 +133,9 @@ def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
 
 def _draw_links(names: Sequence[str], links: Sequence[LinkSpeed]) -> list[tuple[str, Markup]]:
     """The heat maps of measured links, each with its title."""
-    figures = (("Latency in µs", "latency"), ("Bandwidth in Gbit/s", "rate"))
-    drawn = [(title, drawings.draw_heat_map(names, links, figure)) for title, figure in figures]
-    return [(title, drawing) for title, drawing in drawn if drawing]
+    figures = {"Latency in µs": "latency", "Bandwidth in Gbit/s": "rate"}
+    drawn = {title: drawings.draw_heat_map(names, links, figure) for title, figure in figures.items()}
+    return [(title, drawing) for title, drawing in drawn.items() if drawing]
 
 
 def _format_summary(page: RunPage) -> str:
@@ -179,16 +157,13 @@ def _format_profile(profile: Profile) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def _list_kinds(page: RunPage) -> list[tuple[str, str]]:
-    used = {span.kind for row in page.rows for span in row.spans}
-    return [(kind, title) for kind, title in _KINDS if kind in used]
-
-
-def _draw_figure(figure: Figure, length: float, breaks: Sequence[float] = ()) -> DrawnFigure:
+def _draw_figure(figure: Figure, length: float, breaks: Sequence[float] = ()) -> dict[str, str]:
+    """A chart with its words."""
     high, low = drawings.list_scale(figure)
     names = [curve.name for curve in figure.curves if curve.marked]
     about = f"slow: {', '.join(names[:4])}" if names else pluralize(len(figure.curves), figure.by)
-    return DrawnFigure(figure.title, figure.unit, about, high, low, drawings.draw_chart(figure, length, breaks))
+    drawing = drawings.draw_chart(figure, length, breaks)
+    return {"title": figure.title, "unit": figure.unit, "about": about, "high": high, "low": low, "drawing": drawing}
 
 
 def _format_energy(joules: Sequence[float], hosts: int) -> str:
@@ -268,12 +243,6 @@ def _list_installed_stacks(page: RunPage) -> list[tuple[str, str]]:
     return [(text, format_hosts(members)) for text, members in stacks.items()]
 
 
-def sort_findings(findings: Iterable[Finding]) -> list[tuple[Finding, str]]:
-    """The gravest first, with the names of their hosts."""
-    ordered = sorted(findings, key=lambda finding: (_LEVELS.index(finding.level), finding.code))
-    return [(finding, format_hosts(finding.hosts) or "all") for finding in ordered]
-
-
 def _describe_checks(page: RunPage, held: bool) -> str:
     if page.doctor:
         at = format_time(page.doctor.at)
@@ -294,10 +263,8 @@ def _render_logs(logs: Sequence[LogExcerpt], launcher: Sequence[LogLine], prefix
     room = _LOGS // max(len(logs), 1)
     parts = [_render_log(log, room, prefix) for log in logs]
     if launcher:
-        lines = Markup("".join(_render_line(line) for line in launcher[-200:]))
-        parts.append(
-            _LOG.format(f"{prefix}mpirun", "mpirun", "", pluralize(len(launcher), "line"), "Lines of mpirun", lines)
-        )
+        lines, count = Markup("".join(map(_render_line, launcher[-200:]))), pluralize(len(launcher), "line")
+        parts.append(_LOG.format(f"{prefix}mpirun", "mpirun", "", count, "Lines of mpirun", lines))
     return Markup("\n").join(parts)
 
 
@@ -315,29 +282,25 @@ def _format_moment(at: float) -> str:
 
 def _render_log(log: LogExcerpt, room: int, prefix: str) -> Markup:
     """The lines of a rank, as many as ``room`` characters hold: a quarter of it from the beginning."""
-    rendered: list[str] = []
-    head_room = room // 4
-    lines, gap, omitted = log.lines, log.gap or len(log.lines), log.omitted
-    at = 0
-    while at < gap and head_room > 0:
-        rendered.append(_render_line(lines[at]))
-        head_room -= len(rendered[-1])
-        at += 1
-    end: list[str] = []
-    end_room, last = room - sum(map(len, rendered)), len(lines)
-    floor = max(at, log.gap) if log.omitted else at
-    while last > floor and end_room > 0:
-        last -= 1
-        end.append(_render_line(lines[last]))
-        end_room -= len(end[-1])
-    omitted += sum(len(line.text.encode()) + 1 for line in lines[at:last])
+    lines, who = log.lines, f"rank {log.rank}"
+    head = _render_fitting(lines[: log.gap or None], room // 4)
+    tail = _render_fitting(reversed(lines[max(len(head), log.gap) :]), room - sum(map(len, head)))
+    dropped = lines[len(head) : len(lines) - len(tail)]
+    omitted = log.omitted + sum(len(line.text.encode()) + 1 for line in dropped)
     if omitted:
         words = f"{format_size(omitted)} of this rank's output are left out; the saved run has them"
-        rendered.append(Markup('<p class="cut">{}</p>').format(words))
-    rendered += reversed(end)
+        head.append(Markup('<p class="cut">{}</p>').format(words))
     harmless = sum(bool(line.harmless) for line in lines)
     about = pluralize(len(lines), "line") + (f", {harmless} of them harmless" if harmless else "")
-    who = f"rank {log.rank}"
-    return _LOG.format(
-        f"{prefix}rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", Markup("".join(rendered))
-    )
+    text = Markup("".join([*head, *reversed(tail)]))
+    return _LOG.format(f"{prefix}rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", text)
+
+
+def _render_fitting(lines: Iterable[LogLine], room: int) -> list[str]:
+    rendered: list[str] = []
+    for line in lines:
+        if room <= 0:
+            break
+        rendered.append(_render_line(line))
+        room -= len(rendered[-1])
+    return rendered

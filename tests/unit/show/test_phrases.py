@@ -74,28 +74,6 @@ def test_a_refusal_is_a_sentence_its_reasons_and_one_hint() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("hint", "words", "command"),
-    [
-        ("ipexctl install", "", "ipexctl install"),
-        (
-            "the memory of each host: ipexctl doctor -f 'my hosts'",
-            "the memory of each host:",
-            "ipexctl doctor -f 'my hosts'",
-        ),
-        ("ipexctl doctor shows each host's memory", "ipexctl doctor shows each host's memory", ""),
-        ("ipexctl stop --orphans 1121-k7 looks again", "ipexctl stop --orphans 1121-k7 looks again", ""),
-        ("ipexctl attach 1121-221346-8086", "", "ipexctl attach 1121-221346-8086"),
-        ("on node0: sudo apt-get install g++", "on node0:", "sudo apt-get install g++"),
-        ("ipexctl doctor; ipexctl install", "ipexctl doctor; ipexctl install", ""),
-        ("--venv /scratch/env", "--venv /scratch/env", ""),
-        ("name one of them", "name one of them", ""),
-    ],
-)
-def test_a_command_at_the_end_of_a_hint_is_known_from_words(hint: str, words: str, command: str) -> None:
-    assert phrases.split_command(hint) == (words, command)
-
-
 @given(st.text("ab 日/'-:;()", max_size=120), st.integers(1, 60), st.booleans())
 @example("  ", 1, False)  # a line wider than asked for
 def test_a_line_is_broken_at_blanks_only_and_nothing_is_lost(line: str, width: int, copied: bool) -> None:
