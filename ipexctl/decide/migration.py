@@ -210,7 +210,6 @@ def _format_value(value: ast.expr) -> str:
 
 
 def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
-    """Yields a string that is a variable's name, or an option's."""
     for rule in known:
         if (rule.kind == "variable" and _is_variable(text, rule.name)) or (rule.kind == "option" and text == rule.name):
             yield line, text, rule
@@ -240,7 +239,6 @@ def _scan_lines(text: str, file: str, known: Sequence[MigrationRule], launches: 
 def _translate_launch_lines(
     text: str, file: str, known: Sequence[MigrationRule], launches: LaunchTranslator
 ) -> Iterator[Hit]:
-    """Launch lines, and the ``ipexctl run`` that does the same."""
     for launch in launches.find(text, file):
         notes: tuple[str, ...] = ()
         try:

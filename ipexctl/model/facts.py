@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from ipexctl.model.json_values import UNWRITTEN, JsonForm, Record, field
@@ -21,6 +21,11 @@ def format_cpus(cpus: Iterable[int]) -> str:
         else:
             parts.append([cpu, cpu])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def format_ranks(numbers: Sequence[int]) -> str:
+    """``rank 5``, ``ranks 0-3,7``."""
+    return f"rank{'' if len(numbers) == 1 else 's'} {format_cpus(numbers)}"
 
 
 def _parse_cpu_list(text: str) -> tuple[int, ...]:

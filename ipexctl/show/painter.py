@@ -140,7 +140,6 @@ def _split_cells(line: Sequence[Segment]) -> CellLine:
 
 
 def _move(row: int, to: int) -> str:
-    """From one row of the frame to another."""
     if to == row:
         return ""
     return f"\x1b[{abs(to - row)}{'A' if to < row else 'B'}"

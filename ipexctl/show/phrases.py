@@ -2,11 +2,10 @@
 
 import re
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import PhaseStarted
-from ipexctl.model.facts import format_cpus
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.names import fold_names
 from ipexctl.model.text import format_size
@@ -64,11 +63,6 @@ def format_clock(seconds: float) -> str:
     """Elapsed time as on a clock: ``00:12:31``."""
     whole = max(int(seconds), 0)
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
-
-
-def format_ranks(numbers: Sequence[int]) -> str:
-    """``rank 5``, ``ranks 0-3,7``."""
-    return f"rank{'' if len(numbers) == 1 else 's'} {format_cpus(numbers)}"
 
 
 def format_hosts(names: Iterable[str], most: int = 6) -> str:

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ipexctl.model.facts import format_cpus
+from ipexctl.model.facts import format_cpus, format_ranks
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.harmless import find_harmless, read_harmless
 from ipexctl.model.hints import advise, complete_hint
@@ -171,7 +171,6 @@ Cells = dict[str, list[tuple[str, str]]]  # by column, a cell per row with its s
 
 
 def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float) -> Cells:
-    """The cells of all columns that know something."""
     state = view.state
     running = [rank for rank in state.ranks if rank.ended is None]
     paces = [pace for rank in running if (pace := find_pace(rank, now)) is not None]
@@ -430,7 +429,7 @@ def _draw_harmless(state: RunState, width: int) -> list[Text]:
     catalogue = read_harmless()
     lines = []
     for code, entry in sorted(state.harmless.items(), key=lambda item: -item[1].count):
-        head = f"{entry.count:>4}  {code}  {phrases.format_ranks(sorted(entry.ranks))}"
+        head = f"{entry.count:>4}  {code}  {format_ranks(sorted(entry.ranks))}"
         why = catalogue[code].why
         if cell_len(head + why) + 2 <= width:
             lines.append(make_row((head, STRONG), f"  {why}"))

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 
+from ipexctl.model.facts import format_ranks
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
@@ -11,7 +12,7 @@ from ipexctl.model.text import pluralize, strip_colours
 from ipexctl.show import phrases, typeset
 from ipexctl.show.frame_lines import fill_cells, make_row
 from ipexctl.show.sanitise import escape, escape_lines, one_line
-from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, Part, labelled, outcome, sentences, text, whole
+from ipexctl.show.typeset import QUIET, STRONG, WARN, AtWidth, Line, Part, labelled, outcome, sentences, text, whole
 
 
 def format_run_card(run: RunOutcome) -> list[RenderableType]:
@@ -33,7 +34,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items += [labelled("  then", f"failed too: {locate_ranks(run.followers, run)}")] if run.followers else []
         items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
     elif run.good:
-        items += [outcome(True, f"{many} ended well{after}"), _RankLines(ranks), *stall]
+        items += [outcome(True, f"{many} ended well{after}"), AtWidth(_draw_ranks, ranks), *stall]
     elif not run.reason:
         items += [text(f"run {run.run} goes on: {many}"), *stall]
     else:
@@ -41,7 +42,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items.append(outcome(False, f"{REASONS[run.reason]}{after}".rstrip(",") + stopper))
         items += sentences(run.detail, 2) if run.detail and not stopper else []
         items += [*stall, *(_format_diagnosis(run) if run.reason != "done" else [])]
-        items += [labelled("  ended", f"by us: {phrases.format_ranks(run.stopped)}")] if run.stopped else []
+        items += [labelled("  ended", f"by us: {format_ranks(run.stopped)}")] if run.stopped else []
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"end not observed: {locate_ranks(gone, run)}"), 4))
@@ -88,7 +89,6 @@ LAST_WORDS, _SEEN = 30, 10  # lines of a failed rank; after more than a small sc
 
 
 def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:
-    """What the failure is known as."""
     diagnosis = run.diagnosis
     if not diagnosis:
         return []
@@ -151,38 +151,29 @@ def describe_rank_end(rank: RankOutcome) -> str:
 def locate_ranks(numbers: Sequence[int], run: RunOutcome) -> str:
     """``ranks 0-3 on node1``."""
     where = phrases.format_hosts(rank.host for rank in run.ranks if rank.rank in numbers)
-    return f"{phrases.format_ranks(numbers)} on {where}"
+    return f"{format_ranks(numbers)} on {where}"
 
 
-class _RankLines:
+_FEW = 16  # ranks, or hosts, that have a line each
+_END = "exit 0"
+_LEAST_CELLS = 8  # of a last line or a host's name
+
+
+def _draw_ranks(width: int, ranks: Sequence[RankOutcome]) -> Iterator[RenderableType]:
     """A line per rank with its last words; of many, a line per host. A long last line gives way, then the host's name;
     rank and exit never do."""
-
-    FEW = 16  # ranks, or hosts
-    END = "exit 0"
-    LEAST = 8  # cells of a last line or a host's name
-
-    def __init__(self, ranks: Sequence[RankOutcome]) -> None:
-        by_host = group_pairs((rank.host, rank) for rank in ranks)
-        few = len(ranks) <= self.FEW
-        groups = [[rank] for rank in ranks] if few else list(by_host.values())
-        self._rows = [
-            (phrases.format_ranks([rank.rank for rank in group]), escape(group[0].host), _get_last_line(group[0]))
-            for group in groups[: self.FEW]
-        ]
-        self._more = len(groups) - len(self._rows)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        ranks = max(phrases.count_cells(numbers) for numbers, _, _ in self._rows)
-        hosts = max(phrases.count_cells(host) for _, host, _ in self._rows)
-        room = options.max_width - ranks - len(self.END) - 6
-        hosts = min(hosts, max(room, self.LEAST))
-        for numbers, host, last in self._rows:
-            parts: list[Part] = [f"  {fill_cells(numbers, ranks)}  {fill_cells(host, hosts)}  {self.END}"]
-            parts += [("  " + last, QUIET)] if room - hosts >= self.LEAST + 2 else []
-            yield make_row(*parts)
-        if self._more > 0:
-            yield make_row(f"  … and {pluralize(self._more, 'more host')}: {self.END}")
+    by_host = group_pairs((rank.host, rank) for rank in ranks)
+    groups = [[rank] for rank in ranks] if len(ranks) <= _FEW else list(by_host.values())
+    rows = [(format_ranks([rank.rank for rank in group]), group[0]) for group in groups[:_FEW]]
+    size = max(phrases.count_cells(numbers) for numbers, _ in rows)
+    room = width - size - len(_END) - 6
+    hosts = min(max(phrases.count_cells(escape(rank.host)) for _, rank in rows), max(room, _LEAST_CELLS))
+    for numbers, rank in rows:
+        parts: list[Part] = [f"  {fill_cells(numbers, size)}  {fill_cells(escape(rank.host), hosts)}  {_END}"]
+        parts += [("  " + _get_last_line(rank), QUIET)] if room - hosts >= _LEAST_CELLS + 2 else []
+        yield make_row(*parts)
+    if len(groups) > len(rows):
+        yield make_row(f"  … and {pluralize(len(groups) - len(rows), 'more host')}: {_END}")
 
 
 def _get_last_line(rank: RankOutcome) -> str:

@@ -123,7 +123,6 @@ class View:
         self._follow()
 
     def _select_row(self, step: int) -> None:
-        """The next row: a rank, or the first rank of a host."""
         ranks, followed = self.state.ranks, self.followed
         if followed is None:
             return

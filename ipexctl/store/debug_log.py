@@ -132,7 +132,6 @@ def list_versions() -> dict[str, str]:
 
 
 def _format_header(masker: Masker) -> str:
-    """What was started, and by which versions."""
     versions = ", ".join(f"{name} {version}" for name, version in list_versions().items())
     argv = shlex.join(masker.mask_words(sys.argv))
     return f"{versions}\nargv: {printable(argv, _LINE)}\n"

@@ -263,7 +263,6 @@ class RunRecord:
             self._append_whole(file, MARK + f"{run} begins here]\n".encode())
 
     def _write_references(self) -> None:
-        """References that waited for their continuation are written."""
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for line in waiting.values():

@@ -103,7 +103,6 @@ def _find_last_exception(lines: list[str]) -> tuple[RaisedException, ...]:
 
 
 def _label_lines(lines: Iterable[str]) -> Iterator[tuple[_Part, str]]:
-    """Yields what each line is a part of. Of a frame of a stack its file stands for the line."""
     in_stack = raised = False
     for line in lines:
         if frame := _FRAME.match(line):

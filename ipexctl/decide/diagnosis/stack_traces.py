@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ipexctl.model.answers.manage import StackPlace
 from ipexctl.model.events import RankStack, Stalled
-from ipexctl.model.facts import format_cpus
+from ipexctl.model.facts import format_ranks
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import join_names
 from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
@@ -248,14 +248,14 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
         does, one = "does" if len(odd) == 1 else "do", len(most.ranks) == 1
         wait, are = ("waits", "is") if one else ("wait", "are")
         where = f"{wait} in {most.function}" if most.function else f"{are} elsewhere"
-        lines.append(f"{len(most.ranks)} of {size} ranks {where}, {_format_ranks(odd)} on {names} {does} not")
+        lines.append(f"{len(most.ranks)} of {size} ranks {where}, {format_ranks(odd)} on {names} {does} not")
     elif few:
         verb = "wait" if all(group.waits for group in groups) else "are"
         lines.append(f"the ranks {verb} at {len(groups)} different places")
     elif len(most.ranks) > 1:
         lines.append(f"all {len(most.ranks)} ranks are at the same place")
-    width = max(len(_format_ranks(group.ranks)) for group in groups)
-    lines += [f"  {_format_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(groups)]
+    width = max(len(format_ranks(group.ranks)) for group in groups)
+    lines += [f"  {format_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(groups)]
     return lines
 
 
@@ -286,14 +286,10 @@ def _separate_odd_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup]
     return [group for group in groups if not group.waits], most
 
 
-def _format_ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'' if len(numbers) == 1 else 's'} {format_cpus(numbers)}"
-
-
 def _format_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     names = list(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
     return join_names(names, 4) + (" hosts" if len(names) > 4 else "")
 
 
 def _locate_ranks(ranks: Sequence[int], hosts: Sequence[str]) -> str:
-    return f"{_format_ranks(ranks)} on {_format_hosts(ranks, hosts)}"
+    return f"{format_ranks(ranks)} on {_format_hosts(ranks, hosts)}"

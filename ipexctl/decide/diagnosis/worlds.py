@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ipexctl.decide.checks.network import means_itself
 from ipexctl.decide.diagnosis.stack_traces import find_path_in_library
-from ipexctl.model.facts import format_cpus
+from ipexctl.model.facts import format_ranks
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.reports import SeparateWorlds
 from ipexctl.model.text import join_names, pluralize, printable
@@ -78,7 +78,7 @@ def _describe_change(records: Sequence[RankRendezvous]) -> str:
         variable = f"MASTER_PORT to {join_names(list(ports), 4)}" + (
             ", another one in each rank" if len(ports) > 1 else ""
         )
-    return f"{who} sets {variable} ({'rank' if len(ranks) == 1 else 'ranks'} {format_cpus(ranks)})"
+    return f"{who} sets {variable} ({format_ranks(ranks)})"
 
 
 def _shorten(line: str) -> str:

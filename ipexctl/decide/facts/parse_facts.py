@@ -122,7 +122,6 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
 
 
 def _list_socket_cpus(cores: tuple[Core, ...]) -> dict[str, tuple[int, ...]]:
-    """Socket → its CPUs."""
     groups = group_pairs((str(core.socket), cpu) for core in cores for cpu in core.cpus)
     return {socket: tuple(sorted(cpus)) for socket, cpus in sorted(groups.items())}
 

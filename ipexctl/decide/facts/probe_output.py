@@ -13,6 +13,7 @@ from typing import Any
 
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import UsageError
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.text import printable
@@ -219,9 +220,6 @@ def _find_body_fault(body: bytes, cap: int, *, cut: bool = False) -> str:
 
 def _read_grep_lines(directory: str, text: str) -> dict[str, str]:
     """Files from ``path:line`` lines; a path without any text is a path that exists."""
-    lines: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        path, colon, content = line.partition(":")
-        if colon and path:
-            lines.setdefault(path, []).append(content)
+    cut = (line.partition(":") for line in text.splitlines())
+    lines = group_pairs((path, content) for path, colon, content in cut if colon and path)
     return {posixpath.join(directory, path): "\n".join(content) + "\n" for path, content in lines.items()}

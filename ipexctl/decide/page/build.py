@@ -12,6 +12,7 @@ from ipexctl.decide.run.report import ReadErrors, judge_run
 from ipexctl.decide.run.series import find_stragglers, list_points
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.harmless import find_harmless
 from ipexctl.model.page import (
     Curve,
@@ -226,10 +227,7 @@ class _PageBuilder:
 
     def _build_hosts(self, rows: Iterable[RankRow]) -> tuple[HostPart, ...]:
         lost = {host: what for attempt in self._run.attempts for host, (_, what) in attempt.lost.items()}
-        late: dict[str, list[int]] = {}
-        for row in rows:
-            if row.rank in self._slow:
-                late.setdefault(row.host, []).append(row.rank)
+        late = group_pairs((row.host, row.rank) for row in rows if row.rank in self._slow)
         return tuple(
             HostPart(
                 name, self._state.facts.get(name), lost.get(name, ""), self._run.joules.get(name),
@@ -298,7 +296,6 @@ class _PageBuilder:
 
 
 def _measure_paces(table: Mapping[int, Series]) -> dict[int, float]:
-    """Each rank's median pace."""
     return {rank: median(value for _, value in list_points(each)) for rank, each in table.items() if each.count}
 
 
@@ -323,7 +320,6 @@ def _make_usage_figure(name: str, by: Literal["rank", "host"], curves: list[Curv
 
 
 def _choose_curves(curves: list[Curve], most: int) -> tuple[Curve, ...]:
-    """At most so many of them: the marked ones, and others at even distances."""
     if len(curves) <= most:
         return tuple(curves)
     marked = [curve for curve in curves if curve.marked][: most // 2]

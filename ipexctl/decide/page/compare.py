@@ -72,7 +72,6 @@ def _find_differences(of: str, runs: Sequence[Mapping[str, str]]) -> list[RunDif
 
 
 def _list_plan(page: RunPage) -> dict[str, str]:
-    """What a run was asked to do and how it was started."""
     values = {"script": page.title, "ranks": str(len(page.rows)), "hosts": str(len(page.hosts))}
     launch = page.launch
     if launch is None:

@@ -214,7 +214,6 @@ def _check_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> None:
 
 
 def _check_isa_names(*nodes: ast.expr) -> None:
-    """Texts beside an instruction set must be one."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in ORDER:
             why = f"'{printable(node.value)}' is no instruction set{suggest_nearest(node.value, ORDER)}"
@@ -222,7 +221,6 @@ def _check_isa_names(*nodes: ast.expr) -> None:
 
 
 def _format_node(node: ast.expr) -> str:
-    """Returns a part of the expression as it may be shown."""
     match node:
         case ast.Name(id=name):
             return printable(name)

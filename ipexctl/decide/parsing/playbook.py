@@ -417,7 +417,6 @@ class _Parser:
 
 
 def _suggest_variable(text: str) -> str:
-    """Returns what to write instead of a template."""
     if match := _ENVIRONMENT.search(text):
         return f"write ${{env:{match[1]}}}, and env_allow: [{match[1]}] at the top of the playbook"
     name = re.search(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}", text)

@@ -63,7 +63,6 @@ def read_pbs(text: str, source: str, problems: InputErrors) -> HostTree:
 
 
 def _count_repeats(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns each word once, and how often it stands there."""
     counts = Counter(words)
     return list(counts), list(map(str, counts.values()))
 

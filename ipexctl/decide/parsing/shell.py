@@ -248,7 +248,6 @@ class _Reader:
             raise ValueError(f"no closing {what}")
 
     def _take_to(self, char: str) -> str:
-        """Returns the text up to and with the next such character."""
         end = self.text.find(char, self.at)
         if end < 0:
             raise ValueError("no closing quotation")

@@ -105,7 +105,6 @@ def _detect_other_layout(stack: Stack, dialect: MpiDialect, seen: Collection[str
 
 
 def _require_mpi(stack: Stack, place: str, found: Mapping[str, str]) -> None:
-    """Raises `UsageError` (exit 4) if one of these has no path."""
     if missing := [name for name, path in found.items() if not path]:
         raise UsageError(
             f"the environment has no usable MPI: {' and '.join(missing)} not found",

@@ -131,7 +131,6 @@ def _read_rate(number: str, above: str, below: str) -> dict[str, float]:
 
 
 def _read_pairs(line: str) -> list[tuple[str, float]]:
-    """Numbers with their names before them, or their units behind them."""
     pairs: list[tuple[str, float]] = []
     words: list[tuple[str, int]] = []  # the last two before this token, and where they end
     skip = -1  # tokens that begin before are part of something read already

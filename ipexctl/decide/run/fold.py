@@ -119,7 +119,6 @@ class RunFold:
                 self._handle_rank_event(state.last_attempt, event, at)
 
     def _handle_rank_event(self, attempt: Attempt, event: e.Event, at: float) -> None:
-        """What happened to the ranks of an attempt."""
         match event:
             case e.RankStage(rank=number, host=host, stage=stage):
                 self._note_delay(host, at, event.at)

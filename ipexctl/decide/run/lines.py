@@ -71,7 +71,6 @@ class LineSplitter:
 
 
 def _cut_long_line(line: bytes) -> bytes:
-    """A line as several where it is too long."""
     pieces = []
     while len(line) > LONGEST:
         cut = find_decodable_end(line[:LONGEST])

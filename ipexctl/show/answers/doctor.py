@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +15,7 @@ from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.sanitise import escape_lines, one_line
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, labelled, outcome, sentences, text
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, AtWidth, Line, labelled, outcome, sentences, text
 
 _LEVELS = {"error": ("E", BAD), "warning": ("W", WARN), "info": ("i", QUIET)}
 _COLUMNS = ("host", "CPU", "cores", "memory", "OS", "Python", "stack")
@@ -31,7 +31,7 @@ def format_answer(answer: DoctorAnswer | ExplainAnswer) -> list[RenderableType]:
         return typeset.format_paragraphs(answer.text)
     rows = group_pairs((_format_host_row(entry.facts), entry.host) for entry in answer.hosts if entry.facts)
     unprobed = [entry.host for entry in answer.hosts if not entry.facts]
-    items: list[RenderableType] = [_HostsTable(rows), ""] if rows else []
+    items: list[RenderableType] = [AtWidth(_draw_hosts, rows), ""] if rows else []
     findings = sorted(answer.findings, key=lambda finding: (-tuple(_LEVELS).index(finding.level), finding.code))
     explained = {host for finding in findings for host in finding.hosts}
     if unknown := [host for host in unprobed if host not in explained]:
@@ -88,43 +88,37 @@ def _shorten_model(model: str) -> str:
     return " ".join(model.split("@")[0].split())
 
 
-class _HostsTable:
+def _draw_hosts(width: int, groups: Mapping[tuple[str, ...], list[str]]) -> Iterator[RenderableType]:
     """A row per kind of host: of several kinds, what differs from the commonest one is marked."""
-
-    def __init__(self, rows: Mapping[tuple[str, ...], list[str]]) -> None:
-        self._rows = sorted(rows.items(), key=lambda row: -len(row[1]))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows = self._rows
-        most = rows[0][0] if len(rows) > 1 and len(rows[0][1]) > len(rows[1][1]) else None
-        space = 1 if options.max_width < 100 else 2
-        if self._measure(most, space) > options.max_width:
-            yield from self._format_list(most)
-            return
-        table = Table(box=None, padding=(0, space, 0, 0), pad_edge=False, header_style=QUIET)
-        for name in _COLUMNS:
-            table.add_column(name, overflow="fold", no_wrap=name in ("host", "cores", "memory", "Python"))
+    rows = sorted(groups.items(), key=lambda row: -len(row[1]))
+    most = rows[0][0] if len(rows) > 1 and len(rows[0][1]) > len(rows[1][1]) else None
+    space = 1 if width < 100 else 2
+    if _measure([(_format_group_names(names).plain, *_mark(row, most)) for row, names in rows], space) > width:
         for row, names in rows:
-            cells = [Text("\n".join(escape_lines(cell)), STRONG * cell.startswith("≠ ")) for cell in _mark(row, most)]
-            table.add_row(_format_group_names(names), *cells)
-        yield table
+            yield from _list_facts(names, _mark(row, most))
+        return
+    table = Table(box=None, padding=(0, space, 0, 0), pad_edge=False, header_style=QUIET)
+    for name in _COLUMNS:
+        table.add_column(name, overflow="fold", no_wrap=name in ("host", "cores", "memory", "Python"))
+    for row, names in rows:
+        cells = [Text("\n".join(escape_lines(cell)), STRONG * cell.startswith("≠ ")) for cell in _mark(row, most)]
+        table.add_row(_format_group_names(names), *cells)
+    yield table
 
-    def _measure(self, most: tuple[str, ...] | None, space: int) -> int:
-        """The cells of the table with nothing broken."""
-        rows = [_COLUMNS, *((_format_group_names(names).plain, *_mark(row, most)) for row, names in self._rows)]
-        widths = [
-            max(phrases.count_cells(line) for cell in column for line in cell.split("\n"))
-            for column in zip(*rows, strict=True)
-        ]
-        return sum(widths) + space * (len(widths) - 1)
 
-    def _format_list(self, most: tuple[str, ...] | None) -> Iterator[RenderableType]:
-        """The same where a table has no room: the facts of each kind of host below its names."""
-        for row, names in self._rows:
-            yield Line(text((phrases.format_hosts(names, most=3), STRONG)), 2)
-            cpu, cores, memory, system, python, stack = (" · ".join(cell.split("\n")) for cell in _mark(row, most))
-            for facts in (cpu, f"{cores} cores · {memory}", system, f"Python {python}", f"stack: {stack}"):
-                yield Line(text(f"  {facts}"), 4)
+def _measure(rows: Sequence[Sequence[str]], space: int) -> int:
+    """The cells of the table with nothing broken."""
+    columns = zip(_COLUMNS, *rows, strict=True)
+    widths = [max(phrases.count_cells(line) for cell in column for line in cell.split("\n")) for column in columns]
+    return sum(widths) + space * (len(widths) - 1)
+
+
+def _list_facts(names: Sequence[str], cells: Sequence[str]) -> Iterator[RenderableType]:
+    """The same where a table has no room: the facts of a kind of host below its names."""
+    yield Line(text((phrases.format_hosts(names, most=3), STRONG)), 2)
+    cpu, cores, memory, system, python, stack = (" · ".join(cell.split("\n")) for cell in cells)
+    for facts in (cpu, f"{cores} cores · {memory}", system, f"Python {python}", f"stack: {stack}"):
+        yield Line(text(f"  {facts}"), 4)
 
 
 def _mark(row: Sequence[str], most: Sequence[str] | None) -> list[str]:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from rich.console import RenderableType
 
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
+from ipexctl.model.facts import format_ranks
 from ipexctl.model.json_values import to_json
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
 from ipexctl.show.run_screen import format_cleanup_proof
 from ipexctl.show.sanitise import one_line
-from ipexctl.show.tables import FittedRow, FittedTable, Rows, format_any_answer
-from ipexctl.show.typeset import STRONG, Line, text
+from ipexctl.show.tables import FittedRow, FittedTable, draw_rows, format_any_answer
+from ipexctl.show.typeset import STRONG, AtWidth, Line, text
 
 
 def format_answer(value: PsAnswer | RankStacksAnswer | StopAnswer | ReapAnswer) -> list[RenderableType]:
@@ -35,7 +36,7 @@ def format_stacks(value: RankStacksAnswer) -> list[RenderableType]:
     items = items or [text("no rank answered")]
     for place in value.places:
         if place.frames:
-            items += ["", text((phrases.format_ranks(place.ranks), STRONG), f" on {phrases.format_hosts(place.hosts)}")]
+            items += ["", text((format_ranks(place.ranks), STRONG), f" on {phrases.format_hosts(place.hosts)}")]
             items += [Line(text("  ", frame), 4) for frame in place.frames]
     return items
 
@@ -59,7 +60,8 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
         which = f"the {pluralize(len(answered), 'host')} that answered" if silent else these
         items.append(text(f"no runs on {which}"))
     if value.orphans:
-        items += ["", Rows(to_json(value.orphans))] if items else [Rows(to_json(value.orphans))]
+        items += [""] if items else []
+        items.append(AtWidth(draw_rows, to_json(value.orphans)))
     return items
 
 

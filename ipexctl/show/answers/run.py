@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import RenderableType
 
 from ipexctl.model.answers.run import ProfileAnswer, RunAnswer
+from ipexctl.model.facts import format_ranks
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.profile import KernelTime, Profile
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
-from ipexctl.show.tables import Rows
-from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, labelled, text
+from ipexctl.show.tables import draw_rows
+from ipexctl.show.typeset import QUIET, STRONG, WARN, AtWidth, Line, labelled, text
 
 _MOST_OPERATORS, _MOST_KERNELS, _MOST_RANKS = 12, 10, 32
 _ROOM = 10
@@ -29,7 +30,7 @@ def format_profile(profile: Profile, trace: str = "") -> list[RenderableType]:
         text((f"profile of steps {steps}", STRONG), f" · {pluralize(len(profile.ranks), 'rank')} on {hosts}")
     ]
     for why, ranks in group_pairs((each.why, each.rank) for each in profile.missing).items():
-        items.append(Line(text(("! ", WARN), f"{phrases.format_ranks(ranks)} not profiled: {why}"), 2))
+        items.append(Line(text(("! ", WARN), f"{format_ranks(ranks)} not profiled: {why}"), 2))
     items += [Line(text(("! ", WARN), note), 2) for note in profile.notes]
     if profile.ranks:
         items += [*_format_ranks(profile), *_format_operators(profile), *_format_collectives(profile)]
@@ -122,7 +123,7 @@ def sum_by_isa(kernels: Iterable[KernelTime]) -> dict[str, float]:
 
 
 def _make_table(title: str, rows: Sequence[Mapping[str, str]]) -> list[RenderableType]:
-    return ["", Line(text((title, QUIET))), Rows(rows)] if rows else []
+    return ["", Line(text((title, QUIET))), AtWidth(draw_rows, rows)] if rows else []
 
 
 def _format_ms(seconds: float) -> str:

@@ -167,7 +167,6 @@ def _draw_cpu(cpu: int, owner: tuple[RankPlacement, bool] | None, place: dict[st
 
 
 def _find_sockets(facts: Facts | None) -> dict[str, tuple[int, ...]]:
-    """Socket → its CPUs, where the probe tells."""
     if facts is None:
         return {}
     if facts.socket_cpus:

@@ -132,7 +132,6 @@ def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
 
 
 def _draw_links(names: Sequence[str], links: Sequence[LinkSpeed]) -> list[tuple[str, Markup]]:
-    """The heat maps of measured links, each with its title."""
     figures = {"Latency in µs": "latency", "Bandwidth in Gbit/s": "rate"}
     drawn = {title: drawings.draw_heat_map(names, links, figure) for title, figure in figures.items()}
     return [(title, drawing) for title, drawing in drawn.items() if drawing]
@@ -147,7 +146,6 @@ def _format_summary(page: RunPage) -> str:
 
 
 def _format_profile(profile: Profile) -> str:
-    """The tables of a profile, as a terminal has them."""
     from rich.console import Console
 
     stream = StringIO()
@@ -185,7 +183,6 @@ def _describe_row(row: RankRow) -> str:
 
 
 def _list_hosts(hosts: Iterable[tuple[str, Facts | None, str]]) -> list[tuple[str, ...]]:
-    """A table: its header, and a row per host."""
     rows: list[tuple[str, ...]] = [("host", "processor", "ISA", "cores", "memory", "system", "Python", "remark")]
     for name, facts, remark in hosts:
         if facts is None:
@@ -233,14 +230,13 @@ def _list_variables(page: RunPage) -> list[tuple[str, str, str, str]]:
 
 
 def _list_installed_stacks(page: RunPage) -> list[tuple[str, str]]:
-    """What is installed, and on which hosts."""
-    stacks: dict[str, list[str]] = {}
+    stacks = []
     for host in page.hosts:
         if host.facts and (installed := host.facts.installed):
             marker = installed.marker
             text = f"{marker.stack.name} · lock {marker.id} · {marker.prefix}" if marker else installed.venv
-            stacks.setdefault(text, []).append(host.host)
-    return [(text, format_hosts(members)) for text, members in stacks.items()]
+            stacks.append((text, host.host))
+    return [(text, format_hosts(members)) for text, members in group_pairs(stacks).items()]
 
 
 def _describe_checks(page: RunPage, held: bool) -> str:

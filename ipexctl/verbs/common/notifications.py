@@ -5,6 +5,7 @@ from collections.abc import Callable
 from ipexctl.act.notify import Notifier
 from ipexctl.decide.saved_runs import classify_result
 from ipexctl.model.events import Stamped
+from ipexctl.model.facts import format_ranks
 from ipexctl.model.json_values import to_json
 from ipexctl.model.notifications import Notification, NotificationEvent
 from ipexctl.model.reports import CommandReport
@@ -92,7 +93,7 @@ class NotificationSink:
         event, ranks = stall.event, self._attempt.started.ranks if self._attempt else ()
         hosts = tuple(dict.fromkeys(ranks[rank] for rank in event.ranks if rank < len(ranks)))
         what = "stragglers" if event.kind == "stragglers" else "no progress"
-        text = f"{what} for {event.seconds:.0f} s: {phrases.format_ranks(event.ranks)}"
+        text = f"{what} for {event.seconds:.0f} s: {format_ranks(event.ranks)}"
         verdict = stall.comparison[0].strip() if stall.comparison else ""
         self._send("stall", stall.at, f"{text}; {verdict}" if verdict else text, hosts, event.ranks)
 

@@ -29,13 +29,14 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
+from ipexctl.model.hints import advise
 from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
 from ipexctl.show.launch_screen import format_launch_plan
 from ipexctl.show.pending_failures import select_unexplained
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.recap_screen import format_recap
-from ipexctl.show.run_screen import _RankLines
+from ipexctl.show.run_screen import _draw_ranks
 from tests.markers import MARKER
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -361,9 +362,8 @@ def test_what_is_copied_is_never_broken(width: int) -> None:
     assert LONG in text
     failure = Failure("b", Kind.UNREACHABLE, "unknown host key", fix)
     assert LONG in drawn(typeset.format_hint(failure.hint or ""), width)
-    assert drawn(typeset.format_hint(f"or: ipexctl install --venv {path}"), width).endswith(
-        f"\nipexctl install --venv {path}"
-    )
+    hint = drawn(typeset.format_hint(advise("install", "--venv", path, text="or:")), width)
+    assert hint.endswith(f"\nipexctl install --venv {path}")
 
 
 def test_a_table_that_does_not_fit_has_nothing_broken() -> None:
@@ -551,7 +551,7 @@ def test_a_long_last_line_never_takes_the_place_of_rank_host_and_exit(width: int
     hosts = ("node0", "a-very-long-host-name-of-a-cluster.example.org")
     ranks = tuple(RankOutcome(n, host, "ok", status=0, tail="w" * 500) for n, host in enumerate(hosts))
     pipe = Pipe(raw := io.BytesIO())
-    typeset.make_console(pipe, width).print(_RankLines(ranks))
+    typeset.make_console(pipe, width).print(typeset.AtWidth(_draw_ranks, ranks))
     lines = raw.getvalue().decode().splitlines()
     assert len(lines) == 2
     for number, line in enumerate(lines):
