@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.model.json_values import JsonObject, convert_json, select_attributes
+from ipexctl.model.json_values import JsonObject, convert_json
 from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import event_json
@@ -87,6 +86,25 @@ class _File:
         self.gap += count
 
 
+@dataclass(slots=True)
+class _Reference:
+    """Where bytes of a rank lie in its file: a line of events.jsonl instead of the bytes themselves."""
+
+    at: float
+    event: e.Output
+    offset: int
+    length: int
+    partial: bool
+    lost: int
+
+    def build_line(self) -> JsonObject:
+        """The line as `event_json` writes an output, but for its data."""
+        event = self.event
+        line = {"at": self.at, "event": "output", "rank": event.rank, "host": event.host, "stream": event.stream}
+        line |= {"offset": self.offset, "length": self.length, "partial": self.partial}
+        return line | ({"lost": self.lost} if self.lost else {})
+
+
 class RunRecord:
     """The sink that saves, in a new directory under ``runs``; ``at`` in Unix seconds. ``trouble`` is called once per
     kind of write error, at once, with one line. Raises `UsageError` (exit 4) where nothing can be saved."""
@@ -102,8 +120,7 @@ class RunRecord:
         self._events, self._plans = _File(EVENTS, self._at), _File(PLAN, self._at)
         self._files: dict[tuple[int, str], _File] = {}
         self._open: OrderedDict[str, int] = OrderedDict()  # descriptors by the file's name
-        # Lines of events.jsonl that say where bytes of a rank lie in its file; to merge, in order of their first byte.
-        self._waiting: dict[tuple[int, str], dict[str, Any]] = {}
+        self._waiting: dict[tuple[int, str], _Reference] = {}  # to merge, in order of their first byte
         self._since = 0.0
         self._buffer = bytearray()
         self._documents_lost: list[str] = []
@@ -163,17 +180,15 @@ class RunRecord:
         file.count_lost(lost)
         waiting = self._waiting.get(key)
         # What is partial may be a state of a bar: those stay apart.
-        apart = waiting is None or lost or "lost" in waiting or waiting["partial"] or event.partial
-        if waiting and not apart and waiting["offset"] + waiting["length"] == offset < waiting["offset"] + _MERGE_BYTES:
-            waiting["length"] += len(data)
+        apart = waiting is None or lost or waiting.lost or waiting.partial or event.partial
+        if waiting and not apart and waiting.offset + waiting.length == offset and waiting.length < _MERGE_BYTES:
+            waiting.length += len(data)
         else:
             if waiting is not None:
                 self._write_references()
             if not self._waiting:
                 self._since = at
-            line = {"at": at, "event": "output", **select_attributes(event, "rank", "host", "stream")}
-            line |= {"offset": offset, "length": len(data) - lost, "partial": event.partial}
-            self._waiting[key] = line | ({"lost": lost} if lost else {})
+            self._waiting[key] = _Reference(at, event, offset, len(data) - lost, event.partial, lost)
         if not 0 <= at - self._since < _MERGE:
             self._write_references()
 
@@ -263,10 +278,11 @@ class RunRecord:
             self._append_whole(file, MARK + f"{run} begins here]\n".encode())
 
     def _write_references(self) -> None:
+        """References that waited for their continuation are written."""
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
-            for line in waiting.values():
-                self._append_event_line(line)
+            for reference in waiting.values():
+                self._append_event_line(reference.build_line())
 
     def _append_event_line(self, line: JsonObject) -> None:
         self._buffer += event_json.dump_ascii_json(line).encode() + b"\n"
