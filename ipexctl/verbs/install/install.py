@@ -20,13 +20,7 @@ from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forge
 from ipexctl.act.packages.sources import Limits, is_unencrypted, redact_url
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.parsing.input_errors import suggest_nearest
-from ipexctl.decide.planning.extend import (
-    build_release_request,
-    find_environment,
-    follow_model,
-    keep_requirements,
-    use_env_python,
-)
+from ipexctl.decide.planning import extend
 from ipexctl.decide.planning.install import (
     Plan,
     choose_venv,
@@ -145,7 +139,7 @@ def _read_request(task: Install, inventory: Inventory, environ: Mapping[str, str
     if not task.locked:
         return RequestedInstall(task, request, None)
     locked = lock.read_lock(task, environ)
-    request, mpi = build_release_request(locked.packages, locked.python, locked.mpi, request, task.mpi)
+    request, mpi = extend.build_release_request(locked.packages, locked.python, locked.mpi, request, task.mpi)
     return RequestedInstall(replace(task, mpi=mpi), request, locked)
 
 
@@ -168,13 +162,13 @@ def _choose_wheels(
     if task.like:
         model = yield from _read_model(task.like, inventory, facts, context, task.venv)
         venv = model.venv
-        base, request = follow_model(model, task, request)
-        task, facts = keep_requirements(model, task), use_env_python(model, facts)
+        base, request = extend.follow_model(model, task, request)
+        task, facts = extend.keep_requirements(model, task), extend.use_env_python(model, facts)
     else:
         venv = choose_venv(task.venv, inventory, facts)
-    if not (locked or model) and (found := find_environment(task, request, venv, facts)):
+    if not (locked or model) and (found := extend.find_environment(task, request, venv, facts)):
         base, request = found
-        task, facts = keep_requirements(base, task), use_env_python(base, facts)
+        task, facts = extend.keep_requirements(base, task), extend.use_env_python(base, facts)
         _check_input(task, inventory)  # a host wrote what the environment has
     if locked or base:
         stack = resolve_stack(request, facts, table)
