@@ -23,7 +23,7 @@ from tests.faults.checks import Checks, expect, find_listening
 PLAYER = Path(__file__).parent / "ranks/player.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-2]")
 Start = Callable[..., Started]
-SECRET = "hf-0123456789-never-seen"
+SECRET = "hf-0123456789-" + "never-seen"  # not in one word: this file goes to the hosts, with its project
 
 
 @contextmanager
@@ -100,6 +100,18 @@ def test_j1_a_secret_that_ranks_print_is_shown_by_no_command(controller: Workspa
     for secret in (SECRET, coded, word):
         assert not any(secret.encode() in data for data in written), secret
         assert secret.encode() in kept, "the file of a rank has what the rank wrote"
+
+
+@pytest.mark.fault("J1")
+def test_j1_a_secret_of_a_detached_run_is_not_shown_by_its_watchers(controller: Workspace, mpi: Cluster) -> None:
+    (controller.path / "leaking.py").write_text(LEAKING)
+    expect(controller(*RUN, "--detach", "--pass-env", "DB", "leaking.py", "--api_token", "x", DB=SECRET), 0)
+    attached = controller("attach")
+    expect(attached, 5)
+    logs = controller("logs", controller.records[-1].name)
+    for result in (attached, logs):
+        assert "plain *** base64 ***" in result.out
+        assert SECRET not in result.out + result.err
 
 
 LEAKS = {
