@@ -90,14 +90,12 @@ def group_failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str |
     for (kind, _, bare, hint), members in groups.items():
         whats = {member.what for member in members}
         first, *more = escape_lines(whats.pop() if len(whats) == 1 else bare)
-        lines.append((_format_subject(kind, [member.host for member in members if member.host]) + first, more, hint))
+        names = [member.host for member in members if member.host]
+        subject = f"{len(names)} hosts, " if len(set(names)) > 3 else ""
+        subject += f"{format_hosts(names)}: " if names else ""
+        subject += "unreachable: " if kind is Kind.UNREACHABLE else ""
+        lines.append((subject + first, more, hint))
     return lines
-
-
-def _format_subject(kind: Kind, names: list[str]) -> str:
-    who = f"{format_hosts(names)}: " if names else ""
-    many = f"{len(names)} hosts, " if len(set(names)) > 3 else ""
-    return many + who + ("unreachable: " if kind is Kind.UNREACHABLE else "")
 
 
 def format_failure_lines(every: Iterable[Failure]) -> list[str]:

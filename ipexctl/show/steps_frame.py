@@ -69,7 +69,9 @@ def _draw_host_rows(state: RunState, hosts: list[HostState], width: int, now: fl
         grid.add_column(width=cells_wide, no_wrap=True, overflow="ellipsis")
     for host in hosts:
         if host.state == "busy":
-            mark, shown = Text(_SPIN[int(now * 8) % len(_SPIN)]), text(_fit_words(words[host.name], room))
+            every = words[host.name]
+            fitting = next((words for words in every if cell_len(words) <= room), every[-1])  # no figure is cut
+            mark, shown = Text(_SPIN[int(now * 8) % len(_SPIN)]), text(fitting)
         else:
             mark, shown = _describe_host(state, host)
         cells: list[RenderableType] = [mark, text(host.name or (_HERE, QUIET))]
@@ -92,11 +94,6 @@ def _draw_bar(host: HostState, cells: int) -> Text:
     """What is done in heavy cells, what is left in light ones: they differ without colours, and in ASCII."""
     heavy = cells * min(host.at.done, host.at.total) // host.at.total
     return text("━" * heavy, ("─" * (cells - heavy), QUIET))
-
-
-def _fit_words(every: list[str], room: int) -> str:
-    """The first of these that has room; no figure is cut."""
-    return next((words for words in every if cell_len(words) <= room), every[-1])
 
 
 def _describe_work(host: HostState, now: float) -> list[str]:

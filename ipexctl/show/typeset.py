@@ -60,9 +60,9 @@ def outcome(good: bool, *parts: Part) -> Line:
     return Line(text(("✓ ", GOOD) if good else ("✗ ", BAD), *parts), 2)
 
 
-def whole(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:
+def whole(words_: str, indent: int = 0) -> list[RenderableType]:
     """Lines as they are, for what is copied from the screen."""
-    return [Line(text(" " * indent, (line, style)), whole=True) for line in split_harmless_lines(words_)]
+    return [Line(text(" " * indent, line), whole=True) for line in split_harmless_lines(words_)]
 
 
 def sentences(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:

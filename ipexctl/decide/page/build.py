@@ -92,7 +92,8 @@ class _PageBuilder:
         self._shifts = run.shifts
         first = run.attempts[0]
         self._begun = min(self._convert(first.started.head, first.started.at, first.at), first.at)
-        self._paces = _measure_paces(run.figures.get("pace", {}))
+        paces = ((rank, list_points(series)) for rank, series in run.figures.get("pace", {}).items() if series.count)
+        self._paces = {rank: median(value for _, value in points) for rank, points in paces}
         self._slow = _find_slow_ranks(run, self._paces)
 
     def _convert(self, host: str, own: float, seen: float) -> float:
@@ -293,10 +294,6 @@ class _PageBuilder:
             if curves := self._make_curves(table, dict.fromkeys(table, shift)):
                 figures.append(_make_usage_figure(name, "rank", curves, self._curves))
         return figures
-
-
-def _measure_paces(table: Mapping[int, Series]) -> dict[int, float]:
-    return {rank: median(value for _, value in list_points(each)) for rank, each in table.items() if each.count}
 
 
 def _find_slow_ranks(run: RunHistory, paces: Mapping[int, float]) -> dict[int, str]:

@@ -80,7 +80,9 @@ def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> List
         parts = [part for part in name.split("/") if part not in ("", ".")]
         local = "/".join(parts)
         internal = local == MANIFEST or any(part.startswith(PART) for part in parts)
-        if not parts or internal or _is_ignored(parts, kind == "d", ignored):
+        levels = range(1, len(parts) + 1)  # of the path, and of the directories it lies in
+        left_out = any(ignored("/".join(parts[:end]), kind == "d" or end < len(parts)) for end in levels)
+        if not parts or internal or left_out:
             continue
         if kind == "l":
             links.append(local)
@@ -93,11 +95,6 @@ def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> List
                 for local, first in clashing.items()]  # fmt: skip
     wanted = tuple(items[local] for local in sorted(items) if local not in clashing)
     return Listing(os.fsdecode(path), wanted, frozenset(matched), tuple(links), tuple(refused))
-
-
-def _is_ignored(parts: Sequence[str], directory: bool, ignored: Ignored) -> bool:
-    """Returns whether a path, or a directory it lies in, is left out."""
-    return any(ignored("/".join(parts[:end]), directory or end < len(parts)) for end in range(1, len(parts) + 1))
 
 
 def _find_path_error(parts: Sequence[str]) -> str:

@@ -189,7 +189,11 @@ def format_speed(check: SpeedCheck) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(1 + len(columns)):
         table.add_column(no_wrap=True)
-    table.add_row(text(("speed", QUIET)), *(text((_format_bar_heading(key, best[key]), QUIET)) for key in columns))
+    units = {key: "Tflop/s" if best[key] >= 1000 else "Gflop/s" for key in columns} | {
+        "memory": "GB/s",
+        "network": "MB/s",
+    }
+    table.add_row(text(("speed", QUIET)), *(text((f"{key} {units[key]}", QUIET)) for key in columns))
     for name in names:
         table.add_row(text((name, STRONG)), *(_draw_bar(rows[name][key], best[key], _FIGURES[key]) for key in columns))
     items: list[RenderableType] = [table]
@@ -200,11 +204,6 @@ def format_speed(check: SpeedCheck) -> list[RenderableType]:
     if delays:
         items.append(text((f"between hosts: {measured[0].tool}, {median(delays) * 1e6:.0f} µs", QUIET)))
     return items
-
-
-def _format_bar_heading(key: str, best: float) -> str:
-    units = {"memory": "GB/s", "network": "MB/s"}
-    return f"{key} {units.get(key) or ('Tflop/s' if best >= 1000 else 'Gflop/s')}"
 
 
 def _draw_bar(value: float, best: float, unit: float) -> Text:
