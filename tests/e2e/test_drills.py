@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, Process
-from tests.e2e.workspace import ACTOR, LIGHT, RANKS, CommandResult, Started, Workspace, find_orphans, wait
+from tests.e2e.workspace import ACTOR, LIGHT, RANKS, CommandResult, Started, Workspace, find_orphans, kill, wait
 from tests.stock import MPICH, VENV
 
 pytestmark = pytest.mark.usefixtures("stock", "mpich")
@@ -126,7 +126,7 @@ class Drill:
             wait(look, 60.0)
             time.sleep(0.02 * self.number)
         for process in actual:
-            _end(process.outer)
+            kill(process.outer)
         return actual[0].environ["IPEXCTL_RUN"] if actual else ""
 
     def empty(self, run: str, within: float) -> None:
@@ -145,13 +145,6 @@ class Drill:
 
     def ticks(self, rank: int) -> bytes:
         return b"".join(b"%s tick %d\n" % (self.tag.encode(), number) for number in range(20 + 10 * rank))
-
-
-def _end(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it has ended by itself
 
 
 def at_points(work: Callable[[str], None], turn: int, turns: int) -> None:
@@ -185,7 +178,7 @@ def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
     one = Drill(hosts, tmp_path / "desk", point, again)
     for process in hosts.processes("node1"):
         if "sshd" in process.argv[0]:
-            _end(process.outer)
+            kill(process.outer)
     try:
         result = one.command.end(90.0)
         run = one.run()

@@ -16,7 +16,19 @@ import pytest
 
 from ipexctl.store.saved_profile import read_profile
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Terminal, Workspace, find_orphans, open_gates, wait
+from tests.e2e.workspace import (
+    ACTOR,
+    GATE,
+    LIGHT,
+    ROOT,
+    Started,
+    Terminal,
+    Workspace,
+    find_orphans,
+    kill,
+    open_gates,
+    wait,
+)
 from tests.stock import over
 
 RUN = ("run", "--venv", LIGHT)
@@ -159,7 +171,7 @@ def test_reap_takes_away_what_a_killed_keeper_left(
     assert workspace("run", *group, "--detach", ACTOR, "wait").code == 0
     for process in hosts.processes("node0"):
         if "IPEXCTL_RUN" in process.environ and "keeper" in process.argv:
-            os.kill(process.outer, signal.SIGKILL)
+            kill(process.outer)
     wait(lambda: not any("IPEXCTL_RUN" in p.environ for host in hosts.names for p in hosts.processes(host)), 60.0)
     result = workspace("stop", "--orphans")
     assert result.code == 0, result

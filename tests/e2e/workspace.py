@@ -295,15 +295,20 @@ def open_gates(cluster: Cluster) -> None:
         cluster.write(host, GATE, b"")
 
 
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Sends a signal to one of several processes, which may have ended since they were found."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
 def clean(cluster: Cluster) -> None:
     """What a failed test left on the hosts."""
     for host in cluster.names:
         for process in cluster.processes(host):
             if "IPEXCTL_RUN" in process.environ:
-                try:
-                    os.kill(process.outer, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+                kill(process.outer)
         cluster.exec(host, ["rm", "-rf", "/root/.local/state/ipexctl", "/root/ledger"])
         cluster.exec(host, ["mkdir", "-m", "700", "/root/ledger"])
 

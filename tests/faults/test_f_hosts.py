@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_orphans, open_gates, wait
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_orphans, kill, open_gates, wait
 from tests.stock import over
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
@@ -133,7 +132,7 @@ def test_f10_an_sshd_dies_with_all_its_sessions_and_the_run_goes_on(
     command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
     for process in mpi.processes("node2"):
         if "sshd" in process.argv[0]:
-            os.kill(process.outer, signal.SIGKILL)
+            kill(process.outer)
     open_gates(mpi)
     result = command.end(90)
     assert result.code == 6, result

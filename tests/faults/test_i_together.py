@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_place, open_gates, running, wait
+from tests.e2e.workspace import (
+    ACTOR,
+    GATE,
+    LIGHT,
+    QUICK,
+    Started,
+    Workspace,
+    find_place,
+    kill,
+    open_gates,
+    running,
+    wait,
+)
 from tests.faults.checks import expect
 from tests.stock import over
 
@@ -74,7 +86,7 @@ def test_i3_locks_of_the_dead_are_taken_over(
     command.process.wait()
     for host in ("node0", "node2"):
         for pid in running(mpi, host, "keeper") + running(mpi, host, "guard"):
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
     mpi.power_off("node1")
     mpi.power_on("node1")
     wait(lambda: is_empty(mpi), 60.0)
@@ -107,7 +119,7 @@ def test_i3_ranks_whose_guard_and_launcher_were_killed_end_by_themselves(
     for number in (signal.SIGSTOP, signal.SIGKILL):  # none of them sees another's end, and takes the ranks along
         for process in parts:
             if process not in ranks:
-                os.kill(process.outer, number)
+                kill(process.outer, number)
     wait(lambda: not any("IPEXCTL_RUN" in process.environ for process in mpi.processes("node2")), 60.0)
     wait(lambda: is_empty(mpi), 60.0)
     expect(new_controller("second")("stop"), 0)
@@ -155,7 +167,7 @@ def foreign(mpi: Cluster) -> Iterator[Callable[[], list[str]]]:
     for host in mpi.names:
         for p in mpi.processes(host):
             if p.argv[-1:] == ("600",):
-                os.kill(p.outer, signal.SIGKILL)
+                kill(p.outer)
 
 
 @pytest.mark.fault("I5")

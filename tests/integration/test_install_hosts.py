@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +25,7 @@ from ipexctl.verbs.doctor.doctor import doctor
 from ipexctl.verbs.install.install import install
 from tests import wheels
 from tests.cluster import Cluster
+from tests.e2e.workspace import kill
 from tests.integration.test_install import Played
 from tests.wheels import Index, serving
 
@@ -353,7 +352,7 @@ def test_a_host_whose_session_dies_in_the_switch_does_what_the_others_do(site: S
                 seen.append(event.host)
                 for process in site.cluster.processes("node2"):
                     if "<ipexctl>" in " ".join(process.argv):
-                        os.kill(process.outer, signal.SIGKILL)
+                        kill(process.outer)
 
         site.on_event = on_event
         played = site.play(index, torch="2.9.0")
