@@ -697,3 +697,11 @@ def test_an_mpi_is_looked_for_by_its_names_or_at_its_path_and_its_lack_says_what
     assert "mpiexec.mpich" in " ".join(mpi_launchers.build_launcher_query("mpich", "look"))
     assert "apt install openmpi-bin" in mpi_launchers.suggest_mpi_install("openmpi", "node0")
     assert mpi_launchers.suggest_mpi_install("/opt/x/mpirun", "node0") == "run without --mpi"
+
+
+def test_the_root_of_a_project_is_on_the_path_unless_the_user_says_another() -> None:
+    nodes = launch(modules=("/scratch/app", "/scratch/app/src")).nodes
+    assert "PYTHONPATH" not in nodes[0].env
+    assert nodes[1].env["PYTHONPATH"].value == "/scratch/app:/scratch/app/src"
+    own = launch(asked={"PYTHONPATH": Setting("lib", "--env")}, modules=("/scratch/app",)).nodes
+    assert [node.env["PYTHONPATH"].value for node in own] == ["lib", "lib"]

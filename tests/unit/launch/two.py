@@ -68,6 +68,7 @@ def launch(
     impi: bool = False,
     first: Mapping[str, Any] | None = None,
     second: Mapping[str, Any] | None = None,
+    modules: tuple[str, ...] = (),
 ) -> Launch:
     """node0 with two NUMA nodes of four cores, node1 with one of six; ``first`` and ``second`` are further facts."""
     hosts = (Host("node0", "192.0.2.10"), Host("node1", "192.0.2.11"))
@@ -86,6 +87,7 @@ def launch(
             ready,
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/scratch/job",
+            modules,
         ),
     }
     task = task or Run(script="train.py", args=("--epochs", "3"))
