@@ -17,10 +17,10 @@ from tests.faults.cases import load
 from tests.faults.checks import Broken, Checks, expect
 
 
-def test_the_list_has_98_cases_of_which_44_are_core() -> None:
+def test_the_list_has_99_cases_of_which_45_are_core() -> None:
     cases = load()
-    assert len(cases) == 98
-    assert sum(case.core for case in cases.values()) == 44
+    assert len(cases) == 99
+    assert sum(case.core for case in cases.values()) == 45
 
 
 @pytest.fixture
