@@ -55,5 +55,7 @@ def test_a_damaged_trace_is_named_and_kept_as_it_came(start: Start, tmp_path: Pa
     attempt = start("damage1", script="profiled/train.py", profile="3:4")
     result, _ = profile(attempt, tmp_path / "saved")
     assert [rank.rank for rank in result.ranks] == [0]
-    assert [(rank.rank, rank.host, rank.why) for rank in result.missing] == [(1, "b", "the trace is not JSON")]
+    [missing] = result.missing
+    assert (missing.rank, missing.host) == (1, "b")
+    assert missing.why.startswith("the trace is not what torch.profiler writes: ")
     assert (tmp_path / "saved/profile/hosts/b/profile/1.trace.gz").exists()
