@@ -24,6 +24,7 @@ from ipexctl.decide.parsing.amounts import parse_clock
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import complete_failure, make_report
 from ipexctl.model import events
+from ipexctl.model.engines import read_engines
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
 from ipexctl.model.events import Event, Message, Stamped
 from ipexctl.model.hints import complete_hint
@@ -427,7 +428,8 @@ def make_screen_sink(
 @cache
 def read_known_errors() -> KnownErrors:
     """The catalogue of errors of training scripts that comes with ipexctl."""
-    return parse_known_errors(read_data("errors.toml"), parse_toml(read_data("imports.toml"))["distributions"])
+    tables = [*(engine.errors for engine in read_engines().values()), parse_toml(read_data("errors.toml"))]
+    return parse_known_errors(tables, parse_toml(read_data("imports.toml"))["distributions"])
 
 
 def ask_passphrase(question: str, interrupts: Interrupts) -> str | None:

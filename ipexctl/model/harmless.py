@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from ipexctl.data import read_data
+from ipexctl.model.engines import read_engines
 from ipexctl.model.json_values import Record
 from ipexctl.model.toml import parse_toml
 
@@ -21,16 +22,12 @@ class HarmlessMessage(Record):
     why: str
 
 
-def parse_harmless(text: str) -> Mapping[str, HarmlessMessage]:
-    """Returns the entries of a catalogue by code. Of the program's own table: a malformed one is a bug."""
-    items = parse_toml(text).items()
-    return {code: HarmlessMessage(code, **{**item, "pattern": re.compile(item["pattern"])}) for code, item in items}
-
-
 @cache
 def read_harmless() -> Mapping[str, HarmlessMessage]:
-    """Returns the catalogue of this version."""
-    return parse_harmless(read_data("harmless.toml"))
+    """Returns the catalogue of this version by code, with the lines of engines. A malformed one is a bug."""
+    tables = [parse_toml(read_data("harmless.toml")), *(engine.harmless for engine in read_engines().values())]
+    items = [item for table in tables for item in table.items()]
+    return {code: HarmlessMessage(code, **{**item, "pattern": re.compile(item["pattern"])}) for code, item in items}
 
 
 @cache

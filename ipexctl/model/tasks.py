@@ -304,6 +304,11 @@ class Run(TransferFields, Task):
     exclude: tuple[str, ...] = make_exclude_flag(advanced=True)
     module: bool = flag(False, "WHAT is a module, of the environment or below this directory.", names=("-m",))
     program: bool = flag(False, "WHAT is a program of the hosts: its name or its absolute path.")
+    engine: str | None = flag(
+        None,
+        "Launcher of the environment that starts the ranks of each host: torchrun, accelerate or ray.",
+        metavar="NAME",
+    )
     per_host: bool = flag(False, "Start one process on each host, with the cores of all its ranks.", "Placement")
     role: tuple[str, ...] = flag(
         (),

@@ -3,13 +3,15 @@
 import sys
 from typing import Any
 
+Table = dict[str, Any]  # of TOML, before it has a type
 
-def parse_toml(text: str) -> dict[str, Any]:
+
+def parse_toml(text: str) -> Table:
     """Returns the top-level table of a document. Raises `ValueError`."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
-    table: dict[str, Any] = tomllib.loads(text)
+    table: Table = tomllib.loads(text)
     return table

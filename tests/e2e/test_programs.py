@@ -95,9 +95,8 @@ def test_torchrun_on_each_host_and_a_module_of_the_project(workspace: Workspace,
     package = workspace.path / "pkg"
     package.mkdir()
     (package / "train.py").write_text(TRAIN)
-    launcher: tuple[str, ...] = ("torchrun", "--nnodes={hosts}", "--node-rank={host_rank}", "--nproc-per-node={ppn}")
-    launcher += ("--master-addr={head}", "--master-port={port}", "pkg/train.py")
-    result = workspace("run", "--venv", stock, "--limit", "node0,node1", "--per-host", "--ppn", "2", *launcher)
+    words = ("--limit", "node0,node1", "--ppn", "2", "--engine", "torchrun", "pkg/train.py")
+    result = workspace("run", "--venv", stock, *words)
     assert result.code == 0, result
     text = "".join(workspace.written(rank).decode() for rank in range(2))
     assert sorted(re.findall(r"rank (\d) of 4 sum 4.0", text)) == ["0", "1", "2", "3"]

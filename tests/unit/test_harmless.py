@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.data import read_data
 from ipexctl.loop import read_known_errors
 from ipexctl.model.harmless import LIMIT, find_harmless, read_harmless
 from tests.tables import read_table
-from tests.unit.messages import read_messages, read_sources
+from tests.unit.messages import read_catalogue, read_messages, read_sources
 
-SOURCES = read_sources(read_data("harmless.toml"))
+SOURCES = read_sources(read_catalogue("harmless"))
 MESSAGES, ERRORS = read_messages("harmless"), read_messages("errors")
 ENTRIES = list(read_harmless().values())
 

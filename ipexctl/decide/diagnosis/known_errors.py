@@ -8,7 +8,7 @@ from ipexctl.decide.diagnosis.evidence import Evidence, RaisedException
 from ipexctl.model.findings import Diagnosis
 from ipexctl.model.hints import Hint, advise
 from ipexctl.model.json_values import Record, field
-from ipexctl.model.toml import parse_toml
+from ipexctl.model.toml import Table
 
 _PATTERNS = ("pattern", "raised_in")
 _SEARCHED_LENGTH = 1 << 16  # letters of each text
@@ -42,11 +42,12 @@ class ErrorMatch(Record):
     line: str = ""
 
 
-def parse_known_errors(text: str, packages: Mapping[str, str]) -> KnownErrors:
-    """Of the program's own table: a malformed one is a bug. ``packages`` maps modules to what is installed for them."""
+def parse_known_errors(tables: Sequence[Table], packages: Mapping[str, str]) -> KnownErrors:
+    """Of the program's own tables, the first of which win: a malformed one is a bug. ``packages`` maps modules to what
+    is installed for them."""
     modules = "|".join(map(re.escape, packages))
     errors = []
-    for code, item in parse_toml(text).items():
+    for code, item in (item for table in tables for item in table.items()):
         patterns = {key: re.compile(item[key].replace("{packages}", modules)) for key in _PATTERNS if key in item}
         names = packages if "{packages}" in item["pattern"] else {}
         errors.append(KnownError(code, **{**item, **patterns, "names": names}))

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from ipexctl.decide.script_imports import parse_script
+from ipexctl.model.engines import Engine
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
@@ -42,7 +43,7 @@ sys.exit(0 if path is None or find(name + ".__main__", path) else 1)"""
 
 class Start(Record):
     """What one process of a run is. ``name`` is a path, a module, a program of the environment ("env") or of the hosts;
-    ``words`` are those of a file's ``#!`` line; ``is_python``: its stages can be known."""
+    ``words`` come before it, as those of a file's ``#!`` line; ``is_python``: its stages can be known."""
 
     kind: Literal["python", "module", "file", "env", "host"]
     name: str
@@ -77,6 +78,17 @@ class Start(Record):
         if self.kind == "file" and not self.name.startswith("/"):
             return (*self.words, f"./{self.name}", *self.args)
         return (*self.words, self.name, *self.args)
+
+
+def wrap_start(engine: Engine, start: Start) -> tuple[Start, ...]:
+    """Returns what node0 and the other hosts start, so that an engine starts a Python file or a module."""
+    what = (*(("-m",) if start.kind == "module" else ()), start.name, *start.args)
+    starts = []
+    for words in filter(None, (engine.words, engine.rest)):
+        at = words.index(engine.program)
+        args = tuple(part for word in words[at + 1 :] for part in (what if word == "{what}" else (word,)))
+        starts.append(Start("env", engine.program, args, words[:at]))
+    return tuple(starts)
 
 
 def is_program_name(word: str) -> bool:

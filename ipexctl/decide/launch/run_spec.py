@@ -73,7 +73,7 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
             stages=node.stages,
             ready=task.ready or "",
             filled=list(task.env),
-            meeting=not launch.per_host,
+            meeting=not launch.per_host or task.engine is not None,
             env=env,
             ranks={place.rank: _make_rank_spec(place, launch.membind) for place in node.ranks},
             proxy_env={

@@ -21,7 +21,7 @@ from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
 from ipexctl.decide.launch import accelerate, mpi_launchers
 from ipexctl.decide.launch.build import build_launch, identify_machines
 from ipexctl.decide.launch.environment import HostRuntime
-from ipexctl.decide.launch.programs import Start
+from ipexctl.decide.launch.programs import Start, wrap_start
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
 from ipexctl.decide.planning.sync import choose_destination, join_part
 from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
@@ -96,7 +96,9 @@ def prepare_launch(
     if facts is None:
         return None
     identify_machines(inventory.hosts, facts, task.allow_duplicates)  # refused before anything is sent
-    starts = yield from find_programs(request.starts, inventory, context, facts)
+    engine = request.engine
+    programs = wrap_start(engine, request.starts[0]) if engine else request.starts
+    starts = yield from find_programs(programs, inventory, context, facts)
     if starts is None:
         return None
     places = yield from _sync_project(request, inventory, context, facts)
@@ -114,6 +116,7 @@ def prepare_launch(
         raise problem
     _log.debug("interfaces: %s; MPI of the hosts: %s; directories: %s", interfaces, launcher, places)
     timings = read_timings_from_environ(request.environ)
+    starts = request.starts if engine else starts
     return Prepared(request, starts, inventory, facts, places, interfaces, launcher, timings, notes)
 
 
@@ -156,10 +159,11 @@ def make_attempt(
     restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
     settings = {**request.settings, **restarts}
     starts = [replace(each, name=_get_remote_name(request, each)) for each in prepared.starts]
+    script = starts[0].name
+    if request.engine:
+        starts = [*wrap_start(request.engine, starts[0])]
     config, options = request.config, parse_options(read_data("options.toml"))
-    launch = build_launch(
-        task, name, hosts, runtimes, starts[0].name, settings, config=config, options=options, starts=starts
-    )
+    launch = build_launch(task, name, hosts, runtimes, script, settings, config=config, options=options, starts=starts)
     launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes

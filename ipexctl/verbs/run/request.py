@@ -13,7 +13,9 @@ from ipexctl.act.inputs import read_env_file, read_input, read_stdin
 from ipexctl.decide.launch import instances, mpi_launchers
 from ipexctl.decide.launch.environment import parse_user_env
 from ipexctl.decide.launch.programs import Start, is_program_name, parse_file
+from ipexctl.model.engines import Engine, read_engines
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
 from ipexctl.model.tasks import Run
@@ -32,6 +34,7 @@ class RunRequest(Record):
     task: Run
     script: Path  # on this machine; of what is no file the current directory
     starts: tuple[Start, ...]  # by the head, and (the last) by the other hosts
+    engine: Engine | None  # that starts it
     project: Project  # what hosts get
     settings: Mapping[str, Setting]  # the user's variables
     environ: Mapping[str, str]  # of this machine
@@ -43,7 +46,11 @@ class RunRequest(Record):
 
 def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str | None) -> RunRequest:
     """Raises `UsageError` where the task contradicts itself or a file cannot be read."""
+    task, engine = _apply_engine(task)
     starts = _read_starts(task)
+    if engine and (task.role or starts[0].kind not in {"python", "module"}):
+        hint = "leave out --engine, and give its whole command line with --per-host"
+        raise UsageError(f"--engine {task.engine} starts a Python file or a module on all hosts", hint=hint)
     script = Path(starts[0].name) if starts[0].is_file else Path()
     _check_restarts(task)
     if task.profile:
@@ -59,7 +66,7 @@ def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str 
     settings = parse_user_env(task.env, env_files, task.pass_env, environ)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
     project = find_project(script, task.project, task.exclude)
-    return RunRequest(task, script, starts, project, settings, environ, config, stdin, dry, emit)
+    return RunRequest(task, script, starts, engine, project, settings, environ, config, stdin, dry, emit)
 
 
 def _check_restarts(task: Run) -> None:
@@ -68,6 +75,19 @@ def _check_restarts(task: Run) -> None:
             raise UsageError(f"{option} needs somebody who watches", hint="leave out --detach")
     if task.min_hosts is not None and not task.restarts:
         raise UsageError("--min-hosts says how to start again without a lost host", hint="add --restarts 1")
+
+
+def _apply_engine(task: Run) -> tuple[Run, Engine | None]:
+    """The task as its engine needs it, and the engine. Raises `UsageError` for an unknown one."""
+    if task.engine is None:
+        return task, None
+    engines = read_engines()
+    if task.engine not in engines:
+        *most, last = engines
+        what = f"--engine must be {', '.join(most)} or {last}, not {printable(task.engine, 100)!r}"
+        raise UsageError(what, hint="--per-host starts any other launcher, with its own command line")
+    engine = engines[task.engine]
+    return replace(task, per_host=True, ready=task.ready or engine.ready), engine
 
 
 def _read_starts(task: Run) -> tuple[Start, ...]:
@@ -108,6 +128,10 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
     path = Path(word)
     if not path.is_file():
         if is_program_name(word) and not path.exists():
+            if not task.per_host and (engine := _find_engine(word)):
+                what = f"{word} starts ranks by itself, and here would be started once for each rank"
+                hint = advise("run", "--engine", engine, "train.py", text="--per-host starts it once on each host, or:")
+                raise UsageError(what, hint=hint)
             return Start("env", word, args)
         kind = f"{shown} is {'a directory' if path.is_dir() else 'not a regular file'}"
         hint = "give the path of a file on this machine; --program takes one of the hosts"
@@ -117,6 +141,10 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
             return parse_file(word, file.read(_LARGEST), os.access(path, os.X_OK), args)
     except OSError as error:
         raise UsageError(f"{shown} cannot be read: {str(error.strerror).lower()}") from None
+
+
+def _find_engine(program: str) -> str | None:
+    return next((name for name, engine in read_engines().items() if engine.program == program), None)
 
 
 def _read_accelerate_config(task: Run, emit: str | None) -> AccelerateConfig | None:

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.evidence import collect_evidence
 from ipexctl.decide.diagnosis.known_errors import KnownError, make_diagnosis, match_evidence
 from ipexctl.loop import read_known_errors
 from ipexctl.model.findings import Diagnosis
 from ipexctl.model.reports import RankOutcome
 from tests.tables import read_table
-from tests.unit.messages import read_messages, read_sources
+from tests.unit.messages import read_catalogue, read_messages, read_sources
 
 ERRORS = read_known_errors()
 OWN = 'Traceback (most recent call last):\n  File "/home/u/job/train.py", line 3, in <module>\n    main()\n'
@@ -34,7 +33,7 @@ def diagnose(message: str, signal: int = 0, status: int | None = 1) -> Diagnosis
 
 
 TIMED_OUT = "DistNetworkError: The client socket has timed out after 1000ms while trying to connect to ({}, 29500)."
-SOURCES = read_sources(read_data("errors.toml"))
+SOURCES = read_sources(read_catalogue("errors"))
 REAL = read_messages("errors")
 MESSAGES = [pytest.param(known, text, id=known.code) for known in ERRORS for text in REAL[known.code]]
 

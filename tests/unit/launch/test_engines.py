@@ -1,0 +1,80 @@
+"""Engines: what each file of ``data/engines`` makes hosts start, and what is refused."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.decide.launch.programs import Start, wrap_start
+from ipexctl.loop import read_known_errors
+from ipexctl.model.engines import read_engines
+from ipexctl.model.errors import UsageError
+from ipexctl.model.harmless import find_harmless
+from ipexctl.model.tasks import Run
+from ipexctl.protocol.placeholders import NAMES, fill
+from ipexctl.verbs.run.request import RunRequest, read_request
+
+ENGINES = read_engines()
+VALUES = {name: f"<{name}>" for name in NAMES}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_is_one_short_file_whose_program_is_asked_for_and_what_is_started_whole(name: str) -> None:
+    assert len(files("ipexctl.data").joinpath(f"engines/{name}.toml").read_text("utf-8").splitlines()) <= 30
+    head = wrap_start(ENGINES[name], Start("python", "train.py", ("--x", '{"a": 1}')))[0]
+    assert head.program == ENGINES[name].program
+    assert head.build_words(("python",))[-3:] == ("train.py", "--x", '{"a": 1}')
+    module = wrap_start(ENGINES[name], Start("module", "pkg.train"))[0]
+    assert module.build_words(("python",))[-2:] == ("-m", "pkg.train")
+
+
+def test_torchrun_is_told_its_host_and_the_port_of_the_run() -> None:
+    (start,) = wrap_start(ENGINES["torchrun"], Start("python", "train.py"))
+    assert " ".join(fill(word, VALUES) for word in start.build_words(())) == (
+        "torchrun --nnodes=<hosts> --node-rank=<host_rank> --nproc-per-node=<ppn> --master-addr=<head>"
+        " --master-port=<port> train.py"
+    )
+
+
+def test_errors_and_harmless_lines_of_engines_are_known() -> None:
+    assert find_harmless("2026-11-25 18:18:52,523 INFO worker.py:2038 -- Connected to Ray cluster.") is not None
+    errors = {code for engine in ENGINES.values() for code in engine.errors}
+    assert errors <= {each.code for each in read_known_errors()}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("pass\n")
+    Path("a.sh").write_text("#!/bin/sh\n")
+    return tmp_path
+
+
+def read(**settings: Any) -> RunRequest:
+    return read_request(Run(**settings), {}, dry=True, emit=None)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_engine_is_started_once_on_each_host() -> None:
+    request = read(script="train.py", engine="torchrun")
+    assert request.task.per_host
+    assert request.engine is ENGINES["torchrun"]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"script": "train.py", "engine": "none"}, "--engine must be accelerate, ray or torchrun, not 'none'"),
+        ({"script": "./a.sh", "engine": "ray"}, "--engine ray starts a Python file or a module on all hosts"),
+        ({"script": "torchrun"}, "torchrun starts ranks by itself, and here would be started once for each rank"),
+        ({"script": "train.py", "engine": "ray", "backend": "impi"}, "the options conflict"),
+    ],
+)
+def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(**settings)
+    assert refused.value.sentence == sentence
