@@ -64,7 +64,7 @@ class RootGroup(CommandGroup):
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         words = list(args)
-        if not words:
+        if not words and not extra.get("resilient_parsing"):  # completion asks for a context of no words, too
             from ipexctl.cli.first_day import write_first_day
 
             typer.echo(write_first_day(os.environ, Path.cwd()))

@@ -86,7 +86,7 @@ def mask_names(data: bytes) -> bytes:
 
 def find_beginning(data: bytes) -> int:
     """Returns where the last word of a text begins to look like a secret; its length, where it does not."""
-    begin = max(map(data.rfind, (b" ", b"\t", b"\r", b"\n"))) + 1
+    begin = max(map(data.rfind, b" \t\r\n")) + 1
     word = data[begin:].lower()
     found = (word.find(hint) for hints, _ in _read_forms().values() for hint in hints)
     return begin + min((at for at in found if at >= 0), default=len(word))

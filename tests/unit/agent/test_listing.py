@@ -135,7 +135,7 @@ def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Conte
     inventory = Inventory((HERE,), "test")
     with pytest.raises(UsageError, match="run 0102-new has no rank 3"):
         list(manage.logs(None, inventory, context, frozenset({3})))
-    with pytest.raises(UsageError, match="2 runs are kept"):
+    with pytest.raises(UsageError, match="the 2 runs that are kept on these hosts have ended"):
         list(manage.attach(None, inventory, context))
 
 
