@@ -39,6 +39,12 @@ class Broken(AssertionError):
         self.count, self.toll = count, toll
 
 
+def remove_kept_output(controller: Workspace) -> None:
+    """Removes the output of runs that nobody watched to their end, which `stop` leaves for `attach` and `logs`."""
+    for run in controller("ps", "--json").answer["runs"]:
+        expect(controller("stop", "--orphans", run["run"]), 0)
+
+
 def expect(result: CommandResult, code: int, *words: str) -> None:
     """It ended with this code, says all these words, and shows nobody a trace."""
     if result.code == 0 and code != 0:

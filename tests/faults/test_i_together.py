@@ -25,7 +25,7 @@ from tests.e2e.workspace import (
     running,
     wait,
 )
-from tests.faults.checks import expect
+from tests.faults.checks import expect, remove_kept_output
 from tests.stock import over
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
@@ -124,8 +124,7 @@ def test_i3_ranks_whose_guard_and_launcher_were_killed_end_by_themselves(
     wait(lambda: is_empty(mpi), 60.0)
     second = new_controller("second")
     expect(second("stop"), 0)
-    for run in second("ps", "--json").answer["runs"]:  # its keeper ended it in order: its output is kept until then
-        expect(second("stop", "--orphans", run["run"]), 0)
+    remove_kept_output(second)
     reap_old(new_controller("third"), mpi)
 
 
@@ -190,4 +189,6 @@ def test_i5_a_clean_up_takes_only_what_is_its_own(
     expect(controller("stop"), 0)
     assert foreign() == alive
     expect(controller("stop", "--orphans"), 0)
+    assert foreign() == alive
+    remove_kept_output(controller)
     assert foreign() == alive

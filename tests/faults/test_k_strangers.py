@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.workspace import ACTOR, LIGHT, ROOT, CommandResult, Started, Workspace, wait
-from tests.faults.checks import Checks, expect
+from tests.faults.checks import Checks, expect, remove_kept_output
 from tests.integration.test_planted_faults import FAULTY
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
@@ -53,7 +53,7 @@ def test_k10_a_fault_of_ours(controller: Workspace, mpi: Cluster, checks: Checks
     assert done.returncode == 70, done.stderr
     assert PASSWORD.encode() not in done.stdout + done.stderr
     expect(controller("stop"), 0)
-    expect(controller("stop", "--orphans"), 0)
+    remove_kept_output(controller)
     wait(lambda: not any("IPEXCTL_RUN" in p.environ for host in mpi.names for p in mpi.processes(host)), 30.0)
 
 
