@@ -157,7 +157,7 @@ def test_j3_every_word_arrives_as_it_was_given(controller: Workspace, mpi: Clust
         rank_report = json.loads(controller.written(rank))
         assert rank_report["argv"] == list(WORDS)
         assert rank_report["env"] == values
-        assert rank_report["cwd"].endswith("/it's a;b & *")
+        assert "/it's a;b & *-" in rank_report["cwd"]
 
 
 @pytest.mark.fault("J5")
