@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, get_type_hints
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.table import parse_table
 from ipexctl.model import events as e
-from ipexctl.model.answers import AnyAnswer, UnknownAnswer
+from ipexctl.model.answers import AnyAnswer, UnknownAnswer, list_answer_types
 from ipexctl.model.answers.doctor import DoctorHost, ExplainAnswer, HostFailure
 from ipexctl.model.answers.examples import ExamplesAnswer, ListedExample
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
@@ -25,6 +26,7 @@ from ipexctl.model.answers.manage import ListedRun, PsAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
 from ipexctl.model.answers.saved import ReportAnswer
+from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
@@ -480,6 +482,17 @@ def test_hosts_are_printed_as_they_were_written() -> None:
 )
 def test_answers_of_other_versions_crash_nothing(value: dict[str, Any]) -> None:
     drawn(screens.format_answer(UnknownAnswer(value)))
+
+
+def test_each_kind_of_answer_has_a_screen() -> None:
+    """A text, a plan, rows, or a module of its name. `accelerate config --file` has no text to print."""
+    elsewhere = {*screens._ROWS, *screens._PLANS, "dry-run", "run-plan"}
+    for kind, answer in list_answer_types().items():
+        text = get_type_hints(answer).get(screens._TEXTS.get(kind, ""), None)
+        if kind not in elsewhere and text is not str:
+            assert find_spec(f"ipexctl.show.answers.{answer.__module__.rpartition('.')[2]}"), kind
+    shown = screens.format_answer(AccelerateAnswer("1.15.0", 1, 1, "today.yaml"))
+    assert "today.yaml" in drawn(shown)
 
 
 def test_hosts_are_counted_after_playbooks_only() -> None:
