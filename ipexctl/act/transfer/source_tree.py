@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,8 +28,10 @@ class SourceChangedError(Exception):
 
 
 def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
-    """Reads the tree below ``root`` without ignored files. Follows no symbolic link and opens no file. Raises
-    `UsageError` with all links that leave the tree and all files and directories that cannot be read."""
+    """Reads the tree below ``root`` without ignored files, and without those that this command's own output goes to.
+    Follows no symbolic link and opens no file. Raises `UsageError` with all links that leave the tree and all files
+    and directories that cannot be read."""
+    own_output = _find_own_output()
     entries: list[TreeEntry] = []
     skipped: list[str] = []
     reasons: list[str] = []
@@ -50,6 +53,8 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
                 status = item.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # removed since the directory was read: not part of the source
+            if (status.st_dev, status.st_ino) in own_output:
+                continue
             if is_directory:
                 entries.append(TreeEntry(path, "d"))
                 walk(item.path, path + "/")
@@ -75,6 +80,23 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
             hint="exclude them with --exclude",
         )
     return FileTree(root, f"{socket.gethostname()}:{top}", tuple(entries), tuple(skipped))
+
+
+def _find_own_output() -> set[tuple[int, int]]:
+    """Returns device and inode of the files that this command writes to (``> train.log``), and those that the others of
+    its pipeline write to (``| tee train.log``): they grow while the tree is sent."""
+    group, files = os.getpgrp(), set()
+    for name in os.listdir("/proc") if sys.platform == "linux" else ["self"]:  # noqa: PTH208
+        try:
+            if name != "self" and (not name.isdecimal() or os.getpgid(int(name)) != group):
+                continue
+            for descriptor in Path("/proc", name, "fd").iterdir():
+                status = descriptor.stat()
+                if stat.S_ISREG(status.st_mode) and descriptor.lstat().st_mode & stat.S_IWUSR:
+                    files.add((status.st_dev, status.st_ino))
+        except OSError:
+            continue
+    return files
 
 
 def _find_changed_paths(tree: FileTree, entries: Sequence[TreeEntry]) -> list[str]:

@@ -1,0 +1,27 @@
+"""``ipexctl run train.py > train.log`` and ``| tee train.log`` in the project: such a log grows while it is sent."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from ipexctl.act.transfer.source_tree import read_tree
+
+
+def list_files(root: Path) -> list[str]:
+    return [entry.path for entry in read_tree(root, lambda path, is_directory: False).entries]
+
+
+def test_files_that_this_command_or_its_pipeline_writes_are_left_out(tmp_path: Path) -> None:
+    for name in ("train.py", "tee.log", "out.log"):
+        (tmp_path / name).write_text("x\n")
+    with (tmp_path / "out.log").open("a"), (tmp_path / "train.py").open():
+        tee = subprocess.Popen(["tee", tmp_path / "tee.log"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert tee.stdin is not None
+        assert tee.stdout is not None
+        tee.stdin.write(b"begun\n")
+        tee.stdin.flush()
+        assert tee.stdout.readline() == b"begun\n"  # it has opened its file
+        assert list_files(tmp_path) == ["train.py"]
+        tee.communicate()
+    assert list_files(tmp_path) == ["out.log", "tee.log", "train.py"]
