@@ -60,9 +60,9 @@ def send_file(
         with source.open("rb") as file:
             file.seek(done)
             chunks = iter(lambda: file.read(_CHUNK), b"")
-            said = _stream_to_script(link, words, progress.count_chunks(chunks))
+            output = _stream_to_script(link, words, progress.count_chunks(chunks))
         progress.report(always=True)
-        if said != "partial":
+        if output != "partial":
             return True
     raise _make_step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
 

@@ -3,9 +3,9 @@
 import os
 import socket
 import stat
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ipexctl.act.transfer.send import build_tar_directory, build_tar_file, build_tar_header
@@ -86,16 +86,21 @@ def _find_own_output() -> set[tuple[int, int]]:
     """Returns device and inode of the files that this command writes to (``> train.log``), and those that the others of
     its pipeline write to (``| tee train.log``): they grow while the tree is sent."""
     group, files = os.getpgrp(), set()
-    for name in os.listdir("/proc") if sys.platform == "linux" else ["self"]:  # noqa: PTH208
-        try:
-            if name != "self" and (not name.isdecimal() or os.getpgid(int(name)) != group):
-                continue
-            for descriptor in Path("/proc", name, "fd").iterdir():
-                status = descriptor.stat()
-                if stat.S_ISREG(status.st_mode) and descriptor.lstat().st_mode & stat.S_IWUSR:
-                    files.add((status.st_dev, status.st_ino))
-        except OSError:
-            continue
+    for process in Path("/proc").glob("[0-9]*"):  # Linux alone has it
+        with suppress(OSError):  # ended meanwhile, or of another account
+            if os.getpgid(int(process.name)) == group:
+                files |= _list_written_files(process / "fd")
+    return files
+
+
+def _list_written_files(descriptors: Path) -> set[tuple[int, int]]:
+    """Returns device and inode of the regular files that a process has open for writing. Raises OSError."""
+    files = set()
+    for descriptor in descriptors.iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            status = descriptor.stat()
+            if stat.S_ISREG(status.st_mode) and descriptor.lstat().st_mode & stat.S_IWUSR:
+                files.add((status.st_dev, status.st_ino))
     return files
 
 
