@@ -337,6 +337,7 @@ def test_the_users_own_file_is_held_to_the_same(tmp_path: Path, mode: int) -> No
     with pytest.raises(UsageError, match="config can be written by others") as refused:
         SSHSettings(config, Path("/none"))
     assert refused.value.hint == f"chmod go-w {config}"
+    assert "read it before you trust it" in refused.value.reasons[0]
 
 
 # jump hosts -----------------------------------------------------------------------------------------------------------

@@ -191,9 +191,8 @@ class _Download:
             if response.status == 416:  # the file is complete already: the hash decides
                 return ""
             if response.status not in {200, 206}:
-                withheld = response.status == 401 and self.http.sources.is_login_withheld(self.wheel.url)
-                reason = "; the login in ~/.netrc is not sent over http:" if withheld else ""
-                return f"HTTP {response.status}{reason}"
+                withheld = self.http.sources.explain_withheld_login(self.wheel.url) if response.status == 401 else ""
+                return f"HTTP {response.status}{'; ' if withheld else ''}{withheld}"
             if response.status == 200:
                 start = 0
             length = response.headers.get("Content-Length")

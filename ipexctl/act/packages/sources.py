@@ -32,8 +32,9 @@ class Sources(Record):
     any index. ``environ`` has proxies and further settings of the user. Only the first index that has a package is used
     for it: ``extra`` in order, those of the version table first, then ``index``. ``from_pip``: some of ``extra`` are
     pip's, to which all indexes are alike. Of ``preferred`` packages these versions are taken as long as the
-    requirements permit. Hosts get logins of ~/.netrc for those indexes alone that the user's own configuration or
-    command line names, ``named``: not for what a playbook or a lock file of somebody else does."""
+    requirements permit. Logins of ~/.netrc go to those indexes alone that the user's own configuration or command line
+    names, ``named``: not to one that a playbook or a lock file of somebody else names. ``foreign``: a playbook names
+    some of these."""
 
     index: str | None = None
     extra: tuple[str, ...] = ()
@@ -45,17 +46,23 @@ class Sources(Record):
     limits: Limits = Limits()
     preferred: Mapping[str, str] = field(default_factory=dict)
     named: tuple[str, ...] = ()
+    foreign: bool = False
 
     def build_environment(self) -> dict[str, str]:
         """``environ`` with these sources in uv's variables."""
         env = dict(self.environ)
-        if self.index:
+        index, extra, links = self.index, self.extra, self.find_links
+        if self.foreign:
+            env["NETRC"] = os.devnull  # uv would send a login of it to every index
+            extra, links = tuple(map(self._add_netrc_login, extra)), tuple(map(self._add_netrc_login, links))
+            index = self._add_netrc_login(index) if index else None
+        if index:
             env.pop("UV_INDEX_URL", None)
-            env["UV_DEFAULT_INDEX"] = self.index
-        if self.extra:
-            env["UV_INDEX"] = " ".join([*self.extra, *env.get("UV_INDEX", "").split()])
-        if self.find_links:
-            env["UV_FIND_LINKS"] = ",".join([*self.find_links, *filter(None, [env.get("UV_FIND_LINKS", "")])])
+            env["UV_DEFAULT_INDEX"] = index
+        if extra:
+            env["UV_INDEX"] = " ".join([*extra, *env.get("UV_INDEX", "").split()])
+        if links:
+            env["UV_FIND_LINKS"] = ",".join([*links, *filter(None, [env.get("UV_FIND_LINKS", "")])])
         if self.certificate:
             env.setdefault("SSL_CERT_FILE", self.certificate)
         return env
@@ -69,11 +76,11 @@ class Sources(Record):
         return order if self.from_pip else ""
 
     def find_login(self, url: str) -> str:
-        """``user:password`` for this URL, from one of the index URLs or ``~/.netrc``; empty without one.
-        (uv removes them from the URLs of a lock.) One of ``~/.netrc`` names no protocol, and is not sent unencrypted: a
-        lock file of somebody else can name any ``http:`` URL of a known host."""
+        """``user:password`` for this URL, from one of the index URLs or, of an index that the user names, ``~/.netrc``,
+        else empty. (uv removes them from the URLs of a lock.) One of ``~/.netrc`` names no protocol, and is not
+        sent unencrypted: a lock file of somebody else can name any ``http:`` URL of a known host."""
         login = self._find_url_login(url)
-        return login if login or is_unencrypted(url) else self._find_netrc_login(urlsplit(url).hostname or "")
+        return login if login or is_unencrypted(url) or not self._is_named(url) else self._find_netrc_login(url)
 
     def _find_url_login(self, url: str) -> str:
         for known in map(urlsplit, (url, self.index or "", *self.extra, *self.find_links)):
@@ -81,7 +88,8 @@ class Sources(Record):
                 return f"{known.username}:{known.password or ''}"
         return ""
 
-    def _find_netrc_login(self, host: str) -> str:
+    def _find_netrc_login(self, url: str) -> str:
+        host = urlsplit(url).hostname or ""
         try:
             file = self.environ.get("NETRC") or str(Path(self.environ.get("HOME", "/")) / ".netrc")
             entry = netrc.netrc(file).authenticators(host)
@@ -89,26 +97,24 @@ class Sources(Record):
             return ""
         return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and host else ""
 
-    def is_login_withheld(self, url: str) -> bool:
-        """Whether ``~/.netrc`` has a login for this URL, which is not sent because it would not be encrypted."""
-        return (
-            is_unencrypted(url)
-            and not self.find_login(url)
-            and bool(self._find_netrc_login(urlsplit(url).hostname or ""))
-        )
+    def _is_named(self, url: str) -> bool:
+        return _get_origin(url) in map(_get_origin, self.named)
 
-    def find_host_login(self, url: str) -> str:
-        """As `find_login`, for a host that downloads it itself; empty where the host would send it unencrypted, and of
-        ``~/.netrc`` for an index that the user has not named."""
-        if is_unencrypted(url):
+    def explain_withheld_login(self, url: str) -> str:
+        """Why a login that ``~/.netrc`` has for this URL is not sent; empty where it is, or has none."""
+        if self.find_login(url) or not self._find_netrc_login(url):
             return ""
-        named = _get_origin(url) in map(_get_origin, self.named)
-        return self.find_login(url) if named else self._find_url_login(url)
+        if is_unencrypted(url):
+            return "the login in ~/.netrc is not sent over http:"
+        return "the login in ~/.netrc is not sent: neither your configuration nor the command line names this index"
 
     def add_login(self, url: str) -> str:
-        """Returns the URL with its user name and password, for a host that downloads it itself."""
-        login = self.find_host_login(url)
-        return url.replace("://", f"://{login}@", 1) if login and not urlsplit(url).username else url
+        """Returns the URL with its user name and password, for a host that downloads it itself; without them where the
+        host would send them unencrypted."""
+        return url if is_unencrypted(url) else _put_login(url, self.find_login(url))
+
+    def _add_netrc_login(self, url: str) -> str:
+        return _put_login(url, self.find_login(url)) if "://" in url else url
 
     def list_names(self) -> tuple[str, ...]:
         """Returns the sources for messages: without user names and passwords."""
@@ -165,6 +171,10 @@ def _get_origin(url: str) -> tuple[str, str | None, int | None]:
         return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
     except ValueError:  # an address or a port that is none
         return url, None, None
+
+
+def _put_login(url: str, login: str) -> str:
+    return url.replace("://", f"://{login}@", 1) if login and not urlsplit(url).username else url
 
 
 def is_unencrypted(url: str) -> bool:

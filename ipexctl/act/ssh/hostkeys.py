@@ -62,13 +62,16 @@ def read_trusted_file(path: Path) -> bytes:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         quoted = shlex.quote(str(path))
+        why = ""
         if status.st_uid not in (0, os.getuid()):
+            why = f"{path} belongs to another user (uid {status.st_uid})"
             hint = f"sudo chown {shlex.quote(getpass.getuser())} {quoted} && chmod go-w {quoted}"
-            raise UsageError(f"{path} belongs to another user (uid {status.st_uid})", hint=hint, exit=Exit.UNREACHABLE)
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
+        elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            why = f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
             hint = f"chmod go-w {quoted}"
-            raise UsageError(f"{path} can be written by others ({mode})", hint=hint, exit=Exit.UNREACHABLE)
+        if why:
+            planted = "others may have added keys to it, or programs that ssh starts: read it before you trust it again"
+            raise UsageError(why, reasons=[planted], hint=hint, exit=Exit.UNREACHABLE)
         return file.read()
 
 

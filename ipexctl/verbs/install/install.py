@@ -376,16 +376,10 @@ def choose_downloader(job: InstallJob) -> Workflow[Literal["auto", "controller",
     (exit 4) if the hosts are to download all the same."""
     way, sources = job.task.wheels_from, job.sources
     urls = [wheel.url for wheel in job.lock.wheels if not wheel.local]
-    url = next((url for url in urls if sources.find_login(url) and not sources.find_host_login(url)), "")
+    url = next((url for url in urls if is_unencrypted(url) and sources.find_login(url)), "")
     if way == "controller" or not url:
         return way
-    place = urlsplit(url).netloc.rpartition("@")[2]
-    if is_unencrypted(url):
-        what = f"hosts would send the login of {place} unencrypted"
-    else:
-        what = (
-            f"hosts do not get the login of {place}: neither your configuration nor the command line names this index"
-        )
+    what = f"hosts would send the login of {urlsplit(url).netloc.rpartition('@')[2]} unencrypted"
     if way == "hosts":
         raise UsageError(what, reasons=[redact_url(url)], hint="--wheels-from controller", exit=Exit.STEP)
     yield events.Message(f"{what}: the wheels are downloaded here and sent")

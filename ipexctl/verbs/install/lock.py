@@ -67,7 +67,9 @@ class LockRequest(Record):
     @property
     def sources(self) -> Sources:
         task, sources = self.task, read_sources(self.task, self.environ, self.limits)
-        words = () if self.context.by_playbook else (task.index_url or "", *task.extra_index_url, *task.find_links)
+        words = (task.index_url or "", *task.extra_index_url, *task.find_links)
+        if self.context.by_playbook:
+            return replace(sources, foreign=any(words))
         return replace(sources, named=(*sources.named, *words))
 
     @property

@@ -106,9 +106,9 @@ def test_no_login_is_sent_unencrypted_by_a_host_and_none_of_netrc_at_all(tmp_pat
     for url in ("http://mirror.example/x.whl", "http://other.example/x.whl", "http://10.0.0.7:8080/x.whl"):
         assert sources.add_login(url) == url
     assert sources.find_login("http://other.example/x.whl") == ""
-    assert sources.is_login_withheld("http://other.example/x.whl")
+    assert "over http:" in sources.explain_withheld_login("http://other.example/x.whl")
     assert sources.find_login("http://mirror.example/x.whl") == "u:p"  # the user's own index, as the user wrote it
-    assert not sources.is_login_withheld("http://mirror.example/x.whl")
+    assert not sources.explain_withheld_login("http://mirror.example/x.whl")
     for place in places:
         assert sources.add_login(f"{place}/x.whl") == place.replace("://", "://me:geheim@") + "/x.whl"
 
@@ -152,23 +152,32 @@ def test_hosts_download_nothing_for_which_they_would_send_a_login_unencrypted(tm
         ({"index_url": "https://me:geheim@corp.example/simple"}, {}, True, True),  # the playbook's own login
     ],
 )  # fmt: skip
-def test_hosts_get_a_login_of_netrc_only_for_an_index_that_the_user_names(
+def test_a_login_of_netrc_goes_only_to_an_index_that_the_user_names(
     tmp_path: Path, task: dict[str, Any], environ: dict[str, str], by_playbook: bool, given: bool
 ) -> None:
-    """A playbook of somebody else named the index and a host of its author, which got the login from ~/.netrc."""
-    (tmp_path / ".netrc").write_text("machine corp.example login me password geheim\n")
+    """A playbook of somebody else named the index and a host of its author, which got the login from ~/.netrc; with
+    ``default`` in it the index got it as well."""
+    (tmp_path / ".netrc").write_text("default login me password geheim\n")
     context = Context(FakeOpener({}), tmp_path, tmp_path, by_playbook=by_playbook)
     stack = resolve_stack(StackRequest(torch="2.8.0"), {}, load_releases())
     own = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull, **environ}
     request = LockRequest(Install(**task), stack, context, own, Limits())
     url = "https://corp.example/a-1-py3-none-any.whl"
     for sources in (request.sources, request.release_sources):
-        assert sources.find_login(url) == "me:geheim", "here it goes to the index alone"
+        assert sources.find_login(url) == ("me:geheim" if given else "")
         assert (sources.add_login(url) != url) is given
-    lock = Lock((Wheel("a", "1", url, "0" * 64),), "3.11", "")
-    job = InstallJob(Inventory(()), context, "/v", "", {}, request.task, request.sources, stack, lock, {})
-    events = list(choose_downloader(job))
-    assert ("names this index" in repr(events)) is not given
+        assert bool(sources.explain_withheld_login(url)) is not given
+        if by_playbook and task:  # uv reads ~/.netrc by itself
+            assert sources.build_environment()["NETRC"] == os.devnull
+
+
+def test_uv_gets_the_login_of_an_index_that_the_user_names_beside_one_of_a_playbook(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("default login me password geheim\n")
+    own, other = "https://corp.example/simple", "https://other.example/simple"
+    sources = Sources(other, (own,), ("/w",), environ={"HOME": str(tmp_path)}, named=(own,), foreign=True)
+    env = sources.build_environment()
+    assert (env["UV_DEFAULT_INDEX"], env["UV_INDEX"]) == (other, "https://me:geheim@corp.example/simple")
+    assert env["UV_FIND_LINKS"] == "/w"
 
 
 def test_messages_have_no_passwords() -> None:
