@@ -128,6 +128,7 @@ class Facts(Record):
     cgroup_cpus: float | None = None  # CPU quota in CPUs, None without one
 
     flags: Words = frozenset()
+    vector_bits: int | None = None  # of SVE, as a new process gets it
     isa_refused: Mapping[str, Reason] = field(default_factory=dict)  # level → why the host does not have it
     cores: Annotated[tuple[Core, ...], UNWRITTEN] = ()  # most of the text on a big machine; the counts say the same
     cpus_allowed: Cpus | None = None  # what this login may use: affinity and cpuset

@@ -17,8 +17,9 @@ from ipexctl.model.stack import DIALECT_CHOICES
 Backend = Literal["auto", "ccl", "impi", "gloo"]
 OpenMP = Literal["auto", "intel", "gnu"]
 Isa = Literal[
-    "native", "common", "AVX2", "AVX2_VNNI", "AVX512", "AVX512_VNNI", "AVX512_BF16", "AVX512_FP16", "AMX", "AMX_FP16"
-]
+    "native", "common", "NEON", "AVX2", "AVX2_VNNI", "AVX512", "AVX512_VNNI", "AVX512_BF16", "AVX512_FP16", "AMX",
+    "AMX_FP16", "AMX_FP8",
+]  # fmt: skip
 
 LOCAL_PATHS = frozenset(
     {"script", "source", "requirements", "wheels", "find_links", "env_file", "recorded", "save_bundle", "into"}
@@ -472,7 +473,7 @@ class Run(TransferFields, Task):
     hugepages: bool = flag(False, "Request huge pages for large tensors.", "Environment", advanced=True)
     isa: Isa = flag(
         "native",
-        "Instruction-set level: that of each host (native), of all (common), or one from AVX2 to AMX_FP16.",
+        "Instruction-set level: that of each host (native), of all (common), or one from AVX2 to AMX_FP8; NEON.",
         "Environment",
         "native|common|LEVEL",
         advanced=True,

@@ -404,6 +404,7 @@ kernel() {
     cd /sys/devices/system/cpu || cd /
     grep -sH '' online offline present smt/active cpu0/cpufreq/scaling_governor \
         cpu[0-9]*/topology/physical_package_id cpu[0-9]*/topology/thread_siblings_list \
+        cpu[0-9]*/cpu_capacity cpu[0-9]*/regs/identification/midr_el1 /proc/sys/abi/sve_default_vector_length \
         /sys/devices/system/node/online /sys/devices/system/node/node[0-9]*/cpulist \
         /sys/devices/cpu_core/cpus /sys/devices/cpu_atom/cpus \
         /sys/kernel/mm/transparent_hugepage/enabled /sys/hypervisor/type \

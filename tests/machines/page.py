@@ -114,7 +114,7 @@ class Cpu:
 
 
 def pages() -> list[Path]:
-    return sorted(path for path in HERE.glob("*.toml") if path.name != "flags.toml")
+    return sorted(path for path in HERE.glob("*.toml") if path.name not in ("aarch64.toml", "flags.toml"))
 
 
 @cache

@@ -88,12 +88,6 @@ def render_cpuinfo(page: Page) -> str:
             ]
         lines += [("flags", " ".join(printed_flags(page))), ("bogomips", "4000.00"), ("power management", "")]
         blocks.append("".join(f"{key}\t: {value}\n" for key, value in lines))
-    if page.processor.arch == "aarch64":
-        blocks = [
-            f"processor\t: {cpu.number}\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd evtstrm aes sve\n"
-            "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x1\nCPU part\t: 0xd40\n"
-            for cpu in listed
-        ]
     return "\n".join(blocks)
 
 
@@ -216,8 +210,6 @@ def lscpu_fields(page: Page) -> list[tuple[int, str, str]]:
         *([(0, "NUMA node(s)", str(len(nodes)))] if nodes else []),
         *[(1, f"NUMA node{node} CPU(s)", format_cpus(cpus)) for node, cpus in nodes.items()],
     ]
-    if processor.arch != "x86_64":
-        fields = [field for field in fields if field[1] not in ("CPU op-mode(s)", "CPU family", "Flags")]
     if page.system.lscpu != "2.38":  # flat, and the sockets stand before who made them
         fields = [(0, name, value) for _, name, value in fields]
     return fields

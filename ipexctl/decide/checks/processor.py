@@ -4,23 +4,18 @@ from collections.abc import Iterator
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.facts.cpu import find_numa_domains
-from ipexctl.decide.facts.isa import BELOW, ORDER, find_isa_level
+from ipexctl.decide.facts.isa import ARM_LEVELS, BELOW, find_isa_level, get_order, has_bf16
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.text import format_size, pluralize
 
-_FAST_BF16 = ("AMX_FP16", "AMX", "AVX512_FP16", "AVX512_BF16")
 _KIB = 1024
-
-
-def has_bf16(level: str | None) -> bool:
-    """Is bf16 arithmetic done by the processor? (AVX512_FP16 alone is not sold without AVX512_BF16.)"""
-    return level in _FAST_BF16
+_WITH_WHEELS = (None, "x86_64", "aarch64")
 
 
 def find_common_level(cluster: Cluster) -> str | None:
-    """Returns the highest level that all hosts share; None unless it is known of all of them."""
+    """Returns the highest level that all hosts share; None unless it is known of all of them, of one architecture."""
     facts = [fact for fact in cluster.facts.values() if fact.isa_level is not None]
-    if not facts or len(facts) < len(cluster.facts):
+    if not facts or len(facts) < len(cluster.facts) or len({fact.arch for fact in facts}) > 1:
         return None
     flags = frozenset.intersection(*(fact.flags for fact in facts))
     refused = any(note.code == "no-tiles" for fact in facts for note in fact.isa_refused.values())
@@ -32,14 +27,17 @@ def check_instruction_sets(host: str, fact: Facts) -> Iterator[CheckHit]:
     if fact.isa_level == BELOW:
         where = " (virtual machine)" if fact.is_vm else ""
         yield CheckHit("CPU001", host, {"level": "below AVX2"}, f"{fact.model_name or 'unknown model'}{where}")
-    if fact.arch not in (None, "x86_64"):
+    if fact.arch not in _WITH_WHEELS:
         yield CheckHit("CPU012", host, {"arch": fact.arch}, fact.model_name or "")
     amx = fact.isa_refused.get("AMX")
     if amx and amx.code == "no-tiles":
         yield CheckHit("CPU004", host, {"answer": amx.text}, f"kernel {fact.kernel or 'unknown'}")
-    # Above the table's level is a newer stepping. Kernels before 6.13 hide AMX_FP16; IPEX asks the processor itself.
-    own, silicon = fact.isa_level, fact.silicon
-    hidden = own and silicon and ORDER.index(silicon) < ORDER.index(own) and (silicon, own) != ("AMX_FP16", "AMX")
+    # Above the table's level is a newer stepping. Kernels before 6.13 hide AMX_FP16, and all hide AMX_FP8; libraries
+    # ask the processor itself.
+    own, silicon, order = fact.isa_level, fact.silicon, get_order(fact.silicon)
+    hidden = own and silicon and order.index(silicon) < order.index(own)
+    if own and silicon and own.startswith("AMX") and silicon.startswith("AMX"):
+        hidden = False
     note = fact.isa_refused.get(silicon or "")
     if hidden and not (note and note.code == "no-tiles"):
         remedy = "look into the BIOS and at the kernel's age and boot parameters (cat /proc/cmdline)"
@@ -54,7 +52,7 @@ def check_mixed_isa(cluster: Cluster) -> Iterator[CheckHit]:
     levels = cluster.collect_known(lambda fact: fact.isa_level)
     if len(set(levels.values())) < 2 or find_common_level(cluster) is None:
         return
-    best = min(levels.values(), key=ORDER.index)
+    best = min(levels.values(), key=get_order(next(iter(levels.values()))).index)
     best_flags = next(cluster.facts[host].flags for host, level in levels.items() if level == best)
     for host, level in levels.items():
         if level in (best, BELOW):
@@ -71,6 +69,15 @@ def check_mixed_isa(cluster: Cluster) -> Iterator[CheckHit]:
         evidence = f"{level}, {fact.uarch or fact.model_name or 'unknown'}{f'; {note.text}' if note else ''}"
         values = {"common": find_isa_level(best_flags & fact.flags)[0], "cost": cost}
         yield CheckHit("CPU002", host, values, evidence, None if grave else "warning")
+
+
+def check_architectures(cluster: Cluster) -> Iterator[CheckHit]:
+    """Yields the hosts that are not of the architecture of most."""
+    archs = cluster.collect_known(lambda fact: fact.arch)
+    usual = find_majority(archs)
+    for host, arch in archs.items():
+        if arch != usual and {arch, usual} <= {*_WITH_WHEELS}:
+            yield CheckHit("CPU014", host, {"arch": arch, "usual": usual})
 
 
 def check_usable_cpus(host: str, fact: Facts) -> Iterator[CheckHit]:
@@ -145,6 +152,10 @@ def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
         sentences.append("plain torch in float32: IPEX needs AVX2")
     elif common is not None and has_bf16(common):
         sentences.append(f"bf16: every host has {common}, its processors compute in it")
+        if common in ARM_LEVELS:
+            sentences.append(
+                "float32 models that bear it: --env ONEDNN_DEFAULT_FPMATH_MODE=BF16 multiplies matrices in bf16"
+            )
     elif common is not None:
         fast = [host for host, fact in cluster.facts.items() if has_bf16(fact.isa_level)]
         only = f"; {len(fast)} of {len(cluster.facts)} hosts could do bf16" if fast else ""

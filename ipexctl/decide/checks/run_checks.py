@@ -34,6 +34,7 @@ CLUSTER_CHECKS: tuple[Callable[[Cluster], Iterator[CheckHit]], ...] = (  # hosts
     system.check_network,
     system.check_clock,
     system.check_distributions,
+    processor.check_architectures,
     processor.check_mixed_isa,
     processor.check_host_sizes,
     software.check_system_libraries,

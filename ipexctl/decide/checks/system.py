@@ -45,7 +45,7 @@ def _format_ssh_command(host: Host) -> list[str]:
 def check_required_facts(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         missing = [name for name in _REQUIRED if getattr(fact, name) is None]
-        if fact.arch not in (None, "x86_64"):
+        if fact.arch not in (None, "x86_64", "aarch64"):
             missing = [name for name in missing if name != "isa_level"]
         if missing:
             yield CheckHit("DOC002", host, {"facts": ", ".join(missing)}, "", None if cluster.live else "info")

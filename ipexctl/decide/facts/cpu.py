@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ipexctl.decide.facts.lscpu import CORES_OF_MODELS
 from ipexctl.decide.facts.numbers import MOST_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.decide.facts.system import read_meminfo
@@ -19,6 +20,7 @@ from ipexctl.model.json_values import Record
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
 MOST_THREADS = 8  # of one core of any processor: POWER8 to POWER10
+_MOST_PACKAGE = (1 << 31) - 1  # number of a socket: on ARM where the firmware's table has it
 _MOST_SHARING = 1024  # sockets, cores of one socket, threads of one core: larger values are malformed
 
 
@@ -70,7 +72,7 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
     if len({cpu for group in groups for cpu in group}) != sum(map(len, groups)):
         return None  # overlapping groups of siblings: malformed
     texts = bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/physical_package_id")
-    packages = [parse_integer(texts.get(str(group[0])), MOST_CPUS) for group in groups]
+    packages = [parse_integer(texts.get(str(group[0])), _MOST_PACKAGE) for group in groups]
     sockets = len(set(packages)) if None not in packages else None
     numa = find_numa_domains(read_numa_nodes(bundle, {}) or ())
     cores = tuple(Core(group, at or 0, numa.get(group[0])) for group, at in zip(groups, packages, strict=True))
@@ -117,6 +119,9 @@ def _read_lscpu(fields: Mapping[str, str]) -> Topology | None:
     threads, per_socket = count("Thread(s) per core"), count("Core(s) per socket")
     sockets = count("Socket(s)", "CPU socket(s)") or _count_book_sockets(fields)  # "CPU" until 2.18
     offline = parse_cpu_list(fields.get("Off-line CPU(s) list", ""))
+    if models := parse_integer(fields.get(CORES_OF_MODELS), MOST_CPUS):  # of several models, each with its own numbers
+        cores = models if threads and threads * models == len(online) else None
+        return Topology(None, None, threads if cores else None, cores, online, offline)
     per_cluster, clusters = count("Core(s) per cluster"), count("Cluster(s)")
     if not sockets and threads and per_cluster and clusters and threads * per_cluster * clusters == len(online):
         return Topology(None, None, threads, per_cluster * clusters, online, offline)  # ARM without packages

@@ -4,21 +4,32 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import mul
 from typing import Any
+
+from ipexctl.decide.facts.numbers import parse_integer
+
+CORES_OF_MODELS = "cores of all models"  # our own field, of a computer with several models of processors (big.LITTLE)
+_OF_MODEL = ("Core(s) per socket", "Socket(s)")
 
 
 def parse_lscpu(plain: str, as_json: str) -> dict[str, str]:
     """JSON first: its values are never wrapped. Empty where neither says anything."""
-    return _parse_json(as_json) or _parse_text(plain)
+    rows = _parse_json(as_json) or _parse_text(plain)
+    fields = dict(rows)
+    named = {name: [parse_integer(value, 1 << 10) or 0 for field, value in rows if field == name] for name in _OF_MODEL}
+    if len(named["Core(s) per socket"]) > 1:
+        fields[CORES_OF_MODELS] = str(sum(map(mul, *named.values())))
+    return fields
 
 
-def _parse_json(text: str) -> dict[str, str]:
+def _parse_json(text: str) -> list[tuple[str, str]]:
     try:
         value = json.loads(text.lstrip("\ufeff")) if text.strip() else None
     except (ValueError, RecursionError):
-        return {}
+        return []
     rows = value.get("lscpu") if isinstance(value, dict) else None
-    return dict(_iterate_rows(rows)) if isinstance(rows, list) else {}
+    return [*_iterate_rows(rows)] if isinstance(rows, list) else []
 
 
 def _iterate_rows(rows: list[Any], depth: int = 0) -> Iterator[tuple[str, str]]:
@@ -34,8 +45,8 @@ def _iterate_rows(rows: list[Any], depth: int = 0) -> Iterator[tuple[str, str]]:
             yield from _iterate_rows(row["children"], depth + 1)
 
 
-def _parse_text(text: str) -> dict[str, str]:
-    lines_by_field: dict[str, list[str]] = {}
+def _parse_text(text: str) -> list[tuple[str, str]]:
+    fields: list[tuple[str, list[str]]] = []
     current: list[str] = []
     column = 0  # where the values begin
     for line in text.lstrip("\ufeff").splitlines():
@@ -45,8 +56,9 @@ def _parse_text(text: str) -> dict[str, str]:
             current.append(line)
         elif match:
             column = match.end()
-            current = lines_by_field.setdefault(match[1].strip(), [line])
-    return {name: _join_wrapped_lines(lines) for name, lines in lines_by_field.items()}
+            current = [line]
+            fields.append((match[1].strip(), current))
+    return [(name, _join_wrapped_lines(lines)) for name, lines in fields]
 
 
 def _join_wrapped_lines(lines: list[str]) -> str:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 
 from ipexctl.decide.facts import cpu, lscpu, system
+from ipexctl.decide.facts.arm import ArmCores, read_arm_cores
 from ipexctl.decide.facts.cgroup import read_cgroup
 from ipexctl.decide.facts.isa import find_isa_level
 from ipexctl.decide.facts.numbers import parse_integer
@@ -15,6 +16,8 @@ from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.notes import Note
 
+_ARM = ("aarch64", "arm64")
+_VECTOR_LENGTH = "/proc/sys/abi/sve_default_vector_length"  # bytes
 # Processors that only a hypervisor has: their family and model are those of some old one, and mean nothing.
 _EMULATED_MODELS = ("QEMU Virtual CPU", "Common KVM processor", "Common 32-bit KVM processor")
 
@@ -25,24 +28,29 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     first = processors[0] if processors else {}
     fields = lscpu.parse_lscpu(bundle.command("lscpu"), bundle.command("lscpu -J -B") or bundle.command("lscpu -J"))
     # interned: hundreds of hosts have the same words
-    flags = frozenset(map(sys.intern, (first.get("flags") or fields.get("Flags") or "").split()))
+    flags = frozenset(
+        map(sys.intern, (first.get("flags") or first.get("Features") or fields.get("Flags") or "").split())
+    )
     vendor = first.get("vendor_id") or _get_field(fields, "Vendor ID")
     model_name = first.get("model name") or _get_field(fields, "Model name") or first.get("cpu")  # the last on POWER
     names = ("CPU family", "Model", "Stepping")
     family, model, stepping = (parse_integer(first.get(name.lower()) or fields.get(name)) for name in names)
     invented = (model_name or "").startswith(_EMULATED_MODELS)
     uarch = None if invented else uarchs.find(vendor, family, model, stepping, flags, model_name or "")
-    silicon = (uarch.level or None) if uarch else None
+    silicon, name = (uarch.level or None, uarch.name) if uarch else (None, None)
     arch = _detect_arch(bundle, fields, processors, flags)
+    usual_threads = 2 if arch == "x86_64" and not invented else cpu.MOST_THREADS
+    topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else usual_threads)
+    arm = read_arm_cores(bundle, processors, fields, topology.online or (), uarchs.arm) if arch in _ARM else ArmCores()
+    if arm.core:
+        silicon, name, model_name = arm.core.level or None, arm.core.uarch, arm.core.name
     hypervisor = _detect_hypervisor(bundle, fields)
     is_vm = _detect_vm(flags, hypervisor, fields)
     level: str | None = None
     refused: Mapping[str, Note] = {}
-    if flags and arch in ("x86_64", "i686", "i586", "i386"):
+    if flags and arch in ("x86_64", "i686", "i586", "i386", *_ARM):
         who = f"the hypervisor{f' ({hypervisor})' if hypervisor else ''}" if is_vm else "the BIOS or the kernel"
         level, refused = find_isa_level(flags, silicon, who, bundle.command("amx").strip())
-    usual_threads = 2 if arch == "x86_64" and not invented else cpu.MOST_THREADS
-    topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else usual_threads)
     groups = read_cgroup(bundle)
     allowed = groups.cpuset
     if allowed is not None and topology.online is not None:
@@ -59,20 +67,21 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     resolved = system.read_resolved_names(bundle)
     return Facts(
         arch=arch,
-        vendor=vendor,
+        vendor=arm.vendor or vendor,
         model_name=model_name,
-        uarch=uarch.name if uarch else None,
+        uarch=name,
         isa_level=level,
         **select_attributes(topology, "sockets", "cores_per_socket", "threads_per_core", "physical_cores", "cores"),
         logical_online=len(topology.online) if topology.online is not None else None,
         cpus_online=topology.online,
         cpus_offline=topology.offline,
         numa=cpu.read_numa_nodes(bundle, fields),
-        hybrid=cpu.read_hybrid_cpus(bundle, uarch is not None and uarch.hybrid, topology),
+        hybrid=arm.hybrid or cpu.read_hybrid_cpus(bundle, uarch is not None and uarch.hybrid, topology),
         is_vm=is_vm,
         mem_total_kb=system.read_meminfo(bundle, "MemTotal"),
         cgroup_cpus=groups.quota,
         flags=flags,
+        vector_bits=8 * size if (size := parse_integer(bundle.file(_VECTOR_LENGTH), 1 << 10)) else None,
         isa_refused=refused,
         cpus_allowed=allowed,
         hypervisor=hypervisor,

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from ipexctl.decide.facts.arm import ArmCore, ArmTable
 from ipexctl.model.json_values import Record
 from ipexctl.model.toml import parse_toml
 
@@ -29,10 +30,11 @@ class Brand(Record):
 
 
 class Uarchs(Record):
-    """The table: models, steppings (none: all) and name, by vendor and family."""
+    """The table: models, steppings (none: all) and name, by vendor and family; and the cores of ARM."""
 
     rows: Mapping[tuple[str, int], Sequence[tuple[frozenset[int], frozenset[int], Uarch]]]
-    brands: Sequence[Brand] = ()
+    brands: Sequence[Brand]
+    arm: ArmTable
 
     def find(
         self,
@@ -63,7 +65,13 @@ def parse_uarchs(text: str) -> Uarchs:
             uarch = Uarch(**{key: value for key, value in cpu.items() if key not in ("models", "steppings")})
             row = (_expand_ranges(cpu["models"]), _expand_ranges(cpu.get("steppings", ())), uarch)
             rows.setdefault((family["vendor"], family["family"]), []).append(row)
-    return Uarchs(rows, [Brand(**brand) for brand in table["brand"]])
+    makers = {maker["id"]: maker for maker in table["implementer"]}
+    cores = [(number, ArmCore(**core)) for number, maker in makers.items() for core in maker["cores"]]
+    arm = ArmTable(
+        {number: maker["vendor"] for number, maker in makers.items()},
+        {(number, part): core for number, core in cores for part in core.parts},
+    )
+    return Uarchs(rows, [Brand(**brand) for brand in table["brand"]], arm)
 
 
 def _expand_ranges(words: Sequence[int | Sequence[int]]) -> frozenset[int]:

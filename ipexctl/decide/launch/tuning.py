@@ -7,7 +7,7 @@ variables; the dispatch code of IPEX 2.1 to 2.8 and oneDNN's CPU dispatcher for 
 import re
 from collections.abc import Mapping, Sequence
 
-from ipexctl.decide.facts.isa import LEVELS, ORDER
+from ipexctl.decide.facts.isa import ARM_LEVELS, LEVELS, get_order
 from ipexctl.model.facts import Facts
 from ipexctl.model.launch import Preload, RankPlacement, Setting
 from ipexctl.model.notes import Note
@@ -18,8 +18,10 @@ _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:{thp}"  # 
 
 # Level → ATEN_CPU_CAPABILITY as stock torch and as IPEX spells it, and ONEDNN_MAX_CPU_ISA. IPEX couples the two; stock
 # torch does not, and warns of names that only IPEX knows. Stock torch has no level above avx512. IPEX has avx512_fp16
-# only above AMX, so a host with the one and without the other goes by avx512_bf16.
+# only above AMX, so a host with the one and without the other goes by avx512_bf16. Of ARM's levels oneDNN can be held
+# to NEON alone: its names of those of SVE are misspelt ("sve_ ## bits" in oneDNN:src/cpu/aarch64/cpu_isa_traits.hpp).
 _SPELLINGS: Mapping[str, tuple[str, str, str]] = {
+    "AMX_FP8": ("avx512", "avx512_fp16", "AVX10_2_512_AMX_2"),
     "AMX_FP16": ("avx512", "avx512_fp16", "AVX512_CORE_AMX_FP16"),
     "AMX": ("avx512", "amx", "AVX512_CORE_AMX"),
     "AVX512_FP16": ("avx512", "avx512_bf16", "AVX512_CORE_FP16"),
@@ -28,7 +30,9 @@ _SPELLINGS: Mapping[str, tuple[str, str, str]] = {
     "AVX512": ("avx512", "avx512", "AVX512_CORE"),
     "AVX2_VNNI": ("avx2", "avx2_vnni", "AVX2_VNNI"),
     "AVX2": ("avx2", "avx2", "AVX2"),
+    "NEON": ("default", "default", "ADVANCED_SIMD"),
 }
+_LEVELS = LEVELS | ARM_LEVELS
 
 
 def choose_preloads(task: Run, facts: Facts, host: str) -> tuple[tuple[Preload, ...], tuple[Note, ...]]:
@@ -83,8 +87,8 @@ def build_rank_settings(place: RankPlacement, preload: Sequence[Preload], thread
 
 def cap_isa(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str, Setting], tuple[Note, ...]]:
     """Variables that restrict all ranks to one instruction set, and warnings. ``ipex``: IPEX is installed."""
-    known = {host: fact.isa_level for host, fact in facts.items() if fact.isa_level in _SPELLINGS}
-    levels = sorted(set(known.values()), key=ORDER.index)
+    known = {host: fact.isa_level for host, fact in facts.items() if fact.isa_level in _LEVELS}
+    levels = set(known.values())
     shown = [f"{host} {level}" for host, level in known.items()]
     if len(levels) < 2 and task.isa in {"native", "common"}:
         return {}, ()
@@ -100,7 +104,7 @@ def cap_isa(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str
     else:
         level = task.isa
         for host, fact in facts.items():
-            if fact.isa_level in ORDER and not supports_isa(fact, level):
+            if fact.isa_level and not supports_isa(fact, level):
                 warnings.append(Note("isa-limit", f"--isa {level} cannot raise it above {fact.isa_level}", (host,)))
     stock, own, onednn = _SPELLINGS[level]
     source = f"--isa {task.isa}" + (f": {level}" if task.isa == "common" else "")
@@ -112,17 +116,19 @@ def cap_isa(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str
 
 
 def find_common_isa(facts: Mapping[str, Facts]) -> str | None:
-    """Returns the highest level that every host has (one level does not imply all those below it); None without one."""
-    shared = (level for level in LEVELS if all(supports_isa(fact, level) for fact in facts.values()))
+    """Returns the highest level that every host has (one level does not imply all those below it) and that ranks can be
+    held to; None without one."""
+    shared = (level for level in _SPELLINGS if all(supports_isa(fact, level) for fact in facts.values()))
     return next(shared, None)
 
 
 def supports_isa(facts: Facts, level: str) -> bool:
     """Returns whether ranks on this host can use this level; without known flags, decided by the order of levels."""
-    if facts.isa_level not in LEVELS:
+    order = get_order(facts.isa_level)
+    if facts.isa_level not in _LEVELS or level not in order:
         return False
     if level.startswith("AMX") and not facts.isa_level.startswith("AMX"):
         return False  # the flags may be there, and the kernel refuses the tiles
     if facts.flags:
-        return set(LEVELS[level]) <= facts.flags
-    return ORDER.index(facts.isa_level) <= ORDER.index(level)
+        return set(_LEVELS[level]) <= facts.flags
+    return order.index(facts.isa_level) <= order.index(level)

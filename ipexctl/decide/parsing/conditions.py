@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, Literal, cast
 
-from ipexctl.decide.facts.isa import ORDER
+from ipexctl.decide.facts.isa import ARM_ORDER, ORDER
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
@@ -26,6 +26,7 @@ Kind = Literal["number", "text", "truth", "list", "isa", "nothing"]
 Reader = Callable[[Mapping[str, object]], Any]  # from the values of a host's facts to that of an expression
 
 _EXPRESSION_LIMIT = 1000
+_LEVELS = (*ORDER[:-1], *ARM_ORDER)
 _CONSTANTS: Mapping[str, bool | None] = {"true": True, "false": False, "none": None, "null": None}
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 _ORDERED: Comparisons = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
@@ -164,10 +165,10 @@ def _compile_name(node: ast.expr, name: str) -> "_Part":
             raise UnknownFact(name)
         return value
 
-    if name in ORDER:
+    if name in _LEVELS:
         return _Part(node, "isa", lambda _: name)
     if name not in (names := list_condition_names()):
-        raise _ConditionError(node, f"there is no fact '{printable(name)}'{suggest_nearest(name, [*names, *ORDER])}")
+        raise _ConditionError(node, f"there is no fact '{printable(name)}'{suggest_nearest(name, [*names, *_LEVELS])}")
     return _Part(node, names[name], read)
 
 
@@ -179,7 +180,8 @@ def _compile_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> Reade
     if "nothing" in kinds and type(op) in _EQUAL:
         read = _read_or_none
     elif "isa" in kinds and type(op) in _ORDERED:
-        read = _read_isa_rank
+        order = _ORDERED[type(op)]
+        return lambda facts: _compare_levels(order, first.read(facts), second.read(facts))
     elif "text" in kinds and type(op) in _ORDERED:
         read = _read_version
     compare = {**_ORDERED, **_EQUAL, **_CONTAINED}[type(op)]
@@ -215,8 +217,8 @@ def _check_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> None:
 
 def _check_isa_names(*nodes: ast.expr) -> None:
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in ORDER:
-            why = f"'{printable(node.value)}' is no instruction set{suggest_nearest(node.value, ORDER)}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in _LEVELS:
+            why = f"'{printable(node.value)}' is no instruction set{suggest_nearest(node.value, _LEVELS)}"
             raise _ConditionError(node, why)
 
 
@@ -261,10 +263,12 @@ def _read_or_none(part: "_Part", facts: Mapping[str, object]) -> object:
         return None
 
 
-def _read_isa_rank(part: "_Part", facts: Mapping[str, object]) -> int:
-    if (level := part.read(facts)) not in ORDER:
+def _compare_levels(compare: Callable[[Any, Any], bool], left: Any, right: Any) -> bool:
+    """Levels of two architectures have no order: whatever is asked of them is false."""
+    if not {left, right} <= {*_LEVELS}:
         raise UnknownFact("isa_level")
-    return -ORDER.index(level)
+    shared = (order for order in (ORDER, ARM_ORDER) if left in order and right in order)
+    return any(compare(-order.index(left), -order.index(right)) for order in shared)
 
 
 def _read_version(part: "_Part", facts: Mapping[str, object]) -> list[tuple[int, int, str]]:

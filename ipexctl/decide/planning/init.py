@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ipexctl.decide.facts.isa import ORDER
+from ipexctl.decide.facts.isa import LEVELS, has_bf16
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.launch.placement import find_usable_cores
 from ipexctl.decide.parsing.dialects import write_inventory
@@ -147,22 +147,17 @@ def _suggest_ranks(
 def _suggest_ipex(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[bool, str]:
     if config:
         return config.ipex, "ipex_config of the configuration"
-    if host := _find_host_below("AVX2", facts):
+    if host := next((host for host, fact in facts.items() if fact.isa_level not in LEVELS), None):
         return False, f"{host} has no AVX2, which IPEX needs"
     return True, "its last version is 2.8.0; stock torch goes on"
 
 
 def _suggest_precision(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[Precision, str]:
-    if host := _find_host_below("AVX512_BF16", facts):
+    if host := next((host for host, fact in facts.items() if not has_bf16(fact.isa_level)), None):
         return "no", f"bf16 would be emulated on {host} ({facts[host].isa_level or 'unknown'})"
     if config and config.precision == "no":
         return "no", "mixed_precision of the configuration; every host computes bf16 in hardware"
     return "bf16", "every host computes it in hardware"
-
-
-def _find_host_below(level: str, facts: Mapping[str, Facts]) -> str | None:
-    enough = ORDER[: ORDER.index(level) + 1]
-    return next((host for host, fact in facts.items() if fact.isa_level not in enough), None)
 
 
 # ----------------------------------------------------------------------------------------------------- what is written

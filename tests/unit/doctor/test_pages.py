@@ -24,7 +24,7 @@ TRAPS = {
     "container_cpuinfo", "core_id_repeats_in_package", "cpuinfo_contradicts_sysfs", "cpuset_limited",
     "flags_hidden_by_kernel", "flags_wrapped_mid_word", "four_threads_per_core", "generic_model_name", "hot_plug",
     "hybrid", "interleaved_numa", "masked_flags", "memory_only_nodes", "mixed_smt", "mostly_offline",
-    "no_frequency_hints", "not_x86", "nps2", "nps4", "numa_more_than_sockets", "odd_numa_count", "offline_cpus",
+    "no_frequency_hints", "nps2", "nps4", "numa_more_than_sockets", "odd_numa_count", "offline_cpus",
     "one_core_sockets", "overlapping_nodes", "single", "smt_off", "snc", "utf8_bom", "vm", "xen", "xen_dom0",
 }  # fmt: skip
 # What any one of the texts may say or leave out, and never say otherwise.
