@@ -49,7 +49,8 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     base = os.path.join(directory, RANKS, "%d" % end.rank)
     exceptions = _read_uncaught_exceptions(base)
     of_helper = {} if end.signal else next(iter(exceptions.values()), {})
-    report = _find_script_error(exceptions, pid) or _read_elastic_error(elastic) or of_helper
+    own = _find_script_error(exceptions, pid)
+    report = own or _read_elastic_error(elastic) or of_helper
     trace = str(report.get("traceback", ""))
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
         _, fatal, stacks = (
@@ -60,6 +61,9 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     status = report.get("status")  # of a script that had asked to end so
     if isinstance(status, int):
         end = end._replace(status=status & 0xFF, signal=0, abort=None, exited=True)
+    raised = own.get("at")
+    if isinstance(raised, float):  # then it failed: its end may have waited for MPI, threads or handlers
+        end = end._replace(at=min(end.at, raised))
     return end._replace(error=str(report.get("error", "")), traceback=trace, kernel=line)
 
 

@@ -461,6 +461,8 @@ def _on_rank_ended(run: "KeeperRun", host: str, end: "rank_records.RankEnded", n
     explained = end.status and (end.error or end.exited)
     if end.rank in run.aborted and not explained:  # however it ended while it waited for that
         end = end._replace(signal=0, abort=run.aborted[end.rank], lost=False)
+        if end.error:  # the exception is the cause, the call what followed
+            end = end._replace(status=run.aborted[end.rank] & 0xFF or 1, abort=None)
     run = run._replace(ended={**run.ended, end.rank: now.steady}, started=run.started | {end.rank})
     running = run.state is RunPhase.RUNNING
     alone = run.spec.independent and not run.spec.fail_fast  # the other instances do not need it

@@ -71,13 +71,15 @@ class Hooks(names.ModuleHooks):
         def note(kind: "Any", error: BaseException, trace: "Any") -> None:
             try:
                 import json
+                import time
                 import traceback
 
                 text = "".join(traceback.format_exception(kind, error, trace))
                 last = "".join(traceback.format_exception_only(kind, error)).strip()
                 if isinstance(error, SyntaxError):  # the lines of which begin with the text of the script
                     last = "%s: %s" % (kind.__name__, error)
-                report = {"error": last[-2000:], "traceback": text[-20000:], "argv": read_own_command()}
+                report: "Any" = {"error": last[-2000:], "traceback": text[-20000:], "at": time.time()}
+                report["argv"] = read_own_command()
                 if kind.__name__ == "CalledProcessError":
                     report["of"] = format_command(error.cmd)  # type: ignore[attr-defined]
                 path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)

@@ -43,6 +43,15 @@ def test_an_exception_is_reported_although_the_process_aborted_at_its_exit(ranks
     assert end.kernel == ""
 
 
+@pytest.mark.parametrize(("noted", "failed"), [(41.5, 41.5), (43.0, 42.0), ("x", 42.0)])
+def test_a_rank_failed_when_it_raised_its_exception_and_not_when_its_process_was_gone(
+    ranks: Path, noted: object, failed: float
+) -> None:
+    (ranks / "3.1.error").write_text(json.dumps({"error": OWN, "traceback": "", "at": noted}))
+    end = RankEnded(3, "node0", status=1, at=42.0)
+    assert death_report.describe_rank_death(str(ranks.parent), end, 1, death_report.KernelLog(), "").at == failed
+
+
 HELPER = "subprocess.run([sys.executable, '-c', 'import no_such_module'], stderr=subprocess.DEVNULL, check={check})"
 OWN, HELPERS = "ValueError: no", "ModuleNotFoundError: No module named 'no_such_module'"
 HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)

@@ -277,6 +277,11 @@ def test_who_exited_with_a_code_of_its_own_did_not_call_mpi_abort_though_the_lau
     assert [(end.status, end.abort) for end in history.records(RankEnded)] == [(3, None)]
 
 
+def test_an_exception_that_ended_in_mpi_abort_is_the_cause_though_the_launcher_killed_the_rank() -> None:
+    history = History().started().feed(RankAborted(2, 1)).ends(2, signal=15, error="KeyError: 'record'")
+    assert [(end.status, end.signal, end.abort) for end in history.records(RankEnded)] == [(1, 0, None)]
+
+
 def test_a_lost_host_is_disconnected_and_ends_the_run() -> None:
     history = History().started().feed(GuardLost("b", "its guard ended"))
     assert Disconnect("b") in history.actions

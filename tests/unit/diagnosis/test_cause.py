@@ -31,6 +31,8 @@ def judge(*ranks: RankOutcome, output: str = "") -> tuple[list[int], str | None]
 def test_a_rank_that_failed_by_itself_comes_before_those_that_only_missed_it() -> None:
     assert judge(failed(0, 5.0, PEER), failed(2, 5.1, PEER), failed(1, 5.2, "KeyError: 'loss'")) == ([1, 0, 2], None)
     assert judge(failed(0, 5.0, PEER), failed(1, 5.2, DISK)) == ([1, 0], "disk")
+    told = f"impi_torch._launch.ImpiError: impi: allreduce #4: rank 1 ended with {DISK}"
+    assert judge(failed(0, 5.0, told), failed(1, 5.2, DISK)) == ([1, 0], "disk")
     killed = replace(failed(1, 5.2), status=None, signal=9)
     assert judge(failed(0, 5.0, PEER), killed) == ([1, 0], "sigkill")
     aborted = replace(failed(1, 5.2), abort=7)
