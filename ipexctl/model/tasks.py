@@ -429,6 +429,22 @@ class Run(TransferFields, Task):
         ge=1,
         advanced=True,
     )
+    keep: str | None = flag(
+        None,
+        "Directory of the script's checkpoints, copied to other hosts (default: that of a Trainer, Accelerate "
+        "or Lightning script with --restarts).",
+        "Limits",
+        "PATH",
+    )
+    keep_copies: int = flag(
+        1, "Other hosts that get a copy of what each host writes there.", "Limits", ge=0, advanced=True
+    )
+    resume: Literal["off", "auto"] = flag(
+        "off",
+        "Go on from the newest checkpoint in --keep also at the first start, and give the script its argument for it.",
+        "Limits",
+        advanced=True,
+    )
     profile: str | None = flag(
         None,
         "Steps to profile with torch.profiler: 10:15 is steps 10 to 15, 5 is five steps from step 3 on.",

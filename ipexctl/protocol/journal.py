@@ -143,6 +143,39 @@ class MessageIgnored(NamedTuple):
     at: float = 0.0
 
 
+class CheckpointKept(NamedTuple):
+    """``host`` has got a copy of ``owner``'s part of a checkpoint."""
+
+    name: str
+    host: str
+    owner: str
+    size: int
+    seconds: float
+    at: float = 0.0
+
+
+class CheckpointMissed(NamedTuple):
+    """``host`` could not get a checkpoint, as a copy or (``needed``) to go on from it."""
+
+    name: str
+    host: str
+    why: str
+    needed: bool = False
+    at: float = 0.0
+
+
+class ResumeChosen(NamedTuple):
+    """The ranks go on from this checkpoint, which was ``written`` then; "" where there is none. ``size`` bytes went to
+    hosts that lacked them, from ``sources``."""
+
+    name: str
+    written: float = 0.0
+    size: int = 0
+    seconds: float = 0.0
+    sources: List[str] = []
+    at: float = 0.0
+
+
 class RunEnd(NamedTuple):
     """The final record. ``reason`` is one of `Reason`. ``launcher`` is its exit status, ``unknown`` are hosts whose
     guards did not report that nothing is left, ``unstored`` counts bytes of output."""
@@ -172,7 +205,7 @@ class Reason:
 Record = Union[
     KeeperStarted, GuardJoined, Launched, RankStarted, RankStage, RankRendezvous, RankNote, RankEnded, RankStack,
     SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Stopping, Killing, Killed, HostLost,
-    Unstored, Leftovers, Strays, MessageIgnored, RunEnd,
+    Unstored, Leftovers, Strays, MessageIgnored, CheckpointKept, CheckpointMissed, ResumeChosen, RunEnd,
 ]  # fmt: skip
 
 KINDS: "Kinds[Record]" = Kinds(Record)

@@ -1,6 +1,6 @@
 """What keeper, guards and clients of a run say to each other, and the agent to the controller: JSON lines."""
 
-from typing import Dict, List, NamedTuple, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds
 from ipexctl.protocol.rank_records import (
@@ -31,7 +31,15 @@ Tampered = NamedTuple("Tampered", [])
 # Keeper to guard.
 Ping = NamedTuple("Ping", [("sent", float)])  # Unix seconds of the keeper
 StartProxy = NamedTuple("StartProxy", [("words", List[str])])  # as the launcher wants it
-RanksPort = NamedTuple("RanksPort", [("port", int)])  # where the ranks meet
+
+
+class RanksPort(NamedTuple):
+    """Where the ranks meet, and the checkpoint that they go on from, relative as in `CheckpointPart`."""
+
+    port: int
+    resume: str = ""
+
+
 Terminate = NamedTuple("Terminate", [])  # SIGTERM to the ranks, and none is to start any more
 Kill = NamedTuple("Kill", [])  # SIGKILL to what is left of them
 ReportLoad = NamedTuple("ReportLoad", [])  # answered by `RankLoads`
@@ -52,6 +60,73 @@ class Cleaned(NamedTuple):
 
     left: List[Tuple[int, str]]
     strays: List[str] = []
+
+
+class CheckpointPart(NamedTuple):
+    """What one host has of a checkpoint. Paths are relative to what the checkpoints' directory lies in; ``files`` as
+    `checkpoints.Files`; ``at``: when the newest was written. ``needs``: files without which it is not whole.
+    ``settled``: none of these is being written. A copy says whose part it is (``owner``), and the marks of all parts
+    of its checkpoint by their hosts."""
+
+    name: str
+    mark: str
+    files: Dict[str, List[int]]
+    at: float
+    needs: List[str] = []
+    settled: bool = True
+    owner: str = ""
+    marks: Dict[str, str] = {}
+
+
+class FindCheckpoints(NamedTuple):
+    """Keeper to guard, before the ranks start: look now, and answer with this number."""
+
+    number: int
+
+
+class CheckpointsFound(NamedTuple):
+    """Guard to keeper, also where they have changed (number 0). ``port`` is where its files can be had."""
+
+    number: int
+    port: int
+    parts: List[CheckpointPart]
+
+
+class CheckpointSource(NamedTuple):
+    """Files of a part, or of a copy of ``owner``'s, on a host: where they can be had."""
+
+    host: str
+    address: str
+    port: int
+    files: Dict[str, List[int]]
+    owner: str = ""
+    mark: str = ""
+
+
+class TakeCheckpoint(NamedTuple):
+    """Keeper to guard: get these files. As a copy of ``part``; or, without one, into their place in this host's own
+    directory, where the newer ones that nobody goes on from are put aside."""
+
+    number: int
+    name: str
+    sources: List[CheckpointSource]
+    part: Optional[CheckpointPart] = None
+    aside: List[str] = []
+
+
+class CheckpointTaken(NamedTuple):
+    """``why`` not, or ""; ``size``: bytes that came from other hosts."""
+
+    number: int
+    why: str
+    size: int
+    seconds: float
+
+
+# Guard to guard: send a file, unless its content has this hash; pieces follow (`RanksOutput`), then its own hash, which
+# is "" where the file is another one by now.
+SendFile = NamedTuple("SendFile", [("path", str), ("file", List[int]), ("owner", str), ("mark", str), ("sha256", str)])
+FileSent = NamedTuple("FileSent", [("sha256", str)])
 
 
 # Keeper to watcher: there is more in the run's files.
@@ -130,7 +205,8 @@ Message = Union[
     RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankWorld,
     RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
     RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, RunListing,
-    RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown,
+    RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound, TakeCheckpoint,
+    CheckpointTaken, SendFile, FileSent,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

@@ -42,6 +42,8 @@ CRASH = ".crash"  # <role>.crash: the traceback of a fault of ours
 MANIFEST = ".ipexctl-sync.json"  # what `sync` has put there
 PART = ".ipexctl-part-"  # the beginning of the names of directories in which something is being received
 
+KEEP = ".ipexctl-keep-"  # beside the directory of a script's checkpoints, with its name: copies of other hosts' parts
+
 # In the environment of all processes of a run; RANK_ENV in that of the ranks.
 RUN_ENV = "IPEXCTL_RUN"
 NODE_ENV = "IPEXCTL_NODE"  # RUN:LABEL, one host's part of a run
@@ -50,6 +52,7 @@ GROUP = "ipexctl-"  # the names of control groups begin so, and go on with the r
 AGENT_ENV = "IPEXCTL_AGENT"
 GUARD_ENV = "IPEXCTL_GUARD"  # its process
 OUTPUT_ENV = "IPEXCTL_OUTPUT"  # for the wrappers: the pipe to the guard, as a path
+RESUME_ENV = "IPEXCTL_RESUME"  # the checkpoint that the rank goes on from
 INSTANCE_ENV = "IPEXCTL_INSTANCE"
 INSTANCES_ENV = "IPEXCTL_INSTANCES"
 
@@ -67,6 +70,7 @@ class Role:
     LIST = "list"
     SHOW = "show"
     STACKS = "stacks"
+    CARRY = "carry"
     PROVE = "prove"
     REAP = "reap"
 

@@ -47,6 +47,20 @@ class HeadSpec(NamedTuple):
     log_cap: int = 0  # bytes kept of each output; 0: all
 
 
+class KeepSpec(NamedTuple):
+    """The checkpoints of the script: ``path`` is their directory here, or the one file. ``fresh``: this attempt goes on
+    from none, and what is there is not the run's; ``adopt``: on a host that has no record, it is. Words that make the
+    script resume have ``{checkpoint}`` in them. Copies travel from ``address``, one of its ``ports``."""
+
+    path: str
+    copies: int
+    fresh: bool
+    adopt: bool
+    words: List[str]
+    addresses: Dict[str, str]  # of all hosts
+    ports: List[int]
+
+
 class RunSpec(NamedTuple):
     """One host's part of a run. ``nonce`` marks the frames of output, ``token`` proves who belongs to the run."""
 
@@ -83,6 +97,7 @@ class RunSpec(NamedTuple):
     nofile: bool = True  # raise the limit on open files
     backend: str = ""  # and ``precision``: as in `model.launch.Launch`
     precision: str = ""
+    keep: Optional[KeepSpec] = None
     timings: Timings = Timings()
 
     @property

@@ -27,6 +27,10 @@ class Timings(NamedTuple):
     poll: float = 1.0  # between two looks of the controller at what has arrived
     give_up: float = 60.0  # of failed reconnecting after which a controller stops watching
     reply: float = 5.0  # the keeper may take this long to answer an order
+    # Checkpoints.
+    look: float = 2.0  # between two looks for them while ranks run: what is equal in both is not being written
+    quiet_file: float = 5.0  # since a file was written whose format does not tell whether it is whole
+    carry: float = 20.0  # without a byte after which a host gives up getting one from another
     # Doubt.
     doubt: float = 20.0  # without a sign of progress, after which ranks that do nothing are asked where they stand
     suspicion: float = 5.0  # for the first rank's end to be reported after the launcher's part has ended

@@ -1,17 +1,18 @@
 """The `protocol.run_spec.RunSpec` of each host of a run."""
 
 import json
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.profile.steps import format_profile_steps
 from ipexctl.model.json_values import select_attributes
-from ipexctl.model.launch import Launch, RankPlacement
+from ipexctl.model.launch import Launch, NodePlan, RankPlacement
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
-from ipexctl.protocol.run_spec import HeadSpec, Library, NodeSpec, RankSpec, RunSpec
+from ipexctl.protocol.run_spec import HeadSpec, KeepSpec, Library, NodeSpec, RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 
 _PROXY_NAMES = {"PATH", "LD_LIBRARY_PATH", "HOME", "LANG"}
@@ -32,9 +33,18 @@ def read_timings_from_environ(environ: Mapping[str, str]) -> Timings:
     return Timings(**json.loads(environ.get("IPEXCTL_TIMINGS", "{}")))
 
 
-def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timings()) -> dict[str, RunSpec]:
+def build_run_specs(
+    launch: Launch,
+    task: Run,
+    identity: Identity,
+    timings: Timings = Timings(),
+    *,
+    resume: Sequence[str] = (),
+    restart: int = 0,
+) -> dict[str, RunSpec]:
     """Host → its specification. A specification holds only its host's environment; the head's also how to start mpirun.
-    The user's timings replace those of ``timings``."""
+    The user's timings replace those of ``timings``. ``resume`` are the words by which the script goes on from a
+    checkpoint."""
     timings = timings._replace(
         **select_attributes(task, "node_lease", "grace", "stall_warn", "straggler_warn"),
         lease=task.lease or 0.0,
@@ -92,8 +102,23 @@ def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timi
             head=head if node is launch.head else None,
             timings=timings,
             profile=profile,
+            keep=_make_keep_spec(launch, task, node, resume, restart),
         )
     return result
+
+
+def _make_keep_spec(launch: Launch, task: Run, node: NodePlan, resume: Sequence[str], restart: int) -> KeepSpec | None:
+    if task.keep is None:
+        return None
+    return KeepSpec(
+        path=posixpath.normpath(posixpath.join(node.workdir, task.keep)),
+        copies=task.keep_copies,
+        fresh=not restart and task.resume == "off",
+        adopt=task.resume == "auto",
+        words=list(resume) if task.resume == "auto" else [],
+        addresses={each.host: each.address for each in launch.nodes},
+        ports=list(mpi_launchers.parse_ports(task.port_range)),
+    )
 
 
 def _make_rank_spec(place: RankPlacement, membind: bool) -> RankSpec:

@@ -21,7 +21,7 @@ from ipexctl.model.hints import advise
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
-from ipexctl.model.text import format_size, join_names, pluralize, printable
+from ipexctl.model.text import format_size, format_time, join_names, pluralize, printable
 from ipexctl.protocol import frames, hooks, journal, rank_records, samples
 from ipexctl.protocol.codec import LONGEST, Unreadable
 from ipexctl.protocol.journal import Record
@@ -207,6 +207,16 @@ class JournalReader:
                 hint = advise("stop", "--orphans", running.run, text="this looks again, and ends what can be ended:")
                 what = f"still running, SIGKILL has no effect: process {pids}"
                 yield e.HostFailed(Failure(host, Kind.RESIDUE, what, hint, "residue"))
+            case journal.CheckpointKept():
+                text = f"has a copy of {record.owner}'s part of {printable(record.name, 200)}"
+                taken = f" ({format_size(record.size)} in {record.seconds:.0f} s)" if record.size else ""
+                yield e.Message(text + taken, host=record.host, code="checkpoint")
+            case journal.CheckpointMissed():
+                what = "the checkpoint" if record.needed else "a copy of"
+                text = f"could not get {what} {printable(record.name, 200)}: {printable(record.why, 300)}"
+                yield e.Message(text, "warning", record.host, "checkpoint-missed")
+            case journal.ResumeChosen():
+                yield e.Message(_describe_resume(record), code="resume")
             case journal.RunEnd():
                 if record.unstored:
                     size = pluralize(record.unstored, "byte")
@@ -242,6 +252,17 @@ class JournalReader:
         self._stacks = self._stacks if self._requested else []
         yield stall
         yield e.Message(describe_stall(stall, self._running.hosts), "warning", code="stalled")
+
+
+def _describe_resume(record: journal.ResumeChosen) -> str:
+    if not record.name:
+        return "no checkpoint is whole: the script starts from its beginning"
+    text = f"the ranks go on from {printable(record.name, 200)}"
+    if record.written:
+        text += f", written {format_time(record.written)}"
+    if record.size:
+        text += f" ({format_size(record.size)} from {join_names(record.sources, 3)} in {record.seconds:.0f} s)"
+    return text
 
 
 def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:

@@ -15,15 +15,18 @@ import time
 from contextlib import suppress
 from typing import Any, Dict, Iterable, List, Optional, Set, Union
 
-from ipexctl.protocol import hooks, messages, paths, rank_records
+from ipexctl.protocol import hooks, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.messages import KINDS, HostBusy
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, rpc, stack_traces
+from ipexctl.remote.agent.helper import Helper, start_helper
 from ipexctl.remote.agent.output_pipe import OutputPipe
-from ipexctl.remote.agent.sampling import Sampler, start_sampler
+from ipexctl.remote.agent.sampling import start_sampler
 
 BACKLOG = 1 << 22  # bytes for the keeper that wait here; more stays in the pipe, and then the ranks wait
+CARRIER = "carry"  # what the process that carries checkpoints calls itself, in the guard's place
+NO_CARRIER = messages.CheckpointTaken(0, "the process that carries checkpoints ended", 0, 0.0)
 SMALL_OUTPUT = 1 << 14  # bytes: less output is little
 
 
@@ -120,7 +123,8 @@ class Guard:
         self.missing = ""  # what a proxy needs here, and ends without a word where it is not
         self.ending_since: Optional[float] = None  # when it began to end the ranks, by this host's clock
         self.last = self.begun = time.monotonic()  # when its last round began, and its last rank
-        self.sampler: "Optional[Sampler]" = None
+        self.sampler: "Optional[Helper[samples.HostSample]]" = None
+        self.carrier: "Optional[Helper[messages.Message]]" = None
         self.output = OutputPipe(spec.nonce)
         self.resting = 0.0  # until when output gathers in the pipe
         self.scripts: "Dict[int, int]" = {}  # rank → its script's process
@@ -133,9 +137,20 @@ class Guard:
         if self.spec.head is None:
             self.write_address()
         self.sampler = start_sampler(self.directory, self.spec)
+        if self.spec.keep:
+            self.carrier = start_helper(self.directory, CARRIER, 19, KINDS, self.carry_checkpoints)
         while self.do_round(time.monotonic()):
             unsent = [self.keeper] if self.keeper.open and self.keeper.outbox else []
             select.select(self.list_wakeup_sources(), unsent, [], self.compute_pause(self.last))
+
+    def carry_checkpoints(self) -> None:
+        from ipexctl.remote.agent.carrier import Carrier  # the guard itself does not need it
+
+        Carrier(self.spec).run()
+
+    @property
+    def helpers(self) -> "List[Helper[Any]]":
+        return [helper for helper in (self.sampler, self.carrier) if helper]
 
     def write_address(self) -> None:
         """For `list_runs.sh`, which asks a Python where there is no such file."""
@@ -158,14 +173,23 @@ class Guard:
         if gone:
             self.proxies -= gone
             self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
-        for sample in self.sampler.receive() if self.sampler else ():
-            self.keeper.send(sample)
+        self.report_helpers()
         self.keeper.flush()
         if not self.keeper.open:
             return self.abort_run("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
         if now - self.keeper.heard > timings.node_lease:
             return self.abort_run("no message from the keeper for %.0f s" % (now - self.keeper.heard))
         return True
+
+    def report_helpers(self) -> None:
+        """Passes on what those that work beside us have to say."""
+        for helper in self.helpers:
+            for message in helper.receive():
+                self.keeper.send(message)
+            helper.send()
+        if self.carrier and not self.carrier.open:
+            self.carrier = None
+            self.keeper.send(NO_CARRIER)
 
     def compute_pause(self, now: float) -> float:
         """Returns seconds until the next round, if nothing wakes us before. Once all ranks run, rounds may be rare
@@ -214,6 +238,7 @@ class Guard:
             if end is not None:  # otherwise the next round finds it
                 self.ends[pid] = end
         sources = [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
+        sources += [self.carrier.output] if self.carrier else []
         if not self.resting and len(self.keeper.outbox) < BACKLOG:
             return [*sources, self.output]
         return sources
@@ -225,7 +250,7 @@ class Guard:
         elif isinstance(message, messages.StartProxy):
             self.start_proxy(message.words)
         elif isinstance(message, messages.RanksPort):
-            files.write_json(self.directory, paths.PORT, {"port": message.port})
+            files.write_json(self.directory, paths.PORT, {"port": message.port, "resume": message.resume})
         elif isinstance(message, messages.Terminate):
             self.ending_since = self.ending_since or time.time()
             with suppress(OSError):  # only a wrapper that begins at this moment misses it: the hard stop is for that
@@ -239,6 +264,11 @@ class Guard:
             # Wrappers end, and tell, by themselves.
             self.keeper.send(messages.ProcessesKilled(len(self.find_rank_processes(self.wrappers))))
             self.kill_all(self.spec.timings.wipe, self.list_launcher_processes() | self.wrappers)
+        elif isinstance(message, (messages.FindCheckpoints, messages.TakeCheckpoint)):
+            if self.carrier:
+                self.carrier.send(KINDS.write(message))
+            else:
+                self.keeper.send(NO_CARRIER)
         elif isinstance(message, messages.ReportLoad):
             self.keeper.send(messages.RankLoads(stack_traces.measure_loads(self.alive)))
         elif isinstance(message, messages.ReportStacks):
@@ -286,9 +316,7 @@ class Guard:
     def list_launcher_processes(self, all_now: "Optional[Dict[int, procs.Process]]" = None) -> "Set[int]":
         """What is none of the ranks': what the launcher needs for an orderly end (proxies, and on node0 the keeper,
         mpirun and its shims), and the sampler. ``all_now`` are the processes of this host, if they were just listed."""
-        keep = set(self.proxies)
-        if self.sampler:
-            keep.add(self.sampler.process.pid)
+        keep = self.proxies | {helper.process.pid for helper in self.helpers}
         keeper = files.read_keeper_address(self.directory)
         own = set(keeper.own) if keeper else set()
         for process in (procs.list_processes() if all_now is None else all_now).values():
@@ -365,11 +393,11 @@ class Guard:
         strays = self.end_strays()
         self.await_wrappers()
         own = self.list_launcher_processes() - self.proxies if self.spec.head else set()
-        if self.sampler:  # its last sample comes when no rank lives any more
-            own.add(self.sampler.process.pid)
+        own |= {helper.process.pid for helper in self.helpers}  # the last sample comes when no rank lives any more
         left = self.kill_all(self.spec.timings.last_wipe, own)
-        for sample in self.sampler.finish(self.spec.timings.last_sample) if self.sampler else ():
-            self.keeper.send(sample)
+        for helper in self.helpers:
+            for message in helper.finish(self.spec.timings.last_sample):
+                self.keeper.send(message)
         procs.remove_cgroup(self.group)
         self.report_records()
         self.pass_written_output_on()

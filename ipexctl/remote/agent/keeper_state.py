@@ -24,7 +24,7 @@ from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Reason, Record
 from ipexctl.protocol.messages import Message
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.remote.agent import meeting
+from ipexctl.remote.agent import keeping, meeting
 
 
 class RunPhase(enum.Enum):
@@ -32,6 +32,8 @@ class RunPhase(enum.Enum):
 
     # From the keeper's start. Guards join; when all have, the launcher is started. Ends at the time for that, too.
     GATHERING = "gathering"
+    # All guards have joined, and the ranks may go on from a checkpoint: hosts without it get it.
+    RESUMING = "resuming"
     # All guards have joined: the keeper is starting the launcher, and reports at once whether it could.
     LAUNCHING = "launching"
     # The launcher was started. Ranks start and end; whatever ends the run stops it, or all ranks end by themselves.
@@ -47,7 +49,8 @@ class RunPhase(enum.Enum):
 
 
 TRANSITIONS: "Dict[RunPhase, FrozenSet[RunPhase]]" = {
-    RunPhase.GATHERING: frozenset({RunPhase.LAUNCHING, RunPhase.STOPPING}),
+    RunPhase.GATHERING: frozenset({RunPhase.RESUMING, RunPhase.LAUNCHING, RunPhase.STOPPING}),
+    RunPhase.RESUMING: frozenset({RunPhase.LAUNCHING, RunPhase.STOPPING}),
     RunPhase.LAUNCHING: frozenset({RunPhase.RUNNING, RunPhase.STOPPING}),
     RunPhase.RUNNING: frozenset({RunPhase.STOPPING, RunPhase.FINISHING}),
     RunPhase.STOPPING: frozenset({RunPhase.KILLING, RunPhase.FINISHING}),
@@ -55,7 +58,7 @@ TRANSITIONS: "Dict[RunPhase, FrozenSet[RunPhase]]" = {
     RunPhase.FINISHING: frozenset({RunPhase.DONE}),
     RunPhase.DONE: frozenset(),
 }
-BEFORE_THE_END = (RunPhase.GATHERING, RunPhase.LAUNCHING, RunPhase.RUNNING)
+BEFORE_THE_END = (RunPhase.GATHERING, RunPhase.RESUMING, RunPhase.LAUNCHING, RunPhase.RUNNING)
 
 
 # ``steady`` is the monotonic clock, by which times are kept; ``clock`` Unix seconds, for records.
@@ -146,6 +149,7 @@ class KeeperRun(NamedTuple):
     requests: "Tuple[str, ...]" = ()  # for stacks, that wait for the end of another inquiry
     verdict: str = ""  # why the run is to be stopped once the inquiry is over
     meetings: "meeting.Meetings" = {}
+    kept: "keeping.Keeping" = keeping.Keeping()
     worlds: "Dict[int, int]" = {}  # of `journal.SeparateWorlds`, as it was noted last
 
 
@@ -221,11 +225,37 @@ def _close_run(run: "KeeperRun") -> "Step":
 
 def _check_gathering(run: "KeeperRun", now: "Moment") -> "Step":
     missing = sorted(set(run.spec.head_spec.hosts) - run.guards)
+    if not missing and run.spec.keep and not run.spec.keep.fresh:
+        number = int(now.clock)  # no order of an earlier attempt has it
+        run = run._replace(since=now.steady, kept=keeping.begin_look(number))
+        resuming = _enter_state(run, RunPhase.RESUMING, now.steady + run.spec.timings.ready_timeout)
+        return resuming, (Send("", messages.FindCheckpoints(number)),)
     if not missing:
         return _enter_state(run, RunPhase.LAUNCHING), (StartLauncher(),)
     if now.steady > run.deadline:
         return _stop_run(run, Reason.LAUNCH, "no guard on %s" % ", ".join(missing), now)
     return run, ()
+
+
+def _check_resuming(run: "KeeperRun", now: "Moment") -> "Step":
+    assert run.spec.keep
+    hosts, known = list(run.spec.head_spec.hosts), run.kept
+    silent = [host for host in hosts if host not in known.reports or known.reports[host].number != known.look]
+    if silent:
+        detail = "no word of the checkpoints on %s" % ", ".join(silent)
+        return _stop_run(run, Reason.LAUNCH, detail, now) if now.steady > run.deadline else (run, ())
+    if known.orders:
+        return run, ()
+    if known.due:
+        known, orders = keeping.plan_resume(known, hosts, run.spec.keep)
+        run = run._replace(kept=known)
+        if orders:
+            return run, tuple(Send(order.host, order.message) for order in orders)
+        if known.failed and known.chosen is None:
+            return _stop_run(run, Reason.LAUNCH, "no checkpoint is on all hosts", now)
+    name, written = (known.chosen.name, known.chosen.at) if known.chosen else ("", 0.0)
+    chosen = journal.ResumeChosen(name, written, known.size, now.steady - run.since, sorted(known.sources))
+    return _enter_state(run, RunPhase.LAUNCHING), (Note(chosen), StartLauncher())
 
 
 def _check_running(run: "KeeperRun", now: "Moment") -> "Step":
@@ -269,6 +299,7 @@ def _check_ending(run: "KeeperRun", now: "Moment") -> "Step":
 
 _DUE: "Dict[RunPhase, Callable[[KeeperRun, Moment], Step]]" = {
     RunPhase.GATHERING: _check_gathering,
+    RunPhase.RESUMING: _check_resuming,
     RunPhase.RUNNING: _check_running,
     RunPhase.STOPPING: _check_ending,
     RunPhase.KILLING: _check_ending,
@@ -303,7 +334,9 @@ def _on_guard_connected(run: "KeeperRun", guard: "GuardConnected", now: "Moment"
 def _on_guard_lost(run: "KeeperRun", guard: "GuardLost", now: "Moment") -> "Step":
     if guard.host not in run.guards or guard.host in run.cleaned:  # a guard that has reported may go
         return run, ()
-    run = run._replace(guards=run.guards - {guard.host}, lost=run.lost | {guard.host})
+    gone = messages.CheckpointTaken(0, "lost", 0, 0.0)
+    known, _ = keeping.end_order(run.kept, guard.host, gone)
+    run = run._replace(guards=run.guards - {guard.host}, lost=run.lost | {guard.host}, kept=known)
     run, actions = _stop_run(run, Reason.LOST, "%s lost (%s)" % (guard.host, guard.why), now)
     return run, (Disconnect(guard.host), Note(journal.HostLost(guard.host, guard.why, guard.tampered)), *actions)
 
@@ -324,7 +357,8 @@ def _on_launcher_started(run: "KeeperRun", started: "LauncherStarted", now: "Mom
     if run.state is not RunPhase.LAUNCHING:
         return run, ()
     run = _enter_state(run, RunPhase.RUNNING)._replace(launched=True, since=now.steady, watched=now.steady)
-    return run, (Send("", messages.RanksPort(started.port)), Note(journal.Launched(*started)))
+    resume = run.kept.chosen.name if run.kept.chosen else ""
+    return run, (Send("", messages.RanksPort(started.port, resume)), Note(journal.Launched(*started)))
 
 
 def _on_launcher_ended(run: "KeeperRun", ended: "LauncherEnded", now: "Moment") -> "Step":
@@ -497,6 +531,25 @@ def _on_proxy_ended(run: "KeeperRun", host: str, proxy: "messages.ProxyEnded", n
     return run, (ReleaseShims(host),)
 
 
+def _on_checkpoints_found(run: "KeeperRun", host: str, found: "messages.CheckpointsFound", now: "Moment") -> "Step":
+    parts = [each if each.owner else _convert_to_head_time(run, host, each) for each in found.parts]
+    run = run._replace(kept=keeping.add_report(run.kept, host, found._replace(parts=parts)))
+    return _order_copies(run, ())
+
+
+def _on_checkpoint_taken(run: "KeeperRun", host: str, taken: "messages.CheckpointTaken", now: "Moment") -> "Step":
+    known, notes = keeping.end_order(run.kept, host, taken)
+    return _order_copies(run._replace(kept=known), tuple(map(Note, notes)))
+
+
+def _order_copies(run: "KeeperRun", notes: "Actions") -> "Step":
+    if run.spec.keep is None or run.state is not RunPhase.RUNNING:
+        return run, notes
+    hosts = [host for host in run.spec.head_spec.hosts if host in run.guards]
+    known, orders = keeping.plan_copies(run.kept, hosts, run.spec.keep)
+    return run._replace(kept=known), (*notes, *(Send(order.host, order.message) for order in orders))
+
+
 def _on_cleaned(run: "KeeperRun", host: str, cleaned: "messages.Cleaned", now: "Moment") -> "Step":
     notes = [Note(journal.Leftovers(host, cleaned.left))] if cleaned.left else []
     if cleaned.strays and run.reason == Reason.DONE:  # else they are what we stopped
@@ -519,6 +572,8 @@ _MESSAGES: "Dict[Type[Any], Callable[[KeeperRun, str, Any, Moment], Step]]" = {
     messages.ProxyEnded: _on_proxy_ended,
     messages.ProcessesKilled: lambda run, host, killed, now: (run, (Note(journal.Killed(host, killed.processes)),)),
     messages.Cleaned: _on_cleaned,
+    messages.CheckpointsFound: _on_checkpoints_found,
+    messages.CheckpointTaken: _on_checkpoint_taken,
 }
 
 

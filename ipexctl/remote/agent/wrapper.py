@@ -100,6 +100,11 @@ class Wrapper:
             if spec.fills:
                 self.argv = [fill(word, values) for word in self.argv]
                 self.env.update((name, fill(self.env[name], values)) for name in spec.filled)
+        resume = files.read_json(directory, paths.PORT).get("resume") if spec.keep else None
+        if spec.keep and resume:
+            path = os.path.join(os.path.dirname(os.path.normpath(spec.keep.path)), str(resume))
+            self.env[paths.RESUME_ENV] = path
+            self.argv = [*self.argv, *(word.replace("{checkpoint}", path) for word in spec.keep.words)]
         self.asks = self.ready.isdigit() or "://" in self.ready  # whether the sign is no text of its output
         self.given_up = False  # by the launcher
 

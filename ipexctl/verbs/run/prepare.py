@@ -168,7 +168,7 @@ def make_attempt(
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
     }
-    host_specs = build_run_specs(launch, task, identity, prepared.timings)
+    host_specs = build_run_specs(launch, task, identity, prepared.timings, resume=request.resume, restart=restart)
     return LaunchAttempt(task, launch, identity, run_dirs, host_specs, context, request.stdin)
 
 

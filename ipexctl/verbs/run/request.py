@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.act.inputs import read_env_file, read_input, read_stdin
 from ipexctl.decide.launch import instances, mpi_launchers
+from ipexctl.decide.launch.checkpoints import find_checkpoint_directory, find_resume_words
 from ipexctl.decide.launch.environment import parse_user_env
 from ipexctl.decide.launch.programs import Start, is_program_name, parse_file
 from ipexctl.model.engines import Engine, read_engines
@@ -42,6 +44,7 @@ class RunRequest(Record):
     stdin: bytes  # of rank 0
     dry: bool
     emit: str | None
+    resume: tuple[str, ...] = ()  # words by which the script goes on from a checkpoint
 
 
 def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str | None) -> RunRequest:
@@ -53,6 +56,7 @@ def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str 
         raise UsageError(f"--engine {task.engine} starts a Python file or a module on all hosts", hint=hint)
     script = Path(starts[0].name) if starts[0].is_file else Path()
     _check_restarts(task)
+    task, resume = _find_checkpoints(task, starts[0])
     if task.profile:
         from ipexctl.decide.profile.steps import parse_profile_steps
 
@@ -66,7 +70,23 @@ def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str 
     settings = parse_user_env(task.env, env_files, task.pass_env, environ)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
     project = find_project(script, task.project, task.exclude)
-    return RunRequest(task, script, starts, engine, project, settings, environ, config, stdin, dry, emit)
+    return RunRequest(task, script, starts, engine, project, settings, environ, config, stdin, dry, emit, resume)
+
+
+def _find_checkpoints(task: Run, start: Start) -> tuple[Run, tuple[str, ...]]:
+    """The task with the directory of the script's checkpoints, if one is known, and the words that resume."""
+    text = ""
+    if start.kind == "python":
+        with suppress(OSError), Path(start.name).open("rb") as file:
+            text = file.read(_LARGEST).decode("utf-8", "replace")
+    if task.keep is None and task.restarts:
+        task = replace(task, keep=find_checkpoint_directory(start.args, text))
+    if task.keep is not None and Path(os.path.normpath(task.keep)).name in {"", ".."}:
+        what = f"--keep {printable(task.keep, 200)} is not a directory of checkpoints alone"
+        raise UsageError(what, hint="give the one that the script writes them to")
+    if task.resume == "auto" and task.keep is None:
+        raise UsageError("--resume auto does not know where the checkpoints are", hint="add --keep PATH")
+    return task, find_resume_words(start.name, text)
 
 
 def _check_restarts(task: Run) -> None:

@@ -14,7 +14,7 @@ from ipexctl.protocol import journal, messages
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Reason
 from ipexctl.protocol.rank_records import RankAlone, RankDropped, RankEnded, RankStage, RankStarted, RankWorld
-from ipexctl.protocol.run_spec import NodeSpec, RunSpec
+from ipexctl.protocol.run_spec import KeepSpec, NodeSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent.keeper_state import (
     TRANSITIONS,
@@ -557,3 +557,75 @@ def test_ranks_that_never_met_are_noted_at_a_good_end_and_at_no_other() -> None:
 def test_a_rank_of_another_host_tells_nothing() -> None:
     history = History().started().feed(*(FromGuard("a", alone(rank, 3)) for rank in range(4)))
     assert history.records(journal.SeparateWorlds) == []
+
+
+KEEP = KeepSpec("/w/ckpt", 1, False, False, [], {"a": "10.0.0.1", "b": "10.0.0.2"}, [0, 0])
+GOES_ON = TWO._replace(keep=KEEP)
+
+
+def find_checkpoint(history: History, host: str, *parts: messages.CheckpointPart, number: int | None = None) -> History:
+    look = history.run.kept.look if number is None else number
+    return history.feed(FromGuard(host, messages.CheckpointsFound(look, 4000, list(parts))))
+
+
+def make_file(at: float) -> messages.CheckpointPart:
+    return messages.CheckpointPart("ckpt/m.pt", f"m{at:.0f}", {"ckpt/m.pt": [10, int(at)]}, at)
+
+
+def test_ranks_that_go_on_start_when_all_hosts_have_the_checkpoint() -> None:
+    history = History(GOES_ON).joined()
+    assert history.at(RunPhase.RESUMING)
+    assert history.sent()[-1] == messages.FindCheckpoints(int(CLOCK))
+    find_checkpoint(history, "a", make_file(CLOCK - 60), number=0)  # of a look before this one
+    find_checkpoint(history, "b")
+    assert history.at(RunPhase.RESUMING)
+    find_checkpoint(history, "a", make_file(CLOCK - 60))
+    (order,) = [each for each in history.sent() if isinstance(each, messages.TakeCheckpoint)]
+    assert order.part is None
+    assert history.at(RunPhase.RESUMING)
+    history.after(9.0, FromGuard("b", messages.CheckpointTaken(order.number, "", 10, 8.0)))
+    assert history.at(RunPhase.RUNNING)
+    assert messages.RanksPort(4000, "ckpt/m.pt") in history.sent()
+    assert history.records(journal.ResumeChosen) == [journal.ResumeChosen("ckpt/m.pt", CLOCK - 60, 10, 9.0, ["a"])]
+
+
+def test_ranks_without_a_whole_checkpoint_start_from_the_beginning() -> None:
+    history = find_checkpoint(History(GOES_ON).joined(), "a", make_file(CLOCK)._replace(settled=False))
+    find_checkpoint(history, "b")
+    assert history.at(RunPhase.RUNNING)
+    assert messages.RanksPort(4000) in history.sent()
+    assert history.records(journal.ResumeChosen) == [journal.ResumeChosen("")]
+
+
+def test_no_rank_starts_where_a_host_cannot_get_the_checkpoint_or_says_nothing() -> None:
+    history = find_checkpoint(find_checkpoint(History(GOES_ON).joined(), "b"), "a", make_file(CLOCK))
+    number = next(each.number for each in history.sent() if isinstance(each, messages.TakeCheckpoint))
+    history.feed(FromGuard("b", messages.CheckpointTaken(number, "no space left", 0, 1.0)))
+    assert (history.run.reason, history.run.detail) == (Reason.LAUNCH, "no checkpoint is on all hosts")
+    assert [note.host for note in history.records(journal.CheckpointMissed)] == ["b"]
+    silent = find_checkpoint(History(GOES_ON).joined(), "a").after(31.0)
+    assert (silent.run.reason, silent.run.detail) == (Reason.LAUNCH, "no word of the checkpoints on b")
+    without = find_checkpoint(History(GOES_ON).joined(), "a")
+    without.feed(FromGuard("b", messages.CheckpointTaken(0, "it ended", 0, 0.0)))
+    assert without.at(RunPhase.RUNNING)  # and what b has is of no use
+
+
+def test_a_host_that_is_lost_while_the_checkpoint_is_brought_ends_the_attempt() -> None:
+    history = find_checkpoint(find_checkpoint(History(GOES_ON).joined(), "b"), "a", make_file(CLOCK))
+    history.feed(GuardLost("b", "its guard ended"))
+    assert (history.run.state, history.run.reason) == (
+        RunPhase.STOPPING,
+        Reason.LOST,
+    ) or history.run.reason == Reason.LOST
+
+
+def test_while_ranks_run_finished_checkpoints_are_copied() -> None:
+    history = find_checkpoint(History(GOES_ON._replace(keep=KEEP._replace(fresh=True))).started(), "b")
+    assert history.at(RunPhase.RUNNING)
+    assert not history.run.kept.look
+    find_checkpoint(history, "a", make_file(CLOCK))
+    (order,) = [each for each in history.sent() if isinstance(each, messages.TakeCheckpoint)]
+    assert order.part
+    assert (order.part.owner, order.sources[0].address) == ("a", "10.0.0.1")
+    history.feed(FromGuard("b", messages.CheckpointTaken(order.number, "", 10, 1.0)))
+    assert [(kept.owner, kept.host) for kept in history.records(journal.CheckpointKept)] == [("a", "b")]

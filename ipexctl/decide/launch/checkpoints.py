@@ -1,0 +1,39 @@
+"""Where a script writes its checkpoints, and by which argument it goes on from one, as far as its words tell."""
+
+import ast
+import re
+from collections.abc import Sequence
+
+from ipexctl.decide.script_imports import parse_script
+
+# Of Hugging Face's TrainingArguments and example scripts, Accelerate's ProjectConfiguration, Lightning's Trainer and
+# its ModelCheckpoint.
+_DIRECTORIES = ("output_dir", "project_dir", "default_root_dir", "dirpath")
+_FRAMEWORKS = re.compile(
+    r"^\s*(import|from)\s+(transformers|trl|accelerate|lightning|pytorch_lightning)\b", re.MULTILINE
+)
+_OPTION = re.compile(r"[\"'](--resume[-_]from[-_]checkpoint|--ckpt[-_]path)[\"']")
+
+
+def find_checkpoint_directory(args: Sequence[str], text: str) -> str | None:
+    """Returns what the script of a framework is told, by its arguments or by itself."""
+    for number, word in enumerate(args):
+        name, _, value = word.partition("=")
+        if word.startswith("--") and name.lstrip("-").rpartition(".")[2].replace("-", "_") in _DIRECTORIES:
+            return value or next(iter(args[number + 1 :]), None)
+    if not _FRAMEWORKS.search(text):
+        return None
+    for node in ast.walk(parse_script(text)):
+        if isinstance(node, ast.keyword) and node.arg in _DIRECTORIES and isinstance(node.value, ast.Constant):
+            return node.value.value if isinstance(node.value.value, str) else None
+    return "lightning_logs" if "LightningCLI" in text else None
+
+
+def find_resume_words(program: str, text: str) -> tuple[str, ...]:
+    """Returns the words of its command line that make it go on from ``{checkpoint}``; none where none are known."""
+    given = _OPTION.search(text)
+    if given:
+        return (given[1], "{checkpoint}")
+    if program == "trl" or re.search(r"\b(HfArgumentParser|TrlParser)\b", text):
+        return ("--resume_from_checkpoint", "{checkpoint}")
+    return ("--ckpt_path", "{checkpoint}") if "LightningCLI" in text else ()

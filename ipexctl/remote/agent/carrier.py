@@ -1,0 +1,299 @@
+"""The process beside the guard that looks for checkpoints, and carries them from host to host.
+
+Copies of other hosts' parts lie beside the directory of the checkpoints, on the same disk, in `paths.KEEP`: OWNER/MARK,
+and OWNER/MARK.json, which says what it is. They outlive attempts, and runs. A copy appears by one rename, when all its
+files have come and their hashes are right."""
+
+import glob
+import hashlib
+import os
+import select
+import shutil
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from ipexctl.protocol import messages, paths
+from ipexctl.protocol.codec import DamagedError, decode, encode
+from ipexctl.protocol.messages import KINDS, CheckpointPart, RanksOutput, SendFile, TakeCheckpoint
+from ipexctl.protocol.paths import Role
+from ipexctl.protocol.run_spec import RunSpec
+from ipexctl.remote.agent import checkpoints, files, rpc
+
+RATE = 32 << 20  # bytes a second that a host takes while ranks run
+COPIES_HELD = 2  # of each host's parts, the newest
+PARTS_LIMIT = 8  # checkpoints that are reported, the newest
+CALLERS_LIMIT = 16
+_PIECE = 1 << 20
+_STATE, _INCOMING, _ASIDE = "state.json", ".incoming", ".aside"
+
+
+class Carrier:
+    def __init__(self, spec: "RunSpec") -> None:
+        assert spec.keep is not None
+        self.spec, self.keep = spec, spec.keep
+        self.base, self.leaf = os.path.split(os.path.normpath(spec.keep.path))
+        self.store = os.path.join(self.base, paths.KEEP + self.leaf)
+        self.writing = threading.Lock()
+        self.callers = threading.BoundedSemaphore(CALLERS_LIMIT)
+        self.before: Dict[str, Tuple[List[str], Optional[bool]]] = {}  # mark → what the last look found out
+        self.state: Dict[str, Any] = {"old": {}, "settled": {}}  # name → mark: not the run's, and found to be whole
+        self.reported: List[CheckpointPart] = []
+        self.port = 0
+
+    def run(self) -> None:
+        """Answers the guard until it is gone."""
+        self.prepare_store()
+        listener = rpc.listen_on_free_port(self.keep.addresses[self.spec.host], self.keep.ports)
+        self.port = listener.getsockname()[1]
+        threading.Thread(target=self.serve, args=(listener,), daemon=True).start()
+        unread, due = b"", time.monotonic()
+        while True:
+            if not select.select([0], [], [], max(0.0, due - time.monotonic()))[0]:
+                due = time.monotonic() + self.spec.timings.look
+                self.report(0)
+                continue
+            piece = os.read(0, 1 << 16)
+            if not piece:
+                break
+            *lines, unread = (unread + piece).split(b"\n")
+            for message in map(KINDS.read, lines):
+                if isinstance(message, messages.FindCheckpoints):
+                    self.report(message.number)
+                elif isinstance(message, TakeCheckpoint):
+                    threading.Thread(target=self.take, args=(message,), daemon=True).start()
+        shutil.rmtree(os.path.join(self.store, _INCOMING), ignore_errors=True)
+
+    def send(self, message: "messages.Message") -> None:
+        data = KINDS.write(message) + b"\n"
+        with self.writing:
+            while data:
+                data = data[os.write(1, data) :]
+
+    # -- what is here -------------------------------------------------------------------------------------------------
+
+    def prepare_store(self) -> None:
+        """What is there already is the run's only where it was noted as such, or is adopted."""
+        if self.keep.fresh:
+            shutil.rmtree(self.store, ignore_errors=True)
+        shutil.rmtree(os.path.join(self.store, _INCOMING), ignore_errors=True)
+        try:
+            self.state = files.read_json(self.store, _STATE)
+        except (OSError, ValueError):
+            if not self.keep.adopt:
+                self.state["old"] = {part.name: part.mark for part in self.list_own(quiet=False)}
+            self.write_state()
+
+    def write_state(self) -> None:
+        with suppress(OSError):  # of a disk that is full: then less is known after a restart
+            os.makedirs(self.store, 0o700, exist_ok=True)
+            files.write_json(self.store, _STATE, self.state)
+
+    def report(self, number: int) -> None:
+        """Tells the keeper what is here, if it asks, or does not know it yet."""
+        own = sorted(self.list_own(quiet=number > 0), key=lambda part: part.at)[-PARTS_LIMIT:]
+        parts = own + self.list_copies()
+        if number or parts != self.reported:
+            self.reported = parts
+            self.send(messages.CheckpointsFound(number, self.port, parts))
+
+    def list_own(self, quiet: bool) -> "List[CheckpointPart]":
+        """This host's parts. ``quiet``: no rank runs, so that what stands still may be half written."""
+        parts, before, self.before, settled = [], self.before, {}, dict(self.state["settled"])
+        for name, found in checkpoints.find_checkpoints(self.base, self.leaf).items():
+            with suppress(OSError):
+                entries = checkpoints.read_files(self.base, found)
+                mark = checkpoints.compute_mark(entries)
+                if self.state["old"].get(name) == mark:
+                    continue
+                needs, whole = before.get(mark) or checkpoints.check_files(self.base, name, found)
+                at = max(when for _, when in entries.values()) / 1e9
+                stands = mark in before and (whole or time.time() - at > self.spec.timings.quiet_file)
+                if whole if quiet else stands and whole is not False:
+                    settled[name] = mark
+                self.before[mark] = needs, whole
+                parts.append(CheckpointPart(name, mark, entries, at, needs, settled.get(name) == mark))
+        if quiet:  # what nobody wrote to its end stays so, however long it stands
+            self.state["old"].update((part.name, part.mark) for part in parts if not part.settled)
+        settled = {part.name: part.mark for part in parts if part.settled}
+        if quiet or settled != self.state["settled"]:
+            self.state["settled"] = settled
+            self.write_state()
+        return parts
+
+    def list_copies(self) -> "List[CheckpointPart]":
+        parts = []
+        for path in glob.glob(os.path.join(glob.escape(self.store), "*", "*.json")):
+            with suppress(OSError, DamagedError):
+                if os.path.isdir(path[: -len(".json")]):
+                    parts.append(decode(CheckpointPart, files.read_json("", path)))
+        return sorted(parts, key=lambda part: part.at)
+
+    # -- giving -------------------------------------------------------------------------------------------------------
+
+    def serve(self, listener: "socket.socket") -> None:
+        while True:
+            with suppress(OSError):
+                sock, _ = listener.accept()
+                if self.callers.acquire(blocking=False):
+                    threading.Thread(target=self.answer, args=(sock,), daemon=True).start()
+                else:
+                    sock.close()
+
+    def answer(self, sock: "socket.socket") -> None:
+        """Sends another host of the run the files that it asks for."""
+        try:
+            wire = rpc.Wire(sock, rpc.GREETS)
+            rpc.send_challenge(wire)
+            hello = wire.wait(self.spec.timings.greet)
+            role = rpc.verify_caller(wire, hello, self.spec.token) if hello else ""
+            while role == Role.CARRY:
+                ask = wire.wait(self.spec.timings.carry)
+                if not isinstance(ask, SendFile):
+                    break
+                wire.send(messages.FileSent(self.send_file(wire, ask)))
+                self.flush(wire)
+        finally:
+            sock.close()
+            self.callers.release()
+
+    def send_file(self, wire: "rpc.Wire", ask: "SendFile") -> str:
+        """Returns its hash, as it was sent; "" where it is not, or no longer, the file that was meant."""
+        parts = ask.path.split("/")
+        if parts[0] != self.leaf or {"", ".", ".."}.intersection(parts) or "/" in ask.owner + ask.mark:
+            return ""
+        root = os.path.join(self.store, ask.owner, ask.mark) if ask.owner else self.base
+        try:
+            with os.fdopen(os.open(os.path.join(root, ask.path), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                if ask.sha256 and _hash(file) == ask.sha256:
+                    return ask.sha256
+                file.seek(0)
+                hashed = hashlib.sha256()
+                for piece in iter(lambda: file.read(_PIECE), b""):
+                    hashed.update(piece)
+                    wire.send_output(piece)
+                    self.flush(wire)
+                stat = os.fstat(file.fileno())
+                return hashed.hexdigest() if [stat.st_size, stat.st_mtime_ns] == ask.file else ""
+        except OSError:
+            return ""
+
+    def flush(self, wire: "rpc.Wire") -> None:
+        while wire.open and wire.outbox:
+            if not select.select([], [wire], [], self.spec.timings.carry)[1]:
+                wire.close()
+            wire.flush()
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def take(self, order: "TakeCheckpoint") -> None:
+        """Gets the files of an order, and reports it."""
+        began, why, incoming = time.monotonic(), "", os.path.join(self.store, _INCOMING, str(order.number))
+        total = [0]
+        try:
+            need = sum(size for source in order.sources for size, _ in source.files.values())
+            os.makedirs(incoming, 0o700, exist_ok=True)
+            room = os.statvfs(incoming)
+            free = room.f_bavail * room.f_frsize
+            if free < need * (2 if order.part else 1):  # the next one of the script's own comes first
+                raise OSError("no space left in %s (need %d bytes, %d free)" % (self.base, need, free))
+            for source in order.sources:
+                self.take_from(source, incoming, total, None if order.part is None else RATE)
+            if order.part:
+                self.add_copy(order.part, incoming)
+            else:
+                self.place(order, incoming)
+        except OSError as error:
+            why = str(error.strerror or error)
+        shutil.rmtree(incoming, ignore_errors=True)
+        self.send(messages.CheckpointTaken(order.number, why, total[0], time.monotonic() - began))
+
+    def take_from(
+        self, source: "messages.CheckpointSource", incoming: str, total: "List[int]", rate: "Optional[int]"
+    ) -> None:
+        """Raises OSError."""
+        if source.host == self.spec.host:
+            for path, (_, when) in source.files.items():
+                target = _make_folder(os.path.join(incoming, path))
+                shutil.copyfile(os.path.join(self.store, source.owner, source.mark, path), target)
+                os.utime(target, ns=(when, when))
+            return
+        patience = self.spec.timings.carry
+        wire = rpc.connect(source.address, source.port, self.spec.token, Role.CARRY, self.spec.host, patience)
+        try:
+            for path, file in source.files.items():
+                target, own, known = _make_folder(os.path.join(incoming, path)), os.path.join(self.base, path), ""
+                if os.path.isfile(own) and os.path.getsize(own) == file[0]:
+                    known = hash_file(own)
+                wire.send(SendFile(path, file, source.owner, source.mark, known))
+                size, received, sent = receive_file(wire, target, patience, rate)
+                total[0] += size
+                if known and sent == known and not size:
+                    shutil.copyfile(own, target)
+                elif not sent or received != sent:
+                    raise OSError("%s of %s is another file by now, or arrived damaged" % (path, source.host))
+                os.utime(target, ns=(file[1], file[1]))
+        finally:
+            wire.close()
+
+    def add_copy(self, part: "CheckpointPart", incoming: str) -> None:
+        folder = os.path.join(self.store, part.owner)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        files.write_json(folder, part.mark + ".json", encode(part))
+        os.rename(incoming, os.path.join(folder, part.mark))
+        for old in [each for each in self.list_copies() if each.owner == part.owner][:-COPIES_HELD]:
+            shutil.rmtree(os.path.join(folder, old.mark), ignore_errors=True)
+            os.unlink(os.path.join(folder, old.mark + ".json"))
+
+    def place(self, order: "TakeCheckpoint", incoming: str) -> None:
+        """Moves what has come into the script's own directory, by renames, and out of it what is newer."""
+        if order.aside:
+            shutil.rmtree(os.path.join(self.store, _ASIDE), ignore_errors=True)
+        for name in order.aside:
+            target = _make_folder(os.path.join(self.store, _ASIDE, name))
+            with suppress(OSError):
+                os.rename(os.path.join(self.base, name), target)
+        for path in [path for source in order.sources for path in source.files]:
+            os.replace(os.path.join(incoming, path), _make_folder(os.path.join(self.base, path)))
+
+
+def receive_file(wire: "rpc.Wire", path: str, patience: float, rate: "Optional[int]") -> "Tuple[int, str, str]":
+    """Stores a file: how many bytes came, their hash, and that of the file where it lay. Raises OSError."""
+    began, size, hashed = time.monotonic(), 0, hashlib.sha256()
+    with open(path, "wb") as file:
+        for message in _read_messages(wire, patience):
+            if isinstance(message, messages.FileSent):
+                file.flush()
+                os.fsync(file.fileno())
+                return size, hashed.hexdigest(), message.sha256
+            if isinstance(message, RanksOutput):
+                file.write(message.data)
+                hashed.update(message.data)
+                size += len(message.data)
+                if rate:
+                    time.sleep(max(0.0, began + size / rate - time.monotonic()))
+    raise OSError("the other host sent nothing for %.0f s" % patience if wire.open else "the connection ended")
+
+
+def _read_messages(wire: "rpc.Wire", patience: float) -> "Iterator[rpc.Received]":
+    while wire.open and select.select([wire], [], [], patience)[0]:
+        yield from wire.receive()
+
+
+def hash_file(path: str) -> str:
+    with open(path, "rb") as file:
+        return _hash(file)
+
+
+def _hash(file: "Any") -> str:
+    hashed = hashlib.sha256()
+    for piece in iter(lambda: file.read(_PIECE), b""):
+        hashed.update(piece)
+    return hashed.hexdigest()
+
+
+def _make_folder(path: str) -> str:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return path

@@ -1,0 +1,249 @@
+"""Checkpoints in a directory, and their way from one host to another."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ipexctl.protocol import paths
+from ipexctl.protocol.messages import CheckpointPart, CheckpointSource, CheckpointTaken, Message, TakeCheckpoint
+from ipexctl.protocol.run_spec import KeepSpec
+from ipexctl.protocol.timings import Timings
+from ipexctl.remote.agent import checkpoints, rpc
+from ipexctl.remote.agent.carrier import Carrier
+from tests.unit.agent.runs import SPEC
+
+KEEP = KeepSpec("", 1, True, False, [], {"a": "127.0.0.1", "b": "127.0.0.1"}, [0, 0])
+
+
+class Host:
+    """A carrier that gives, and says to the test what it would say to its guard."""
+
+    def __init__(
+        self, folder: Path, name: str, *, token: str = SPEC.token, fresh: bool = True, leaf: str = "ckpt"
+    ) -> None:
+        self.folder = folder / name
+        self.folder.mkdir(exist_ok=True)
+        keep = KEEP._replace(path=str(self.folder / leaf), fresh=fresh)
+        timings = Timings(quiet_file=0.0, carry=5.0)
+        self.carrier = Carrier(SPEC._replace(host=name, token=token, keep=keep, timings=timings))
+        self.sent: list[Message] = []
+        self.carrier.send = self.sent.append  # type: ignore[method-assign, assignment]
+        self.carrier.prepare_store()
+        listener = rpc.listen_on_free_port("127.0.0.1", [0, 0])
+        self.carrier.port = listener.getsockname()[1]
+        threading.Thread(target=self.carrier.serve, args=(listener,), daemon=True).start()
+
+    def write(self, name: str, data: bytes) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return path
+
+    def save(self, name: str, text: str = "weights") -> Path:
+        """As torch.save does."""
+        path = self.write(name, b"")
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("data", text)
+        return path
+
+    def look(self, *, quiet: bool = False) -> dict[str, CheckpointPart]:
+        return {part.name: part for part in self.carrier.list_own(quiet)}
+
+    def give(self, name: str) -> tuple[CheckpointPart, CheckpointSource]:
+        self.look()
+        part = self.look()[name]
+        assert part.settled
+        return part, CheckpointSource(self.carrier.spec.host, "127.0.0.1", self.carrier.port, part.files)
+
+    def take(self, order: TakeCheckpoint) -> CheckpointTaken:
+        self.carrier.take(order)
+        taken = self.sent[-1]
+        assert isinstance(taken, CheckpointTaken)
+        return taken
+
+
+def find(folder: Path, *names: str) -> list[str]:
+    for name in names:
+        path = folder / "ckpt" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return sorted(checkpoints.find_checkpoints(str(folder), "ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["checkpoint-5/model.safetensors", "checkpoint-5/trainer_state.json", "runs/Nov25_node0/events.out.tfevents.1",
+          "model.safetensors", "trainer_state.json", "training_args.bin"], ["checkpoint-5"]),
+        (["checkpoint-5/pytorch_model_fsdp_0/__0_0.distcp"], ["checkpoint-5"]),
+        (["checkpoints/checkpoint_0/model.safetensors", "checkpoints/checkpoint_1/optimizer.bin"],
+         ["checkpoints/checkpoint_0", "checkpoints/checkpoint_1"]),
+        (["version_0/hparams.yaml", "version_0/checkpoints/epoch=0-step=10.ckpt", "version_0/checkpoints/last.ckpt"],
+         ["version_0/checkpoints/epoch=0-step=10.ckpt", "version_0/checkpoints/last.ckpt"]),
+        (["step_1/.metadata", "step_1/__0_0.distcp"], ["step_1"]),
+        (["step_1.pt", "step_2.pt", "step_3.pt.tmp", ".step_4.pt", "log.txt", "best/model.pt"],
+         ["step_1.pt", "step_2.pt"]),
+        (["last/model.pt", "last/optimizer.pt"], ["last"]),
+        (["model.pt"], ["model.pt"]),
+        (["notes.txt"], []),
+    ],
+)  # fmt: skip
+def test_checkpoints_of_each_form_are_found(tmp_path: Path, names: list[str], found: list[str]) -> None:
+    assert find(tmp_path, *names) == [f"ckpt/{name}" for name in found]
+
+
+def test_the_directory_may_be_a_checkpoint_itself_or_a_file(tmp_path: Path) -> None:
+    assert find(tmp_path, ".metadata", "__0_0.distcp") == ["ckpt"]
+    assert checkpoints.find_checkpoints(str(tmp_path), "ckpt/.metadata") == {"ckpt/.metadata": ["ckpt/.metadata"]}
+
+
+def test_metadata_names_the_shards_that_are_needed(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/.metadata").write_bytes(b"\x80\x04X\x0d\x00\x00\x00__0_0.distcpX__12_3.distcp")
+    (tmp_path / "c/__1_0.distcp").write_bytes(b"shard")
+    assert checkpoints.check_files(str(tmp_path), "c", ["c/.metadata"])[0] == ["c/__0_0.distcp", "c/__12_3.distcp"]
+    assert checkpoints.check_files(str(tmp_path), "c", ["c/__1_0.distcp"]) == (["c/.metadata"], True)
+
+
+def test_what_was_cut_off_is_not_whole(tmp_path: Path) -> None:
+    host = Host(tmp_path, "a")
+    whole = host.save("ckpt/step_1.pt")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    tensors = host.write("ckpt/m.safetensors", len(header).to_bytes(8, "little") + header + b"1234")
+    text = host.write("ckpt/state.json", b'{"a": 1}')
+    for path in (whole, tensors, text):
+        name = str(path.relative_to(host.folder))
+        assert checkpoints.check_files(str(host.folder), name, [name]) == ([], True)
+        path.write_bytes(path.read_bytes()[:-1])
+        assert checkpoints.check_files(str(host.folder), name, [name]) == ([], False)
+    host.write("ckpt/x.pkl", b"some pickle")
+    assert checkpoints.check_files(str(host.folder), "ckpt/x.pkl", ["ckpt/x.pkl"]) == ([], None)
+
+
+def test_a_file_is_settled_when_two_looks_are_equal_and_it_is_whole(tmp_path: Path) -> None:
+    host = Host(tmp_path, "a")
+    path = host.save("ckpt/step_1.pt")
+    assert [host.look()["ckpt/step_1.pt"].settled for _ in range(3)] == [False, True, True]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert [host.look()["ckpt/step_1.pt"].settled for _ in range(3)] == [False, False, False]
+
+
+def test_of_an_unknown_form_only_what_stood_still_while_ranks_ran_is_settled(tmp_path: Path) -> None:
+    host = Host(tmp_path, "a")
+    host.write("ckpt/one.pkl", b"x")
+    assert [host.look()["ckpt/one.pkl"].settled for _ in range(2)] == [False, True]
+    host.write("ckpt/two.pkl", b"x")
+    again = Host(tmp_path, "a", fresh=False)
+    assert [(part.name, part.settled) for part in again.look(quiet=True).values()] == [
+        ("ckpt/one.pkl", True), ("ckpt/two.pkl", False),
+    ]  # fmt: skip
+    assert [*again.look(), *again.look(), *again.look()] == ["ckpt/one.pkl"] * 3  # though it stands still now
+
+
+def test_what_was_there_before_the_run_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a/ckpt").mkdir(parents=True)
+    (tmp_path / "a/ckpt/step_9.pkl").write_bytes(b"old")
+    host = Host(tmp_path, "a")
+    assert host.look() == {}
+    assert Host(tmp_path, "a", fresh=False).look() == {}
+    host.write("ckpt/step_9.pkl", b"newer")
+    assert list(host.look()) == ["ckpt/step_9.pkl"]
+
+
+def test_a_copy_is_whole_has_its_times_and_stays(tmp_path: Path) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    for step in range(1, 4):
+        path = a.save(f"ckpt/step_{step}/model.pt", "x" * 3_000_000)
+        part, source = a.give(f"ckpt/step_{step}")
+        copy = part._replace(owner="a", marks={"a": part.mark})
+        taken = b.take(TakeCheckpoint(step, part.name, [source], copy))
+        assert (taken.why, taken.size) == ("", path.stat().st_size)
+    kept = Host(tmp_path, "b", fresh=False).carrier.list_copies()
+    assert [each.name for each in kept] == ["ckpt/step_2", "ckpt/step_3"]  # two are enough
+    file = b.folder / ".ipexctl-keep-ckpt/a" / kept[1].mark / "ckpt/step_3/model.pt"
+    assert file.read_bytes() == path.read_bytes()
+    assert file.stat().st_mtime_ns == path.stat().st_mtime_ns
+    assert not (b.folder / "ckpt").exists()
+
+
+def test_a_file_that_changes_or_goes_is_not_taken(tmp_path: Path) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    path = a.save("ckpt/step_1/model.pt")
+    part, source = a.give("ckpt/step_1")
+    order = TakeCheckpoint(1, part.name, [source], part._replace(owner="a", marks={"a": part.mark}))
+    changes: list[Callable[[], object]] = [
+        lambda: os.utime(path),
+        lambda: a.save("ckpt/step_1/model.pt", "y"),
+        path.unlink,
+    ]
+    for change in changes:
+        change()
+        assert "another file by now" in b.take(order).why
+        assert b.carrier.list_copies() == []
+        assert not list((b.folder / ".ipexctl-keep-ckpt").glob(".incoming/*"))
+
+
+def test_a_full_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    a.save("ckpt/step_1/model.pt")
+    part, source = a.give("ckpt/step_1")
+    size = sum(size for size, _ in part.files.values())
+    monkeypatch.setattr(os, "statvfs", lambda _: type("Room", (), {"f_bavail": 2 * size - 1, "f_frsize": 1}))
+    taken = b.take(TakeCheckpoint(1, part.name, [source], part._replace(owner="a")))
+    assert "no space left in" in taken.why
+    assert b.carrier.list_copies() == []
+    assert b.take(TakeCheckpoint(2, part.name, [source])).why == ""  # what the run needs may take the last
+
+
+def test_a_checkpoint_is_put_in_its_place_and_newer_ones_aside(tmp_path: Path) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    path = a.save("ckpt/step_1/model.pt")
+    part, source = a.give("ckpt/step_1")
+    b.write("ckpt/step_2/model.pt", b"torn")
+    taken = b.take(TakeCheckpoint(1, part.name, [source], None, ["ckpt/step_2"]))
+    assert taken.why == ""
+    assert (b.folder / "ckpt/step_1/model.pt").read_bytes() == path.read_bytes()
+    assert not (b.folder / "ckpt/step_2").exists()
+    assert (b.folder / ".ipexctl-keep-ckpt/.aside/ckpt/step_2/model.pt").read_bytes() == b"torn"
+
+
+def test_what_a_host_has_already_does_not_travel(tmp_path: Path) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    path = a.save("ckpt/model.pt")
+    b.write("ckpt/model.pt", path.read_bytes())
+    part, source = a.give("ckpt/model.pt")
+    assert b.take(TakeCheckpoint(1, part.name, [source], part._replace(owner="a"))).size == 0
+    assert len(b.carrier.list_copies()) == 1
+
+
+@pytest.mark.parametrize("path", ["secret", "ckpt/../secret", "/etc/passwd", "ckpt/link"])
+def test_nothing_but_checkpoints_is_given(tmp_path: Path, path: str) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    stat = a.write("secret", b"key").stat()
+    (a.folder / "ckpt").mkdir()
+    (a.folder / "ckpt/link").symlink_to("../secret")
+    source = CheckpointSource("a", "127.0.0.1", a.carrier.port, {path: [stat.st_size, stat.st_mtime_ns]})
+    incoming = tmp_path / "incoming"
+    with pytest.raises(OSError, match="another file by now"):
+        b.carrier.take_from(source._replace(files={path: source.files[path]}), str(incoming), [0], None)
+    assert not any(file.read_bytes() for file in incoming.rglob("*") if file.is_file())
+
+
+def test_a_stranger_gets_nothing(tmp_path: Path) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b", token="other")
+    a.save("ckpt/model.pt")
+    part, source = a.give("ckpt/model.pt")
+    assert "does not know this run's token" in b.take(TakeCheckpoint(1, part.name, [source], part)).why
+
+
+def test_names_are_those_of_sync_and_fetch(tmp_path: Path) -> None:
+    """Both leave out what begins so."""
+    assert paths.KEEP.startswith(".ipexctl-")
+    assert Host(tmp_path, "a").carrier.store.endswith("/.ipexctl-keep-ckpt")

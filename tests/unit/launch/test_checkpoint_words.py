@@ -1,0 +1,75 @@
+"""Where a script's checkpoints are, and the words that make it go on from one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.launch.checkpoints import find_checkpoint_directory, find_resume_words
+from ipexctl.model.errors import UsageError
+from ipexctl.model.tasks import Run
+from ipexctl.verbs.run.request import RunRequest, read_request
+
+TRAINER = "from transformers import Trainer, TrainingArguments\nargs = TrainingArguments(output_dir='out', seed=3)\n"
+PARSER = "from transformers import HfArgumentParser\n"
+CLI = "from lightning.pytorch.cli import LightningCLI\n"
+RESUMES = "parser.add_argument('--resume-from-checkpoint')\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "text", "directory"),
+    [
+        (("--output_dir", "o", "--seed", "1"), PARSER, "o"),
+        (("--output-dir=o",), PARSER, "o"),
+        (("fit", "--trainer.default_root_dir", "logs"), CLI, "logs"),
+        (("fit",), CLI, "lightning_logs"),
+        ((), TRAINER, "out"),
+        (("--output_dir",), TRAINER, None),
+        ((), TRAINER.replace("'out'", "place"), None),
+        ((), TRAINER.replace("transformers", "mine"), None),
+        ((), "not python (", None),
+    ],
+)
+def test_the_directory_is_what_the_script_of_a_framework_is_told(
+    args: tuple[str, ...], text: str, directory: str | None
+) -> None:
+    assert find_checkpoint_directory(args, text) == directory
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "option"),
+    [
+        ("train.py", PARSER, "--resume_from_checkpoint"),
+        ("trl", "", "--resume_from_checkpoint"),
+        ("train.py", RESUMES, "--resume-from-checkpoint"),
+        ("train.py", CLI, "--ckpt_path"),
+        ("train.py", TRAINER, None),
+    ],
+)
+def test_an_argument_that_resumes_is_given_only_where_the_script_reads_it(
+    program: str, text: str, option: str | None
+) -> None:
+    assert find_resume_words(program, text) == ((option, "{checkpoint}") if option else ())
+
+
+def read(task: Run) -> RunRequest:
+    return read_request(task, {}, dry=True, emit=None)
+
+
+def test_a_run_that_may_start_again_keeps_what_its_framework_writes(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINER)
+    assert read(Run(script=str(script), restarts=1)).task.keep == "out"
+    assert read(Run(script=str(script))).task.keep is None
+    assert read(Run(script=str(script), keep="mine", restarts=1)).task.keep == "mine"
+
+
+@pytest.mark.parametrize("keep", ["", ".", "/", "..", "a/.."])
+def test_the_project_itself_is_no_directory_of_checkpoints(tmp_path: Path, keep: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print()")
+    with pytest.raises(UsageError, match="is not a directory of checkpoints alone"):
+        read(Run(script=str(script), keep=keep))
+    with pytest.raises(UsageError, match="does not know where the checkpoints are"):
+        read(Run(script=str(script), resume="auto"))
