@@ -435,9 +435,10 @@ class Run(TransferFields, Task):
         "or Lightning script with --restarts).",
         "Limits",
         "PATH",
+        advanced=True,
     )
     keep_copies: int = flag(
-        1, "Other hosts that get a copy of what each host writes there.", "Limits", ge=0, advanced=True
+        1, "Other hosts that get a copy of what a host writes to --keep.", "Limits", ge=0, advanced=True
     )
     resume: Literal["off", "auto"] = flag(
         "off",

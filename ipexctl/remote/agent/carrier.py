@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ipexctl.protocol import messages, paths
 from ipexctl.protocol.codec import DamagedError, decode, encode
-from ipexctl.protocol.messages import KINDS, CheckpointPart, RanksOutput, SendFile, TakeCheckpoint
+from ipexctl.protocol.messages import KINDS, CheckpointPart
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import checkpoints, files, rpc
@@ -62,7 +62,7 @@ class Carrier:
             for message in map(KINDS.read, lines):
                 if isinstance(message, messages.FindCheckpoints):
                     self.report(message.number)
-                elif isinstance(message, TakeCheckpoint):
+                elif isinstance(message, messages.TakeCheckpoint):
                     threading.Thread(target=self.take, args=(message,), daemon=True).start()
         shutil.rmtree(os.path.join(self.store, _INCOMING), ignore_errors=True)
 
@@ -151,7 +151,7 @@ class Carrier:
             role = rpc.verify_caller(wire, hello, self.spec.token) if hello else ""
             while role == Role.CARRY:
                 ask = wire.wait(self.spec.timings.carry)
-                if not isinstance(ask, SendFile):
+                if not isinstance(ask, messages.SendFile):
                     break
                 wire.send(messages.FileSent(self.send_file(wire, ask)))
                 self.flush(wire)
@@ -159,7 +159,7 @@ class Carrier:
             sock.close()
             self.callers.release()
 
-    def send_file(self, wire: "rpc.Wire", ask: "SendFile") -> str:
+    def send_file(self, wire: "rpc.Wire", ask: "messages.SendFile") -> str:
         """Returns its hash, as it was sent; "" where it is not, or no longer, the file that was meant."""
         parts = ask.path.split("/")
         if parts[0] != self.leaf or {"", ".", ".."}.intersection(parts) or "/" in ask.owner + ask.mark:
@@ -188,7 +188,7 @@ class Carrier:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, order: "TakeCheckpoint") -> None:
+    def take(self, order: "messages.TakeCheckpoint") -> None:
         """Gets the files of an order, and reports it."""
         began, why, incoming = time.monotonic(), "", os.path.join(self.store, _INCOMING, str(order.number))
         total = [0]
@@ -227,7 +227,7 @@ class Carrier:
                 target, own, known = _make_folder(os.path.join(incoming, path)), os.path.join(self.base, path), ""
                 if os.path.isfile(own) and os.path.getsize(own) == file[0]:
                     known = hash_file(own)
-                wire.send(SendFile(path, file, source.owner, source.mark, known))
+                wire.send(messages.SendFile(path, file, source.owner, source.mark, known))
                 size, received, sent = receive_file(wire, target, patience, rate)
                 total[0] += size
                 if known and sent == known and not size:
@@ -247,7 +247,7 @@ class Carrier:
             shutil.rmtree(os.path.join(folder, old.mark), ignore_errors=True)
             os.unlink(os.path.join(folder, old.mark + ".json"))
 
-    def place(self, order: "TakeCheckpoint", incoming: str) -> None:
+    def place(self, order: "messages.TakeCheckpoint", incoming: str) -> None:
         """Moves what has come into the script's own directory, by renames, and out of it what is newer."""
         if order.aside:
             shutil.rmtree(os.path.join(self.store, _ASIDE), ignore_errors=True)
@@ -268,7 +268,7 @@ def receive_file(wire: "rpc.Wire", path: str, patience: float, rate: "Optional[i
                 file.flush()
                 os.fsync(file.fileno())
                 return size, hashed.hexdigest(), message.sha256
-            if isinstance(message, RanksOutput):
+            if isinstance(message, messages.RanksOutput):
                 file.write(message.data)
                 hashed.update(message.data)
                 size += len(message.data)

@@ -3,18 +3,13 @@ what is to be copied where, and which one the ranks go on from."""
 
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from ipexctl.protocol import messages
 from ipexctl.protocol.journal import CheckpointKept, CheckpointMissed, Record
-from ipexctl.protocol.messages import (
-    CheckpointPart,
-    CheckpointsFound,
-    CheckpointSource,
-    CheckpointTaken,
-    TakeCheckpoint,
-)
+from ipexctl.protocol.messages import CheckpointPart, CheckpointSource
 from ipexctl.protocol.run_spec import KeepSpec
 
 Place = NamedTuple("Place", [("host", str), ("is_copy", bool), ("part", CheckpointPart)])  # where a part is
-Order = NamedTuple("Order", [("host", str), ("message", TakeCheckpoint)])  # for the guard of this host
+Order = NamedTuple("Order", [("host", str), ("message", messages.TakeCheckpoint)])  # for the guard of this host
 
 
 class Checkpoint(NamedTuple):
@@ -31,7 +26,7 @@ class Keeping(NamedTuple):
     under way. ``failed``: hosts with marks of parts that they could not get, or names with marks of checkpoints that a
     host could not go on from. ``size`` bytes of the ``chosen`` one came from ``sources``."""
 
-    reports: "Dict[str, CheckpointsFound]" = {}
+    reports: "Dict[str, messages.CheckpointsFound]" = {}
     look: int = 0
     number: int = 0
     orders: "Dict[int, Order]" = {}
@@ -71,7 +66,7 @@ def _get_key(name: str, marks: "Dict[str, str]") -> str:
     return " ".join([name, *sorted(marks.values())])
 
 
-def add_report(keeping: "Keeping", host: str, found: "CheckpointsFound") -> "Keeping":
+def add_report(keeping: "Keeping", host: str, found: "messages.CheckpointsFound") -> "Keeping":
     """What a host has now."""
     known = keeping.reports.get(host)
     found = found._replace(number=max(found.number, known.number if known else 0))
@@ -103,7 +98,7 @@ def plan_copies(keeping: "Keeping", hosts: "Sequence[str]", keep: "KeepSpec") ->
             for host in [] if under_way else free[: max(0, keep.copies - len(present))][:1]:
                 keeping = keeping._replace(number=keeping.number + 1)
                 copy = part._replace(owner=owner, marks=checkpoint.marks)
-                orders.append(Order(host, TakeCheckpoint(keeping.number, part.name, [source], copy)))
+                orders.append(Order(host, messages.TakeCheckpoint(keeping.number, part.name, [source], copy)))
     return _add_orders(keeping, orders), orders
 
 
@@ -137,16 +132,16 @@ def plan_resume(keeping: "Keeping", hosts: "Sequence[str]", keep: "KeepSpec") ->
         aside = [part.name for part in own if chosen and part.name != chosen.name and part.at > chosen.at]
         if chosen and (sources or aside):
             keeping = keeping._replace(number=keeping.number + 1)
-            orders.append(Order(host, TakeCheckpoint(keeping.number, chosen.name, sources, None, aside)))
+            orders.append(Order(host, messages.TakeCheckpoint(keeping.number, chosen.name, sources, None, aside)))
     return _add_orders(keeping, orders), orders
 
 
-def end_order(keeping: "Keeping", host: str, taken: "CheckpointTaken") -> "Tuple[Keeping, List[Record]]":
+def end_order(keeping: "Keeping", host: str, taken: "messages.CheckpointTaken") -> "Tuple[Keeping, List[Record]]":
     """A host has done what it was told, or could not. Number 0: it does nothing any more."""
     notes: List[Record] = []
     orders = dict(keeping.orders)
     if not taken.number:
-        keeping = add_report(keeping, host, CheckpointsFound(keeping.look, 0, []))
+        keeping = add_report(keeping, host, messages.CheckpointsFound(keeping.look, 0, []))
         notes.append(CheckpointMissed("any checkpoint", host, taken.why))
     for number in [number for number in orders if orders[number].host == host and taken.number in {0, number}]:
         order, chosen = orders.pop(number).message, keeping.chosen
