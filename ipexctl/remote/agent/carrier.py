@@ -39,7 +39,8 @@ class Carrier:
         self.writing = threading.Lock()
         self.callers = threading.BoundedSemaphore(CALLERS_LIMIT)
         self.before: Dict[str, Tuple[List[str], Optional[bool]]] = {}  # mark → what the last look found out
-        self.state: Dict[str, Any] = {"old": {}, "settled": {}}  # name → mark: not the run's, and found to be whole
+        # Files that are not the run's, or that nobody wrote to their end; name → mark of what was found to be whole.
+        self.state: Dict[str, Dict[str, Any]] = {"old": {}, "settled": {}}
         self.reported: List[CheckpointPart] = []
         self.port = 0
 
@@ -49,9 +50,10 @@ class Carrier:
         listener = rpc.listen_on_free_port(self.keep.addresses[self.spec.host], self.keep.ports)
         self.port = listener.getsockname()[1]
         threading.Thread(target=self.serve, args=(listener,), daemon=True).start()
-        unread, due = b"", time.monotonic()
+        # What stands still before the ranks run may be half written: the keeper's look comes first.
+        unread, due = b"", time.monotonic() if self.keep.fresh else None
         while True:
-            if not select.select([0], [], [], max(0.0, due - time.monotonic()))[0]:
+            if not select.select([0], [], [], None if due is None else max(0.0, due - time.monotonic()))[0]:
                 due = time.monotonic() + self.spec.timings.look
                 self.report(0)
                 continue
@@ -62,6 +64,7 @@ class Carrier:
             for message in map(KINDS.read, lines):
                 if isinstance(message, messages.FindCheckpoints):
                     self.report(message.number)
+                    due = time.monotonic() + self.spec.timings.look
                 elif isinstance(message, messages.TakeCheckpoint):
                     threading.Thread(target=self.take, args=(message,), daemon=True).start()
         shutil.rmtree(os.path.join(self.store, _INCOMING), ignore_errors=True)
@@ -82,9 +85,10 @@ class Carrier:
         try:
             self.state = files.read_json(self.store, _STATE)
         except (OSError, ValueError):
-            if not self.keep.adopt:
-                self.state["old"] = {part.name: part.mark for part in self.list_own(quiet=False)}
-            self.write_state()
+            self.list_own(quiet=True, fresh=True)
+        if self.keep.adopt:
+            self.state["old"] = {}
+        self.write_state()
 
     def write_state(self) -> None:
         with suppress(OSError):  # of a disk that is full: then less is known after a restart
@@ -99,16 +103,18 @@ class Carrier:
             self.reported = parts
             self.send(messages.CheckpointsFound(number, self.port, parts))
 
-    def list_own(self, quiet: bool) -> "List[CheckpointPart]":
-        """This host's parts. ``quiet``: no rank runs, so that what stands still may be half written."""
+    def list_own(self, quiet: bool, fresh: bool = False) -> "List[CheckpointPart]":
+        """This host's parts. ``quiet``: no rank runs, so that what stands still may be half written. ``fresh``: from
+        now on, what is here is old."""
         parts, before, self.before, settled = [], self.before, {}, dict(self.state["settled"])
         for name, found in checkpoints.find_checkpoints(self.base, self.leaf).items():
             with suppress(OSError):
                 entries = checkpoints.read_files(self.base, found)
-                mark = checkpoints.compute_mark(entries)
-                if self.state["old"].get(name) == mark:
+                entries = {path: file for path, file in entries.items() if self.state["old"].get(path) != file}
+                if not entries:
                     continue
-                needs, whole = before.get(mark) or checkpoints.check_files(self.base, name, found)
+                mark = checkpoints.compute_mark(entries)
+                needs, whole = before.get(mark) or checkpoints.check_files(self.base, name, entries)
                 at = max(when for _, when in entries.values()) / 1e9
                 stands = mark in before and (whole or time.time() - at > self.spec.timings.quiet_file)
                 if whole if quiet else stands and whole is not False:
@@ -116,7 +122,8 @@ class Carrier:
                 self.before[mark] = needs, whole
                 parts.append(CheckpointPart(name, mark, entries, at, needs, settled.get(name) == mark))
         if quiet:  # what nobody wrote to its end stays so, however long it stands
-            self.state["old"].update((part.name, part.mark) for part in parts if not part.settled)
+            for part in parts:
+                self.state["old"].update({} if part.settled and not fresh else part.files)
         settled = {part.name: part.mark for part in parts if part.settled}
         if quiet or settled != self.state["settled"]:
             self.state["settled"] = settled

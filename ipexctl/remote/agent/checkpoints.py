@@ -81,15 +81,17 @@ def compute_mark(files: "Files") -> str:
     return hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()[:20]
 
 
-def check_files(base: str, name: str, paths: "List[str]") -> "Tuple[List[str], Optional[bool]]":
+def check_files(base: str, name: str, files: "Files") -> "Tuple[List[str], Optional[bool]]":
     """Returns the files without which the checkpoint is not whole, on whichever host they are: what its framework
     writes last, and the shards that DCP's metadata name. And whether those that are here are whole: None where the
     format of one does not tell, and nothing is written last."""
-    needs, last = set(), os.path.basename(name)
-    for path in paths:
+    needs, last, checks = set(), os.path.basename(name), [_check_file(os.path.join(base, path)) for path in files]
+    for path, (_, written) in files.items():
         folder = os.path.dirname(path)
         if path.endswith(".distcp"):
-            needs.add(os.path.join(folder, _METADATA))
+            metadata = os.path.join(folder, _METADATA)
+            needs.add(metadata)
+            checks.append(metadata not in files or written <= files[metadata][1])  # or it is being written over
         elif os.path.basename(path) == _METADATA:
             with open(os.path.join(base, path), "rb") as file:
                 shards = _SHARD.findall(file.read(_LONGEST_HEADER))
@@ -98,7 +100,6 @@ def check_files(base: str, name: str, paths: "List[str]") -> "Tuple[List[str], O
         needs.add(os.path.join(name, "trainer_state.json"))
     elif re.fullmatch(r"checkpoint_\d+", last):  # Accelerate's
         needs.add(os.path.join(name, "random_states_0.pkl"))
-    checks = [_check_file(os.path.join(base, path)) for path in paths]
     if False in checks:
         return sorted(needs), False
     return sorted(needs), True if needs or None not in checks else None

@@ -116,9 +116,11 @@ def plan_resume(keeping: "Keeping", hosts: "Sequence[str]", keep: "KeepSpec") ->
     whole = list_whole(keeping, hosts, quiet=True)
     chosen = next((each for each in whole if ("", _get_key(each.name, each.marks)) not in keeping.failed), None)
     keeping, orders = keeping._replace(chosen=chosen, size=0, sources=frozenset(), due=False), []
-    files: Dict[str, Place] = {}
-    for place in reversed(list(chosen.places.values())) if chosen else ():  # the first host's is everybody's
-        files.update(dict.fromkeys(place.part.files, place))
+    files: Dict[str, Place] = {}  # of several of one name, that which was written last
+    for place in chosen.places.values() if chosen else ():
+        for path in place.part.files:
+            if path not in files or _get_time(place.part, path) > _get_time(files[path].part, path):
+                files[path] = place
     for host in hosts if chosen else ():
         own = [part for part in keeping.reports[host].parts if not part.owner]
         present = {path: file for part in own for path, file in part.files.items()}
@@ -134,6 +136,12 @@ def plan_resume(keeping: "Keeping", hosts: "Sequence[str]", keep: "KeepSpec") ->
             keeping = keeping._replace(number=keeping.number + 1)
             orders.append(Order(host, messages.TakeCheckpoint(keeping.number, chosen.name, sources, None, aside)))
     return _add_orders(keeping, orders), orders
+
+
+def _get_time(part: "CheckpointPart", path: str) -> float:
+    """Returns when a file was written, by the clock by which the part's own time was."""
+    newest = max(written for _, written in part.files.values())
+    return part.at - (newest - part.files[path][1]) / 1e9
 
 
 def end_order(keeping: "Keeping", host: str, taken: "messages.CheckpointTaken") -> "Tuple[Keeping, List[Record]]":

@@ -69,6 +69,10 @@ class Host:
         return taken
 
 
+def check(folder: Path, name: str, *paths: str) -> tuple[list[str], bool | None]:
+    return checkpoints.check_files(str(folder), name, checkpoints.read_files(str(folder), [*paths]))
+
+
 def find(folder: Path, *names: str) -> list[str]:
     for name in names:
         path = folder / "ckpt" / name
@@ -108,8 +112,9 @@ def test_metadata_names_the_shards_that_are_needed(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c/.metadata").write_bytes(b"\x80\x04X\x0d\x00\x00\x00__0_0.distcpX__12_3.distcp")
     (tmp_path / "c/__1_0.distcp").write_bytes(b"shard")
-    assert checkpoints.check_files(str(tmp_path), "c", ["c/.metadata"])[0] == ["c/__0_0.distcp", "c/__12_3.distcp"]
-    assert checkpoints.check_files(str(tmp_path), "c", ["c/__1_0.distcp"]) == (["c/.metadata"], True)
+    assert check(tmp_path, "c", "c/.metadata") == (["c/__0_0.distcp", "c/__12_3.distcp"], True)
+    assert check(tmp_path, "c", "c/__1_0.distcp") == (["c/.metadata"], True)
+    assert check(tmp_path, "c", "c/.metadata", "c/__1_0.distcp")[1] is False  # the shard is newer
 
 
 def test_what_was_cut_off_is_not_whole(tmp_path: Path) -> None:
@@ -120,11 +125,11 @@ def test_what_was_cut_off_is_not_whole(tmp_path: Path) -> None:
     text = host.write("ckpt/state.json", b'{"a": 1}')
     for path in (whole, tensors, text):
         name = str(path.relative_to(host.folder))
-        assert checkpoints.check_files(str(host.folder), name, [name]) == ([], True)
+        assert check(host.folder, name, name) == ([], True)
         path.write_bytes(path.read_bytes()[:-1])
-        assert checkpoints.check_files(str(host.folder), name, [name]) == ([], False)
+        assert check(host.folder, name, name) == ([], False)
     host.write("ckpt/x.pkl", b"some pickle")
-    assert checkpoints.check_files(str(host.folder), "ckpt/x.pkl", ["ckpt/x.pkl"]) == ([], None)
+    assert check(host.folder, "ckpt/x.pkl", "ckpt/x.pkl") == ([], None)
 
 
 def test_a_file_is_settled_when_two_looks_are_equal_and_it_is_whole(tmp_path: Path) -> None:
@@ -155,6 +160,14 @@ def test_what_was_there_before_the_run_is_not_its_own(tmp_path: Path) -> None:
     assert Host(tmp_path, "a", fresh=False).look() == {}
     host.write("ckpt/step_9.pkl", b"newer")
     assert list(host.look()) == ["ckpt/step_9.pkl"]
+
+
+def test_files_of_an_earlier_run_in_a_directory_of_this_one_are_none_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a/ckpt/step_1").mkdir(parents=True)
+    (tmp_path / "a/ckpt/step_1/__1_0.distcp").write_bytes(b"old")
+    host = Host(tmp_path, "a")
+    host.write("ckpt/step_1/__0_0.distcp", b"new")
+    assert list(host.look()["ckpt/step_1"].files) == ["ckpt/step_1/__0_0.distcp"]
 
 
 def test_a_copy_is_whole_has_its_times_and_stays(tmp_path: Path) -> None:

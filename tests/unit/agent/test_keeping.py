@@ -135,12 +135,12 @@ def test_an_older_one_is_taken_where_a_host_cannot_get_the_newest() -> None:
     assert {host: order.sources for host, order in orders.items()} == {"a": []}
 
 
-def test_ranks_that_each_write_the_same_file_go_on_from_that_of_the_first_host() -> None:
+def test_ranks_that_each_write_the_same_file_go_on_from_what_was_written_last() -> None:
     def write(host: str, when: int) -> CheckpointPart:
         return CheckpointPart("ckpt/model.pt", host, {"ckpt/model.pt": [10, when]}, when)
 
     _known, orders = choose(know(a=[write("a", 5)], b=[write("b", 9)]), ("a", "b"))
-    assert {host: [source.host for source in order.sources] for host, order in orders.items()} == {"b": ["a"]}
+    assert {host: [source.host for source in order.sources] for host, order in orders.items()} == {"a": ["b"]}
 
 
 def test_orders_of_a_host_that_is_gone_are_over() -> None:
