@@ -21,7 +21,7 @@ PARALLEL := -n $(IPEXCTL_TEST_WORKERS) $(DIST)
 IPEXCTL_FAST_WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test again fast fast-lowest test-stack faults soak chaos drills fuzz coverage test-impi bench lock audit sbom lint clean
+.PHONY: dev pages demo test again fast fast-lowest test-stack test-arm faults soak chaos drills fuzz coverage test-impi bench lock audit sbom lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model, with plain torch (0.3 GB) or STACK=ipex (4 GB).
 STACK ?= native
@@ -64,6 +64,11 @@ IPEXCTL_STACK_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
 test-stack: $(VENV)/.dev
 	@sh tools/system.sh test
 	$(PYTEST) -n $(IPEXCTL_STACK_WORKERS) --dist loadfile --no-loadscope-reorder -m stack tests/e2e tests/integration
+
+# The main job on hosts of arm64, whose programs qemu runs: root, and the mirror and the index when cold.
+test-arm: $(VENV)/.dev
+	@sh tools/system.sh arm
+	$(PYTEST) -v --timeout 3600 tests/arm
 
 # The tests that failed last, one after the other and with nothing beside them.
 again: $(VENV)/.dev

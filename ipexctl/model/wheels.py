@@ -3,8 +3,9 @@
 import hashlib
 import posixpath
 import re
+from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import force_setattr
@@ -13,12 +14,12 @@ from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filen
 from packaging.version import InvalidVersion, Version
 
 from ipexctl.model.json_values import Record
-from ipexctl.model.stack import DIALECT_CHOICES
+from ipexctl.model.stack import DIALECT_CHOICES, Arch
 from ipexctl.model.text import printable, strip_credentials
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{,250}\.whl")  # no separator, no character that needs an escape
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_PLATFORM = re.compile(r"any|(many)?linux\w*_x86_64")  # of the hosts
+_PLATFORM = re.compile(rf"any|(?:many)?linux\w*_({'|'.join(get_args(Arch))})")  # of the hosts
 _HOSTS_MPI = re.compile(rf"({DIALECT_CHOICES}) /[^\x00-\x1f\x7f]+")
 
 
@@ -69,6 +70,12 @@ class Wheel(Record):
         return parse_wheel_name(self.filename)[2]
 
     @property
+    def archs(self) -> frozenset[str]:
+        """Architectures that it is for."""
+        names = {match[1] for tag in self.tags if (match := _PLATFORM.fullmatch(tag.platform))}
+        return frozenset(get_args(Arch) if None in names else names)
+
+    @property
     def local(self) -> bool:
         """It lies on the controller; hosts cannot fetch it by themselves."""
         return self.url.startswith("file:")
@@ -90,10 +97,10 @@ def _validate_url(url: str) -> None:
 
 
 class Lock(Record):
-    """Exactly what is installed: one wheel a package. ``inputs`` is the hash of the question, ``id`` of the answer.
-    ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that of the wheels.
-    ``requested``: the requirements beside the release. Raises `ValueError` for values that are not of this form, and
-    for wheels that do not fit ``python`` ("3.11")."""
+    """Exactly what is installed: one wheel a package on each architecture. ``inputs`` is the hash of the question,
+    ``id`` of the answer. ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that
+    of the wheels. ``requested``: the requirements beside the release. Raises `ValueError` for values that are not of
+    this form, and for wheels that do not fit ``python`` ("3.11")."""
 
     wheels: tuple[Wheel, ...]
     python: str
@@ -110,13 +117,19 @@ class Lock(Record):
             map(str.isprintable, (*self.notes, *self.requested))
         ):
             raise ValueError("its mpi, its notes or its requirements are malformed")
-        if len(self.packages) != len(self.wheels):
-            raise ValueError("it has two wheels of a package")
+        for arch in get_args(Arch):
+            names = [wheel.name for wheel in self.wheels if arch in wheel.archs]
+            if len(names) != len({*names}):
+                raise ValueError("it has two wheels of a package")
         supported = _list_supported_tags(self.python)
         for wheel in self.wheels:
             if not any((tag.interpreter, tag.abi) in supported and _PLATFORM.fullmatch(tag.platform)
                        for tag in wheel.tags):  # fmt: skip
-                raise ValueError(f"{wheel.filename} is not for Python {self.python} on Linux x86-64")
+                raise ValueError(f"{wheel.filename} is not for Python {self.python} on Linux x86-64 or aarch64")
+
+    def select(self, arch: Arch) -> "Lock":
+        """Returns what one architecture gets of it."""
+        return replace(self, wheels=tuple(wheel for wheel in self.wheels if arch in wheel.archs))
 
     @property
     def id(self) -> str:

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -50,6 +50,8 @@ class Spec:
     docker: bool = False
     users: tuple[str, ...] = ()
     home_mib: int | None = None  # /root is a memory file system of this size; it does not survive a power cut
+    root: str = "/"  # what its disk begins with: that of this machine, or of another installation
+    files: tuple[tuple[str, str], ...] = ()  # path and text of what its kernel says otherwise than ours
 
 
 @dataclass(frozen=True)
@@ -432,7 +434,12 @@ class Cluster(AbstractContextManager["Cluster"]):
         if LAN in spec.networks:
             lines.append("route add default via 10.77.255.254")
         try:
-            _send(guard, json.dumps({"name": spec.name, "disk": str(host.disk), "ip": lines}))
+            _send(
+                guard,
+                json.dumps(
+                    {"name": spec.name, "disk": str(host.disk), "ip": lines, "root": spec.root, "files": spec.files}
+                ),
+            )
             host.init = int(_hear(guard))
             if spec.docker:
                 ip_batch(("nsenter", f"--net=/proc/{host.init}/ns/net", "--"), *_DOCKER)
@@ -470,7 +477,8 @@ class Cluster(AbstractContextManager["Cluster"]):
         assert guard.stdin is not None
         assert guard.stdout is not None
         if host.init:
-            os.kill(host.init, 9)
+            with suppress(ProcessLookupError):  # it did not boot
+                os.kill(host.init, 9)
         else:
             guard.kill()
         guard.wait(60)  # the kernel has ended all others by then

@@ -31,7 +31,7 @@ def main() -> None:
     say(os.readlink("/proc/self"))  # /proc is still the outer one: our process id as the owner sees it
     expect("go")
     socket.sethostname(host["name"])
-    furnish(Path(host["disk"]))
+    furnish(Path(host["disk"]), host["root"], dict(host["files"]))
     call("ip", "-batch", "-", text="".join(f"{line}\n" for line in host["ip"]))
     Path("/run/sshd").mkdir(mode=0o755)
     call("/usr/sbin/sshd", "-E", "/var/log/sshd.log")
@@ -47,8 +47,9 @@ def main() -> None:
         say("done")
 
 
-def furnish(disk: Path) -> None:
-    """Makes the host's root from an overlay of this machine's and the host's own disk, and moves into it."""
+def furnish(disk: Path, root: str, files: dict[str, str]) -> None:
+    """Makes the host's root from an overlay of ``root``, which is this machine's or another installation, and the
+    host's own disk, and moves into it. ``files`` stand in the place of the kernel's."""
     new = disk / "mnt"
     if subprocess.run(["stat", "-fc", "%T", disk], capture_output=True, text=True).stdout.strip() == OVERLAYFS_MAGIC:
         # An overlay cannot be the upper layer of another (we are in a container): the disk is then memory.
@@ -60,7 +61,7 @@ def furnish(disk: Path) -> None:
         layers = disk / "memory"
     else:
         layers = disk
-    options = f"lowerdir=/,upperdir={layers}/upper,workdir={layers}/work"
+    options = f"lowerdir={root},upperdir={layers}/upper,workdir={layers}/work"
     call("mount", "-t", "overlay", "overlay", "-o", options, str(new))
     for name, place in (("root", "root"), ("home", "home"), ("tmp", "tmp"), ("vartmp", "var/tmp")):
         call("mount", "--bind", str(disk / name), str(new / place))
@@ -83,9 +84,10 @@ def furnish(disk: Path) -> None:
     call("mount", "-t", "sysfs", "-o", "ro", "sysfs", str(new / "sys"))
     if Path("/sys/fs/cgroup").is_mount():
         call("mount", "--rbind", "/sys/fs/cgroup", str(new / "sys/fs/cgroup"))
-    boot = new / "run/boot_id"  # the kernel's own would be the same on all hosts
-    boot.write_text(f"{uuid.uuid4()}\n")
-    call("mount", "--bind", str(boot), str(new / "proc/sys/kernel/random/boot_id"))
+    # The kernel's own would be the same on all hosts.
+    for number, (path, text) in enumerate({**files, "/proc/sys/kernel/random/boot_id": f"{uuid.uuid4()}\n"}.items()):
+        (new / f"run/file{number}").write_text(text)
+        call("mount", "--bind", str(new / f"run/file{number}"), f"{new}{path}")
     call("pivot_root", str(new), str(new / "run/old"))  # moves us, too
     os.chdir("/")
     call("umount", "--lazy", "/run/old")

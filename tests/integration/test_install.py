@@ -839,10 +839,10 @@ def test_a_controller_of_another_kind_takes_uv_for_hosts_out_of_its_wheel(bench:
     with serving(Index([double])) as index:
         sources = Sources(index=index.url, environ=bench.environ, limits=QUICK)
         cache = bench.path / "cache"
-        result = find_uv_for_hosts(tool, cache, sources, ("Darwin", "arm64"))
+        result = find_uv_for_hosts(tool, cache, sources, "x86_64", ("Darwin", "arm64"))
     assert Path(result.path).read_text().startswith("#!/bin/sh")
     assert os.access(result.path, os.X_OK)
-    assert find_uv_for_hosts(tool, cache, sources, ("Linux", "x86_64")) is tool
+    assert find_uv_for_hosts(tool, cache, sources, "x86_64", ("Linux", "x86_64")) is tool
 
 
 def test_a_lock_whose_wheels_are_gone_is_made_anew(bench: Bench, index: Index) -> None:

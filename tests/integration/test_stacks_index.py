@@ -142,7 +142,7 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
             row.ipex,
             stack.python,
         )
-        wheels = resolve_wheels(find_uv(), stack.pins, stack.python, "2.28", SOURCES)
+        wheels = resolve_wheels(find_uv(), stack.pins, stack.python, "2.28", SOURCES, "x86_64")
         return {wheel.name: wheel.version.partition("+")[0] for wheel in wheels}
 
     rows = [row for row in TABLE.releases if not row.ipex or (IPEX, row.ipex) not in ELSEWHERE]
@@ -162,7 +162,7 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
 def test_ipex_does_not_ask_for_torch_so_that_only_the_table_can_know_the_pair() -> None:
     newest = max((row for row in TABLE.releases if row.ipex), key=lambda row: parse_version(row.ipex))
     try:
-        alone = resolve_wheels(find_uv(), [f"{IPEX}=={newest.ipex}"], "3.11", "2.28", SOURCES)
+        alone = resolve_wheels(find_uv(), [f"{IPEX}=={newest.ipex}"], "3.11", "2.28", SOURCES, "x86_64")
     except UsageError as refusal:
         if "does not answer" in refusal.sentence:
             pytest.skip(refusal.sentence)
@@ -176,5 +176,5 @@ def test_the_intel_mpi_that_the_table_refuses_cannot_be_installed(releases: dict
     assert releases["impi-rt", wrong["version"]].glibc, "it is there"
     asked = [f"impi-rt=={wrong['version']}"]
     with pytest.raises(UsageError, match="libfabric"):
-        resolve_wheels(find_uv(), asked, "3.11", "2.28", SOURCES)
+        resolve_wheels(find_uv(), asked, "3.11", "2.28", SOURCES, "x86_64")
     assert TABLE.impi["newest"] == wrong["instead"]

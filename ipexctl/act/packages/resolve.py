@@ -25,6 +25,7 @@ from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record, parse_json, to_json
+from ipexctl.model.stack import Arch
 from ipexctl.model.text import printable, strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
@@ -54,15 +55,19 @@ def find_uv() -> Tool:
 
 
 def find_uv_for_hosts(
-    tool: Tool, cache: Path, sources: Sources, machine: tuple[str, str] = (platform.system(), platform.machine())
+    tool: Tool,
+    cache: Path,
+    sources: Sources,
+    arch: Arch,
+    machine: tuple[str, str] = (platform.system(), platform.machine()),
 ) -> Tool:
-    """Returns the same uv for x86-64 Linux: the controller's own if it is such a ``machine``, else from its wheel.
+    """Returns the same uv for Linux on ``arch``: the controller's own if it is such a ``machine``, else from its wheel.
     Raises `UsageError` (exit 4)."""
-    if machine == ("Linux", "x86_64"):
+    if machine == ("Linux", arch):
         return tool
-    path = cache / "uv" / tool.version / "uv"
+    path = cache / "uv" / f"{tool.version}-{arch}" / "uv"
     if not path.is_file():
-        wheels = resolve_wheels(tool, [f"uv=={tool.version}"], "3.11", "2.17", sources)
+        wheels = resolve_wheels(tool, [f"uv=={tool.version}"], "3.11", "2.17", sources, arch)
         wheel = download_wheels(wheels, cache, sources, threading.Event(), lambda *_: None)["uv"]
         with zipfile.ZipFile(wheel) as archive:
             name = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
@@ -74,14 +79,21 @@ _LARGEST_LOCK = 1 << 24  # bytes
 _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
 
-def choose_manylinux_platform(glibc: str) -> str:
+def choose_manylinux_platform(glibc: str, arch: Arch) -> str:
     """uv's name of the newest manylinux platform that hosts with this glibc ("2.36", empty: not known) support."""
     have = Version(glibc).release[:2] if glibc else (2, 28)
-    return f"x86_64-manylinux_2_{next((minor for minor in _MANYLINUX if (2, minor) <= have), 17)}"
+    return f"{arch}-manylinux_2_{next((minor for minor in _MANYLINUX if (2, minor) <= have), 17)}"
 
 
 def resolve_wheels(
-    tool: Tool, requirements: Sequence[str], python: str, glibc: str, sources: Sources, *, deps: bool = True
+    tool: Tool,
+    requirements: Sequence[str],
+    python: str,
+    glibc: str,
+    sources: Sources,
+    arch: Arch,
+    *,
+    deps: bool = True,
 ) -> tuple[Wheel, ...]:
     """Returns the exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts; without ``deps`` only of
     these packages themselves. Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel."""
@@ -93,7 +105,8 @@ def resolve_wheels(
             path.write_text(f'lock-version = "1.0"\ncreated-by = "ipexctl"\npackages = [{", ".join(held)}]\n')
             options += ["--output-file", str(path)]
         pages = _write_hash_pages(sources, Path(folder))
-        status, output, errors = _run_pip_compile(tool, requirements, options, python, glibc, pages)
+        host = python, choose_manylinux_platform(glibc, arch)
+        status, output, errors = _run_pip_compile(tool, requirements, options, host, pages)
     if status != 0:
         what = f"no progress for {sources.limits.stall:g} s" if status is None else ""
         raise _explain_uv_error(what, errors, sources)
@@ -116,13 +129,14 @@ def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
 
 def find_newest_version(tool: Tool, requirement: str, python: str, glibc: str, sources: Sources) -> str:
     """Returns the newest version of a package that the sources have as a wheel for these hosts; empty for none."""
-    return _run_pip_compile(tool, [requirement], ["--no-deps"], python, glibc, sources)[1].strip().partition("==")[2]
+    host = python, choose_manylinux_platform(glibc, "x86_64")
+    return _run_pip_compile(tool, [requirement], ["--no-deps"], host, sources)[1].strip().partition("==")[2]
 
 
 def _run_pip_compile(
-    tool: Tool, requirements: Sequence[str], options: Sequence[str], python: str, glibc: str, sources: Sources
+    tool: Tool, requirements: Sequence[str], options: Sequence[str], host: tuple[str, str], sources: Sources
 ) -> tuple[int | None, str, str]:
-    """`uv pip compile` for hosts; the result of `_run_uv`."""
+    """`uv pip compile` for hosts with this Python and platform; the result of `_run_uv`."""
     env, limits = sources.build_environment(), sources.limits
     # Three tries of a third each stay within the limit; a server that only trickles meets the limit of the whole.
     env.update(
@@ -132,10 +146,10 @@ def _run_pip_compile(
         NO_COLOR="1",
     )
     argv = [tool.path, "-v", "pip", "compile", "-", "--no-header", "--no-annotate", *options]
-    argv += ["--no-build", "--no-sources", "--python-version", python]
+    argv += ["--no-build", "--no-sources", "--python-version", host[0]]
     if sources.no_index:
         argv.append("--no-index")
-    argv += ["--python-platform", choose_manylinux_platform(glibc), "--python", sys.executable, "--no-python-downloads"]
+    argv += ["--python-platform", host[1], "--python", sys.executable, "--no-python-downloads"]
     return _run_uv(argv, "\n".join(requirements) + "\n", env, limits)
 
 

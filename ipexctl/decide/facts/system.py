@@ -167,7 +167,7 @@ def read_library_paths(bundle: ProbeOutput) -> dict[str, str]:
     of_venv = [line.removeprefix("library\t") for line in bundle.lines("venv") if line.startswith("library\t")]
     for line in [*bundle.lines("libraries"), *of_venv]:
         cached = _CACHED.match(line)
-        if cached and "x86-64" in cached[2]:
+        if cached and re.search("x86-64|AArch64", cached[2]):
             paths.setdefault(cached[1], cached[3])
         elif line.startswith("/"):
             paths.setdefault(posixpath.basename(line.strip()), line.strip())

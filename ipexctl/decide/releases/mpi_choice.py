@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import get_args
 
 from ipexctl.decide.launch.dialects import DIALECTS, find_wheel_dialect, get_dialect
 from ipexctl.decide.launch.mpi_launchers import offers_library
@@ -10,7 +11,7 @@ from ipexctl.decide.releases.table import ReleaseTable, parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hints import advise
 from ipexctl.model.notes import Note
-from ipexctl.model.stack import MpiLauncher, Stack, StackRelease
+from ipexctl.model.stack import MpiLauncher, MpiWheel, Stack, StackRelease
 
 DEFAULT = "wheel"  # of ``--mpi``: Intel's, in whichever wheel of the release it is
 
@@ -19,12 +20,15 @@ def use_wheel_mpi(stack: Stack, name: str, table: ReleaseTable) -> Stack:
     """Returns the same stack with the MPI of this dialect from its wheel. Raises `UsageError` (exit 4) where the stack
     has an MPI in another wheel, or the hosts are too old."""
     dialect = next(dialect for dialect in reversed(DIALECTS) if dialect.name == name)
-    if dialect.name == "impi":
+    if dialect.name == "impi" and stack.arch == "x86_64":
         return stack
+    if dialect.name == "impi":
+        hint = "leave out --mpi, for MPICH"
+        raise UsageError("Intel MPI has no wheel for aarch64", hint=hint, exit=Exit.STEP)
     if dialect.wheel is None:
         what = f"{dialect.title} has no wheel"
         raise UsageError(what, hint="--mpi with the path of the hosts' own", exit=Exit.STEP)
-    if stack.mpi != "impi-rt":
+    if stack.mpi not in get_args(MpiWheel):
         what = f"{stack.release.name} has an MPI of its own, which --mpi {name} does not replace"
         reasons = [f"Intel MPI {stack.mpi_version} is a part of its wheels"]
         raise UsageError(what, reasons=reasons, hint="--backend impi or gloo, or another --torch", exit=Exit.STEP)
@@ -32,8 +36,9 @@ def use_wheel_mpi(stack: Stack, name: str, table: ReleaseTable) -> Stack:
     if stack.glibc and parse_version(stack.glibc) < parse_version(glibc):
         what = f"the wheel of {dialect.title} {version} needs glibc {glibc}, and a host has {stack.glibc}"
         raise UsageError(what, hint="leave out --mpi", exit=Exit.STEP)
-    note = Note("mpi-wheel", f"mpirun is that of the wheel {dialect.wheel} {version}; impi-rt is not installed")
-    pins = tuple(f"{dialect.wheel}=={version}" if pin.startswith("impi-rt") else pin for pin in stack.pins)
+    note = Note("mpi-wheel", f"mpirun is that of the wheel {dialect.wheel} {version}; {stack.mpi} is not installed")
+    own = f"{stack.mpi}=="
+    pins = tuple(f"{dialect.wheel}=={version}" if pin.startswith(own) else pin for pin in stack.pins)
     return replace(stack, pins=pins, mpi=dialect.wheel, mpi_version=version, notes=(*stack.notes, note))
 
 
@@ -47,12 +52,13 @@ def use_host_mpi(stack: Stack, launcher: MpiLauncher, backend: str) -> Stack:
             hint = "--backend gloo" + (f", or --mpi {dialect.name} for its wheel" if dialect.wheel else "")
             raise UsageError(why, hint=hint, exit=Exit.STEP)
         stack = replace_impi_by_gloo(stack, why)
-    instead = "; impi-rt is not installed" if stack.mpi == "impi-rt" else ""
+    replaced = stack.mpi in get_args(MpiWheel)
+    instead = f"; {stack.mpi} is not installed" if replaced else ""
     note = Note("host-mpi", f"mpirun is the hosts' own: {launcher} at {launcher.program}{instead}")
     stack = replace(stack, launcher=launcher, notes=(*stack.notes, note))
-    if stack.mpi != "impi-rt":
+    if not replaced:
         return stack
-    pins = tuple(pin for pin in stack.pins if not pin.startswith("impi-rt"))
+    pins = tuple(pin for pin in stack.pins if not pin.startswith(f"{stack.mpi}=="))
     return replace(stack, pins=pins, mpi="system", mpi_version=launcher.version)
 
 

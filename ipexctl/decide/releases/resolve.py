@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -14,7 +14,8 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.notes import Note
-from ipexctl.model.stack import BindingOffer, MpiKind, Stack, StackRelease, StackRequest
+from ipexctl.model.stack import Arch, BindingOffer, MpiKind, Stack, StackRelease, StackRequest
+from ipexctl.model.text import join_names
 
 # What IPEX asks of a CPU at import (csrc/cpu/isa/cpu_feature.cpp). Flags decide; where none were read, the level does.
 _FLAGS = {"AVX2": {"avx2", "fma"}, "AVX512": {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}}
@@ -35,6 +36,7 @@ def resolve_stack(
     """Choose the stack for these hosts (in the order of ``facts``; none: regardless of hosts). Releases with a newer
     oneccl_bind_pt than the ``offer`` are passed over. Raises `UsageError`: exit 2 for a combination that does not
     exist, exit 4 if the hosts do not support it."""
+    require_one_architecture(facts)
     releases = _select_releases(request, table)
     fitting = [release for release in releases if request.python in {None, *release.pythons}]
     if not fitting:
@@ -65,6 +67,19 @@ def resolve_stack(
         hint=_suggest_alternative(request, facts, table),
         exit=Exit.STEP,
     )
+
+
+def require_one_architecture(facts: Mapping[str, Facts]) -> None:
+    """Raises `UsageError` (exit 4) for hosts of several architectures: a run and an environment are for one."""
+    archs = group_pairs((fact.arch, host) for host, fact in facts.items() if fact.arch)
+    if len(archs) > 1:
+        least = min(archs.values(), key=len)
+        raise UsageError(
+            "these hosts are of several architectures, and an environment and a run are for one",
+            reasons=[f"{join_names(hosts, 6)}: {arch}" for arch, hosts in archs.items()],
+            hint=f"one at a time; without {join_names(least, 2)}: --limit '{','.join(f'!{host}' for host in least)}'",
+            exit=Exit.STEP,
+        )
 
 
 def _make_python_error(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
@@ -239,8 +254,12 @@ def check_release(
         reasons.setdefault((code, text), []).append(host)
 
     for host, fact in facts.items():
-        if fact.arch not in {None, "x86_64"}:
-            add_reason(host, "arch", f"{fact.arch}, and wheels of Intel MPI are for x86_64 only")
+        if fact.arch not in {None, *get_args(Arch)}:
+            add_reason(host, "arch", f"{fact.arch}, and wheels of torch with an MPI are for x86_64 and aarch64 only")
+            continue
+        if fact.arch == "aarch64" and not (release.aarch64_pythons and not release.ipex):
+            what = ipex if release.ipex else f"torch {release.torch}"
+            add_reason(host, "arch", f"aarch64, and wheels of {what} are for x86_64 only")
             continue
         if release.isa and not _has_isa(fact, release.isa):
             level = "a CPU without AVX2" if fact.isa_level == "below" else f"a CPU of level {fact.isa_level}"
@@ -283,7 +302,8 @@ def _choose_python(
     release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
 ) -> tuple[str, list[tuple[str, str]]]:
     """Returns the newest Python of the release that every host has; otherwise what each host has instead."""
-    wanted = {request.python} if request.python else set(release.pythons)
+    arm = any(fact.arch == "aarch64" for fact in facts.values())
+    wanted = {request.python} if request.python else set(release.aarch64_pythons if arm else release.pythons)
     usable = {host: _list_usable_pythons(fact) for host, fact in facts.items()}
     if common := wanted.intersection(*usable.values()):
         # The distribution's own Python before others: it has the same path on all hosts and is not removed by users.
@@ -323,17 +343,23 @@ def _build_stack(
 ) -> Stack:
     glibcs = [fact.glibc for fact in facts.values() if fact.glibc]
     glibc = min(glibcs, key=parse_version, default="")
+    arch: Arch = "aarch64" if any(fact.arch == "aarch64" for fact in facts.values()) else "x86_64"
     mpi: MpiKind = "ipex" if release.ipex_mpi else "impi-rt"
     if release.oneccl:
         mpi = "binding"
+    if arch == "aarch64":  # Intel's has no wheel
+        mpi = "mpich"
     old = bool(glibc) and parse_version(glibc) < parse_version(table.impi["newest_glibc"])
     impi = table.impi["older" if old else "newest"]
-    version = {"binding": release.binding_mpi, "ipex": release.ipex_mpi, "impi-rt": impi}[mpi]
+    mpich = table.mpis["mpich"]["newest"]
+    versions = {"binding": release.binding_mpi, "ipex": release.ipex_mpi, "impi-rt": impi, "mpich": mpich}
+    version = versions[mpi]
     packages = {
         "torch": release.torch,
         "intel-extension-for-pytorch": release.ipex,
         "oneccl-bind-pt": release.oneccl and (request.oneccl or release.oneccl),  # 2.7.0+own: exactly that build
         "impi-rt": version if mpi == "impi-rt" else "",
+        "mpich": version if mpi == "mpich" else "",
     }
     pins = [*(f"{name}=={pinned}" for name, pinned in packages.items() if pinned), *release.requires]
     if not any(pin.startswith("numpy") for pin in pins):  # torch does not require it, but works badly without it
@@ -347,6 +373,8 @@ def _build_stack(
     if release.yanked:
         text = f"intel_extension_for_pytorch {release.ipex} is yanked ({release.yanked}): only an exact pin gets it"
         notes.append(Note("yanked", text))
+    if mpi == "mpich":
+        notes.append(Note("mpi-wheel", f"MPICH {version}: Intel MPI has no wheel for {arch}"))
     if mpi == "impi-rt" and old:
         text = f"impi-rt {version}, because glibc {glibc} is older than {table.impi['newest_glibc']}"
         notes.append(Note("older-impi-rt", text))
@@ -365,6 +393,7 @@ def _build_stack(
         pins=tuple(pins),
         indexes=tuple(table.indexes[name] for name in release.indexes),
         interpreters={host: _list_usable_pythons(fact)[python] for host, fact in facts.items()},
+        arch=arch,
         glibc=glibc,
         notes=(*notes, *(Note("release", text) for text in release.notes)),
     )
@@ -389,6 +418,7 @@ def _remove_members(release: StackRelease, *members: str) -> StackRelease:
             torch=release.torch,
             pythons=release.torch_pythons,
             torch_pythons=release.torch_pythons,
+            aarch64_pythons=release.aarch64_pythons,
             glibc=release.glibc,
             requires=tuple(pin for pin in release.requires if not pin.startswith("setuptools")),
             indexes=("torch-cpu",),

@@ -83,6 +83,7 @@ def _parse_release(
         **{key: of_ipex.get(key, "") for key in ("module", "isa", "glibcxx", "ipex_mpi", "yanked")},
         pythons=tuple(of_ipex.get("python") or shared["torch_python"]),
         torch_pythons=tuple(shared["torch_python"]),
+        aarch64_pythons=tuple(shared.get("aarch64", ())),
         glibc=shared.get("glibc", ""),
         libraries=tuple(of_ipex.get("libraries", ())),
         requires=tuple(shared.get("requires", ())),

@@ -177,7 +177,7 @@ def _choose_wheels(
     stack = yield from _choose_mpi(task, stack, [inventory[name] for name in facts], context, table, failed)
     wanted = lock.LockRequest(task, stack, context, environ, limits, base)
     if locked:
-        chosen = lock.adopt_lock(locked, stack, context)
+        chosen = lock.adopt_lock(locked.select(stack.arch), stack, context)
     else:
         stack, chosen = yield from lock.load_or_create_lock(wanted)
     require_one_mpi(chosen.packages)
@@ -297,7 +297,7 @@ def _plan_steps(job: InstallJob) -> Workflow[PlannedInstall]:
     states = {name: state for name in names if (state := read_state(job.facts[name], job.venv, job.lock))}
     tool = Tool("", "", 0, "")
     if others := [name for name in names if name not in states]:
-        tool = find_uv_for_hosts(find_uv(), job.context.cache, job.sources)
+        tool = find_uv_for_hosts(find_uv(), job.context.cache, job.sources, job.stack.arch)
         states |= yield from _inspect_hosts(job, others, tool)
         states = {name: states[name] for name in names if name in states}
     envs = [fact.installed.marker for fact in job.facts.values() if fact.installed and fact.installed.marker]

@@ -20,14 +20,14 @@ from ipexctl.act.transfer.send import hash_file
 from ipexctl.data import read_data
 from ipexctl.decide.planning.extend import pin_installed_release, read_package_name
 from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve_stack, suggest_sources
-from ipexctl.decide.releases.table import ReleaseTable
+from ipexctl.decide.releases.table import ReleaseTable, get_public_version
 from ipexctl.decide.releases.torch_builds import TorchBuilds, parse_torch_builds
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Message, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record, parse_json, to_json
-from ipexctl.model.stack import BindingOffer, Index, InstallMarker, Stack, StackRequest
+from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Lock, Wheel
@@ -111,7 +111,7 @@ class LockRequest(Record):
         question = {
             "pins": self.pins,
             "python": stack.python,
-            "platform": packages.choose_manylinux_platform(stack.glibc),
+            "platform": packages.choose_manylinux_platform(stack.glibc, stack.arch),
             "with": task.with_,
             "requirements": [Path(name).read_text("utf-8", "replace") for name in task.requirements],
             "wheels": task.wheels and str(Path(task.wheels).absolute()),
@@ -163,9 +163,22 @@ def load_or_create_lock(request: LockRequest) -> Generator[Event, None, tuple[St
     if stack.backend == "impi" and _IMPI not in lock.packages:
         stack = replace_impi_by_gloo(stack, _NO_MPI4PY)
     if task.lock and not task.check:
-        text = json.dumps({"stack": to_json(stack.summary), **to_json(lock)}, indent=1) + "\n"
-        Path(task.lock).write_text(text, encoding="utf-8")
+        both = add_other_arch(lock, stack.arch, task.lock)
+        text = json.dumps({"stack": to_json(stack.summary), **to_json(both)}, indent=1)
+        Path(task.lock).write_text(f"{text}\n", encoding="utf-8")
     return stack, lock
+
+
+def add_other_arch(lock: Lock, arch: Arch, path: str) -> Lock:
+    """Returns the lock with the wheels that the file at ``path`` has for another architecture, of the same release: a
+    lock file that is written on each has the hashes of both."""
+    try:
+        other = parse_json(Lock, Path(path).read_text("utf-8"))
+    except (OSError, ValueError):
+        return lock
+    versions = {get_public_version(held.packages.get("torch", "")) for held in (lock, other)}
+    more = [wheel for wheel in other.wheels if arch not in wheel.archs]
+    return replace(lock, wheels=(*lock.wheels, *more)) if other.python == lock.python and len(versions) == 1 else lock
 
 
 def _list_local_wheels(places: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -316,7 +329,7 @@ def _resolve_wheels(
     own = _resolve_release(request, sources, indexes, down)
     hashes = {wheel.sha256 for wheel in own}
     try:
-        wheels = packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources)
+        wheels = packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources, stack.arch)
     except UsageError:
         if not own:
             raise
@@ -325,7 +338,7 @@ def _resolve_wheels(
         return wheels
     exact = {wheel.name: f"{wheel.name} @ {wheel.url}#sha256={wheel.sha256}" for wheel in own}
     asked = [exact.get(read_package_name(text), text) for text in asked]
-    return packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources)
+    return packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources, stack.arch)
 
 
 def _resolve_release(
@@ -360,12 +373,12 @@ def _resolve_pin(request: LockRequest, pin: str, indexes: Sequence[Index], pages
     if pages:  # alone: uv takes pages and indexes together, and the highest version of both
         page = replace(sources, index=None, extra=(), find_links=(*request.task.find_links, *pages), no_index=True)
         try:
-            return packages.resolve_wheels(tool, [pin], stack.python, stack.glibc, page, deps=False)
+            return packages.resolve_wheels(tool, [pin], stack.python, stack.glibc, page, stack.arch, deps=False)
         except UsageError as error:
             if error.code != "unresolved":  # the page does not answer
                 raise
     sources = _add_indexes(indexes, sources)
-    return packages.resolve_wheels(tool, [pin], stack.python, stack.glibc, sources, deps=False)
+    return packages.resolve_wheels(tool, [pin], stack.python, stack.glibc, sources, stack.arch, deps=False)
 
 
 def _add_answering_indexes(wanted: Sequence[Index], sources: Sources) -> tuple[Sources, list[Index]]:

@@ -26,6 +26,7 @@ from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timin
 from ipexctl.decide.planning.sync import choose_destination, join_part
 from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
 from ipexctl.decide.releases.framework_options import parse_options
+from ipexctl.decide.releases.resolve import require_one_architecture
 from ipexctl.decide.releases.runtime import build_runtime
 from ipexctl.decide.script_imports import (
     FIND_MISSING,
@@ -125,6 +126,7 @@ def _select_healthy_hosts(
 ) -> Generator[Event, None, dict[str, Facts] | None]:
     """The facts of all hosts; None unless every host answers and holds the same environment, as install made it."""
     facts = {host: result for host, result in probed.items() if isinstance(result, Facts)}
+    require_one_architecture(facts)
     failures = find_unhealthy_envs(facts)
     for failure in failures:
         yield HostFailed(failure)

@@ -24,6 +24,7 @@ from ipexctl.model.links import Link
 from ipexctl.model.tasks import Install
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.verbs.install.install import install
+from ipexctl.verbs.install.lock import add_other_arch
 from tests.tables import read_table
 
 FOLDER = "https://host.example/files/"
@@ -77,6 +78,41 @@ def test_the_good_lock_of_these_tests_is_one() -> None:
     assert lock.wheels[0].filename == NAME
     assert {(tag.interpreter, tag.abi) for tag in lock.wheels[0].tags} == {("cp311", "cp311")}
     assert parse_json(Lock, json.dumps(to_json(lock))) == lock
+
+
+ARM = GOOD | {
+    "version": "2.8.0",
+    "url": FOLDER + "torch-2.8.0-cp311-cp311-manylinux_2_28_aarch64.whl",
+    "sha256": "0b" * 32,
+}
+SIX = {"name": "six", "version": "1.0", "url": f"{FOLDER}six-1.0-py3-none-any.whl", "sha256": "0c" * 32, "size": 1}
+
+
+def test_a_lock_has_the_wheels_of_both_architectures_and_a_host_gets_its_own() -> None:
+    lock = parse_json(Lock, json.dumps(lock_file(wheels=[GOOD, ARM, SIX])))
+    assert lock.wheels[1].archs == {"aarch64"}
+    assert lock.wheels[2].archs == {"aarch64", "x86_64"}
+    assert lock.select("x86_64").packages == {"torch": "2.8.0+cpu", "six": "1.0"}
+    assert lock.select("aarch64").packages == {"torch": "2.8.0", "six": "1.0"}
+    assert lock.select("aarch64").id != lock.select("x86_64").id
+    with pytest.raises(ValueError, match="two wheels of a package"):
+        parse_json(Lock, json.dumps(lock_file(wheels=[ARM, ARM | {"sha256": "0d" * 32}])))
+
+
+def test_a_lock_file_keeps_the_wheels_of_another_architecture_of_the_same_release(tmp_path: Path) -> None:
+    path = tmp_path / "ipexctl.lock"
+    arm = parse_json(Lock, json.dumps(lock_file(wheels=[ARM, SIX])))
+    xeon = parse_json(Lock, json.dumps(lock_file(wheels=[GOOD, SIX])))
+    assert add_other_arch(xeon, "x86_64", str(path)) == xeon  # there is none
+    path.write_text(json.dumps(to_json(arm)))
+    both = add_other_arch(xeon, "x86_64", str(path))
+    assert both.select("x86_64").wheels == xeon.wheels
+    assert {wheel.filename for wheel in both.wheels} == {wheel.filename for wheel in (*xeon.wheels, *arm.wheels)}
+    path.write_text(json.dumps(to_json(both)))
+    assert add_other_arch(xeon, "x86_64", str(path)) == both  # written again
+    for other in (json.dumps(to_json(arm) | {"python": "3.10"}), "no lock"):
+        path.write_text(other)
+        assert add_other_arch(xeon, "x86_64", str(path)) == xeon
 
 
 @pytest.mark.fault("L1")

