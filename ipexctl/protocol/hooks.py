@@ -10,6 +10,8 @@ RECORD = ".json"  # ranks/<rank>.<kind>.json: how far the rank is
 ERROR = ".error"  # ranks/<rank>.<pid>.error: an uncaught exception of one of its processes
 LIBRARIES = ".libraries"  # ranks/<rank>.libraries: paths of the libraries it has loaded, one a line
 STACKS = ".stacks"  # ranks/<rank>.stacks: what faulthandler wrote
+ASK = ".ask"  # ranks/<rank>.<pid>.ask: a pipe; whoever opens it has this process append a line to the rank's STACKS:
+COLLECTIVES = "Collectives: "  # and, as JSON, the last one of each process group
 STACKS_SIGNAL = 45  # real-time signal to which a rank's Python answers with the stacks of all threads
 
 # Of a profile, in the run's directory: files of each rank. The host's files there are fetched when the run has ended.

@@ -70,11 +70,15 @@ class Group(Protocol):
     engine: Engine
     error: BaseException | None  # why it failed; nothing can be started any more
     seq: int  # number of the last collective
+    last: str  # its name
     queue: list[Work | Place]  # collectives that were started, in order, and places of others; the first is in flight
     done: Work  # what a collective returns that ended at once
 
     def complaint(self, work: Work, timeout: float) -> str:
         """The text of a timeout: the ranks that `work` waits for, and where they are."""
+
+    def explain(self, work: Work) -> str:
+        """Why MPI may have failed in `work`; "" where that is not known."""
 
     def gone(self, work: Work) -> str:
         """Which rank that `work` waits for has left, and why; "" while all are there."""
@@ -118,8 +122,17 @@ class Work(TorchWork):
             self.group.engine.drive(self, timeout.total_seconds() if timeout else 0.0)
         self.group.engine.kept.discard(self)
         if self.error is not None:
-            raise self.error
+            raise self._explained(self.error)
         return True
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """MPI's own error in a collective, with what the other ranks were in where that was another one."""
+        if self.peer is not None or not isinstance(error.__cause__, mpi().Exception):
+            return error
+        why = self.group.explain(self)
+        if why:
+            self.error = ImpiError(f"impi: {self}: {why}; MPI says: {error.__cause__}")
+        return self.error or error
 
     def is_completed(self) -> bool:
         if not self.done:
@@ -237,7 +250,7 @@ class Engine:
                 raise ImpiError(f"impi: {work.name}: this group failed before: {group.error}") from group.error
             if work.peer is None:
                 group.seq += 1
-                work.seq = group.seq
+                work.seq, group.last = group.seq, work.name
                 self._line_up(group, work)
                 settled = self._begin_first(group)
             else:
@@ -385,6 +398,7 @@ class Engine:
             if self.active or group.queue or group.error is not None or self.pid != os.getpid():
                 return None
             group.seq += 1
+            group.last = "allreduce"  # the only one that is begun so
             try:
                 test = (request := begin(*words)).Test
                 for _ in range(SPIN):

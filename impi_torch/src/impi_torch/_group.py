@@ -27,6 +27,7 @@ from ._launch import ImpiError, check_launch, check_world, mpi
 TO_SUM = ReduceOp.RedOpType.SUM
 NUMBERS = {kind: int(kind) for kind in ReduceOp.RedOpType.__members__.values()}
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}  # others: as we name them
 NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 Tensors = Sequence[torch.Tensor]
 Lists = Sequence[Tensors]
@@ -70,6 +71,7 @@ class ImpiProcessGroup(ProcessGroup):
         self.error: BaseException | None = None
         self.seq = 0
         self.queue: list[Work | Place] = []
+        self.last = ""
         self._together: list[c.Operation] | None = None
         if not ranks:
             check_world(size, os.environ)
@@ -159,29 +161,61 @@ class ImpiProcessGroup(ProcessGroup):
                     return True
         return False
 
+    def describe_collective(self) -> dict[str, Any]:
+        """The collective in flight, or the last: its number in the group, torch's name of its kind, its bytes (0
+        once it has ended)."""
+        first = next((entry for entry in self.queue[:] if isinstance(entry, Work)), None)
+        name = first.name if first else self.last
+        size = sum(tensor.nbytes for tensor in first.results if tensor.layout == torch.strided) if first else 0
+        number = first.seq if first else self.seq
+        return {"number": number, "kind": KINDS.get(name, name), "size": size, "done": first is None} if name else {}
+
     def complaint(self, work: Work, timeout: float) -> str:
         """Why `work` is too late: which members did not come."""
         where = "" if self._world else f" in the group of {self.called(range(self._size))}"
-        text = f"impi: {work}{where} was not done within {timeout:g} s"
+        text = f"impi: Timed out waiting {timeout:g} s for {work}{where}"
         if work.peer is not None:
             return f"{text}: {self.called(self._peers(work)) if work.peer >= 0 else 'no rank'} did not answer"
-        late: list[int] = []
-        there = [self._rank]
         try:
-            self.store.set(f"waits/{self._rank}", f"{work.seq} {work}")
-            time.sleep(LINGER / 2)  # the others' own clocks may be a little behind
-            for member in range(self._size):
-                if member == self._rank:
-                    continue
-                key = f"waits/{member}"
-                seen = self.store.get(key).decode() if self.store.check([key]) else "0"
-                (there if int(seen.split()[0]) >= work.seq else late).append(member)
+            seen = self._exchange_notes(work, LINGER / 2)  # the others' own clocks may be a little behind
             time.sleep(LINGER / 2)
         except RuntimeError:
             return f"{text}: the store of rank 0 is gone, so the late rank is not known"
+        late = [member for member, (seq, _) in seen.items() if seq < work.seq]
+        there = [member for member in range(self._size) if member not in late]
+        if mismatch := self._describe_mismatch(work, seen):
+            return f"{text}: {mismatch}"
         if not late:
             return f"{text}: all ranks came, the network or a rank is too slow"
         return f"{text}: {self.called(late)} did not come; {self.called(there)} waited"
+
+    def explain(self, work: Work) -> str:
+        """What MPI's error in `work` may come from: ranks in different collectives, which MPI does not look for."""
+        with contextlib.suppress(RuntimeError):
+            return self._describe_mismatch(work, self._exchange_notes(work, 2 * LINGER))
+        return ""
+
+    def _exchange_notes(self, work: Work, seconds: float) -> dict[int, tuple[int, str]]:
+        """Note that this rank is in `work`; where the others are so long after, by number and name."""
+        self.store.set(f"waits/{self._rank}", f"{work.seq} {work}")
+        time.sleep(seconds)
+        seen = {}
+        for member in range(self._size):
+            if member != self._rank:
+                key = f"waits/{member}"
+                number, _, name = (self.store.get(key).decode() if self.store.check([key]) else "0").partition(" ")
+                seen[member] = int(number), name
+        return seen
+
+    def _describe_mismatch(self, work: Work, seen: dict[int, tuple[int, str]]) -> str:
+        calls: dict[str, list[int]] = {str(work): [self._rank]}
+        for member, (number, name) in seen.items():
+            if number == work.seq:
+                calls.setdefault(name, []).append(member)
+        if len(calls) == 1:
+            return ""
+        words = ", ".join(f"{name} on {self.called(members)}" for name, members in calls.items())
+        return f"the ranks called different collectives: {words}"
 
     # --- what torch asks -------------------------------------------------------------------------------------------
 
@@ -501,7 +535,10 @@ class ImpiProcessGroup(ProcessGroup):
             begin(c.send(self.channel, token, 0, tag), 0).wait()
             begin(c.receive(self.channel, token, 0, tag, int), 0).wait()
             if token.item():
-                raise ImpiTimeout("impi: monitored_barrier: rank 0 says that some rank did not come")
+                raise ImpiTimeout(
+                    f"impi: Rank {self.ranks[self._rank]} successfully reached monitoredBarrier, but received "
+                    "errors: rank 0 says that some rank did not come"
+                )
             return
         end = time.monotonic() + limit
         calls = {r: begin(c.receive(self.channel, token, r, tag, int), r, limit + 86400) for r in range(1, self._size)}
@@ -514,8 +551,8 @@ class ImpiProcessGroup(ProcessGroup):
                 begin(c.send(self.channel, token, r, tag), r).wait()
         if late:
             error = ImpiTimeout(
-                f"impi: monitored_barrier: {self.called(late if wait_all_ranks else late[:1])} did not "
-                f"come within {limit:g} s"
+                f"impi: {self.called(late if wait_all_ranks else late[:1]).capitalize()} failed to pass "
+                f"monitoredBarrier within {limit:g} s"
             )
             self.engine.fail(self, error)
             raise error

@@ -45,6 +45,22 @@ def late_caught(rank: int, size: int) -> None:
     sys.exit(7)
 
 
+def mismatch(rank: int, size: int) -> None:
+    """One rank broadcasts, as of a checkpoint that only it has found, while the others add up gradients."""
+    dist.barrier()
+    if rank == size - 1:
+        dist.broadcast(torch.ones(8), rank - 1)
+    else:
+        dist.all_reduce(torch.ones(1 << 20))
+
+
+def mismatch_late(rank: int, size: int) -> None:
+    if rank == size - 1:
+        dist.all_gather([torch.ones(2) for _ in range(size)], torch.ones(2))
+    else:
+        dist.barrier()
+
+
 def late_wait(rank: int, size: int) -> None:
     """wait(timeout) shorter than the group's: only the wait ends, the operation can still be done."""
     if rank == size - 1:

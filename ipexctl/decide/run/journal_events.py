@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterable
 from typing import Any, Literal
 
+from ipexctl.decide.diagnosis.collectives import describe_collectives
 from ipexctl.decide.diagnosis.stack_traces import (
     describe_position,
     describe_stall,
@@ -176,6 +177,7 @@ class JournalReader:
                     return
                 stalled = {stack.rank for stack in self._stacks}
                 lines = format_comparison(groups, len(stalled))
+                lines += describe_collectives(self._stacks)
                 lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
                 if self._alarmed or not self._requested:
                     places = tuple(

@@ -188,6 +188,7 @@ class Hooks(names.ModuleHooks):
             self.record_stage(names.CONNECTED)
             if worlds:
                 worlds.note_group()
+                worlds.answer_requests()
             return result
 
         module.init_process_group = init_process_group

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Dict, Iterator, List, Tuple
 
-from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
+from ipexctl.protocol.hooks import ASK, RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.protocol.rank_records import RankStack
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import procs
@@ -52,15 +52,28 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
             mine = [pid for _, pid, where in todo if where == path]
             if turn < len(mine) and all_now[mine[turn]].state not in "Tt" and has_file_open(mine[turn], path):
                 asked[path] = mine[turn]
-                os.kill(mine[turn], STACKS_SIGNAL)
-        for path, text in _collect_answers(before, asked, spec.timings.stacks, (time.monotonic() + until) / 2).items():
-            texts[asked.pop(path)] = text
+        grouped = {path: pid for path, pid in asked.items() if _ask_for_collectives(path, pid)}
+        patience, limit = spec.timings.stacks, (time.monotonic() + until) / 2
+        told = _collect_answers(before, grouped, patience, limit)
+        for pid in asked.values():
+            os.kill(pid, STACKS_SIGNAL)
+        for path, text in _collect_answers(before, asked, patience, limit).items():
+            texts[asked.pop(path)] = told.get(path, "") + text
     spy = os.path.join(os.path.dirname(sys.executable), "py-spy")
     for rank, pid, _ in todo:
         text = texts.get(pid) or _run_py_spy(spy, pid, min(spec.timings.spy, until - time.monotonic()))
         now = procs.find_process(pid)
         state = now.state if now else "X"
         yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text[:STACK_LIMIT], time.time())
+
+
+def _ask_for_collectives(path: str, pid: int) -> bool:
+    """Whether a thread of the process waits to be asked (`_ipexctl_collectives`)."""
+    try:
+        os.close(os.open("%s.%d%s" % (path[: -len(STACKS)], pid, ASK), os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
 
 
 def _collect_answers(

@@ -9,6 +9,7 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
+from ipexctl.decide.diagnosis.collectives import describe_collectives
 from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.decide.run.figures import read_figures
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
@@ -185,9 +186,9 @@ def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ran
         groups = group_stacks(stacks)
         for host in missing:
             yield Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
-        summary = tuple(format_comparison(groups, len({stack.rank for stack in stacks})))
+        lines = format_comparison(groups, len({stack.rank for stack in stacks})) + describe_collectives(stacks)
         places = describe_places(stacks)
-        yield Answer(RankStacksAnswer(run, summary, find_odd_ranks(groups), places, stacks, missing))
+        yield Answer(RankStacksAnswer(run, tuple(lines), find_odd_ranks(groups), places, stacks, missing))
     yield Ended("logs", Exit.OK)
 
 

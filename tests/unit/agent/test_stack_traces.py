@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
+from ipexctl.act import agent
+from ipexctl.decide.diagnosis.stack_traces import parse_main_thread
+from ipexctl.protocol.hooks import COLLECTIVES, DIRECTORY_ENV, RANK_ENV, RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import procs
 from ipexctl.remote.agent.stack_traces import collect_stacks
 from tests.unit.agent.runs import SPEC
@@ -42,5 +45,66 @@ def test_a_process_that_waits_for_a_core_is_waited_for(tmp_path: Path) -> None:
             spec = SPEC._replace(timings=SPEC.timings._replace(stacks=0.01))
             [result] = [stack for stack in collect_stacks(str(tmp_path), {0: wrapper}, spec) if stack.pid == rank.pid]
             assert result.text == "the stacks"
+        finally:
+            rank.kill()
+
+
+TORCH = """
+import math, sys, types
+class Size(tuple):
+    def numel(self):
+        return math.prod(self)
+c10d = types.ModuleType("torch.distributed.distributed_c10d")
+recorder = types.ModuleType("torch._C._distributed_c10d")
+torch = types.ModuleType("torch")
+torch.float, torch.long = types.SimpleNamespace(itemsize=4), types.SimpleNamespace(itemsize=8)
+torch.uint8, torch.Size = types.SimpleNamespace(itemsize=1), Size
+for module in (c10d, recorder, torch):
+    sys.modules[module.__name__] = module
+
+class Ours:
+    def describe_collective(self):
+        return dict(number=3, kind="barrier", size=0, done=True)
+
+group, ours = object(), Ours()
+c10d._world = types.SimpleNamespace(pg_names={group: "0", ours: "1"},
+                                    pg_group_ranks={group: {0: 0, 1: 1}, ours: {1: 0}})
+c10d.get_rank = lambda: 1
+entry = dict(process_group=["0", "default_pg"], is_p2p=False, input_sizes=[[8, 2], []], input_dtypes=["Float", "Long"])
+entries = [dict(entry, collective_seq_id=n, profiling_name="gloo:all_reduce", retired=n < 5) for n in (4, 5, 6)]
+recorder._dump_fr_trace_json = lambda *_: json.dumps({"entries": entries})
+"""
+
+
+def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp_path: Path) -> None:
+    """The first that has not ended, of Gloo's; before the stacks, which are written by themselves."""
+    (tmp_path / RANKS).mkdir()
+    for name, data in agent.read_hooks().items():
+        (tmp_path / name).write_bytes(data)
+    script = tmp_path / "rank.py"
+    joins = f"import _ipexctl_worlds\n_ipexctl_worlds.Worlds({str(tmp_path)!r}, '0', 'node0 1').answer_requests()"
+    script.write_text(f"import json, time\n{TORCH}\n{joins}\nprint('ready', flush=True)\ntime.sleep(1000)\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), DIRECTORY_ENV: str(tmp_path), RANK_ENV: "0"}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=env) as rank:
+        try:
+            assert rank.stdout
+            assert rank.stdout.readline() == "ready\n"
+            wrapper = procs.find_process(os.getpid())
+            assert wrapper
+            [result] = [stack for stack in collect_stacks(str(tmp_path), {0: wrapper}, SPEC) if stack.pid == rank.pid]
+            line, _, stacks = result.text.partition("\n")
+            assert json.loads(line.removeprefix(COLLECTIVES)) == [
+                {
+                    "number": 5,
+                    "kind": "all_reduce",
+                    "size": 72,
+                    "done": False,
+                    "group": "0",
+                    "ranks": [0, 1],
+                    "rank": 1,
+                },
+                {"number": 3, "kind": "barrier", "size": 0, "done": True, "group": "1", "ranks": [1], "rank": 1},
+            ]
+            assert parse_main_thread(stacks)[0].function == "<module>"
         finally:
             rank.kill()

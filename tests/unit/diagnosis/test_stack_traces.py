@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from ipexctl.decide.diagnosis.collectives import describe_collectives
 from ipexctl.decide.diagnosis.stack_traces import (
     describe_places,
     describe_stall,
@@ -14,6 +17,7 @@ from ipexctl.decide.diagnosis.stack_traces import (
     parse_main_thread,
 )
 from ipexctl.model.events import RankStack, Stalled
+from ipexctl.protocol.hooks import COLLECTIVES
 
 FAULT = """\
 Thread 0x00007f9a3ffff640 (most recent call first):
@@ -263,3 +267,54 @@ def test_ranks_that_wait_in_several_calls_are_reported_with_all_of_them() -> Non
 def test_a_stack_of_our_hook_alone_is_described_by_its_state() -> None:
     ending = dump("/x/sitecustomize.py:140 wait_for_gloo_threads")
     assert format_comparison(group_stacks([stack(0, ending, "S")]), 1) == ["  rank 0  sleeps"]
+
+
+def report(rank: int, *collectives: tuple[str, list[int], int, str, int, bool]) -> RankStack:
+    """A rank's stacks behind what it says of its groups: name, members, number, kind, size, ended."""
+    keys = ("group", "ranks", "number", "kind", "size", "done")
+    told = [{**dict(zip(keys, each, strict=True)), "rank": rank} for each in collectives]
+    return stack(rank, f"{COLLECTIVES}{json.dumps(told)}\n{FAULT}")
+
+
+MB = 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("stacks", "lines"),
+    [
+        (
+            [report(0, ("0", [0, 1], 7, "all_reduce", MB, False)), report(1, ("0", [0, 1], 7, "broadcast", MB, False))],
+            [
+                "the ranks are in different collectives: all_reduce #7 of 4.0 MiB on rank 0, "
+                "broadcast #7 of 4.0 MiB on rank 1"
+            ],
+        ),
+        (
+            [report(rank, ("0", [0, 1, 2], 7, "all_reduce", MB << rank // 2, False)) for rank in range(3)],
+            [
+                "the ranks are in different collectives: all_reduce #7 of 4.0 MiB on ranks 0-1, "
+                "all_reduce #7 of 8.0 MiB on rank 2"
+            ],
+        ),
+        (
+            [
+                report(0, ("0", [0, 1, 2], 9, "all_gather", 12, False), ("3", [0, 2], 2, "barrier", 0, True)),
+                report(1, ("0", [0, 1, 2], 8, "all_reduce", 0, True)),
+                report(2, ("0", [0, 1, 2], 9, "all_gather", 24, False), ("3", [0, 2], 2, "barrier", 0, True)),
+            ],
+            ["last collectives: all_gather #9 on ranks 0,2, all_reduce #8 on rank 1 (ended)"],
+        ),
+        (
+            [
+                report(0, ("0", [0, 1, 2], 1, "barrier", 0, True), ("3", [0, 2], 2, "broadcast", 8, False)),
+                report(1, ("0", [0, 1, 2], 1, "barrier", 0, True)),
+            ],
+            ["last collectives in the group of ranks 0,2: broadcast #2 of 8 B on rank 0"],
+        ),
+        ([report(0, ("0", [0, 1], 1, "barrier", 0, True)), stack(1), stack(2, f"{COLLECTIVES}[1]\n{FAULT}")], []),
+    ],
+)
+def test_the_last_collective_of_each_group_is_reported_and_a_mismatch_named(
+    stacks: list[RankStack], lines: list[str]
+) -> None:
+    assert describe_collectives(stacks) == lines

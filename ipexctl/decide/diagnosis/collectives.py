@@ -1,0 +1,53 @@
+"""The last collectives of stalled ranks, as their own processes report them: are all ranks in the same one?"""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+from ipexctl.model.events import RankStack
+from ipexctl.model.facts import format_ranks
+from ipexctl.model.json_values import Record, parse_json
+from ipexctl.model.text import format_size
+from ipexctl.protocol.hooks import COLLECTIVES
+
+_REPORTED = re.compile(rf"^{COLLECTIVES}(\[.*\])$", re.MULTILINE)
+_SAME_SIZE = frozenset(("all_reduce", "broadcast", "reduce"))  # on all ranks; others may give each rank its own
+
+
+class LastCollective(Record):
+    """The first one that has not ended, or the last, of a process group; ``rank`` is torch's, ``size`` in bytes."""
+
+    group: str
+    ranks: tuple[int, ...]  # of the group
+    rank: int
+    number: int
+    kind: str
+    size: int
+    done: bool
+
+
+def describe_collectives(stacks: Iterable[RankStack]) -> list[str]:
+    """Returns a line for each group in which one has not ended."""
+    groups: dict[tuple[str, tuple[int, ...]], dict[int, LastCollective]] = {}
+    for stack in stacks:
+        for text in _REPORTED.findall(stack.text):
+            with suppress(ValueError):  # the script's own words, or half a line
+                for collective in parse_json(list[LastCollective], text):
+                    groups.setdefault((collective.group, collective.ranks), {})[collective.rank] = collective
+    most = max((len(ranks) for _, ranks in groups), default=0)
+    where = {ranks: f" in the group of {format_ranks(ranks)}" if len(ranks) < most else "" for _, ranks in groups}
+    return [line for (_, ranks), last in groups.items() for line in _describe(last.values(), where[ranks])]
+
+
+def _describe(last: Iterable[LastCollective], where: str) -> list[str]:
+    steps: dict[tuple[bool, int, str, int], list[int]] = {}
+    for each in sorted(last, key=lambda each: (each.done, each.rank)):
+        size = each.size if each.kind in _SAME_SIZE else 0
+        steps.setdefault((each.done, each.number, each.kind, size), []).append(each.rank)
+    words = ", ".join(
+        f"{kind} #{number}{f' of {format_size(size)}' if size else ''} on {format_ranks(ranks)}{' (ended)' * done}"
+        for (done, number, kind, size), ranks in steps.items()
+    )
+    waiting = sum(not done for done, *_ in steps)
+    title = "the ranks are in different collectives" if waiting > 1 else "last collectives"
+    return [f"{title}{where}: {words}"] if waiting else []
