@@ -4,7 +4,10 @@ import os
 import sys
 import time
 
+import patience  # isort: skip
 from meet import meet
+
+patience.loaded.set()
 
 
 def read_batch() -> None:
