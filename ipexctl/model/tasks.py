@@ -453,6 +453,9 @@ class Run(TransferFields, Task):
         "STEPS",
         pattern=r"^([1-9]\d{0,6}|\d{1,7}:\d{1,7})$",
     )
+    wait: bool = flag(
+        False, "Wait for hosts that another run uses; runs that wait start in their order.", "Hosts", advanced=True
+    )
     detach: bool = flag(False, "Return as soon as the run has started; with --ready once it is up.")
     share: bool = flag(False, "Start even if another run uses these hosts.", "Hosts", advanced=True)
     allow_duplicates: bool = flag(False, "Accept several entries that are the same machine.", "Hosts", advanced=True)

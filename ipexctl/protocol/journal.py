@@ -143,6 +143,15 @@ class MessageIgnored(NamedTuple):
     at: float = 0.0
 
 
+class Waiting(NamedTuple):
+    """The run waits for hosts: each with the run that has it, or is before this one, its owner and its start; so many
+    others wait ``before`` it. Empty: all are free."""
+
+    hosts: Dict[str, Tuple[str, str, float]]
+    before: int = 0
+    at: float = 0.0
+
+
 class CheckpointKept(NamedTuple):
     """``host`` has got a copy of ``owner``'s part of a checkpoint."""
 
@@ -205,7 +214,7 @@ class Reason:
 Record = Union[
     KeeperStarted, GuardJoined, Launched, RankStarted, RankStage, RankRendezvous, RankNote, RankEnded, RankStack,
     SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Stopping, Killing, Killed, HostLost,
-    Unstored, Leftovers, Strays, MessageIgnored, CheckpointKept, CheckpointMissed, ResumeChosen, RunEnd,
+    Unstored, Leftovers, Strays, MessageIgnored, CheckpointKept, CheckpointMissed, ResumeChosen, Waiting, RunEnd,
 ]  # fmt: skip
 
 KINDS: "Kinds[Record]" = Kinds(Record)

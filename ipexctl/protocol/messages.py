@@ -28,6 +28,14 @@ Welcome = NamedTuple("Welcome", [("proof", str)])
 Tampered = NamedTuple("Tampered", [])
 
 
+class HostBusy(NamedTuple):
+    """Another run holds this account's lock on the host. Also the content of the lock."""
+
+    run: str = "?"
+    owner: str = "?"
+    started: float = 0.0
+
+
 # Keeper to guard.
 Ping = NamedTuple("Ping", [("sent", float)])  # Unix seconds of the keeper
 StartProxy = NamedTuple("StartProxy", [("words", List[str])])  # as the launcher wants it
@@ -129,6 +137,20 @@ SendFile = NamedTuple("SendFile", [("path", str), ("file", List[int]), ("owner",
 FileSent = NamedTuple("FileSent", [("sha256", str)])
 
 
+class HostWaits(NamedTuple):
+    """Guard to keeper, of a run that waits for its hosts: another run has this one, and ``before`` it others wait. With
+    neither the host is free for it, and ``taken`` once the keeper has told it to take it (`TakeHost`), which may fail;
+    `LeaveHost` gives it back."""
+
+    taken: bool
+    holder: Optional[HostBusy] = None
+    before: int = 0
+
+
+TakeHost = NamedTuple("TakeHost", [])
+LeaveHost = NamedTuple("LeaveHost", [])
+
+
 # Keeper to watcher: there is more in the run's files.
 FilesGrown = NamedTuple("FilesGrown", [])
 # Client to keeper and back.
@@ -144,14 +166,6 @@ PORT_SIZE = 64  # bytes in which the controller passes it on to a guard that wai
 GuardReady = NamedTuple("GuardReady", [])
 AgentFailed = NamedTuple("AgentFailed", [("error", str)])
 KeeperUnreachable = NamedTuple("KeeperUnreachable", [("error", str)])  # no packet of ours gets there
-
-
-class HostBusy(NamedTuple):
-    """Another run holds this account's lock on the host. Also the content of the lock."""
-
-    run: str = "?"
-    owner: str = "?"
-    started: float = 0.0
 
 
 class RunRow(NamedTuple):
@@ -206,7 +220,7 @@ Message = Union[
     RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
     RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, RunListing,
     RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound, TakeCheckpoint,
-    CheckpointTaken, SendFile, FileSent,
+    CheckpointTaken, SendFile, FileSent, HostWaits, TakeHost, LeaveHost,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

@@ -92,6 +92,7 @@ class RunSpec(NamedTuple):
     stages: bool = True  # the rank is Python, which tells its stages
     ready: str = ""  # the sign that it is up
     fail_fast: bool = False
+    wait: bool = False  # for a host that another run holds
     share: bool = False  # start although another run holds the host
     profile: str = ""  # as `hooks.PROFILE_ENV`; then this directory outlives the run until its files were fetched
     nofile: bool = True  # raise the limit on open files

@@ -70,7 +70,7 @@ def test_a_full_disk_gets_no_copy_and_the_run_goes_on(workspace: Workspace, tmp_
         light(two, tmp_path / "light")
         result = Workspace(two, tmp_path / "other")(*KEEP, *LIGHTLY, "12", "4", "40", "0", timeout=200, **QUICK)
         assert result.code == 0, result
-        assert "[node1] could not get a copy of ckpt/step_4.pt: no space left in /root/" in result.err, result
+        assert "could not get a copy of ckpt/step_4.pt: no space left in /root/" in result.err, result
         assert result.err.count("could not get a copy") == 1, result
         assert not find_orphans(two)
 

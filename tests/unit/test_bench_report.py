@@ -174,7 +174,9 @@ def test_what_the_workers_write_is_shown_in_words() -> None:
 def test_a_run_that_measures_saves_what_its_ranks_wrote_and_never_advises_to_share_hosts() -> None:
     written = e.Output(0, "a", "out", json.dumps({"bench": "bert", **line("ipex", "eager", "bf16", 12.34)}).encode())
     hint = advise(
-        "stop", "k7", text="wait for it, start beside it (run --share; in a playbook: share: true), or stop it:"
+        "stop",
+        "k7",
+        text="wait for it (run --wait), start beside it (run --share; in a playbook: share: true), or stop it:",
     )
     other = e.HostFailed(Failure("b", Kind.STEP, "no space", "make room", "disk"))
 

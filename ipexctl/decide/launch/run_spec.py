@@ -76,7 +76,7 @@ def build_run_specs(
             **select_attributes(launch, "run", "title", "size", "independent"),
             **select_attributes(launch, "backend", "precision", "fills", "per_host"),
             **select_attributes(node, "host", "label", "workdir"),
-            **select_attributes(task, "share", "fail_fast"),
+            **select_attributes(task, "share", "wait", "fail_fast"),
             # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".
             alone=launch.size == 1 and task.launcher == "accelerate",
             argv=list(node.argv or launch.argv),

@@ -1,6 +1,6 @@
 """A run's files, as they grow → events: the keeper's journal, the ranks' output, the launcher's, and samples."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Literal
 
 from ipexctl.decide.diagnosis.collectives import describe_collectives
@@ -18,6 +18,7 @@ from ipexctl.decide.run.demux import Demux, Piece
 from ipexctl.decide.run.lines import LineHolder
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Running
@@ -48,7 +49,7 @@ class JournalReader:
         self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
         self._connected: set[int] = set()  # ranks that are past their rendezvous
         self.ready: set[int] = set()  # ranks that have given the sign of --ready
-        self.launched = False
+        self.launched = self.waiting = False
         self.over: e.RunEnded | None = None
         self.unreadable = 0  # records of the journal
 
@@ -209,6 +210,9 @@ class JournalReader:
                 hint = advise("stop", "--orphans", running.run, text="this looks again, and ends what can be ended:")
                 what = f"still running, SIGKILL has no effect: process {pids}"
                 yield e.HostFailed(Failure(host, Kind.RESIDUE, what, hint, "residue"))
+            case journal.Waiting(hosts=hosts, before=before):
+                self.waiting = True
+                yield e.Message(_describe_waiting(hosts, before), code="waiting")
             case journal.CheckpointKept():
                 text = f"has a copy of {record.owner}'s part of {printable(record.name, 200)}"
                 taken = f" ({format_size(record.size)} in {record.seconds:.0f} s)" if record.size else ""
@@ -254,6 +258,18 @@ class JournalReader:
         self._stacks = self._stacks if self._requested else []
         yield stall
         yield e.Message(describe_stall(stall, self._running.hosts), "warning", code="stalled")
+
+
+def _describe_waiting(hosts: Mapping[str, tuple[str, str, float]], before: int) -> str:
+    if not hosts:
+        return "the hosts are free"
+    by_run = group_pairs((holder, host) for host, holder in hosts.items())
+    runs = [
+        f"run {run} of {printable(owner, 100)} on {join_names(names, 3)}, since {format_time(since)}"
+        for (run, owner, since), names in by_run.items()
+    ]
+    ahead = f" ({pluralize(before, 'run')} before this one)" if before else ""
+    return f"waiting for {join_names(runs, 3)}{ahead}"
 
 
 def _describe_resume(record: journal.ResumeChosen) -> str:

@@ -205,7 +205,7 @@ class Carrier:
             room = os.statvfs(incoming)
             free = room.f_bavail * room.f_frsize
             if free < need * (2 if order.part else 1):  # the next one of the script's own comes first
-                raise OSError("no space left in %s (need %d bytes, %d free)" % (self.base, need, free))
+                raise OSError("no space left in %s (need %d MiB, %d free)" % (self.base, need >> 20, free >> 20))
             for source in order.sources:
                 self.take_from(source, incoming, total, None if order.part is None else RATE)
             if order.part:

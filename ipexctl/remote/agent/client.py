@@ -104,6 +104,7 @@ def _read_last_output(directory: str, nonce: str) -> str:
 
 _STATES = {state.value: "stopping" for state in (RunPhase.STOPPING, RunPhase.KILLING, RunPhase.FINISHING)}
 _STATES.update({RunPhase.GATHERING.value: "starting", RunPhase.LAUNCHING.value: "starting"})
+_STATES.update({RunPhase.RESUMING.value: "starting", "waiting": "waiting"})
 
 
 def show(argv: "List[str]") -> int:

@@ -13,13 +13,13 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Dict, Iterable, List, Optional, Set, Union
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple, Union
 
 from ipexctl.protocol import hooks, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.messages import KINDS, HostBusy
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.remote.agent import files, procs, rpc, stack_traces
+from ipexctl.remote.agent import files, procs, rpc, stack_traces, tickets
 from ipexctl.remote.agent.helper import Helper, start_helper
 from ipexctl.remote.agent.output_pipe import OutputPipe
 from ipexctl.remote.agent.sampling import start_sampler
@@ -39,11 +39,11 @@ def main(argv: "List[str]") -> int:
     umask = os.umask(0o077)  # as the keeper's
     spec = files.read_spec(directory)
     # A home directory may be shared: each host has a lock of its own in it.
-    other = lock_host(os.path.join(os.path.dirname(directory), paths.LOCK + files.get_host_tag()), spec)
+    base = os.path.dirname(directory)
+    other = None if spec.wait else take_host(base, spec)[1]
     if other is not None and other.run != spec.run and not spec.share:
         print(KINDS.write(other).decode())
         return 1
-    base = os.path.dirname(directory)
     for name in os.listdir(base):
         if files.is_half_made(os.path.join(base, name)):
             files.remove_directory(os.path.join(base, name))
@@ -76,25 +76,34 @@ def _read_port(patience: float) -> int:
     return listening.port if isinstance(listening, messages.KeeperListening) else 0
 
 
-def lock_host(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
-    """Takes the lock for as long as this process (not its children) lives; its holder's record if it is taken. The
-    kernel gives the lock back when the holder ends, however it ends: there are no stale locks."""
+def take_host(base: str, spec: "RunSpec") -> "Tuple[int, Optional[HostBusy]]":
+    """Takes the host's lock for a run, unless another one holds it, or has waited longer for it: that one's record."""
+    queue = tickets.list_tickets(base)
+    if queue and queue[0].run != spec.run and not spec.share:
+        return -1, HostBusy(queue[0].run, queue[0].owner, queue[0].since)
+    return lock_host(os.path.join(base, paths.LOCK + files.get_host_tag()), spec)
+
+
+def lock_host(path: str, spec: "RunSpec") -> "Tuple[int, Optional[HostBusy]]":
+    """Takes the lock for as long as this process (not its children) lives, or its descriptor is open; its holder's
+    record if it is taken. The kernel gives the lock back when the holder ends, however it ends: there are no stale
+    locks."""
     door = os.open(path + ".door", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(door, fcntl.LOCK_EX)  # one at a time: nobody reads of a holder that has not written yet
         except OSError:  # a home without locks: nothing keeps two runs from one host
-            return None
+            return -1, None
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with os.fdopen(fd, "rb") as text:
                 holder = KINDS.read(text.read())
-            return holder if isinstance(holder, HostBusy) else HostBusy()
+            return -1, holder if isinstance(holder, HostBusy) else HostBusy()
         os.ftruncate(fd, 0)
         os.pwrite(fd, KINDS.write(HostBusy(spec.run, spec.owner, spec.started)), 0)
-        return None
+        return fd, None
     finally:
         os.close(door)
 
@@ -125,6 +134,9 @@ class Guard:
         self.last = self.begun = time.monotonic()  # when its last round began, and its last rank
         self.sampler: "Optional[Helper[samples.HostSample]]" = None
         self.carrier: "Optional[Helper[messages.Message]]" = None
+        self.waits = spec.wait  # for the host: it is another run's, or not all hosts are free
+        self.renewed = 0.0  # when it renewed its ticket
+        self.lock, self.told = -1, messages.HostWaits(True)
         self.output = OutputPipe(spec.nonce)
         self.resting = 0.0  # until when output gathers in the pipe
         self.scripts: "Dict[int, int]" = {}  # rank → its script's process
@@ -136,12 +148,53 @@ class Guard:
             signal.signal(number, signal.SIG_IGN)
         if self.spec.head is None:
             self.write_address()
-        self.sampler = start_sampler(self.directory, self.spec)
-        if self.spec.keep:
-            self.carrier = start_helper(self.directory, CARRIER, 19, KINDS, self.carry_checkpoints)
+        if not self.waits:
+            self.start_helpers()
         while self.do_round(time.monotonic()):
             unsent = [self.keeper] if self.keeper.open and self.keeper.outbox else []
             select.select(self.list_wakeup_sources(), unsent, [], self.compute_pause(self.last))
+
+    def start_helpers(self) -> None:
+        """Starts what works beside the ranks."""
+        self.sampler = start_sampler(self.directory, self.spec)
+        if self.spec.keep:
+            self.carrier = start_helper(self.directory, CARRIER, 19, KINDS, self.carry_checkpoints)
+
+    def wait_for_host(self, now: float) -> None:
+        """Keeps the place in the host's queue, and tells the keeper how far it is."""
+        base, spec = os.path.dirname(self.directory), self.spec
+        if now < self.renewed + tickets.PAUSE:
+            return
+        self.renewed = now
+        tickets.write_ticket(base, spec.started, spec.run, spec.owner)
+        lock, holder = take_host(base, spec)
+        if lock >= 0:  # for a moment: other hosts may not be free
+            os.close(lock)
+        before = sum(ticket[:2] < (spec.started, spec.run) for ticket in tickets.list_tickets(base))
+        self.tell_keeper(messages.HostWaits(False, holder, before))
+
+    def tell_keeper(self, waits: "messages.HostWaits") -> None:
+        if waits != self.told:
+            self.told = waits
+            self.keeper.send(waits)
+
+    def take_host(self) -> None:
+        """All hosts are free for the run."""
+        self.lock, holder = take_host(os.path.dirname(self.directory), self.spec)
+        self.waits = holder is not None
+        if not self.waits:
+            tickets.remove_ticket(os.path.dirname(self.directory), self.spec.run)
+            self.start_helpers()
+        self.tell_keeper(messages.HostWaits(not self.waits, holder))
+
+    def leave_host(self) -> None:
+        """Another host was not free after all."""
+        for helper in self.helpers:
+            list(helper.finish(0.0))
+        self.sampler = self.carrier = None
+        self.waits = True
+        if self.lock >= 0:
+            os.close(self.lock)
 
     def carry_checkpoints(self) -> None:
         from ipexctl.remote.agent.carrier import Carrier  # the guard itself does not need it
@@ -167,6 +220,8 @@ class Guard:
             if isinstance(message, messages.Finish):
                 return self.finish_run()
             self.handle_message(message)
+        if self.waits:
+            self.wait_for_host(now)
         gone = self.proxies.intersection(self.reap())
         self.pass_output_on(now)
         self.report_records()  # how its ranks ended comes before the end of their proxy
@@ -247,6 +302,10 @@ class Guard:
         """Does what the keeper asks. Messages for others are ignored."""
         if isinstance(message, messages.Ping):
             self.keeper.send(messages.Pong(message.sent, time.time()))
+        elif isinstance(message, messages.TakeHost):
+            self.take_host()
+        elif isinstance(message, messages.LeaveHost) and not self.waits:
+            self.leave_host()
         elif isinstance(message, messages.StartProxy):
             self.start_proxy(message.words)
         elif isinstance(message, messages.RanksPort):
@@ -389,6 +448,7 @@ class Guard:
 
     def finish_run(self) -> bool:
         """Ends all that is left but the keeper's own, reports what could not be ended, takes its files along. False."""
+        tickets.remove_ticket(os.path.dirname(self.directory), self.spec.run)
         self.report_records()
         strays = self.end_strays()
         self.await_wrappers()
@@ -447,6 +507,7 @@ class Guard:
 
     def abort_run(self, why: str) -> bool:
         """Returns the keeper is lost: ends the run's part on this host alone. False."""
+        tickets.remove_ticket(os.path.dirname(self.directory), self.spec.run)
         left = self.kill_all(self.spec.timings.leave)
         procs.remove_cgroup(self.group)
         if self.spec.head is not None:

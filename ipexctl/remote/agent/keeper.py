@@ -328,7 +328,8 @@ class Keeper:
             elif link.role == Role.ORDER:
                 if isinstance(message, (messages.StopRun, messages.KillRun, messages.RequestStacks)):
                     self.handle_input(message)
-                link.send(messages.KeeperStatus(self.run.state.value, self.watchers))
+                state = "waiting" if keeper_state.is_waiting(self.run) else self.run.state.value
+                link.send(messages.KeeperStatus(state, self.watchers))
         if not link.open:
             self.drop_connection(link)
 

@@ -149,6 +149,9 @@ class KeeperRun(NamedTuple):
     requests: "Tuple[str, ...]" = ()  # for stacks, that wait for the end of another inquiry
     verdict: str = ""  # why the run is to be stopped once the inquiry is over
     meetings: "meeting.Meetings" = {}
+    waits: "Dict[str, messages.HostWaits]" = {}  # of hosts that are not taken, if the run waits for them
+    waiting: "journal.Waiting" = journal.Waiting({})  # as it was noted last
+    taking: bool = False  # all were free, and were told to be taken
     kept: "keeping.Keeping" = keeping.Keeping()
     worlds: "Dict[int, int]" = {}  # of `journal.SeparateWorlds`, as it was noted last
 
@@ -159,6 +162,12 @@ Step = Tuple[KeeperRun, Actions]
 def create_run(spec: "RunSpec", now: "Moment") -> "KeeperRun":
     """Returns the run at the keeper's start."""
     return KeeperRun(spec, now.steady, now.steady + spec.timings.ready_timeout, now.steady)
+
+
+def is_waiting(run: "KeeperRun") -> bool:
+    """Returns whether hosts that another run has, or had, are not taken yet."""
+    taken = {host for host, waits in run.waits.items() if waits.taken}
+    return run.spec.wait and run.state is RunPhase.GATHERING and taken != set(run.spec.head_spec.hosts)
 
 
 def is_steady(run: "KeeperRun", now: "Moment") -> bool:
@@ -225,6 +234,11 @@ def _close_run(run: "KeeperRun") -> "Step":
 
 def _check_gathering(run: "KeeperRun", now: "Moment") -> "Step":
     missing = sorted(set(run.spec.head_spec.hosts) - run.guards)
+    if not missing and run.spec.wait and is_waiting(run):
+        states = [run.waits.get(host) for host in run.spec.head_spec.hosts]
+        if run.taking or not all(state and (state.taken or not (state.holder or state.before)) for state in states):
+            return run, ()
+        return run._replace(taking=True), (Send("", messages.TakeHost()),)
     if not missing and run.spec.keep and not run.spec.keep.fresh:
         number = int(now.clock)  # no order of an earlier attempt has it
         run = run._replace(since=now.steady, kept=keeping.begin_look(number))
@@ -531,6 +545,25 @@ def _on_proxy_ended(run: "KeeperRun", host: str, proxy: "messages.ProxyEnded", n
     return run, (ReleaseShims(host),)
 
 
+def _on_host_waits(run: "KeeperRun", host: str, waits: "messages.HostWaits", now: "Moment") -> "Step":
+    leave: Actions = ()
+    if run.taking and not waits.taken:  # another run was sooner on this host: none is held meanwhile
+        leave = tuple(Send(name, messages.LeaveHost()) for name, other in run.waits.items() if other.taken)
+        kept = {name: other._replace(taken=False) for name, other in run.waits.items()}
+        run = run._replace(taking=False, waits=kept)
+    run = run._replace(waits={**run.waits, host: waits})
+    waiting = _describe_waiting(run)
+    if waiting == run.waiting or set(run.waits) != set(run.spec.head_spec.hosts):
+        return run, leave
+    return run._replace(waiting=waiting), (*leave, Note(waiting))
+
+
+def _describe_waiting(run: "KeeperRun") -> "journal.Waiting":
+    holders = {host: waits.holder for host, waits in sorted(run.waits.items()) if waits.holder}
+    hosts = {host: (holder.run, holder.owner, holder.started) for host, holder in holders.items()}
+    return journal.Waiting(hosts, max([waits.before for waits in run.waits.values()], default=0))
+
+
 def _on_checkpoints_found(run: "KeeperRun", host: str, found: "messages.CheckpointsFound", now: "Moment") -> "Step":
     parts = [each if each.owner else _convert_to_head_time(run, host, each) for each in found.parts]
     run = run._replace(kept=keeping.add_report(run.kept, host, found._replace(parts=parts)))
@@ -572,6 +605,7 @@ _MESSAGES: "Dict[Type[Any], Callable[[KeeperRun, str, Any, Moment], Step]]" = {
     messages.ProxyEnded: _on_proxy_ended,
     messages.ProcessesKilled: lambda run, host, killed, now: (run, (Note(journal.Killed(host, killed.processes)),)),
     messages.Cleaned: _on_cleaned,
+    messages.HostWaits: _on_host_waits,
     messages.CheckpointsFound: _on_checkpoints_found,
     messages.CheckpointTaken: _on_checkpoint_taken,
 }

@@ -14,6 +14,7 @@ from ipexctl.model.events import Answer, Ended, Event, Message, Planned
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.request import RunRequest, read_request
@@ -67,9 +68,17 @@ def _launch(
     yield Planned("run", str(launch), launch.public())
     for warning in launch.warnings:
         yield Message(str(warning), "warning", code=warning.code)
+    if request.task.keep and not request.dry:
+        yield Message(_describe_keep(request), code="keep")
     if request.dry:
         yield Answer(RunPlanAnswer(str(launch), launch.public()))
         yield Ended("run", Exit.OK)
         return
     make_next = partial(make_attempt, prepared, context)
     yield from run_attempts(attempt, make_next, request.task.restarts, request.task.min_hosts)
+
+
+def _describe_keep(request: RunRequest) -> str:
+    task, option = request.task, " ".join(request.resume[:1])
+    text = f"checkpoints in {printable(task.keep or '', 200)} go to {pluralize(task.keep_copies, 'other host')}"
+    return f"{text}; --resume auto gives the script {option}" if option and task.resume == "off" else text

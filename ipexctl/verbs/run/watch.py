@@ -122,7 +122,7 @@ class RunWatcher:
 
     def _may_leave(self, journal: JournalReader) -> bool:
         up = not self.ready or len(journal.ready) == len(self.running.hosts)
-        return self.detach and journal.launched and up
+        return self.detach and ((journal.launched and up) or journal.waiting)
 
     def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[OutputFrame | None, None, None]:
         """The frames of the run's files, up to the last; None where there was none for a moment."""

@@ -559,6 +559,41 @@ def test_a_rank_of_another_host_tells_nothing() -> None:
     assert history.records(journal.SeparateWorlds) == []
 
 
+BUSY = messages.HostBusy("r0", "ann@desk", CLOCK - 60)
+FREE, TAKEN = messages.HostWaits(False), messages.HostWaits(True)
+
+
+def test_a_run_that_waits_takes_its_hosts_when_all_are_free() -> None:
+    history = History(TWO._replace(wait=True)).joined().after(600.0)
+    assert history.at(RunPhase.GATHERING)
+    history.feed(FromGuard("a", FREE), FromGuard("b", messages.HostWaits(False, BUSY, 2)))
+    (waiting,) = history.records(journal.Waiting)
+    assert (waiting.hosts, waiting.before) == ({"b": ("r0", "ann@desk", CLOCK - 60)}, 2)
+    assert not any(isinstance(message, messages.TakeHost) for message in history.sent())
+    history.feed(FromGuard("b", FREE))
+    assert isinstance(history.sent()[-1], messages.TakeHost)
+    assert history.records(journal.Waiting)[-1].hosts == {}
+    history.feed(FromGuard("a", TAKEN))
+    assert history.at(RunPhase.GATHERING)
+    history.feed(FromGuard("b", TAKEN))
+    assert history.at(RunPhase.RUNNING)
+
+
+def test_no_host_is_held_while_another_one_is_waited_for() -> None:
+    history = History(TWO._replace(wait=True)).joined().feed(FromGuard("a", FREE), FromGuard("b", FREE))
+    history.feed(FromGuard("a", TAKEN), FromGuard("b", messages.HostWaits(False, BUSY)))
+    assert history.actions[-2] == Send("a", messages.LeaveHost())
+    history.feed(FromGuard("a", FREE), FromGuard("b", FREE))
+    assert sum(isinstance(message, messages.TakeHost) for message in history.sent()) == 2
+    assert history.feed(FromGuard("b", TAKEN), FromGuard("a", TAKEN)).at(RunPhase.RUNNING)
+
+
+def test_a_run_that_waits_can_be_stopped() -> None:
+    history = History(TWO._replace(wait=True)).joined().feed(FromGuard("a", FREE), messages.StopRun("Ctrl-C"))
+    assert history.run.reason == Reason.STOPPED
+    assert history.end().reason == Reason.STOPPED
+
+
 KEEP = KeepSpec("/w/ckpt", 1, False, False, [], {"a": "10.0.0.1", "b": "10.0.0.2"}, [0, 0])
 GOES_ON = TWO._replace(keep=KEEP)
 

@@ -1,0 +1,66 @@
+"""Runs that wait for hosts that others use."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cluster import Cluster
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace, find_orphans, kill, running, wait
+
+LONG = ("run", "--venv", LIGHT, RANKS / "counts.py", "900", "1000", "0", "0")
+SHORT = ("--venv", LIGHT, RANKS / "counts.py", "1", "1000", "0", "0")
+WAIT = ("run", "--wait", *SHORT)
+Start = Callable[..., Started]
+
+
+def list_states(workspace: Workspace) -> list[str]:
+    return sorted(run["state"] for run in workspace("ps", "--json").answer["runs"])
+
+
+def test_runs_wait_in_their_order_also_without_a_watcher(
+    start: Start, workspace: Workspace, hosts: Cluster, tmp_path: Path
+) -> None:
+    first = start(*LONG, **QUICK)
+    first.until("0│step 1")
+    other = Workspace(hosts, tmp_path / "other")
+    second = other.start(*WAIT, **QUICK)
+    try:
+        second.until("waiting for run ", " on node0, node1")
+        third = workspace("run", "--wait", "--detach", *SHORT, timeout=120.0, **QUICK)
+        assert third.code == 0, third
+        assert list_states(workspace) == ["running", "waiting", "waiting"]
+        assert workspace("run", *SHORT).code == 7
+        first.signal(signal.SIGINT)
+        assert first.end(60).code == 130
+        result = second.end(120)
+        assert result.code == 0, result
+        assert "the hosts are free" in result.out + result.err, result
+        wait(lambda: list_states(workspace) == ["ended"], 120)
+        assert workspace("attach", timeout=60.0).code == 0
+    finally:
+        second.close()
+    assert not find_orphans(hosts)
+
+
+def test_who_waits_can_be_stopped_and_who_died_is_forgotten(start: Start, workspace: Workspace, hosts: Cluster) -> None:
+    first = start(*LONG, **QUICK)
+    first.until("0│step 1")
+    second = start(*WAIT, **QUICK)
+    second.until("waiting for run ")
+    second.signal(signal.SIGINT)
+    result = second.end(60)
+    assert result.code == 130, result
+    assert "0 processes left on 3 hosts" in result.out, result
+    dead = start(*WAIT, **QUICK)
+    dead.until("waiting for run ")
+    waiting = {pid for host in hosts.names for pid in running(hosts, host, "agent.pyz")}
+    first.signal(signal.SIGINT)
+    assert first.end(60).code == 130
+    assert waiting
+    dead.end(120)
+    for pid in waiting:
+        kill(pid)
+    assert workspace(*WAIT, timeout=120.0, **QUICK).code == 0
+    assert not find_orphans(hosts)
