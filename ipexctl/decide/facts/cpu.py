@@ -51,8 +51,13 @@ def parse_cpuinfo(text: str) -> list[dict[str, str]]:
 def read_topology(
     bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: Mapping[str, str], most_threads: int = MOST_THREADS
 ) -> Topology:
-    """``most_threads`` of one core: if a source states more (dom0 of Xen), its cores are not the machine's."""
-    topology = _read_sysfs(bundle, processors) or _read_lscpu(lscpu) or _read_cpuinfo(processors)
+    """Nothing is known where two texts count different CPUs. ``most_threads`` of one core: if a source states more (dom0 of Xen), its cores are not the machine's."""
+    topology = _read_sysfs(bundle, processors)
+    if topology is None:
+        topology, counted = _read_lscpu(lscpu), len(_list_cpu_ids(processors))
+        if topology and topology.online and 1 < counted != len(topology.online):
+            return Topology()  # LXCFS: the container's CPUs in one text, the computer's in the other
+        topology = topology or _read_cpuinfo(processors)
     threads = max([topology.threads_per_core or 1, *(len(core.cpus) for core in topology.cores)])
     if threads <= most_threads:
         return topology

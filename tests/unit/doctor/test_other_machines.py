@@ -187,6 +187,17 @@ def test_a_container_that_counts_its_cpus_anew_has_those_and_not_the_computer_s(
     assert (result.physical_cores, result.cpus_online) == (cores, tuple(range(len(places))))
 
 
+def test_a_container_whose_texts_count_different_cpus_cannot_be_told() -> None:
+    """LXCFS: /proc/cpuinfo has the container's eight CPUs with the computer's numbers, lscpu the computer's."""
+    text = "Architecture: x86_64\nCPU(s): 256\nOn-line CPU(s) list: 0-255\nThread(s) per core: 2\n"
+    text += "Core(s) per socket: 128\nSocket(s): 1\n"
+    cpuinfo = "\n".join(processor(cpu, 0, 256, 128) for cpu in range(8))
+    result = facts(text, cpuinfo=cpuinfo)
+    assert (result.arch, result.sockets, result.cores_per_socket, result.threads_per_core) == ("x86_64", None, None, None)
+    assert (result.physical_cores, result.logical_online, result.cores) == (None, None, ())
+    assert facts(text, cpuinfo=processor(0, 0, 256, 128)).physical_cores == 128  # a sample of one
+
+
 @pytest.mark.parametrize("numbers", [[0], [4, 5], [0, 2]])
 def test_some_cpus_with_the_numbers_of_their_computer_are_no_container_of_their_own(numbers: list[int]) -> None:
     result = facts(cpuinfo="\n".join(contained(cpu, 0, cpu) for cpu in numbers))
