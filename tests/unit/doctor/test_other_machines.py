@@ -193,7 +193,12 @@ def test_a_container_whose_texts_count_different_cpus_cannot_be_told() -> None:
     text += "Core(s) per socket: 128\nSocket(s): 1\n"
     cpuinfo = "\n".join(processor(cpu, 0, 256, 128) for cpu in range(8))
     result = facts(text, cpuinfo=cpuinfo)
-    assert (result.arch, result.sockets, result.cores_per_socket, result.threads_per_core) == ("x86_64", None, None, None)
+    assert (result.arch, result.sockets, result.cores_per_socket, result.threads_per_core) == (
+        "x86_64",
+        None,
+        None,
+        None,
+    )
     assert (result.physical_cores, result.logical_online, result.cores) == (None, None, ())
     assert facts(text, cpuinfo=processor(0, 0, 256, 128)).physical_cores == 128  # a sample of one
 

@@ -561,6 +561,26 @@ def test_a_mixed_cluster_is_capped_only_when_asked_and_warned_of_otherwise() -> 
         assert value(capped, host, "ONEDNN_MAX_CPU_ISA") == "AVX512_CORE_BF16"
 
 
+def test_arm_hosts_are_capped_to_neon_the_one_level_that_can_be_named() -> None:
+    v1 = {"arch": "aarch64", "isa_level": "SVE_BF16", "flags": frozenset({"asimd", "sve", "bf16", "i8mm", "asimddp"})}
+    n1 = {"arch": "aarch64", "isa_level": "NEON_DOT", "flags": frozenset({"asimd", "asimddp"})}
+    stock = {"installed": Installed("/opt/ai", True, "3.11", {"torch": "2.13.0"})}
+    assert (
+        "node0 SVE_BF16, node1 NEON_DOT; --isa common" in launch(first=v1 | stock, second=n1 | stock).warnings[0].text
+    )
+    for isa in ("common", "NEON"):
+        capped = launch(run(isa=isa), first=v1 | stock, second=n1 | stock)
+        assert capped.warnings == ()
+        assert value(capped, 1, "ATEN_CPU_CAPABILITY") == "default"
+        assert value(capped, 1, "ONEDNN_MAX_CPU_ISA") == "ADVANCED_SIMD"
+    other = launch(run(isa="AVX512"), first=v1 | stock, second=n1 | stock)
+    assert {note.text for note in other.warnings} == {
+        "--isa AVX512 cannot raise it above SVE_BF16",
+        "--isa AVX512 cannot raise it above NEON_DOT",
+    }
+    assert tuning.supports_isa(Facts(isa_level="SVE_BF16"), "NEON_DOT")  # by the order, without flags
+
+
 def test_equal_hosts_are_not_capped_to_what_they_have() -> None:
     assert value(launch(run(isa="common"), first=SAPPHIRE, second=SAPPHIRE), 0, "ATEN_CPU_CAPABILITY") is None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,6 +47,17 @@ def true(text: str) -> bool:
 def test_what_is_true_of_a_host(text: str) -> None:
     assert true(text)
     assert not true(f"not ({text})")
+
+
+def test_levels_of_two_architectures_have_no_order() -> None:
+    arm = replace(FACTS, isa_level="SVE_BF16")
+    for sign in (">", ">=", "<", "<="):
+        assert not true(f"isa_level {sign} SVE_BF16")
+        assert not evaluate_condition(f"isa_level {sign} AVX2", HOST, arm)
+    assert evaluate_condition("isa_level >= NEON_BF16 and isa_level < SME", HOST, arm)
+    assert evaluate_condition("isa_level > below", HOST, arm)
+    with pytest.raises(UnknownFact):
+        evaluate_condition("isa_level > AVX2", HOST, replace(FACTS, isa_level="MMX"))
 
 
 @pytest.mark.parametrize(
