@@ -51,7 +51,8 @@ def parse_cpuinfo(text: str) -> list[dict[str, str]]:
 def read_topology(
     bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: Mapping[str, str], most_threads: int = MOST_THREADS
 ) -> Topology:
-    """Nothing is known where two texts count different CPUs. ``most_threads`` of one core: if a source states more (dom0 of Xen), its cores are not the machine's."""
+    """Nothing is known where two texts count different CPUs. ``most_threads`` of one core: if a source states more
+    (dom0 of Xen), its cores are not the machine's."""
     topology = _read_sysfs(bundle, processors)
     if topology is None:
         topology, counted = _read_lscpu(lscpu), len(_list_cpu_ids(processors))
