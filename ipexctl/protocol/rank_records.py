@@ -114,6 +114,7 @@ class RankEnded(NamedTuple):
     kernel: str = ""  # what the kernel's log says of its death
     libraries: List[Tuple[str, str, str]] = []  # that should be loaded once: kind, path, version
     at: float = 0.0
+    raised: float = 0.0  # when its script did by which it failed, by its host's clock: MPI may delay the end. 0: never
     stacks: str = ""  # of its threads shortly before it was killed, when its memory was about to run out
 
 

@@ -176,6 +176,7 @@ def test_reap_takes_away_what_a_killed_keeper_left(
     result = workspace("stop", "--orphans")
     assert result.code == 0, result
     assert not find_orphans(hosts)
+    assert [file for host in hosts.names for file in hosts.path(host, "/dev/shm").glob("mpich_shm_*")] == []
     assert runs(workspace) == []
 
 

@@ -24,6 +24,7 @@ class Level:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.ranks = self.ppn = self.nodes = ""
+        self.least = ""  # of nodes, with which it goes on
         self.by_node = False  # ranks are dealt out to the hosts in turn
         self.is_open = False  # as many as a host has processors
         self.given: dict[str, str] = {}  # values of its options, by their names and by their meanings

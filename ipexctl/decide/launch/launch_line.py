@@ -244,6 +244,12 @@ class LaunchLineReader(LaunchOptions):
             self.notes.append(Note("nodes", f"{show(self.levels[-1].nodes)} hosts: run takes all that it is given"))
         if counts.note:
             self.notes.append(Note("counts", counts.note))
+        for least in filter(None, (level.least for level in self.levels)):
+            if self.options.get("--restarts", ("", "0"))[1] == "0":
+                text = f"at least {least} hosts: with --restarts 1 --min-hosts {least} run goes on without lost ones"
+                self.notes.append(Note("least", text))
+            else:
+                self.options["--min-hosts"] = ("--min-hosts", least)
         self.options |= {
             name: (name, value) for name, value in {"-n": counts.ranks, "--ppn": counts.ppn}.items() if value
         }

@@ -112,7 +112,8 @@ class LaunchOptions(LaunchWords):
     def _take_nodes(self, value: str, spelled: str, level: Level) -> None:
         most = value
         if level.program.kind == "agent" and END not in value:
-            most = value.rpartition(":")[2]  # torchrun's least:most
+            least, _, most = value.rpartition(":")  # torchrun's least:most
+            level.least = least if least != most else ""
         if re.fullmatch(r"\d+-\d+", most):
             self._take_left(value, spelled, level)
         else:

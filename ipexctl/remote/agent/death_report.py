@@ -62,8 +62,10 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     if isinstance(status, int):
         end = end._replace(status=status & 0xFF, signal=0, abort=None, exited=True)
     raised = own.get("at")
-    if isinstance(raised, float):  # then it failed: its end may have waited for MPI, threads or handlers
-        end = end._replace(at=min(end.at, raised))
+    if isinstance(raised, float):
+        end = end._replace(raised=raised)
+        if end.stopped and end.signal in (signal.SIGTERM, signal.SIGKILL):  # which came while Python was ending
+            end = end._replace(status=1, signal=0)
     return end._replace(error=str(report.get("error", "")), traceback=trace, kernel=line)
 
 

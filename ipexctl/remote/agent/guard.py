@@ -420,7 +420,8 @@ class Guard:
         if isinstance(record, rank_records.RankEnded):
             self.alive.pop(record.rank, None)
             self.ended.add(record.rank)
-            record = record._replace(ending=self.ending_since is not None and record.at >= self.ending_since)
+            failed = record.raised or record.at
+            record = record._replace(ending=self.ending_since is not None and failed >= self.ending_since)
         if not isinstance(record, Unreadable):
             self.keeper.send(record)
 

@@ -201,9 +201,9 @@ def send_signal(processes: "Iterable[Process]", number: int) -> None:
 def kill_marked(
     mark: str, root: int, spare: "Iterable[int]" = (), patience: float = 5.0, groups: "Iterable[str]" = ()
 ) -> "List[Process]":
-    """SIGKILLs everything with the mark until nothing is left or `patience` seconds passed; returns what is left. Where
-    all that is left has been in the kernel's hands (frozen, or waiting for a disk) for `STUCK` seconds, that is not
-    waited for any longer."""
+    """SIGKILLs everything with the mark until nothing is left or `patience` seconds passed; returns what is left. MPI's
+    files of shared memory, which nobody else would remove, are unlinked. Where all that is left has been in the hands
+    of the kernel (frozen, or waiting for a disk) for `STUCK` seconds, that is not waited for any longer."""
     spare = set(spare)
     now = time.monotonic()
     until, moved = now + patience, now
@@ -215,6 +215,9 @@ def kill_marked(
             moved = now
         if not left or now > until or now - moved > STUCK:
             return left
+        for path in set().union(*(list_shared_memory(process.pid) for process in left)):
+            with suppress(OSError):
+                os.unlink(path)
         send_signal(left, signal.SIGKILL)
         send_signal(left, signal.SIGCONT)
         time.sleep(0.05)

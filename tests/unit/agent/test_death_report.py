@@ -43,13 +43,14 @@ def test_an_exception_is_reported_although_the_process_aborted_at_its_exit(ranks
     assert end.kernel == ""
 
 
-@pytest.mark.parametrize(("noted", "failed"), [(41.5, 41.5), (43.0, 42.0), ("x", 42.0)])
-def test_a_rank_failed_when_it_raised_its_exception_and_not_when_its_process_was_gone(
-    ranks: Path, noted: object, failed: float
+@pytest.mark.parametrize(("stopped", "number", "status"), [(True, 15, 1), (True, 11, None), (False, 15, None)])
+def test_a_rank_that_raised_and_is_stopped_while_it_ends_has_failed_of_its_exception(
+    ranks: Path, stopped: bool, number: int, status: int | None
 ) -> None:
-    (ranks / "3.1.error").write_text(json.dumps({"error": OWN, "traceback": "", "at": noted}))
-    end = RankEnded(3, "node0", status=1, at=42.0)
-    assert death_report.describe_rank_death(str(ranks.parent), end, 1, death_report.KernelLog(), "").at == failed
+    (ranks / "3.1.error").write_text(json.dumps({"error": OWN, "traceback": "", "at": 41.5}))
+    end = RankEnded(3, "node0", signal=number, stopped=stopped, at=42.0)
+    end = death_report.describe_rank_death(str(ranks.parent), end, 1, death_report.KernelLog(), "")
+    assert (end.status, end.raised, end.at) == (status, 41.5, 42.0)
 
 
 HELPER = "subprocess.run([sys.executable, '-c', 'import no_such_module'], stderr=subprocess.DEVNULL, check={check})"

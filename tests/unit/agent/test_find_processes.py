@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from ipexctl.model.commands import Command, Completed
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import NO_COMMAND_IO, CommandIO
 from ipexctl.protocol.paths import RUN_ENV
+from ipexctl.remote.agent import procs
 from tests.unit.agent.runs import until
 
 HERE = Host("here", "localhost")
@@ -46,6 +48,25 @@ def sleeping(env: Mapping[str, str]) -> Iterator[int]:
     finally:
         process.kill()
         process.wait()
+
+
+def test_what_is_killed_leaves_no_shared_memory_of_mpi() -> None:
+    kept, gone = (Path(f"/dev/shm/{name}_{RUN}") for name in ("other_shm", "mpich_shm"))
+    hold = "import mmap, sys, time; files = [open(path, 'r+') for path in sys.argv[1:]]; "
+    hold += "held = [mmap.mmap(file.fileno(), 8) for file in files]"
+    hold += "; print(flush=True); time.sleep(300)"
+    for path in (kept, gone):
+        path.write_bytes(bytes(8))
+    words = [sys.executable, "-c", hold, str(kept), str(gone)]
+    try:
+        with subprocess.Popen(words, env={RUN_ENV: RUN}, stdout=subprocess.PIPE) as process:
+            assert process.stdout
+            process.stdout.readline()
+            assert procs.kill_marked(f"{RUN_ENV}={RUN}", os.getpid()) == []
+        assert (kept.exists(), gone.exists()) == (True, False)
+    finally:
+        kept.unlink()
+        gone.unlink(missing_ok=True)
 
 
 def test_where_nothing_is_left_one_command_says_so() -> None:
