@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 Workflow = Generator[Event, None, Any]
 Output = Literal["auto", "live", "plain", "json"]
 _LOOK_UPS = ("attach",)  # verbs that are saved from the run on that they find
-_RUNNING = ("run", "attach", "play", "demo", "bench")  # verbs that start ranks, or watch them
+_RUNNING = ("run", "attach", "play", "demo", "bench", "tune")  # verbs that start ranks, or watch them
 KEPT = 200  # saved runs; the oldest finished ones make room
 
 

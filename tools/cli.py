@@ -72,7 +72,10 @@ def value_of(option: Option) -> str:
 def key_table(task: Any) -> str:
     """The keys of a step as a table."""
     rows = ["| key | value | meaning |", "| --- | --- | --- |"]
+    own = task.__annotations__ if issubclass(task, tasks.Tune) else None  # its others are those of run
     for option in read_options(task):
+        if own is not None and option.name not in own:
+            continue
         text = option.help_text.replace("; repeatable", "").replace("|", "\\|").replace("<", "&lt;")
         required = " Required." if option.default is Parameter.empty else ""
         rows.append(f"| `{option.key}` | {value_of(option)} | {text}{required} |")
@@ -82,7 +85,7 @@ def key_table(task: Any) -> str:
 def playbook_page(text: str) -> str:
     """docs/playbook.md with the tables of keys that the tasks have now."""
     actions = {"command": tasks.Execute} | {name: getattr(tasks, name.title()) for name in
-               ("doctor", "install", "sync", "run", "fetch", "bench")}  # fmt: skip
+               ("doctor", "install", "sync", "run", "fetch", "bench", "tune")}  # fmt: skip
     for action, task in actions.items():
         table = re.compile(rf"(\n### {action}\n(?:[^|#\n].*\n|\n)*)(?:\|.*\n)+")
         match = table.search(text)

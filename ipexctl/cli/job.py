@@ -13,9 +13,9 @@ from ipexctl.cli.command import HostSelection, command, confirm
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import DoctorFlags, DryRunFlags, HostsFlags, RunFlags
+    from ipexctl.cli.options import DoctorFlags, DryRunFlags, HostsFlags, RunFlags, TuneFlags
     from ipexctl.loop import Workflow
-    from ipexctl.model.tasks import Doctor, Install, Run, Sync
+    from ipexctl.model.tasks import Doctor, Install, Run, Sync, Tune
 
 app = typer.Typer()
 _TRANSLATION = "ipexctl.translation"  # in a context's ``meta``: what to know about a launch line
@@ -124,6 +124,31 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
     misplaced = [] if others else _find_misplaced_options(ctx, task.args)
     hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *misplaced]
     return run(task, inventory, context, os.environ, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
+
+
+@command(
+    app,
+    "tune",
+    acting=True,
+    script=True,
+    alone={"--resume": "--resume=last"},
+    examples=("train.py --epochs 3", "--budget 30m --keep-batch batch --ppn 2 train.py --batch 64", "--resume"),
+)
+def tune(context: Context, hosts: HostSelection, task: Tune, flags: TuneFlags) -> Workflow:
+    """Find the fastest way to start a script on these hosts, by short runs of it."""
+    from ipexctl.decide.tune.knobs import list_given
+    from ipexctl.model.errors import UsageError
+    from ipexctl.verbs.tune import read_study, tune
+
+    if flags.resume is None:
+        return tune(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run)
+    given = list_given(task)
+    if other := [name for name in given if name != "budget"]:
+        what = f"--{other[0].replace('_', '-')} does not fit --resume: the study has its own options"
+        raise UsageError(what, hint="leave it out")
+    saved, earlier = read_study(context.state / "runs", flags.resume)
+    task = replace(saved, budget=task.budget) if given else saved
+    return tune(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run, earlier=earlier)
 
 
 def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[str]:

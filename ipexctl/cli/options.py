@@ -118,6 +118,12 @@ class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
     label_hosts: bool = flag(False, "Print [rank host] before each line, in plain output.", "Output", advanced=True)
 
 
+class TuneFlags(DryRunFlags, PageFlags):
+    resume: str | None = flag(
+        None, "Saved study to go on with (default: the last one).", "Tuning", "STUDY", completes="saved_runs"
+    )
+
+
 class HostsFlags(Fields):
     as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
 

@@ -4,7 +4,7 @@ Events carry no time of their own: the loop stamps each as it passes it to the s
 is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Exit, Failure
@@ -15,6 +15,9 @@ from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, SeparateWorlds
 
 Stream = Literal["out", "err"]
+Purpose = Literal["default", "search", "final", "confirm"]  # of a launch in a study
+Value = bool | int | str  # of a part of a launch
+Values = Mapping[str, Value]  # by the names of options of `run`, or of arguments of the script, which begin with "--"
 StepOutcome = Literal["ok", "changed", "skipped", "failed"]
 
 
@@ -307,6 +310,42 @@ class CleanupChecked(Event):
     def clean(self) -> tuple[str, ...]:
         """The hosts on which no process of the run is left."""
         return tuple(host for host in self.hosts if host not in self.unchecked and host not in self.orphans)
+
+
+class StudyStarted(Event):
+    """Launches are tried and compared. ``knobs`` has the values of each part that is varied, beside the default's;
+    ``task`` what of the task is not as usual; ``metric`` names the figure that counts ("" until the first launch
+    printed one), ``budget`` the seconds for all."""
+
+    knobs: Mapping[str, tuple[Value, ...]]
+    task: Mapping[str, Any]
+    metric: str
+    minimize: bool
+    budget: float
+    seed: int
+    steps: int
+
+
+class CandidateTried(Event):
+    """A launch of a study was tried for ``seconds``; ``values`` is what was not as in the default, which has none.
+    ``rates`` are its figures (of several ranks the median), and ``low`` and ``high`` the quartiles of the one that
+    counts, which was read ``at`` so many seconds from the study's start. ``outcome``: "measured", "dropped" (its first
+    ``steps`` were too slow) or "failed", with the reason. ``changes`` is what it changes in what is computed."""
+
+    number: int
+    purpose: Purpose
+    values: Values
+    outcome: Literal["measured", "dropped", "failed"]
+    at: float
+    seconds: float
+    rates: Mapping[str, float] = field(default_factory=dict)
+    low: float = 0.0
+    high: float = 0.0
+    steps: int = 0
+    why: str = ""
+    changes: str = ""
+    launch: str = ""  # the same of launches that only were asked for in other words
+    ratio: float | None = None  # against the default's rate at the same time, as far as that was known then
 
 
 class FailuresIgnored(Event):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ipexctl.model.answers.doctor import LinkSpeed, SpeedCheck
+from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonRecord, Record
@@ -138,6 +139,7 @@ class RunPage(Record):
     former: "tuple[RunPage, ...]" = ()
     dropped: int = 0
     restarts: tuple[float, ...] = ()
+    study: TuneAnswer | None = None  # of which these are some runs
 
     @property
     def profiled(self) -> tuple[float, float] | None:

@@ -12,7 +12,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.tasks import Task
 from ipexctl.model.text import printable
 
-TOGETHER = frozenset({"run", "bench"})
+TOGETHER = frozenset({"run", "bench", "tune"})
 """Actions whose hosts work together, so that none can be missing."""
 
 _SHARE = re.compile(r"([0-9]{1,4})(?:\.0)?|([0-9]{1,3}(?:\.[0-9]+)?)\s*%")

@@ -289,6 +289,8 @@ class RunState:
     unusual: OrderedDict[str, UnusualLine] = field(default_factory=OrderedDict)
     harmless: dict[str, HarmlessLines] = field(default_factory=dict)  # by the code of the message
     open: dict[LineKey, OpenLine] = field(default_factory=dict)  # lines that have not ended
+    study: e.StudyStarted | None = None
+    candidates: list[e.CandidateTried] = field(default_factory=list)  # of the study
     lines: tuple[NewLines, ...] = ()  # that the last event ended
     values: tuple[FigureValue, ...] = ()  # that the last event brought
     exit: Exit = Exit.OK

@@ -529,6 +529,34 @@ class Run(TransferFields, Task):
         return bool(self.instances or self.cores_per_instance)
 
 
+class Tune(Run):
+    """Try launches of a script by short runs of it, and recommend one that is faster than the default."""
+
+    script: str = flag("", Run.__dataclass_fields__["script"].metadata["flag"].help, metavar="WHAT", argument=True)
+    budget: str = flag("15m", "Time for all runs, such as 90s, 15m or 2h.", "Tuning", "TIME")
+    steps: int = flag(20, "Steps to measure of each launch, after the first three.", "Tuning", ge=1)
+    vary: tuple[str, ...] = flag(
+        (),
+        "What to vary: ppn, threads, backend, ccl_workers, allocator, omp, membind, hugepages, compile (default: all).",
+        "Tuning",
+        "NAMES",
+    )
+    fixed: dict[str, str] = flag({}, "Part of the launch that is not varied; repeatable.", "Tuning", "NAME=VALUE")
+    arg: dict[str, str] = flag(
+        {}, "Argument of the script to vary, such as dtype=fp32,bf16; repeatable.", "Tuning", "NAME=VALUES"
+    )
+    keep_batch: str | None = flag(
+        None,
+        "Argument of the script with a rank's batch: other ranks per host keep the global batch.",
+        "Tuning",
+        "NAME",
+    )
+    metric: str | None = flag(None, "Printed figure to compare (default: steps per second).", "Tuning", "NAME")
+    direction: Literal["max", "min"] = flag("max", "Whether more of it is better, or less.", "Tuning")
+    seed: int = flag(0, "Seed of the search.", "Tuning", ge=0, advanced=True)
+    into: str = flag("tuned.yaml", "Local playbook to write the recommended launch into.", "Output", "PATH")
+
+
 class Bench(Task):
     """Measure a model on the hosts: fp32 and bf16, stock torch, torch.compile and IPEX, side by side."""
 

@@ -101,7 +101,7 @@ class Live:
                     of = f"{host}: " if host else ""
                     self._show(typeset.format_message(of + message, mark))
                 case e.Started():
-                    self._headed = False
+                    self._headed = state.study is not None
                 case e.Answer() | e.Ended():
                     if not self._headed and state.title:  # it stays above what a verb leaves on the screen
                         took = phrases.format_duration(state.took)
@@ -207,6 +207,10 @@ class Live:
                 detach()
 
     def _make_frame(self, width: int, height: int, now: float) -> RenderableType:
+        if self._view.state.study is not None:
+            from ipexctl.show.study_frame import draw_study
+
+            return draw_study(self._view.state, width, height, now)
         if self._view.state.attempt is None:
             return draw_steps(self._view.state, width, height, now)
         return draw_run(self._view, width, height, now)

@@ -108,6 +108,10 @@ class Plain:
                 self._print(escape(f"run {run}: {pluralize(len(ranks), 'rank')}, started from {head}"))
             case e.RankEnded(rank=rank):
                 self._show_open_lines(state, rank)
+            case e.CandidateTried():
+                from ipexctl.show.study_frame import describe_candidate
+
+                self._print(escape(describe_candidate(event, state)))
             case _:  # plans, stages, samples, facts, findings and cleanup checks are shown by the result
                 pass
 

@@ -287,6 +287,7 @@ COMMANDS: dict[str, type[tasks.Task]] = {
     "run": tasks.Run,
     "fetch": tasks.Fetch,
     "bench": tasks.Bench,
+    "tune": tasks.Tune,
     "exec": tasks.Execute,
 }
 

@@ -12,6 +12,7 @@ from ipexctl.decide.run.report import ReadErrors, judge_run
 from ipexctl.decide.run.series import find_stragglers, list_points
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
+from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.harmless import find_harmless
 from ipexctl.model.page import (
@@ -75,13 +76,16 @@ def build_page(
         raise ValueError("no rank was started")
     at, answer = state.answers.get("doctor", (0.0, None))
     doctor = make_doctor_record(at, answer) if isinstance(answer, DoctorAnswer) else saved
-    page = _PageBuilder(state, state.run, report).build()
+    study = state.answers.get("tune", (0.0, None))[1]
+    own = report if report.run else replace(report, run=judge_run(state, state.run, known))
+    page = _PageBuilder(state, state.run, own).build()
     former = []
     for run in state.former:
         own = replace(report, run=judge_run(state, run, known), finished=True)
         drawn = _PageBuilder(state, run, own, _FORMER_CURVES).build()
         former.append(replace(drawn, doctor=doctor))
-    return replace(page, doctor=doctor, former=tuple(former), dropped=state.dropped)
+    study = study if isinstance(study, TuneAnswer) else None
+    return replace(page, doctor=doctor, former=tuple(former), dropped=state.dropped, study=study)
 
 
 class _PageBuilder:

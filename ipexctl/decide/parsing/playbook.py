@@ -31,7 +31,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _MODELS: Mapping[str, type[tasks.Task]] = {
     "doctor": tasks.Doctor, "install": tasks.Install, "sync": tasks.Sync, "run": tasks.Run, "command": tasks.Execute,
-    "fetch": tasks.Fetch, "bench": tasks.Bench,
+    "fetch": tasks.Fetch, "bench": tasks.Bench, "tune": tasks.Tune,
 }  # fmt: skip
 ACTIONS = tuple(_MODELS)
 PLAY_KEYS = (*PlayKeys.model_fields, "hosts", "vars", "steps")

@@ -106,6 +106,10 @@ class RunFold:
                 state.proofs[run] = event
             case e.FailuresIgnored():
                 self._excuse_failures()
+            case e.StudyStarted():
+                state.study = event
+            case e.CandidateTried():
+                state.candidates.append(event)
             case e.CaughtUp():
                 state.caught_up = True
             case e.Answer(value=value):

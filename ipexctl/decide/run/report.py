@@ -42,7 +42,7 @@ def make_report(state: RunState, known: ReadErrors = tuple, *, lost: LostOutput 
         failures=tuple(state.failures),
         findings=tuple(state.findings),
         warnings=tuple(state.warnings),
-        run=run if attempt or over else None,
+        run=run if (attempt or over) and state.study is None else None,  # a study has many
         lost=lost,
         selection_flags=state.selection_flags,
     )

@@ -21,6 +21,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "examples": ("examples", "shown-example", "copied-example"),
     "hosts": ("hosts", "lab"),
     "bench": ("bench",),
+    "tune": ("tune",),
     "tools": ("accelerate", "migrate"),
     "plan": ("dry-run",),
 }

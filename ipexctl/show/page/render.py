@@ -22,6 +22,7 @@ from ipexctl.show.answers.run import format_profile
 from ipexctl.show.compare_screen import describe_run, list_figure_rows, name_columns
 from ipexctl.show.page import drawings
 from ipexctl.show.page.drawings import clean
+from ipexctl.show.page.study import draw_bar, draw_launches, find_greatest
 from ipexctl.show.page.verdict import make_verdict
 from ipexctl.show.phrases import format_clock, format_duration, format_hosts
 from ipexctl.show.sanitise import escape_lines
@@ -76,7 +77,11 @@ def _hash_source(text: str) -> str:
 def render_run(page: RunPage, *, renew: bool = False) -> str:
     """The page of a run, with those before it in the same record. ``renew``: it asks for itself again."""
     parts = [_draw_part(each, f"r{number}-") for number, each in enumerate(page.former, page.dropped + 1)]
-    return render_template("run", renew=renew, page=page, parts=[*parts, _draw_part(page, "")])
+    study = {}
+    if page.study:
+        best = find_greatest(page.study.launches)
+        study = {"bars": [(row, draw_bar(row, best)) for row in page.study.launches], "axes": draw_launches(page.study)}
+    return render_template("run", renew=renew, page=page, study=study, parts=[*parts, _draw_part(page, "")])
 
 
 def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:

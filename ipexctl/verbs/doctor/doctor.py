@@ -28,12 +28,13 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.tasks import Doctor
+from ipexctl.model.tasks import Doctor, Run
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store.private_files import make_private_directories
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
 from ipexctl.verbs.common.select import list_flags, make_started
+from ipexctl.verbs.common.wins import name_wins
 from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import check_network
 
@@ -106,6 +107,8 @@ def doctor(
     changes = tuple(fixed) if task.fix else None
     answer = replace(answer, imports=problems or None, speed=speeds, fixed=changes)
     save_doctor_record(context.state, answer, context.clock(), context.masker)
+    if alone and any(fact.installed for fact in cluster.facts.values()):
+        yield from name_wins(cluster.facts, Run(script=""))
     yield from _report(cluster, answer, failed)
 
 

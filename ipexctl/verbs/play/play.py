@@ -289,6 +289,7 @@ def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workfl
     from ipexctl.verbs.install.install import install
     from ipexctl.verbs.play.execute import execute
     from ipexctl.verbs.run.run import run
+    from ipexctl.verbs.tune import tune
 
     context, environ, dry = replace(state.context, by_playbook=True), state.environ, state.options.dry
 
@@ -302,6 +303,8 @@ def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workfl
             return install(change(check=task.check or dry), inventory, context, environ=environ)
         case tasks.Sync():
             return sync(change(diff=task.diff or state.options.diff), inventory, context, dry=dry)
+        case tasks.Tune():
+            return tune(task, inventory, context, environ, dry=dry)
         case tasks.Run():
             return run(task, inventory, context, environ, dry=dry)
         case tasks.Execute():

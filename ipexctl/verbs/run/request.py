@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.act.inputs import read_env_file, read_input, read_stdin
 from ipexctl.decide.launch import instances, mpi_launchers
@@ -26,6 +26,8 @@ from ipexctl.verbs.files.project import Project, find_project
 
 if TYPE_CHECKING:
     from ipexctl.decide.launch.accelerate import AccelerateConfig
+else:
+    AccelerateConfig = Any  # few runs need its module
 
 _LARGEST = 1 << 23  # bytes of a file that are looked at
 

@@ -71,6 +71,9 @@ def _launch(
     if request.task.keep and not request.dry:
         yield Message(_describe_keep(request), code="keep")
     if request.dry:
+        from ipexctl.verbs.common.wins import name_wins
+
+        yield from name_wins(prepared.facts, request.task)
         yield Answer(RunPlanAnswer(str(launch), launch.public()))
         yield Ended("run", Exit.OK)
         return

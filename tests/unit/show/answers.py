@@ -25,6 +25,7 @@ from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, 
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, InitAnswer, ListedStep, PlayListAnswer
 from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.answers.tools import MigrateAnswer
+from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.findings import Finding
 from ipexctl.model.saved_runs import RunResult
 from ipexctl.model.stack import StackMpi, StackSummary
@@ -156,6 +157,18 @@ ANSWERS: tuple[tuple[str, str, str, AnyAnswer], ...] = (
             {"fp32": 78.0, "bf16": 120.0})),
     ("bench-refused", "what is no result", "bench",
      _bench({"fp32": {"node0": 0.04, "node1": 44.0}, "bf16": {"node0": 97.0, "node1": 99.0}}, {"bf16": 180.0})),
+    ("tune", "a study of launches", "tune", TuneAnswer(
+        "train.py", "steps/s", (
+            TriedLaunch("ppn 2, omp gnu", {"ppn": 2, "omp": "gnu"}, 4, 4.9, 1.31, 1.27, 1.34, False, "", ""),
+            TriedLaunch("ppn 2", {"ppn": 2}, 1, 4.4, 1.18, 1.15, 1.2, False, "", ""),
+            TriedLaunch("default", {}, 6, 3.7, 1.0, 0.98, 1.02, False, "", ""),
+            TriedLaunch("compile", {"compile": True}, 1, 3.0, 0.8, 0.79, 0.81, True, "", "rounding, by its compiler"),
+            TriedLaunch("backend ccl", {"backend": "ccl"}, 1, None, None, None, None, False,
+                        "rank 1 on node1 exited with code 1: ImportError: No module named 'oneccl_bindings'",
+                        "")),
+        "ppn 2, omp gnu", 2, 0.31, 0.03, True,
+        "ppn 2, omp gnu: +31.0 % ± 3.0 % against the default in 2 pairs of runs in turn", 13, 412.0, 900.0,
+        False, "tuned.yaml", "ipexctl run --ppn 2 --omp gnu train.py")),
     ("hosts", "the hosts of a hostfile", "hosts", HostsAnswer("hosts", (), _HOSTS)),
     ("ps", "runs on these hosts", "ps", PsAnswer(_RUNS, (), ("node0", "node1"), ())),
     ("runs", "saved runs", "runs", RunsAnswer("/home/me/.local/state/ipexctl/runs", 2, _SAVED)),

@@ -1,0 +1,1 @@
+"""Which launches ``tune`` tries, what their rates are, and which of them it recommends."""

@@ -1,0 +1,101 @@
+"""Which launch is tried next. Optuna proposes (ask and tell) and drops what is out of the race (successive halving)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Value, Values
+
+_RANDOM = 10  # launches before the sampler has a model
+
+
+class Search(Protocol):
+    """Proposes values, and learns their scores: the greater the better, 0 that of the default."""
+
+    def ask(self) -> tuple[int, Values] | None:
+        """Returns a proposal and its number; None where there is none left."""
+
+    def is_out(self, number: int, score: float, step: int) -> bool:
+        """Notes the score of the first ``step`` steps of a proposal; True where the others are better."""
+
+    def tell(self, number: int, score: float | None) -> None:
+        """Takes the score of a proposal; None where it has none."""
+
+    def learn(self, values: Values, score: float) -> None:
+        """Takes a score of values that were not proposed here."""
+
+
+class Enumeration:
+    """Every one of these values once, in order."""
+
+    def __init__(self, proposals: Sequence[Values]) -> None:
+        self._proposals = list(enumerate(proposals))
+
+    def ask(self) -> tuple[int, Values] | None:
+        return self._proposals.pop(0) if self._proposals else None
+
+    def is_out(self, number: int, score: float, step: int) -> bool:
+        return False
+
+    def tell(self, number: int, score: float | None) -> None:
+        pass
+
+    def learn(self, values: Values, score: float) -> None:
+        self._proposals = [(number, each) for number, each in self._proposals if each != values]
+
+
+class OptunaSearch:
+    """A seeded study of Optuna over ``knobs``, each with its values beside the default's. ``first`` are tried first;
+    ``steps`` is what a whole trial measures. Raises `UsageError` where Optuna is not installed."""
+
+    def __init__(self, knobs: Mapping[str, Sequence[Value]], seed: int, steps: int, first: Sequence[Values]) -> None:
+        optuna = import_optuna()
+        self._optuna = optuna
+        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=_RANDOM)
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=max(steps // 4, 1), reduction_factor=2)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
+        categories = {name: (None, *values) for name, values in knobs.items()}
+        self._space = {name: optuna.distributions.CategoricalDistribution(each) for name, each in categories.items()}
+        for values in first:
+            self._study.enqueue_trial({name: values.get(name) for name in knobs})
+        self._trials: dict[int, Any] = {}
+        self._pruned: set[int] = set()
+
+    def ask(self) -> tuple[int, Values] | None:
+        trial = self._study.ask(self._space)
+        self._trials[trial.number] = trial
+        return trial.number, {name: value for name, value in trial.params.items() if value is not None}
+
+    def is_out(self, number: int, score: float, step: int) -> bool:
+        trial = self._trials[number]
+        trial.report(score, step)
+        if trial.should_prune():
+            self._pruned.add(number)
+        return number in self._pruned
+
+    def tell(self, number: int, score: float | None) -> None:
+        states, trial = self._optuna.trial.TrialState, self._trials.pop(number)
+        if number in self._pruned:
+            self._study.tell(trial, state=states.PRUNED)
+        elif score is None:
+            self._study.tell(trial, state=states.FAIL)
+        else:
+            self._study.tell(trial, score)
+
+    def learn(self, values: Values, score: float) -> None:
+        params = {name: values.get(name) for name in self._space}
+        known = {name for name, space in self._space.items() if params[name] in space.choices}
+        if set(values) <= known == set(self._space):
+            make = self._optuna.trial.create_trial
+            self._study.add_trial(make(params=params, distributions=self._space, value=score))
+
+
+def import_optuna() -> Any:
+    """Returns Optuna, which says nothing by itself. Raises `UsageError` where it is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        what = "tune searches with Optuna, which is not installed beside ipexctl"
+        raise UsageError(what, hint="pip install 'ipexctl[tune]', or uv tool install 'ipexctl[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

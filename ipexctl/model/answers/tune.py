@@ -1,0 +1,45 @@
+"""The answer of ``tune``."""
+
+from collections.abc import Mapping
+
+from ipexctl.model.answers import AnyAnswer
+from ipexctl.model.json_values import JsonRecord
+
+
+class TriedLaunch(JsonRecord):
+    """A launch of a study: ``values`` is what is not as in the default, which has none. ``ratio`` is its rate against
+    the default's at the same time (greater is better), between ``low`` and ``high`` in its ``runs``; None where it has
+    none, and ``why``. ``changes`` is what it changes in what is computed."""
+
+    name: str
+    values: Mapping[str, bool | int | str]
+    runs: int
+    rate: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    dropped: bool
+    why: str
+    changes: str
+
+
+class TuneAnswer(AnyAnswer):
+    """``tune``: the launches, the best one first. ``best`` was set against the default in turn, and its gain is
+    ``gain`` ± ``error`` (shares); ``recommended``: it is beyond the noise, and ``next`` starts it. ``playbook`` is the
+    file with it, ``interrupted`` says that the study was not ended."""
+
+    script: str
+    metric: str
+    launches: tuple[TriedLaunch, ...]
+    best: str | None
+    pairs: int
+    gain: float
+    error: float
+    recommended: bool
+    verdict: str
+    tried: int
+    seconds: float
+    budget: float
+    interrupted: bool
+    playbook: str | None = None
+    next: str | None = None

@@ -1,0 +1,74 @@
+"""The part of a page about a study: its launches as lines over parallel axes, and as bars with their spread."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
+from ipexctl.model.text import pluralize
+from ipexctl.show.page.drawings import clean, make_tag
+
+_HEIGHT, _MARGIN, _ROW = 240, 24, 20  # pixels: of the axes, above and below them, of a bar
+
+
+def draw_launches(value: TuneAnswer) -> Markup:
+    """An axis for each part that was varied, and the last one for the rate; a line for each launch, the best marked."""
+    rows = [row for row in value.launches if row.ratio is not None]
+    names = list(dict.fromkeys(name for row in rows for name in row.values))
+    if not names:
+        return Markup("")
+    axes = {name: [*dict.fromkeys(["default", *(_word(row, name) for row in rows)])] for name in names}
+    low, high = (edge(row.ratio or 0.0 for row in rows) for edge in (min, max))
+    parts: list[Markup] = []
+    for number, name in enumerate([*names, f"× the default, {value.metric}"]):
+        x = _place(number, len(names))
+        ticks = axes.get(name, [])
+        marks = [(word, _height(at, len(ticks) - 1)) for at, word in enumerate(ticks)]
+        marks = marks or [(f"{high:.2f}", _height(1, 1)), (f"{low:.2f}", _height(0, 1))]
+        parts.append(make_tag("line", x1=x, x2=x, y1=_MARGIN, y2=_HEIGHT - _MARGIN, class_="grid"))
+        parts.append(make_tag("text", clean(name), x=x, y=14, class_="middle"))
+        parts += [make_tag("text", clean(word), x=x, y=f"{y:.0f}", dx=4, class_="label") for word, y in marks]
+    for row in reversed(rows):
+        heights = [_height(axes[name].index(_word(row, name)), len(axes[name]) - 1) for name in names]
+        heights.append(_height((row.ratio or 0.0) - low, high - low))
+        kind = "c1" if row.name == value.best else "c7" if row.dropped else "c0"
+        for number, (begin, end) in enumerate(pairwise(heights)):
+            ends = {"x1": _place(number, len(names)), "x2": _place(number + 1, len(names))}
+            title = make_tag("title", f"{clean(row.name)}: {row.ratio:.2f} × the default")
+            parts.append(make_tag("line", title, **ends, y1=f"{begin:.1f}", y2=f"{end:.1f}", class_=f"launch {kind}"))
+    about = f"{pluralize(len(rows), 'launch')} over {pluralize(len(names), 'axis')}; the table says the same"
+    return make_tag("svg", *parts, class_="study", width="100%", height=_HEIGHT, role="img", aria_label=about)
+
+
+def draw_bar(row: TriedLaunch, best: float) -> Markup:
+    """The rate of a launch against the default, and between which values its runs were."""
+    if row.ratio is None:
+        return Markup("")
+    parts = [make_tag("rect", x=0, y=4, width=_share(row.ratio, best), height=_ROW - 8, class_="c1")]
+    if row.low is not None and row.high is not None:
+        ends = {"x1": _share(row.low, best), "x2": _share(row.high, best)}
+        parts.append(make_tag("line", **ends, y1=_ROW // 2, y2=_ROW // 2, class_="spread"))
+    return make_tag("svg", *parts, width="100%", height=_ROW, aria_hidden="true")
+
+
+def find_greatest(rows: Sequence[TriedLaunch]) -> float:
+    """Returns what the scale of the bars has to hold."""
+    return max([1.0, *(row.high or row.ratio or 0.0 for row in rows)])
+
+
+def _word(row: TriedLaunch, name: str) -> str:
+    value = row.values.get(name, "default")
+    return "yes" if value is True else str(value)
+
+
+def _place(number: int, last: int) -> str:
+    return f"{6 + 84 * number / last:.2f}%"
+
+
+def _height(part: float, whole: float) -> float:
+    return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (part / whole if whole else 0.5)
+
+
+def _share(value: float, most: float) -> str:
+    return f"{100 * value / most:.2f}%"

@@ -1,0 +1,17 @@
+"""A rank whose pace is a known function of its launch: huge pages make it faster. ``--way`` says what else it does."""
+
+import os
+import sys
+import time
+
+way = sys.argv[sys.argv.index("--way") + 1] if "--way" in sys.argv else ""
+pace = 20.0 if os.environ.get("THP_MEM_ALLOC_ENABLE") else 10.0
+if way == "crash":
+    raise ValueError("this launch cannot be")
+if way == "hang":
+    time.sleep(600)
+if way == "eat":
+    os.kill(os.getpid(), 9)
+for step in range(1, 2000):
+    time.sleep(1 / pace)
+    print("step %d loss 0.5" % step, flush=True)

@@ -1,0 +1,70 @@
+"""A study on real hosts: what it recommends, what a launch that goes wrong costs, and how it goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.workspace import LIGHT, RANKS, Workspace, find_orphans
+
+PACED = RANKS / "paced.py"
+TUNE = ("tune", "--venv", LIGHT, "--limit", "node0,node1", "--vary", "hugepages", "--steps", "8")
+
+
+@pytest.fixture
+def script(workspace: Workspace) -> Path:
+    """The script in a directory of its own, which is the project."""
+    path = workspace.path / "job/paced.py"
+    path.parent.mkdir()
+    path.write_bytes(PACED.read_bytes())
+    return path
+
+
+def test_a_launch_that_fails_costs_itself_and_the_faster_one_becomes_a_playbook(
+    workspace: Workspace, hosts: Cluster, script: Path
+) -> None:
+    result = workspace(*TUNE, "--arg", "way=crash,eat", "--budget", "90s", "--json", script, timeout=300)
+    assert result.code == 0, result
+    answer = result.answer
+    assert (answer["best"], answer["recommended"]) == ("hugepages", True), result
+    assert 0.6 < answer["gain"] < 1.4
+    whys = {launch["name"]: launch["why"] for launch in answer["launches"] if launch["ratio"] is None}
+    assert any("this launch cannot be" in why for why in whys.values()), result
+    assert answer["seconds"] < 90 + 40
+    assert not find_orphans(hosts)
+    assert workspace("play", "lint", "tuned.yaml").code == 0
+    played = workspace("play", "tuned.yaml", "--check")
+    assert "hugepages" in (workspace.path / "tuned.yaml").read_text(), played
+    listed = workspace("runs", "--verb", "tune", "--json").answer["runs"]
+    assert [run["result"] for run in listed] == ["ok"]
+    assert "Study of" in (workspace.records[0] / "report.html").read_text()
+
+
+def test_ctrl_c_tells_the_best_so_far_and_the_study_goes_on(
+    workspace: Workspace, hosts: Cluster, script: Path, start: Callable[..., Any]
+) -> None:
+    command = start(*TUNE, "--budget", "10m", "--output", "plain", script)
+    command.until("launch 1, hugepages", timeout=120.0)
+    command.process.send_signal(signal.SIGINT)
+    result = command.end(60.0)
+    assert result.code == 130, result
+    assert "hugepages" in result.out, result
+    assert not find_orphans(hosts)
+    resumed = workspace("tune", "--resume", "--budget", "60s", "--limit", "node0,node1", "--json", timeout=300)
+    assert resumed.code == 0, resumed
+    assert resumed.answer["best"] == "hugepages", resumed
+    assert resumed.answer["recommended"], resumed
+
+
+@pytest.mark.beyond_core
+def test_a_launch_that_hangs_is_ended_and_the_study_goes_on(workspace: Workspace, hosts: Cluster, script: Path) -> None:
+    result = workspace(*TUNE, "--arg", "way=hang", "--budget", "150s", "--json", script, timeout=400)
+    assert result.code == 0, result
+    assert result.answer["best"] == "hugepages", result
+    assert any(launch["why"] for launch in result.answer["launches"] if launch["ratio"] is None), result
+    assert not find_orphans(hosts)
