@@ -102,6 +102,8 @@ def read_options(model: Any) -> tuple[Option, ...]:
     """Returns the options of a task or of flags, in the order of the fields."""
     options, hints = [], get_type_hints(model)
     for each in dataclasses.fields(model):
+        if each.name in model.left_out:
+            continue
         flag: Flag = each.metadata["flag"]
         default = Parameter.empty if each.default is dataclasses.MISSING else each.default
         default = default if each.default_factory is dataclasses.MISSING else each.default_factory()

@@ -120,7 +120,7 @@ class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
 
 class TuneFlags(DryRunFlags, PageFlags):
     resume: str | None = flag(
-        None, "Saved study to go on with (default: the last one).", "Tuning", "STUDY", completes="saved_runs"
+        None, "Saved study to go on with (default: the last one).", "Measurement", "STUDY", completes="saved_runs"
     )
 
 

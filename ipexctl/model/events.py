@@ -318,7 +318,7 @@ class StudyStarted(Event):
     printed one), ``budget`` the seconds for all."""
 
     knobs: Mapping[str, tuple[Value, ...]]
-    task: Mapping[str, Any]
+    task: Any  # JSON
     metric: str
     minimize: bool
     budget: float

@@ -5,8 +5,8 @@ Times of a run are seconds since its first start, on the controller's clock."""
 from collections.abc import Mapping
 from typing import Literal
 
+from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.doctor import LinkSpeed, SpeedCheck
-from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonRecord, Record
@@ -139,7 +139,7 @@ class RunPage(Record):
     former: "tuple[RunPage, ...]" = ()
     dropped: int = 0
     restarts: tuple[float, ...] = ()
-    study: TuneAnswer | None = None  # of which these are some runs
+    study: AnyAnswer | None = None  # of which these are some runs
 
     @property
     def profiled(self) -> tuple[float, float] | None:

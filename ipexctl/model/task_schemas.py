@@ -18,7 +18,7 @@ def make_schema(model: type[Fields]) -> type[BaseModel]:
     """Returns the schema of a task or of flags; unknown keys are errors."""
     hints = get_type_hints(model)
     schemas: dict[str, Any] = {}
-    for each in fields(model):
+    for each in (each for each in fields(model) if each.name not in model.left_out):
         flag: Flag = each.metadata["flag"]
         bounds = {name: getattr(flag, name) for name in ("ge", "gt", "le", "min_length", "pattern")}
         given: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}

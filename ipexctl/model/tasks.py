@@ -91,6 +91,7 @@ class Fields:
     are no records, because a task has several bases with fields."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    left_out: ClassVar[frozenset[str]] = frozenset()  # inherited fields that are neither options nor keys
 
     def __init_subclass__(cls) -> None:
         dataclass(init=False, eq=False, repr=False, kw_only=True)(cls)
@@ -532,29 +533,39 @@ class Run(TransferFields, Task):
 class Tune(Run):
     """Try launches of a script by short runs of it, and recommend one that is faster than the default."""
 
+    left_out = frozenset(
+        {"detach", "restarts", "min_hosts", "ready", "profile", "stop_on_nan", "stdin", "role", "resume", "time_limit"}
+        | {"instances", "cores_per_instance", "within_node", "instance", "fail_fast", "per_host", "keep", "keep_copies"}
+    )
     script: str = flag("", Run.__dataclass_fields__["script"].metadata["flag"].help, metavar="WHAT", argument=True)
-    budget: str = flag("15m", "Time for all runs, such as 90s, 15m or 2h.", "Tuning", "TIME")
-    steps: int = flag(20, "Steps to measure of each launch, after the first three.", "Tuning", ge=1)
+    budget: str = flag("15m", "Time for all runs, such as 90s, 15m or 2h.", "Measurement", "TIME")
+    steps: int = flag(20, "Steps to measure of each launch, after the first three.", "Measurement", ge=1)
     vary: tuple[str, ...] = flag(
         (),
         "What to vary: ppn, threads, backend, ccl_workers, allocator, omp, membind, hugepages, compile (default: all).",
-        "Tuning",
+        "Measurement",
         "NAMES",
     )
-    fixed: dict[str, str] = flag({}, "Part of the launch that is not varied; repeatable.", "Tuning", "NAME=VALUE")
+    fixed: dict[str, str] = flag(
+        {}, "Part of the launch that is not varied; repeatable.", "Measurement", "NAME=VALUE", advanced=True
+    )
     arg: dict[str, str] = flag(
-        {}, "Argument of the script to vary, such as dtype=fp32,bf16; repeatable.", "Tuning", "NAME=VALUES"
+        {}, "Argument of the script to vary, such as dtype=fp32,bf16; repeatable.", "Measurement", "NAME=VALUES"
     )
     keep_batch: str | None = flag(
         None,
         "Argument of the script with a rank's batch: other ranks per host keep the global batch.",
-        "Tuning",
+        "Measurement",
         "NAME",
     )
-    metric: str | None = flag(None, "Printed figure to compare (default: steps per second).", "Tuning", "NAME")
-    direction: Literal["max", "min"] = flag("max", "Whether more of it is better, or less.", "Tuning")
-    seed: int = flag(0, "Seed of the search.", "Tuning", ge=0, advanced=True)
-    into: str = flag("tuned.yaml", "Local playbook to write the recommended launch into.", "Output", "PATH")
+    metric: str | None = flag(
+        None, "Printed figure to compare (default: steps per second).", "Measurement", "NAME", advanced=True
+    )
+    direction: Literal["max", "min"] = flag(
+        "max", "Whether more of it is better, or less.", "Measurement", advanced=True
+    )
+    seed: int = flag(0, "Seed of the search.", "Measurement", ge=0, advanced=True)
+    into: str = flag("tuned.yaml", "Local playbook to write what is recommended.", "Output", "PATH")
 
 
 class Bench(Task):

@@ -42,8 +42,6 @@ from ipexctl.verbs.common.wins import list_wins
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from ipexctl.verbs.run.request import read_request
 
-_ALONE = ("detach", "restarts", "ready", "profile", "stop_on_nan", "stdin", "instances", "cores_per_instance", "role")
-
 
 def tune(
     task: Tune,
@@ -141,7 +139,7 @@ def read_study(runs: Path, word: str) -> tuple[Tune, tuple[CandidateTried, ...]]
     if started is None:
         what = f"{printable(directory.name)} is no study that can be resumed"
         raise UsageError(what, hint=advise("runs", "--verb", "tune"))
-    given: dict[str, Any] = dict(started.task)
+    given: Any = dict(started.task)
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     budget = f"{max(round(started.budget), 1)}s"
     return Tune(**given, budget=budget), tuple(event for event in events if isinstance(event, CandidateTried))
@@ -151,9 +149,6 @@ def _read_task(task: Tune) -> tuple[tuple[str, ...], Run]:
     """The names of what is varied, and the default launch as a task. Raises `UsageError`."""
     if not task.script:
         raise UsageError("tune needs a script to run", hint=advise("tune", "train.py"))
-    if alone := [name for name in _ALONE if getattr(task, name) != Run.__dataclass_fields__[name].default]:
-        what = f"--{alone[0].replace('_', '-')} does not fit tune, which starts the script many times"
-        raise UsageError(what, hint="leave it out")
     return parse_knobs(task.vary, task.fixed, Run(**{each.name: getattr(task, each.name) for each in fields(Run)}))
 
 

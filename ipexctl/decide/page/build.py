@@ -12,7 +12,6 @@ from ipexctl.decide.run.report import ReadErrors, judge_run
 from ipexctl.decide.run.series import find_stragglers, list_points
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
-from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.harmless import find_harmless
 from ipexctl.model.page import (
@@ -84,7 +83,6 @@ def build_page(
         own = replace(report, run=judge_run(state, run, known), finished=True)
         drawn = _PageBuilder(state, run, own, _FORMER_CURVES).build()
         former.append(replace(drawn, doctor=doctor))
-    study = study if isinstance(study, TuneAnswer) else None
     return replace(page, doctor=doctor, former=tuple(former), dropped=state.dropped, study=study)
 
 

@@ -74,7 +74,7 @@ def list_knobs(task: Run, launch: Launch, facts: Mapping[str, Facts], names: Seq
 
 def set_values(task: Run, values: Values) -> Run:
     """Returns the task with these values of knobs and of arguments of the script, the last of which count."""
-    own: dict[str, Any] = {name: value for name, value in values.items() if name in KNOBS and name != "compile"}
+    own: Any = {name: value for name, value in values.items() if name in KNOBS and name != "compile"}
     args = [word for name, value in values.items() if name.startswith("--") for word in _list_words(name, value)]
     env = {**task.env, COMPILE: "inductor"} if values.get("compile") else task.env
     return replace(task, args=(*task.args, *args), env=env, **own)

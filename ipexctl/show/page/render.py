@@ -22,7 +22,6 @@ from ipexctl.show.answers.run import format_profile
 from ipexctl.show.compare_screen import describe_run, list_figure_rows, name_columns
 from ipexctl.show.page import drawings
 from ipexctl.show.page.drawings import clean
-from ipexctl.show.page.study import draw_bar, draw_launches, find_greatest
 from ipexctl.show.page.verdict import make_verdict
 from ipexctl.show.phrases import format_clock, format_duration, format_hosts
 from ipexctl.show.sanitise import escape_lines
@@ -79,8 +78,9 @@ def render_run(page: RunPage, *, renew: bool = False) -> str:
     parts = [_draw_part(each, f"r{number}-") for number, each in enumerate(page.former, page.dropped + 1)]
     study = {}
     if page.study:
-        best = find_greatest(page.study.launches)
-        study = {"bars": [(row, draw_bar(row, best)) for row in page.study.launches], "axes": draw_launches(page.study)}
+        from ipexctl.show.page.study import draw_study
+
+        study = draw_study(page.study)
     return render_template("run", renew=renew, page=page, study=study, parts=[*parts, _draw_part(page, "")])
 
 

@@ -1,15 +1,23 @@
 """The part of a page about a study: its launches as lines over parallel axes, and as bars with their spread."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 from markupsafe import Markup
 
+from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.text import pluralize
 from ipexctl.show.page.drawings import clean, make_tag
 
 _HEIGHT, _MARGIN, _ROW = 240, 24, 20  # pixels: of the axes, above and below them, of a bar
+
+
+def draw_study(value: AnyAnswer) -> dict[str, object]:
+    """Returns what the template shows of a study; nothing of one that another version wrote."""
+    if not isinstance(value, TuneAnswer):
+        return {}
+    best = max([1.0, *(row.high or row.ratio or 0.0 for row in value.launches)])
+    return {"axes": draw_launches(value), "bars": [(row, draw_bar(row, best)) for row in value.launches]}
 
 
 def draw_launches(value: TuneAnswer) -> Markup:
@@ -50,11 +58,6 @@ def draw_bar(row: TriedLaunch, best: float) -> Markup:
         ends = {"x1": _share(row.low, best), "x2": _share(row.high, best)}
         parts.append(make_tag("line", **ends, y1=_ROW // 2, y2=_ROW // 2, class_="spread"))
     return make_tag("svg", *parts, width="100%", height=_ROW, aria_hidden="true")
-
-
-def find_greatest(rows: Sequence[TriedLaunch]) -> float:
-    """Returns what the scale of the bars has to hold."""
-    return max([1.0, *(row.high or row.ratio or 0.0 for row in rows)])
 
 
 def _word(row: TriedLaunch, name: str) -> str:
