@@ -132,7 +132,7 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
     acting=True,
     script=True,
     alone={"--resume": "--resume=last"},
-    examples=("train.py --epochs 3", "--budget 30m --keep-batch batch --ppn 2 train.py --batch 64", "--resume"),
+    examples=("--budget 30m --keep-batch batch train.py --batch 64", "--resume"),
 )
 def tune(context: Context, hosts: HostSelection, task: Tune, flags: TuneFlags) -> Workflow:
     """Find the fastest way to start a script on these hosts, by short runs of it."""

@@ -227,8 +227,10 @@ class Study:
         return fmean(scores) + errors * self.estimate_noise() / sqrt(len(scores)) if scores else -1.0
 
     def _rank_launches(self) -> list[CandidateTried]:
-        """A measurement of each launch that was never out of the race and promises a gain, the best launch first."""
-        whole = [known for known in self._by_launch.values() if all(each.outcome == "measured" for each in known)]
+        """A measurement of each launch that was measured as a whole and promises a gain, the best launch first."""
+        outcomes = ({each.outcome: each for each in known} for known in self._by_launch.values())
+        good = [found["measured"].launch for found in outcomes if "measured" in found and "failed" not in found]
+        whole = [self._by_launch[launch] for launch in good]
         scores = [(self._score(known), known[0]) for known in whole]
         return [tried for score, tried in sorted(scores, key=lambda pair: -pair[0]) if score > 0]
 

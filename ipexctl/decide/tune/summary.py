@@ -46,7 +46,7 @@ def _summarize_launch(study: Study, runs: list[CandidateTried]) -> TriedLaunch:
     return TriedLaunch(
         describe_values(first.values), first.values, len(runs), median(rates) if rates else None,
         fmean(ratio for _, ratio in scored) if scored else None, min(ratios, default=None), max(ratios, default=None),
-        any(each.outcome == "dropped" for each in runs), next((each.why for each in runs if each.why), ""),
+        all(each.outcome == "dropped" for each in runs), next((each.why for each in runs if each.why), ""),
         first.changes,
     )  # fmt: skip
 

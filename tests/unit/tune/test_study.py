@@ -139,3 +139,12 @@ def test_launches_of_a_list_are_tried_once_each_in_order() -> None:
     study = Study(Enumeration([{"dtype": "bf16"}, {"dtype": "fp32"}]), identify, 600.0)
     tried = play(study, lambda values, now: 10.0)
     assert [each.values["dtype"] for each in tried if each.purpose == "search"] == ["bf16", "fp32"]
+
+
+def test_a_launch_that_is_dropped_when_it_is_tried_again_stays_in_the_race() -> None:
+    study, fast = make(), identify({"hugepages": True})
+    rates = {"pace": 13.0}
+    study.add(CandidateTried(0, "default", {}, "measured", 5.0, 10.0, {"pace": 10.0}, launch=identify({})))
+    study.add(CandidateTried(1, "search", {"hugepages": True}, "measured", 15.0, 10.0, rates, launch=fast))
+    study.add(CandidateTried(2, "search", {"hugepages": True}, "dropped", 25.0, 10.0, rates, launch=fast))
+    assert study.judge().values == {"hugepages": True}
