@@ -296,10 +296,12 @@ class Round:
 
     def find_left(self) -> list[str]:
         left = [f"{host}: {word}" for host, words in find_orphans(self.cluster).items() for word in words]
-        for host in self.cluster.names:
-            home = self.cluster.path(host, "/root")
-            left += [f"{host}: {path}" for path in home.rglob(".ipexctl-part*")]
         return left + [f"controller: {' '.join(argv)[:100]}" for argv in find_processes_of_home(self.workspace.home)]
+
+    def find_parts(self) -> list[str]:
+        """Of files that were being received: what a receiver leaves that was killed is removed by the next one."""
+        homes = [self.cluster.path(host, "/root") for host in self.cluster.names]
+        return [str(path) for home in homes for path in home.rglob(".ipexctl-part*")]
 
     def go_on(self) -> None:
         """The next command of the same kind works, and the next run ends well with every byte."""
@@ -308,13 +310,18 @@ class Round:
             result = self.workspace(*self.words_of_install(VERSIONS[0]), timeout=PATIENCE, PIP_CONFIG_FILE="/dev/null")
             if result.code != 0:
                 self.find(f"the next install: {result}")
+        if self.story[0] == "sync":
+            tree = self.workspace.path / "tree"
+            result = self.workspace("sync", tree, "--workdir", "/root/tree", timeout=PATIENCE)
+            if result.code != 0:
+                self.find(f"the next sync: {result}")
         self.signals.clear()
         result = self.workspace(*self.words_of_run(), timeout=PATIENCE, **QUICK)
         if result.code != 0:
             self.find(f"the next run: {result}")
         self.check_logs(result)
-        for each in self.find_left():
-            self.find(f"left by the next run: {each}")
+        for each in self.find_left() + self.find_parts():
+            self.find(f"left behind the next command: {each}")
 
 
 def fill(place: Path) -> None:
