@@ -88,11 +88,11 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Kills, cuts, freezes and full disks at random moments of runs, syncs and installs, for so many minutes; SEED brings the
-# rounds again, ROUND=seed:number one of them.
+# rounds again, ROUND=seed:number one of them, and HARM=lose_packets has this harm only.
 chaos: MINUTES ?= 20
 chaos: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
+	$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND)) $(if $(HARM),--harm $(HARM))
 
 # Every part of a run killed at each of ten points of it, ten times over; each way in which a rank can end over each MPI and
 # backend (docs/failures.md), and what else depends on them: root and two hours.

@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,17 @@ TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
 }  # fmt: skip
+ALL = ("tests/unit", "tests/contract")
 NEAR = 25  # test files that are tried first
+# A mutant may write anywhere: only /tmp, the processes' own places and a home of its own can be written.
+CAGE = """
+for place in /*; do
+    case $place in /proc | /sys | /dev | /tmp | /run) continue ;; esac
+    [ -d "$place" ] && [ ! -L "$place" ] || continue
+    mount --rbind "$place" "$place" && mount -o remount,bind,ro "$place"
+done
+exec "$@"
+"""
 
 
 class Mutant(NamedTuple):
@@ -90,31 +101,20 @@ def choose(number: int, seed: int) -> list[Mutant]:
     return [dice.choice(by_function[key]) for key in dice.sample(sorted(by_function), number)]
 
 
-def is_caught(checkout: Path, mutant: Mutant, workers: str) -> str:
-    """The words of the first run of tests that failed; empty where all passed."""
+def find_failure(checkout: Path, paths: Sequence[str], workers: str) -> str:
+    """The line of the first test that fails; empty where all pass."""
+    cage = ["unshare", "--mount", "--propagation", "private", "sh", "-euc", CAGE, "sh"]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", workers, "--dist", "loadfile", "-p", "no:cacheprovider"]
+    env = {**os.environ, "HOME": str(checkout.parent / "home"), "TMPDIR": str(checkout.parent)}
+    done = subprocess.run([*cage, *pytest, *paths], cwd=checkout, env=env, capture_output=True, text=True, check=False)
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return (failed or [done.stdout[-200:]])[0] if done.returncode else ""
+
+
+def find_near_tests(checkout: Path, mutant: Mutant) -> list[str]:
     tests = [*checkout.glob("tests/unit/**/test_*.py"), *checkout.glob("tests/contract/**/test_*.py")]
-    words = {mutant.function.strip("_"), Path(mutant.path).stem}
-    near = [str(path) for path in tests if any(word in path.read_text() for word in words)][:NEAR]
-    for name, paths in (("near", near), ("all", ["tests/unit", "tests/contract"])):
-        if paths:
-            pytest = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-x",
-                "-n",
-                workers,
-                "--dist",
-                "loadfile",
-                "-p",
-                "no:cacheprovider",
-            ]
-            done = subprocess.run([*pytest, *paths], cwd=checkout, capture_output=True, text=True, check=False)
-            if done.returncode:
-                failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-                return f"{name}: {failed[0] if failed else done.stdout[-200:]}"
-    return ""
+    names = {mutant.function.strip("_"), Path(mutant.path).stem}
+    return [str(path) for path in tests if any(name in path.read_text() for name in names)][:NEAR]
 
 
 def main() -> int:
@@ -126,15 +126,21 @@ def main() -> int:
     survivors = []
     with tempfile.TemporaryDirectory() as directory:
         checkout = Path(directory) / "checkout"
+        (Path(directory) / "home").mkdir(mode=0o700)
         names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in filter(None, names.split("\0")):
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, checkout / name, follow_symlinks=False)
+        if failure := find_failure(checkout, ALL, asked.workers):
+            raise SystemExit(f"the tests fail without a mutant: {failure}")
         for mutant in choose(asked.number, asked.seed):
             path = checkout / mutant.path
             before = path.read_text()
             path.write_text(mutant.text)
-            result = is_caught(checkout, mutant, asked.workers)
+            near = find_near_tests(checkout, mutant)
+            result = (near and find_failure(checkout, near, asked.workers)) or find_failure(
+                checkout, ALL, asked.workers
+            )
             path.write_text(before)
             print(f"{mutant.path}:{mutant.line} {mutant.function}: {mutant.what}: {result or 'SURVIVED'}", flush=True)
             survivors += [] if result else [mutant]

@@ -48,8 +48,8 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Round:
     """One act, its harms, and what was wrong. ``seed`` decides all that is random."""
 
-    def __init__(self, cluster: Cluster, workspace: Workspace, index: Index, seed: str) -> None:
-        self.cluster, self.workspace, self.index, self.seed = cluster, workspace, index, seed
+    def __init__(self, cluster: Cluster, workspace: Workspace, index: Index, seed: str, only: str) -> None:
+        self.cluster, self.workspace, self.index, self.seed, self.only = cluster, workspace, index, seed, only
         self.random = random.Random(seed)
         self.story: list[str] = []
         self.findings: list[str] = []
@@ -201,6 +201,13 @@ class Round:
             with self.cluster.cut(host):
                 time.sleep(seconds)
 
+        def lose_packets(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                with self.cluster.cut(host):
+                    time.sleep(self.random.uniform(0.02, 0.3))
+                time.sleep(self.random.uniform(0.05, 0.6))
+
         def freeze(seconds: float) -> None:
             with self.cluster.freeze(machine):
                 time.sleep(seconds)
@@ -219,7 +226,8 @@ class Round:
             command.signal(number)
 
         rare = [halt_process, freeze, power_off, fill_disk, signal_controller]
-        return [*[kill_process] * 3, *[cut] * 2, *rare]
+        harms = [*[kill_process] * 3, *[cut, lose_packets] * 2, *rare]
+        return [harm for harm in harms if self.only in harm.__name__]
 
     def choose_process(self, host: str) -> Process | None:
         """Of ours, of MPI's, or of a session of sshd; the first process and the server of a host are its system."""
@@ -252,9 +260,9 @@ class Round:
 
     def check(self, result: CommandResult) -> None:
         """The code is one that can be true, and nobody is shown a trace."""
-        harmed = len(self.story) > 1 and any(" s " in word for word in self.story)
         allowed = {-int(number) for number in self.signals} | {128 + int(number) for number in self.signals}
-        allowed |= {0, 3, 4, 5, 6, 7, 8, 9} if harmed else {0}
+        harms = [word.partition(" s ")[2] for word in self.story if " s " in word]
+        allowed |= {0, 3, 4, 5, 6, 7, 8, 9} if set(harms) - {"lose_packets"} else {0}
         if self.way == "none" and not self.killed and "power_off" not in str(self.story):
             allowed -= {5}  # no rank was harmed, and none speaks with others
         trace = result.code >= 0 and "Traceback (most recent call last)" in result.err
@@ -335,6 +343,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--round", help="seed:number of one round to play again")
+    parser.add_argument("--harm", default="", help="this harm only, such as lose_packets")
     asked = parser.parse_args()
     index = Index([*map(wheels.torch, VERSIONS), wheels.impi(), wheels.numpy()])
     with contextlib.ExitStack() as opened:
@@ -354,7 +363,7 @@ def main() -> int:
             seeds: Iterator[str] = iter([asked.round])
         else:
             seeds = list_seeds(asked.seed, asked.minutes)
-        findings = play_rounds(cluster, desk, index, seeds)
+        findings = play_rounds(cluster, desk, index, seeds, asked.harm)
     print(f"chaos: {len(findings)} findings")
     return 1 if findings else 0
 
@@ -366,12 +375,12 @@ def list_seeds(seed: int, minutes: float) -> Iterator[str]:
         yield f"{seed}:{number}"
 
 
-def play_rounds(cluster: Cluster, desk: Path, index: Index, seeds: Iterator[str]) -> list[str]:
+def play_rounds(cluster: Cluster, desk: Path, index: Index, seeds: Iterator[str], only: str) -> list[str]:
     findings: list[str] = []
     acts: Counter[str] = Counter()
     for seed in seeds:
         shutil.rmtree(desk / "user", ignore_errors=True)
-        one = Round(cluster, Workspace(cluster, desk / "user"), index, seed)
+        one = Round(cluster, Workspace(cluster, desk / "user"), index, seed, only)
         one.play()
         acts[one.story[0]] += 1
         print(f"{seed} {' · '.join(one.story)}", flush=True)
