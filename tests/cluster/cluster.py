@@ -290,6 +290,17 @@ class Cluster(AbstractContextManager["Cluster"]):
             self._switch.ip(f"link set {self._port(host, network)} up")
             self._forget_neighbours()
 
+    @contextmanager
+    def drop_packets(self, host: str = "controller", network: str = LAN) -> Iterator[None]:
+        """No packet passes, and the interface does not see it."""
+        port = self._port(host, network)
+        self._switch.ip(f"link set {port} nomaster")
+        try:
+            yield
+        finally:
+            if host == "controller" or self._hosts[host].guard is not None:
+                self._switch.ip(f"link set {port} master {network}")
+
     def _forget_neighbours(self) -> None:
         """Removes each machine's unanswered questions for hardware addresses. One asked while the cable was out
         fails some seconds later, and takes a connection with it that began when the cable was back."""

@@ -204,7 +204,7 @@ class Round:
         def lose_packets(seconds: float) -> None:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                with self.cluster.cut(host):
+                with self.cluster.drop_packets(host):
                     time.sleep(self.random.uniform(0.02, 0.3))
                 time.sleep(self.random.uniform(0.05, 0.6))
 
