@@ -168,8 +168,7 @@ class Carrier:
 
     def send_file(self, wire: "rpc.Wire", ask: "messages.SendFile") -> str:
         """Returns its hash, as it was sent; "" where it is not, or no longer, the file that was meant."""
-        parts = ask.path.split("/")
-        if parts[0] != self.leaf or {"", ".", ".."}.intersection(parts) or "/" in ask.owner + ask.mark:
+        if not self.is_ours(ask.path) or "/" in ask.owner + ask.mark:
             return ""
         root = os.path.join(self.store, ask.owner, ask.mark) if ask.owner else self.base
         try:
@@ -186,6 +185,11 @@ class Carrier:
                 return hashed.hexdigest() if [stat.st_size, stat.st_mtime_ns] == ask.file else ""
         except OSError:
             return ""
+
+    def is_ours(self, path: str) -> bool:
+        """Returns whether a path that another host names stays below the directory of checkpoints."""
+        parts = path.split("/")
+        return parts[0] == self.leaf and not {"", ".", ".."}.intersection(parts)
 
     def flush(self, wire: "rpc.Wire") -> None:
         while wire.open and wire.outbox:
@@ -221,6 +225,9 @@ class Carrier:
         self, source: "messages.CheckpointSource", incoming: str, total: "List[int]", rate: "Optional[int]"
     ) -> None:
         """Raises OSError."""
+        for path in source.files:
+            if not self.is_ours(path):
+                raise OSError("%s of %s is no file of a checkpoint" % (path, source.host))
         if source.host == self.spec.host:
             for path, (_, when) in source.files.items():
                 target = _make_folder(os.path.join(incoming, path))

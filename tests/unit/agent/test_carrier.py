@@ -236,8 +236,8 @@ def test_what_a_host_has_already_does_not_travel(tmp_path: Path) -> None:
     assert len(b.carrier.list_copies()) == 1
 
 
-@pytest.mark.parametrize("path", ["secret", "ckpt/../secret", "/nonexistent/secret", "ckpt/link"])
-def test_nothing_but_checkpoints_is_given(tmp_path: Path, path: str) -> None:
+def test_nothing_but_checkpoints_is_given(tmp_path: Path) -> None:
+    path = "ckpt/link"
     a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
     stat = a.write("secret", b"key").stat()
     (a.folder / "ckpt").mkdir()
@@ -247,6 +247,21 @@ def test_nothing_but_checkpoints_is_given(tmp_path: Path, path: str) -> None:
     with pytest.raises(OSError, match="another file by now"):
         b.carrier.take_from(source._replace(files={path: source.files[path]}), str(incoming), [0], None)
     assert not any(file.read_bytes() for file in incoming.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("path", ["secret", "ckpt/../secret", "{tmp}/victim", "../victim", "ckpt"])
+def test_no_file_outside_of_the_directory_is_given_or_written(tmp_path: Path, path: str) -> None:
+    """The name of the other side is refused before anything is opened: one that was absolute was emptied."""
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    (tmp_path / "victim").write_text("as before")
+    path = path.format(tmp=tmp_path)
+    a.write("secret", b"key")
+    assert a.carrier.is_ours(path) is (path == "ckpt")
+    if path != "ckpt":
+        source = CheckpointSource("a", "127.0.0.1", a.carrier.port, {path: [3, 0]})
+        with pytest.raises(OSError, match="is no file of a checkpoint"):
+            b.carrier.take_from(source, str(tmp_path / "b/incoming"), [0], None)
+    assert (tmp_path / "victim").read_text() == "as before"
 
 
 def test_a_stranger_gets_nothing(tmp_path: Path) -> None:
