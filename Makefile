@@ -21,7 +21,7 @@ PARALLEL := -n $(IPEXCTL_TEST_WORKERS) $(DIST)
 IPEXCTL_FAST_WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test again fast fast-lowest test-stack test-arm faults soak chaos drills fuzz coverage test-impi bench lock audit sbom lint clean
+.PHONY: dev pages demo test again fast fast-lowest test-stack test-arm test-frameworks faults soak chaos drills fuzz coverage test-impi bench lock audit sbom lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model, with plain torch (0.3 GB) or STACK=ipex (4 GB).
 STACK ?= native
@@ -69,6 +69,11 @@ test-stack: $(VENV)/.dev
 test-arm: $(VENV)/.dev
 	@sh tools/system.sh arm
 	$(PYTEST) -v --timeout 3600 tests/arm
+
+# Other people's frameworks with their own code beside plain torchrun, and the recipe made of them.
+test-frameworks: $(VENV)/.dev
+	@sh tools/system.sh test
+	$(PYTEST) tests/e2e/test_frameworks.py tests/e2e/test_sft.py
 
 # The tests that failed last, one after the other and with nothing beside them.
 again: $(VENV)/.dev

@@ -34,7 +34,7 @@ READY = "ready"  # it has given the sign of --ready
 STAGES = (PROGRAM, PYTHON, TORCH, RENDEZVOUS, CONNECTED, FIRST_COLLECTIVE, RUNNING, READY)
 
 # Records that a rank's own Python leaves as its wrapper does: kinds of `rank_records`.
-WORLD, ALONE, MEETING = "RankWorld", "RankAlone", "RankRendezvous"
+WORLD, ALONE, MEETING, NOTE = "RankWorld", "RankAlone", "RankRendezvous", "RankNote"
 ACCELERATE = "accelerate"  # a cause: it takes ranks that have a process group for single processes
 
 TYPE_CHECKING = False

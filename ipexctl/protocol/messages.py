@@ -171,7 +171,8 @@ KeeperUnreachable = NamedTuple("KeeperUnreachable", [("error", str)])  # no pack
 class RunRow(NamedTuple):
     """A run kept on its head. ``state``: starting, running, stopping, ended, or gone (its keeper died). ``seconds`` on
     the head's clock since its keeper started, of one that ended until then, 0 where that is not known; ``command`` is
-    the script and its arguments, ``output`` the end of what rank 0 wrote."""
+    the script and its arguments, ``output`` the end of what rank 0 wrote; ``ready`` counts the processes that are up
+    (-1: not known)."""
 
     run: str
     title: str
@@ -186,6 +187,7 @@ class RunRow(NamedTuple):
     seconds: float = 0.0
     command: List[str] = []
     output: str = ""
+    ready: int = -1
 
 
 # The directory of a run of which nothing lives on this host.

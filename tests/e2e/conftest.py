@@ -147,3 +147,39 @@ def native(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installe
     if result.code == 0:
         STOCK.keep(hosts, "node0")
     return Installed(hosts, result, settings)
+
+
+FRAMEWORKS = "/root/frameworks/env"
+OTHERS = KeptEnvironment("frameworks", FRAMEWORKS)
+TORCH = "2.13.0"  # whose CPU build is a tenth of the default index's
+PACKAGES = ("transformers", "accelerate", "lightning", "trl", "peft", "datasets", "sentence-transformers")
+
+
+@pytest.fixture(scope="package")
+def frameworks(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """The frameworks and every backend on all hosts, with mpi4py, which Lightning prefers to its own ways. node0 may
+    log in to all of them, as plain mpirun needs. To write tests in less time, ``IPEXCTL_TEST_FRAMEWORKS`` names an
+    environment of this machine instead."""
+    if lent := os.environ.get("IPEXCTL_TEST_FRAMEWORKS"):
+        lend(hosts, lent, FRAMEWORKS, {"torch": TORCH, "impi-torch": "0.1.0"})
+    else:
+        _install_frameworks(hosts, tmp_path_factory.mktemp("frameworks"))
+    known = "".join(f"{hosts.address(host)} {hosts.host_key(host)}\n" for host in hosts.names)
+    for name, data in {"id_ed25519": hosts.key.read_bytes(), "known_hosts": known.encode()}.items():
+        hosts.write("node0", f"/root/.ssh/{name}", data, 0o600)
+    return hosts
+
+
+def _install_frameworks(hosts: Cluster, desk: Path) -> None:
+    house = os.environ.get("PIP_FIND_LINKS", "")
+    if not list(Path(house or os.devnull).glob(f"torch-{TORCH}+cpu-*.whl")):
+        pytest.skip("the CPU build of torch is not in a directory that PIP_FIND_LINKS names")
+    settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
+    settings["XDG_CACHE_HOME"] = str(Path.home() / ".cache")
+    words = ["install", "--torch", TORCH, "--track", "native", "--backend", "impi", "--venv", FRAMEWORKS, "--json"]
+    words += [*(f"--with={name}" for name in PACKAGES), "--wheels-from", "controller"]
+    OTHERS.put_on_hosts(hosts, hosts.names)
+    with hosts.uplink() as uplink:
+        result = Workspace(hosts, desk)(*words, timeout=900, **settings, **uplink.env)
+    assert result.code == 0, result
+    OTHERS.keep(hosts, "node0")

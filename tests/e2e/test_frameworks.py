@@ -3,51 +3,22 @@ numbers that plain torchrun or mpirun gives on the same hosts; and what is said 
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.environments import KeptEnvironment
+from tests.e2e.conftest import FRAMEWORKS as VENV
 from tests.e2e.workspace import RANKS, Workspace, find_orphans
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 SCRIPT = RANKS / "framework.py"
-VENV = "/root/frameworks/env"
-KEPT = KeptEnvironment("frameworks", VENV)
-TORCH = "2.13.0"  # whose CPU build is a tenth of the default index's
-PACKAGES = ("transformers", "accelerate", "lightning", "trl", "datasets")
 WAYS = {"gloo": ("--backend", "gloo"), "impi": ("--backend-override",)}
-
-
-@pytest.fixture(scope="module")
-def frameworks(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """The frameworks and every backend on all hosts, with mpi4py, which Lightning prefers to its own ways. node0 may
-    log in to all of them, as plain mpirun needs."""
-    house = os.environ.get("PIP_FIND_LINKS", "")
-    if not list(Path(house or os.devnull).glob(f"torch-{TORCH}+cpu-*.whl")):
-        pytest.skip("the CPU build of torch is not in a directory that PIP_FIND_LINKS names")
-    workspace = Workspace(hosts, tmp_path_factory.mktemp("frameworks"))
-    settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
-    settings["XDG_CACHE_HOME"] = str(Path.home() / ".cache")
-    words = ["install", "--torch", TORCH, "--track", "native", "--backend", "impi", "--venv", VENV, "--json"]
-    words += [*(f"--with={name}" for name in PACKAGES), "--wheels-from", "controller"]
-    KEPT.put_on_hosts(hosts, hosts.names)
-    with hosts.uplink() as uplink:
-        result = workspace(*words, timeout=900, **settings, **uplink.env)
-    assert result.code == 0, result
-    KEPT.keep(hosts, "node0")
-    known = "".join(f"{hosts.address(host)} {hosts.host_key(host)}\n" for host in hosts.names)
-    for name, data in {"id_ed25519": hosts.key.read_bytes(), "known_hosts": known.encode()}.items():
-        hosts.write("node0", f"/root/.ssh/{name}", data, 0o600)
-    return hosts
 
 
 def run(workspace: Workspace, size: int, name: str, *words: str) -> list[str]:
@@ -95,7 +66,9 @@ def start_plainly(cluster: Cluster, size: int, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("size", "way"), [(2, "gloo"), (2, "impi"), (3, "impi")])
-@pytest.mark.parametrize("name", ["trainer", "sft", "lightning", "fsdp2", "mpi", "shipped"])
+@pytest.mark.parametrize(
+    "name", ["trainer", "sft", "lora", "embed", "lightning", "fsdp2", "parallel", "mpi", "shipped"]
+)
 def test_a_framework_trains_on_all_hosts_to_what_it_gives_without_us(
     workspace: Workspace, run_plainly: Callable[[int, str], list[str]], name: str, size: int, way: str
 ) -> None:

@@ -53,7 +53,9 @@ def test_a_server_on_each_host_is_up_when_the_command_returns_and_stopped_with_i
     assert result.code == 0, result
     for host in workspace.cluster.names:
         assert len(running(workspace.cluster, host, "http.server")) == 1
-    assert "http.server" in workspace("ps").out
+    listed = workspace("ps").out
+    assert "http.server" in listed
+    assert re.search(r"\b3/3\b", listed), listed
     assert workspace("stop").code == 0
     assert not any(running(workspace.cluster, host, "") for host in workspace.cluster.names)
 

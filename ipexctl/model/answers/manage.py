@@ -9,7 +9,7 @@ from ipexctl.model.reports import Cleanup
 class ListedRun(JsonRecord):
     """A run that its head keeps: ``started`` in local time, ``ranks`` counts them. ``elapsed`` is its seconds so far,
     or in all; ``command`` the script and its arguments. ``step`` and ``pace`` (iterations a second) are what rank 0
-    printed last; None: unknown."""
+    printed last; None: unknown. ``ready`` counts the processes that have given the sign of --ready."""
 
     run: str
     state: str
@@ -25,6 +25,7 @@ class ListedRun(JsonRecord):
     step: int | None = None
     pace: float | None = None
     command: str = ""
+    ready: int | None = None
 
 
 class OrphanDirectory(JsonRecord):

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from typing import List, Optional
 
-from ipexctl.protocol import frames, journal, messages, paths, rank_records
+from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records
 from ipexctl.protocol.messages import KINDS, Message
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
@@ -61,7 +61,8 @@ def list_runs(argv: "List[str]") -> int:
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
         command = spec.argv[2 if spec.argv[1:2] == ["-u"] else 0 :]
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=command)
-        row = row._replace(output=_read_last_output(directory, spec.nonce))
+        ready = _count_ready(directory) if spec.ready else -1
+        row = row._replace(output=_read_last_output(directory, spec.nonce), ready=ready)
         if state == "running":
             with suppress(OSError, ValueError):
                 status = _ask_keeper(directory, spec, messages.Inspect())
@@ -87,6 +88,17 @@ def _measure_seconds(directory: str, ended: bool) -> float:
             return max(os.path.getmtime(os.path.join(directory, paths.END)) - os.path.getmtime(keeper), 0.0)
         return max(procs.read_age(keeper), 0.0)
     return 0.0
+
+
+def _count_ready(directory: str) -> int:
+    ready = set()
+    with suppress(OSError, ValueError), open(os.path.join(directory, paths.JOURNAL), "rb") as lines:
+        for line in lines:
+            if b'"ready"' in line:
+                record = journal.KINDS.read(line)
+                if isinstance(record, rank_records.RankStage) and record.stage == hooks.READY:
+                    ready.add(record.rank)
+    return len(ready)
 
 
 _END_OF_OUTPUT = 1 << 16  # bytes of the output that are searched for rank 0's; all ranks share it

@@ -26,6 +26,8 @@ FILES = 64  # of the script's own that are searched
 C10D = "torch.distributed.distributed_c10d"
 # An assignment of a variable of the environment: ["NAME"] = …, NAME=…, "NAME": …, ("NAME", …
 ASSIGNED = r"""\b%s\b(["']\s*\]?\s*(=(?!=)|:|,)|\s*=(?!=))"""
+# What torch calls the groups of each backend.
+BACKENDS = {"ProcessGroupGloo": "gloo", "ImpiProcessGroup": "impi", "ProcessGroupCCL": "ccl", "ProcessGroupMPI": "mpi"}
 LOCAL_RANK = r"""["']--local[-_]rank["']"""
 HOOKS = ("/_ipexctl_", "/sitecustomize.py")
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3.", *HOOKS)
@@ -104,6 +106,18 @@ class Worlds:
         """torch's own world was joined; ``exchanged``: and something has been exchanged since."""
         group = sys.modules[C10D]
         self.note_world("torch", group.get_world_size(), group.get_rank(), exchanged)
+        if group.get_rank() == 0 and group.get_world_size() > 1:
+            self.note_backend(group)
+
+    @quietly
+    def note_backend(self, group: "Any") -> None:
+        """Says what carries torch's collectives on processors, where it is not what the plan names."""
+        used = type(group._get_default_group()._get_backend(sys.modules["torch"].device("cpu"))).__name__
+        planned, used = os.environ.get("IPEXCTL_BACKEND", ""), BACKENDS.get(used, "")
+        if planned and used and used != planned:
+            text = "torch's process group uses %s, and not %s as planned" % (used, planned)
+            more = "; --backend-override gives such scripts impi" if (planned, used) == ("impi", "gloo") else ""
+            self.write("backend", names.NOTE, text=text + more)
 
     def note_collective(self, name: str) -> None:
         """A collective has ended, the first but for barriers, which move no data."""

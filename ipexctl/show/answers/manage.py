@@ -83,6 +83,7 @@ def _format_row(row: ListedRun) -> FittedRow:
     cells = {
         "run": row.run,
         "state": f"{row.state} ({row.reason})" if row.reason else row.state,
+        "ready": "" if row.ready is None else f"{row.ready}/{row.ranks}",
         "elapsed": "" if row.elapsed is None else phrases.format_clock(row.elapsed),
         "step": "" if row.step is None else row.step,
         "it/s": "" if row.pace is None else f"{row.pace:.2f}",

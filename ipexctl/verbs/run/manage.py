@@ -72,6 +72,7 @@ def _describe_run(run: DiscoveredRun) -> ListedRun:
         step=int(figures["step"]) if "step" in figures else None,
         pace=figures.get("pace"),
         command=shlex.join(row.command),
+        ready=row.ready if row.ready >= 0 else None,
     )
 
 

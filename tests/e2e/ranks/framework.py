@@ -31,8 +31,8 @@ def trainer() -> tuple[int, float]:
     return args.world_size, Trainer(model, args, train_dataset=rows).train().training_loss
 
 
-def sft() -> tuple[int, float]:
-    """As TRL's sft.py."""
+def sft(lora: bool = False) -> tuple[int, float]:
+    """As TRL's sft.py; ``lora``: with PEFT."""
     from datasets import Dataset
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
@@ -49,7 +49,8 @@ def sft() -> tuple[int, float]:
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), num_key_value_heads=2, pad_token_id=0, **shape))
     draw = random.Random(2)
     rows = Dataset.from_dict({"text": [" ".join(draw.choices(words[4:], k=10)) for _ in range(64)]})
-    trainer = SFTTrainer(model, args, train_dataset=rows, processing_class=tokenizer)
+    peft = __import__("peft").LoraConfig(r=4, target_modules="all-linear") if lora else None
+    trainer = SFTTrainer(model, args, train_dataset=rows, processing_class=tokenizer, peft_config=peft)
     return args.world_size, trainer.train().training_loss
 
 
@@ -103,6 +104,59 @@ def fsdp2() -> tuple[int, float]:
     return SIZE, total.item()
 
 
+def parallel() -> tuple[int, float]:
+    """Tensor parallel over all ranks by DTensor, its weights through torch.distributed.checkpoint and back, with the
+    workers of a DataLoader."""
+    import tempfile
+
+    from torch.distributed import checkpoint
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.utils.data import DataLoader, TensorDataset
+
+    mesh = init_device_mesh("cpu", (SIZE,))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(12, 24), torch.nn.ReLU(), torch.nn.Linear(24, 12))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    inputs = torch.randn(48, 12)
+    for (batch,) in DataLoader(TensorDataset(inputs), batch_size=8, num_workers=2):
+        optimizer.zero_grad()
+        (model(batch) - batch).pow(2).mean().backward()
+        optimizer.step()
+    wanted = model(inputs).detach()
+    with tempfile.TemporaryDirectory() as place:  # of each rank: hosts share no file system
+        checkpoint.save({"model": model.state_dict()}, checkpoint_id=place, no_dist=True)
+        fresh = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+        checkpoint.load({"model": fresh}, checkpoint_id=place, no_dist=True)
+        model.load_state_dict(fresh)
+    assert torch.equal(model(inputs).detach(), wanted)
+    torch.distributed.destroy_process_group()
+    return SIZE, wanted.pow(2).mean().item()
+
+
+def embed() -> tuple[int, float]:
+    """As the training overview of sentence-transformers, from a model made here."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
+    from sentence_transformers.models import StaticEmbedding
+    from sentence_transformers.training_args import SentenceTransformerTrainingArguments
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    args = SentenceTransformerTrainingArguments(**PLACE)
+    torch.manual_seed(1)
+    words = ["<unk>", "the", "cat", "sat", "on", "a", "mat", "and", "slept"]
+    tokens = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
+    tokens.pre_tokenizer = pre_tokenizers.Whitespace()
+    model = SentenceTransformer(modules=[StaticEmbedding(tokens, embedding_dim=16)], device="cpu")
+    draw = random.Random(2)
+    pairs = [(" ".join(draw.choices(words[1:], k=6)), " ".join(draw.choices(words[1:], k=6))) for _ in range(64)]
+    rows = Dataset.from_dict({"anchor": [pair[0] for pair in pairs], "positive": [pair[1] for pair in pairs]})
+    loss = losses.MultipleNegativesRankingLoss(model)
+    trainer = SentenceTransformerTrainer(model, args, train_dataset=rows, loss=loss)
+    return args.world_size, trainer.train().training_loss
+
+
 def mpi() -> tuple[int, float]:
     """Gradients averaged by mpi4py; no process group of torch's."""
     from mpi4py import MPI
@@ -148,7 +202,7 @@ def bare() -> tuple[int, float]:
 
 NAMES = {
     "trainer": trainer, "sft": sft, "lightning": lightning, "alone": lambda: lightning(together=False), "fsdp2": fsdp2,
-    "mpi": mpi, "shipped": shipped, "bare": bare,
+    "lora": lambda: sft(lora=True), "parallel": parallel, "embed": embed, "mpi": mpi, "shipped": shipped, "bare": bare,
 }  # fmt: skip
 world_size, outcome = NAMES[sys.argv[1]]()
 print("rank %s: world %d, %.6f" % (RANK, world_size, outcome), flush=True)

@@ -169,6 +169,19 @@ def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
     assert (run.step, run.pace, round(run.elapsed or 0)) == (3999, 2.5, 754)
 
 
+@pytest.mark.parametrize(("sign", "expected"), [("8000", 2), ("", None)])
+def test_a_listed_run_says_how_many_of_its_processes_are_up(
+    link: LocalLink, context: Context, tmp_path: Path, sign: str, expected: int | None
+) -> None:
+    site = ended(link, tmp_path, "0101-old", "python3", ready=sign, size=3)
+    with Path(site.directory, "journal.jsonl").open("ab") as out:
+        for rank, stage in ((0, "program"), (0, "ready"), (2, "ready"), (2, "ready"), (1, "program")):
+            out.write(journal.encode_record(rank_records.RankStage(rank, "a", stage, 1.0)))
+    answer = next(event.value for event in manage.ps(Inventory((HERE,), "test"), context) if isinstance(event, Answer))
+    assert isinstance(answer, PsAnswer)
+    assert answer.runs[0].ready == expected
+
+
 def test_a_run_that_goes_on_is_as_old_as_the_file_system_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
