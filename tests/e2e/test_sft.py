@@ -44,7 +44,7 @@ def test_the_playbook_fine_tunes_and_brings_back_what_loads(
     assert tuple(after) == written
     assert all(float(loss) < float(losses[1]) - 0.5 for loss in after.values())
     for name in written:
-        assert list((desk.path / "fetched/node0/root" / method / name).glob("*.safetensors"))
+        assert list((desk.home / "fetched/node0/root" / method / name).glob("*.safetensors"))
     assert not find_orphans(desk.cluster)
 
 
