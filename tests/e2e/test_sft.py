@@ -32,8 +32,11 @@ def desk(frameworks: Cluster, tmp_path: Path) -> Workspace:
 def test_the_playbook_fine_tunes_and_brings_back_what_loads(
     desk: Workspace, method: str, written: tuple[str, ...]
 ) -> None:
+    copied = desk("examples", "copy", "sft", "mine")
+    assert copied.code == 0, copied
+    fetched = desk.path / "mine/fetched"
     words = ("--limit", "node[0-1]", "--skip-tags", "prepare", "--var", f"method={method}")
-    result = desk("play", ROOT / "playbooks/sft.yaml", *words, "--var", f"output=/root/{method}", timeout=900)
+    result = desk("play", "mine/sft.yaml", *words, "--var", f"output=/root/{method}", timeout=900)
     assert result.code == 0, result
     assert len(re.findall(r"node[01]: [\d,]+ MiB a rank \(process", result.out)) == 2
     precision = "bf16" if {"avx512_bf16", "amx_bf16"} & {*FLAGS} else "fp32"
@@ -44,7 +47,7 @@ def test_the_playbook_fine_tunes_and_brings_back_what_loads(
     assert tuple(after) == written
     assert all(float(loss) < float(losses[1]) - 0.5 for loss in after.values())
     for name in written:
-        assert list((desk.home / "fetched/node0/root" / method / name).glob("*.safetensors"))
+        assert list((fetched / "node0/root" / method / name).glob("*.safetensors"))
     assert not find_orphans(desk.cluster)
 
 
