@@ -29,6 +29,7 @@ from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError
 from ipexctl.model.events import Event, Message, Stamped
 from ipexctl.model.hints import complete_hint
 from ipexctl.model.reports import CommandReport
+from ipexctl.model.run_state import Slowdown
 from ipexctl.model.toml import parse_toml
 from ipexctl.show import sinks
 from ipexctl.show.bell import Bell
@@ -45,6 +46,7 @@ _log = logging.getLogger(__name__)
 
 Workflow = Generator[Event, None, Any]
 Output = Literal["auto", "live", "plain", "json"]
+_TOGETHER = 1.0  # seconds in which ranks show the same loss
 _LOOK_UPS = ("attach",)  # verbs that are saved from the run on that they find
 _RUNNING = ("run", "attach", "play", "demo", "bench", "tune")  # verbs that start ranks, or watch them
 KEPT = 200  # saved runs; the oldest finished ones make room
@@ -230,6 +232,7 @@ class Delivery:
         self._verb, self._options, self._closed = "ipexctl", options, False
         self._fold, self._lock = RunFold(), threading.Lock()
         self._screen = make_screen_sink(options, console, self._lock)
+        self._slowdown: Slowdown | None = None  # the last that was said
         self._masker, self._kept = EventMasker(log.masker), 0  # how many changes the record's hashes have
         self._record: RunRecord | None = None
         self._unsavable = False  # the record raised
@@ -262,17 +265,34 @@ class Delivery:
             except (Exception, Interrupted) as error:
                 failure = error if failure is None or isinstance(error, UnwatchedRunError) else failure
                 break
-            thrown = self._send_to_sinks(event) or self._report_lost_loss()
+            thrown = self._send_to_sinks(event) or self._report_lost_loss() or self._report_slow_host()
             failure = failure or thrown
         return self._close_sinks(failure)
 
     def _report_lost_loss(self) -> Exception | None:
-        """Says once of a start of a run that its loss is no number, as soon as it is none; what a sink raised."""
-        attempt, before = self._fold.state.attempt, self._interrupts.lost_loss
-        self._interrupts.lost_loss = attempt.lost_loss.text if attempt and attempt.lost_loss else ""
+        """Says once of a start of a run that its loss is no number, once all ranks that show it at that moment have;
+        what a sink raised."""
+        state, before = self._fold.state, self._interrupts.lost_loss
+        attempt = state.attempt
+        lost = attempt.lost_loss if attempt else None
+        if attempt and lost and len(lost.ranks) < len(attempt.ranks) and not attempt.over:
+            since = min(state.run.not_finite[rank][0] for rank in lost.ranks)
+            lost = lost if state.at >= since + _TOGETHER else None
+        self._interrupts.lost_loss = lost.text if lost else ""
         if before or not self._interrupts.lost_loss:
             return None
         return self._send_to_sinks(Message(self._interrupts.lost_loss, "warning", code="lost-loss"))
+
+    def _report_slow_host(self) -> Exception | None:
+        """Says which host makes a run slow, once for each time that it does."""
+        attempt = self._fold.state.attempt
+        slowdown = attempt.slowdown if attempt else None
+        self._interrupts.slow = slowdown is not None
+        verdict = slowdown.verdict if slowdown else None
+        if slowdown is None or verdict is None or slowdown is self._slowdown:
+            return None
+        self._slowdown = slowdown
+        return self._send_to_sinks(Message("\n".join(verdict.lines), "warning", code="slow-host"))
 
     def _warn(self, text: str) -> None:
         if self._closed:

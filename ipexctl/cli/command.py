@@ -137,6 +137,7 @@ class _Generated(HelpPage):
         return frozenset(option.name for option in options if option.flag.advanced)
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
+        ctx.meta[_WORDS] = (*ctx.command_path.split()[1:], *args)
         args = self.expand(args, ctx)
         following = [*args, "-"][1:]
         words = [self.alone.get(word, word) if next_.startswith("-") else word
@@ -224,6 +225,7 @@ def command(
     return register
 
 
+_WORDS = "words"  # of the command line, in the context's ``meta``
 _INJECTED = {"Context", "HostSelection", "OutputOptions", "typer.Context"}
 
 
@@ -249,10 +251,11 @@ def _perform_command(
         )
 
     def make_workflow(context: Context) -> Workflow:
-        from ipexctl.model.events import Message
+        from ipexctl.model.events import Message, Started
 
         workflow = call(Context=context)
-        yield next(workflow)
+        first = next(workflow)
+        yield dataclasses.replace(first, words=ctx.meta[_WORDS]) if isinstance(first, Started) else first
         yield from (Message(text, "warning", code="inventory") for text in hosts.warnings)
         return (yield from workflow)
 

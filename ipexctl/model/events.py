@@ -34,6 +34,7 @@ class Started(Event):
     plan: str = ""
     # Options by which a further command finds these hosts and their environment.
     selection_flags: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # of the command line, behind the program's name
 
 
 class Planned(Event):
@@ -194,6 +195,12 @@ class StallCompared(Event):
     places: tuple[StallPlace, ...] = ()
 
 
+class PlacesSampled(Event):
+    """Where all ranks stood at one moment of a run that has become slow."""
+
+    places: tuple[StallPlace, ...]
+
+
 class RankStack(Event):
     """Where one process of a rank stood when it was asked: stacks of its threads as Python's faulthandler or py-spy
     writes them, "" if it did not answer; ``wchan`` is the kernel function it waited in."""
@@ -235,7 +242,8 @@ class HostSample(Event):
     device); ``read`` and ``written`` are bytes of the host's disks; ``mhz`` is the mean clock of its cores;
     ``throttled`` counts the times a core or package slowed down for its heat; ``celsius`` is the hottest sensor of a
     processor; ``joules`` the energy of all packages and their memory; ``pressure`` (PSI "cpu", "memory", "io") the
-    share of the time, 0 to 1, in which some task waited for it."""
+    share of the time, 0 to 1, in which some task waited for it; ``capped`` that in which the run's control group had
+    used up its CPU time."""
 
     host: str
     at: float
@@ -256,6 +264,7 @@ class HostSample(Event):
     joules: float | None = None
     pressure: Mapping[str, float] = field(default_factory=dict)
     ranks: tuple[RankSample, ...] = ()
+    capped: float | None = None
 
 
 class LauncherOutput(Event):
@@ -286,6 +295,7 @@ class RankEnded(Event):
     where: str = ""  # the line of its script shortly before it was killed for lack of memory
     line: str = ""  # of its script, in which it failed: "train.py:41"
     abort: int | None = None
+    room: tuple[str, int] | None = None  # of a full disk that it met: a directory, free bytes
 
 
 class RunEnded(Event):

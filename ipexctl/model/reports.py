@@ -101,6 +101,21 @@ class LostLoss(JsonRecord):
     last_step: int | None
 
 
+class SlowHost(JsonRecord):
+    """``host`` made a run slow: its ``pace`` in steps a second, before that ``best``, 0 where these are not known;
+    ``since`` Unix seconds. ``ranks`` are those that the others wait for; ``cause`` what was found there. ``lines`` say
+    it; ``command`` is the run without that host, as words, empty where it cannot be had."""
+
+    host: str
+    ranks: tuple[int, ...]
+    since: float
+    pace: float
+    best: float
+    cause: str
+    lines: tuple[str, ...]
+    command: tuple[str, ...]
+
+
 class Cleanup(JsonRecord):
     """On the hosts in ``clean`` no process of a run is left; ``orphans`` maps a host to the ids of those that are;
     ``unchecked`` are hosts that did not answer."""
@@ -114,7 +129,8 @@ class RunOutcome(Cleanup):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
     ``followers`` failed too, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had
     stalled and made no progress again, ``suspects`` those of them that the others waited for; ``separate`` is set
-    where the ranks did not work together, ``lost_loss`` where a loss was no number."""
+    where the ranks did not work together, ``lost_loss`` where a loss was no number, ``slow_host`` where one host made
+    the run slow."""
 
     run: str
     head: str
@@ -131,6 +147,7 @@ class RunOutcome(Cleanup):
     suspects: tuple[int, ...] = ()
     separate: SeparateWorlds | None = None
     lost_loss: LostLoss | None = None
+    slow_host: SlowHost | None = None
 
     @property
     def good(self) -> bool:

@@ -15,7 +15,7 @@ from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.launch import PlannedLaunch
-from ipexctl.model.reports import HostStep, LostLoss, RankResult, SeparateWorlds
+from ipexctl.model.reports import HostStep, LostLoss, RankResult, SeparateWorlds, SlowHost
 
 LineKey = tuple[int, e.Stream]  # a rank's stream
 Points = tuple[tuple[float, float], ...]  # (time, value), in order of time
@@ -154,6 +154,7 @@ class RankState:
     moved: float = 0.0  # of its last step, or of the last pace it printed
     pace: float | None = None  # steps a second, as printed, else measured
     prints_pace: bool = False
+    best: float = 0.0  # the best that it has kept up
     loss: tuple[int | None, float] | None = None  # the last that was a number, with its step
     measured: tuple[float, float] | None = None  # time and number of the step from which its pace is measured
     paces: deque[tuple[float, float]] = field(
@@ -194,6 +195,18 @@ class Stall:
 
 
 @dataclass(slots=True)
+class Slowdown:
+    """A run that is slower than it was, from ``since`` on, or a host that has no CPU time left; ``verdict`` once it is
+    known whose fault that is."""
+
+    since: float
+    best: float = 0.0  # steps a second; 0 where its pace was never better, or is not known
+    pace: float = 0.0
+    samples: list[tuple[e.StallPlace, ...]] = field(default_factory=list)
+    verdict: SlowHost | None = None
+
+
+@dataclass(slots=True)
 class Attempt:
     """One start of a run."""
 
@@ -204,6 +217,8 @@ class Attempt:
     separate: SeparateWorlds | None = None
     lost: dict[str, tuple[float, str]] = field(default_factory=dict)  # host → when, and what is reported of it
     lost_loss: LostLoss | None = None
+    slowdown: Slowdown | None = None  # while it goes on
+    slow_host: SlowHost | None = None  # the last that was found, also when that is over
     failed: RankState | None = None  # the first that was seen to fail
     launcher: bytes = b""  # mpirun's last words
     over: e.RunEnded | None = None
@@ -222,7 +237,8 @@ class Attempt:
     @property
     def suspects(self) -> tuple[int, ...]:
         """The ranks that the others wait for."""
-        return self.stall.suspects if self.stall else ()
+        slow = self.slowdown.verdict if self.slowdown else None
+        return self.stall.suspects if self.stall else slow.ranks if slow else ()
 
 
 @dataclass(slots=True)

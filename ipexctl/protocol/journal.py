@@ -67,10 +67,13 @@ class Resumed(NamedTuple):
 
 
 class StacksRequested(NamedTuple):
-    """The stacks of all ranks were requested; ``request`` is an id. Stacks follow, up to `InquiryEnded`."""
+    """The stacks of all ranks were requested; ``request`` is an id, or `PACE`. Stacks follow, up to `InquiryEnded`."""
 
     request: str
     at: float = 0.0
+
+
+PACE = "pace"  # requests stacks because the run has become slow
 
 
 class InquiryEnded(NamedTuple):

@@ -157,8 +157,16 @@ FilesGrown = NamedTuple("FilesGrown", [])
 StopRun = NamedTuple("StopRun", [("why", str)])
 KillRun = NamedTuple("KillRun", [("why", str)])
 Inspect = NamedTuple("Inspect", [])
-# Where do the ranks stand now? Answered in the journal: `journal.StacksRequested`, stacks, `journal.InquiryEnded`.
-RequestStacks = NamedTuple("RequestStacks", [("request", str)])
+
+
+class RequestStacks(NamedTuple):
+    """Where do the ranks stand now, and so on, so many times? Each is answered in the journal:
+    `journal.StacksRequested`, stacks, `journal.InquiryEnded`."""
+
+    request: str
+    times: int = 1
+
+
 KeeperStatus = NamedTuple("KeeperStatus", [("state", str), ("watchers", int)])  # the value of a `keeper_state.State`
 # The agent to the controller.
 KeeperListening = NamedTuple("KeeperListening", [("port", int)])

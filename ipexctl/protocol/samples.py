@@ -42,6 +42,7 @@ class HostSample(NamedTuple):
     joules: Optional[float] = None
     pressure: Dict[str, float] = {}
     ranks: List[RankSample] = []
+    capped: Optional[float] = None
 
 
 KINDS: "Kinds[HostSample]" = Kinds(HostSample)

@@ -86,7 +86,8 @@ def _draw_verdict(state: RunState, width: int, most: int) -> list[Text]:
     lost = (attempt.lost_loss.text,) if attempt.lost_loss else ()
     separate = (*lost, *((attempt.separate.text, *attempt.separate.causes) if attempt.separate else ()))
     stall = attempt.stall.lines if attempt.stall else ()
-    reasons = [escape(line) for line in stall or separate]
+    slow = attempt.slowdown.verdict if attempt.slowdown else None
+    reasons = [escape(line) for line in stall or (*separate, *(slow.lines if slow else ()))]
     run, room = attempt.started.run, width - 2
     lines = [part for line in reasons for part in phrases.fold_line(line, room, 4)]
     if not stall:
@@ -175,7 +176,7 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float)
     running = [rank for rank in state.ranks if rank.ended is None]
     paces = [pace for rank in running if (pace := find_pace(rank, now)) is not None]
     usual = median(paces) if len(paces) > 2 else 0.0
-    top = max((pace for rank in state.ranks for _, pace in rank.paces), default=0.0)
+    top = max((pace for rank in state.ranks for pace in (rank.best, *(pace for _, pace in rank.paces))), default=0.0)
     followed = view.followed if view.keys else None
     columns: Cells = {}
 

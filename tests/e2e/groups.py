@@ -28,6 +28,18 @@ def memory(cluster: Cluster, host: str, limit: int) -> Iterator[None]:
 
 
 @contextmanager
+def processor(cluster: Cluster, host: str, share: float) -> Iterator[None]:
+    """All that is on the host now may use such a share of one core."""
+    old = (ROOT / "cpu").is_dir()
+    if not (old or "cpu" in (ROOT / "cgroup.subtree_control").read_text().split()):
+        pytest.skip("no control group for CPU time here")
+    with _group("cpu" if old else "", [process.outer for process in cluster.processes(host)]) as group:
+        quota = str(int(100_000 * share))
+        (group / ("cpu.cfs_quota_us" if old else "cpu.max")).write_text(quota if old else f"{quota} 100000")
+        yield
+
+
+@contextmanager
 def _group(controller: str, pids: list[int]) -> Iterator[Path]:
     """A new control group with these processes in it; all that is in it at its end goes back."""
     before = ROOT / controller / _path(pids[0], controller).lstrip("/") / "cgroup.procs"

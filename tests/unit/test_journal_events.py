@@ -125,6 +125,19 @@ def test_stacks_on_request_are_compared_without_a_stall() -> None:
     assert describe(message)[3].startswith("all 2 ranks are at the same place")
 
 
+def test_stacks_of_a_slow_run_are_places_and_nothing_that_is_shown() -> None:
+    text = 'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in step\n'
+    stack = rank_records.RankStack(0, "node0", 5, "R", "", text)
+    asked, ended = journal.StacksRequested(journal.PACE), journal.InquiryEnded()
+    places = e.PlacesSampled((e.StallPlace((0,), "train.py:7"),))
+    assert read(asked, stack, ended, asked, stack, ended) == [places, places]
+    *seen, message = read(asked, journal.StacksRequested("r"), stack, ended)
+    assert [type(event) for event in seen] == [e.RankStack], "somebody wants to see them"
+    assert describe(message)[2] == "stacks"
+    stall = journal.Stall([0], True, True, 300.0, {0: "S"})
+    assert any(isinstance(event, e.StallCompared) for event in read(asked, stack, stall, ended))
+
+
 def test_a_stall_during_a_request_is_compared_with_the_stacks_of_the_request() -> None:
     text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
     stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]

@@ -27,6 +27,7 @@ _FRAMEWORKS = re.compile(r"(?:^|/)torch/distributed/(?:fsdp|_composable|_tools|a
 _BETWEEN = re.compile(
     r"(?:^|/)torch/(?:distributed/c10d_logger|_ops|utils/_contextlib|_dynamo/eval_frame)\.py$|^\w+\.py$"
 )
+_BACKWARD = "_engine_run_backward"  # of torch/autograd
 
 _STATES = {
     "T": "stopped by a signal (SIGSTOP); SIGCONT lets it go on",
@@ -111,25 +112,27 @@ def find_path_in_library(file: str) -> str:
 def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
     """Ranks at the same place together, the smallest group first. Of a rank with several processes the one that is
     deepest in the user's work counts: the one with the longest stack."""
-    members: dict[tuple[str, Stack], list[RankStack]] = {}
+    members: dict[tuple[str, Stack, bool], list[RankStack]] = {}
     shown: list[Stack] = []  # of the first rank of each group
     for stack, frames in _choose_processes(stacks).values():
-        call = _find_waiting_call(frames)
+        call = _find_waiting_call(frames, stack.state)
         frames = frames[call or 0 :]  # how the backend waits is of no interest, nor is the line inside of the call
         place = frames if call is None else (replace(frames[0], line=0), *frames[1:])
-        key = "" if frames else _describe_state(stack), place
+        key = "" if frames else _describe_state(stack), place, call is not None
         shown += [] if key in members else [frames]
         members.setdefault(key, []).append(stack)
     groups = []
-    for ((state, _), ranks), frames, position in zip(members.items(), shown, _describe_positions(shown), strict=True):
+    for ((state, _, waits), ranks), frames, position in zip(
+        members.items(), shown, _describe_positions(shown), strict=True
+    ):
         groups.append(
             StackGroup(
                 tuple(sorted(stack.rank for stack in ranks)),
                 tuple(dict.fromkeys(stack.host for stack in ranks)),
                 state or position,
                 _format_own_line(frames),
-                frames[0].function if frames else "",
-                _find_waiting_call(frames) is not None,
+                "backward" if waits and frames[0].function == _BACKWARD else frames[0].function if frames else "",
+                waits,
             )
         )
     return tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks)))
@@ -144,9 +147,10 @@ def _choose_processes(stacks: Sequence[RankStack]) -> dict[int, tuple[RankStack,
     return of_rank
 
 
-def _find_waiting_call(frames: Stack) -> int | None:
-    """Returns the frame of the call in which a rank talks to others; None of one that does something else."""
-    call = None
+def _find_waiting_call(frames: Stack, state: str) -> int | None:
+    """Returns the frame of the call in which a rank talks to others; None of one that does something else. The backward
+    pass of `DistributedDataParallel` waits for them below Python: its process sleeps then."""
+    call = 0 if state == "S" and frames and frames[0].function == _BACKWARD else None
     for number, frame in enumerate(frames):
         if _CALLS.search(frame.file) or _BACKENDS.search(frame.file):
             call = number

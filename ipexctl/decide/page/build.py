@@ -42,11 +42,11 @@ _TITLES = {
     "cpu": ("CPU", "cores"), "memory": ("memory", "GiB"), "swap": ("swap", "GiB"),
     "received": ("network received", "MiB/s"), "sent": ("network sent", "MiB/s"), "disk": ("disk", "MiB/s"),
     "watts": ("power", "W"), "celsius": ("temperature", "°C"), "mhz": ("clock", "MHz"),
-    "waiting": ("waiting (pressure)", "%"), "rank cpu": ("CPU per rank", "cores"),
-    "rank memory": ("memory per rank", "GiB"),
+    "waiting": ("waiting (pressure)", "%"), "capped": ("no CPU time left (control group)", "%"),
+    "rank cpu": ("CPU per rank", "cores"), "rank memory": ("memory per rank", "GiB"),
 }  # fmt: skip
 _SMALLER = {"GiB": "MiB", "MiB/s": "KiB/s"}
-_OF_HOSTS = ("cpu", "memory", "swap", "received", "sent", "disk", "watts", "celsius", "mhz", "waiting")
+_OF_HOSTS = ("cpu", "memory", "swap", "received", "sent", "disk", "watts", "celsius", "mhz", "waiting", "capped")
 _AMOUNTS = ("pace", "samples_s", "tokens_s")  # whose axis begins at 0
 _LEVELS = ("celsius", "mhz")  # of hosts, whose axis does not
 _OF_RANKS = ("rank cpu", "rank memory")

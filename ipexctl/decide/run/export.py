@@ -27,6 +27,7 @@ def _list_sample(run: str, sample: HostSample) -> Iterator[FigureRow]:
         "throttled": sample.throttled,
         "celsius": sample.celsius,
         "joules": sample.joules,
+        "capped": sample.capped,
     }
     values |= {f"received_bytes/{name}": count for name, count in sample.received.items()}
     values |= {f"sent_bytes/{name}": count for name, count in sample.sent.items()}

@@ -10,6 +10,7 @@ from ipexctl.decide.run.figures import LIMIT, read_figures
 from ipexctl.decide.run.lines import LineSplitter, decode_line
 from ipexctl.decide.run.output_log import add_lines, shrink_log
 from ipexctl.decide.run.series import add_point, count_columns, thin_series
+from ipexctl.decide.run.slowdown import judge_pace, note_best_pace
 from ipexctl.decide.run.unusual import UnusualReader
 from ipexctl.model import events as e
 from ipexctl.model.answers import get_answer_kind
@@ -65,6 +66,7 @@ class RunFold:
         self._room: dict[int, tuple[int, int]] = {}  # rank → a second, and how many lines may be read in it
         self._bars: dict[tuple[int, e.Stream], tuple[float, bytes]] = {}  # what was read of a line that redraws itself
         self._steps: dict[int, int] = {}
+        self._judged = 0.0  # when the pace was looked at last
 
     def handle_event(self, stamped: e.Stamped) -> None:
         """Changes the state by one event."""
@@ -148,6 +150,10 @@ class RunFold:
                 stall.comparison, stall.compared = tuple(text.splitlines()), True
                 stall.suspects, stall.odd = ranks or stall.suspects, ranks
                 _place_ranks(attempt, places)
+            case e.PlacesSampled(places=places):
+                if attempt.slowdown:
+                    attempt.slowdown.samples.append(places)
+                self._judge_pace(at, now=True)
             case e.Resumed():
                 self._note_delay(attempt.started.head, at, event.at)
                 if attempt.stall is not None:
@@ -386,6 +392,8 @@ class RunFold:
             rank.pace = pace
             if not rank.paces or not 0 <= at - rank.paces[-1][0] < _PACE:
                 rank.paces.append((at, pace))
+                note_best_pace(rank)
+                self._judge_pace(at)
         if pace is not None and not rank.prints_pace:
             printed.append(("pace", pace))
         for name, value in printed if series else ():
@@ -456,6 +464,13 @@ class RunFold:
                 if use.rank not in ranks:
                     ranks[use.rank] = Series(count_columns(len(attempt.ranks)))
                 add_point(ranks[use.rank], sample.at, value)
+        self._judge_pace(at)
+
+    def _judge_pace(self, at: float, *, now: bool = False) -> None:
+        """Once a second at most: it looks at all ranks."""
+        if now or not 0 <= at - self._judged < _PACE:
+            self._judged = at
+            judge_pace(self.state, at)
 
 
 def _list_usage(sample: e.HostSample) -> dict[str, float]:
@@ -469,11 +484,13 @@ def _list_usage(sample: e.HostSample) -> dict[str, float]:
         "sent": _sum_network(sample.sent) / seconds / (1 << 20),
         "disk": (sample.read + sample.written) / seconds / (1 << 20),
         "waiting": 100 * max(sample.pressure.values(), default=0.0),
+        "other cpu": max(0.0, sample.cpu - sum(use.cpu for use in sample.ranks)),
     }
     measured = {
         "watts": sample.joules / seconds if sample.joules is not None else None,
         "celsius": sample.celsius,
         "mhz": sample.mhz,
+        "capped": 100 * sample.capped if sample.capped is not None else None,
     }
     return usage | {name: value for name, value in measured.items() if value is not None}
 

@@ -46,6 +46,7 @@ class JournalReader:
         self._stall: e.Stalled | None = None
         self._early: e.Stalled | None = None  # which its stacks have to show
         self._requested = self._alarmed = False  # why the inquiry under way was begun
+        self._sampling = False  # it is for a run that has become slow, and nothing else
         self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
         self._connected: set[int] = set()  # ranks that are past their rendezvous
         self.ready: set[int] = set()  # ranks that have given the sign of --ready
@@ -162,9 +163,10 @@ class JournalReader:
             case rank_records.RankStack():
                 stack = e.RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
                 self._stacks.append(stack)
-                if self._early is None:
+                if self._early is None and not self._sampling:
                     yield stack
-            case journal.StacksRequested():
+            case journal.StacksRequested(request=request):
+                self._sampling = request == journal.PACE and (self._sampling or not self._requested)
                 self._requested, self._stacks = True, []
             case journal.InquiryEnded():
                 stacks, groups = self._stacks, group_stacks(self._stacks)
@@ -176,20 +178,24 @@ class JournalReader:
                 elif early:
                     self._stacks = []
                     return
+                places = tuple(
+                    e.StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups
+                )
+                if self._sampling and not self._alarmed:
+                    self._stacks, self._requested, self._sampling = [], False, False
+                    yield e.PlacesSampled(places)
+                    return
                 stalled = {stack.rank for stack in self._stacks}
                 lines = format_comparison(groups, len(stalled))
                 lines += describe_collectives(self._stacks)
                 lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
                 if self._alarmed or not self._requested:
-                    places = tuple(
-                        e.StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups
-                    )
                     yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines), places)
                     outlook = "ending the run" if self._stall is not None and self._stall.ends else "going on"
                     yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
                 else:
                     yield e.Message("\n".join([*lines, "stacks are in the record, on request"]), code="stacks")
-                self._stacks, self._requested, self._alarmed = [], False, False
+                self._stacks, self._requested, self._alarmed, self._sampling = [], False, False, False
             case rank_records.RankEnded():
                 yield _make_rank_end(record)
             case journal.HostLost(host=host, why=why, tampered=tampered):
@@ -287,7 +293,7 @@ def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
     lost = record.lost and not record.by_us
     oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None
     return e.RankEnded(
-        **select_attributes(record, "rank", "host", "status", "signal", "at", "traceback", "kernel", "abort"),
+        **select_attributes(record, "rank", "host", "status", "signal", "at", "traceback", "kernel", "abort", "room"),
         cause="lost" if lost else "stopped" if record.by_us and record.status != 0 else "",
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,

@@ -92,6 +92,7 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         suspects=stall.suspects if stall else (),
         separate=attempt.separate if attempt else None,
         lost_loss=attempt.lost_loss if attempt else None,
+        slow_host=attempt.slow_host if attempt else None,
     )
 
 
@@ -137,8 +138,11 @@ def _find_cause(
 
 
 def _describe_room(state: RunState, cause: Cause) -> list[str]:
-    """What was free where the failed rank writes, as the run's look at its host knows."""
+    """What was free where the failed rank writes: then, or, where that is not known, when the run began."""
     host = cause.failed[0].host if cause.failed else ""
+    end = state.ranks[cause.failed[0].rank].ended if cause.failed and state.ranks else None
+    if end and end.room:
+        return [f"{end.room[0]} on {host} had {format_size(end.room[1])} free then."]
     disks = state.facts[host].disks or () if host in state.facts else ()
     rooms = {disk.mount: f"{format_size(disk.free)} in {disk.path}" for disk in disks if disk.free is not None}
     return [f"When the run began, {host} had {join_names([*rooms.values()], 4)} free."] if rooms else []

@@ -13,12 +13,14 @@ from ipexctl.remote.agent import files, procs, spool
 from ipexctl.remote.agent.keeper_state import RunPhase
 from ipexctl.remote.agent.watcher import PIECE, JournalTail, check_if_run_over, connect
 
+ORDERS = (messages.StopRun, messages.KillRun, messages.Inspect, messages.RequestStacks)
+
 
 def order(argv: "List[str]") -> int:
     """``tell RUNDIR MESSAGE``: an order to the keeper, as JSON; prints its status. Status 3: the keeper is gone."""
     directory, message = argv[0], KINDS.read(argv[1].encode())
     try:
-        if not isinstance(message, (messages.StopRun, messages.KillRun, messages.Inspect)):
+        if not isinstance(message, ORDERS):
             raise ValueError("no order: %.80s" % argv[1])
         status = _ask_keeper(directory, files.read_spec(directory), message)
     except (OSError, ValueError) as error:

@@ -58,6 +58,7 @@ TRANSITIONS: "Dict[RunPhase, FrozenSet[RunPhase]]" = {
     RunPhase.FINISHING: frozenset({RunPhase.DONE}),
     RunPhase.DONE: frozenset(),
 }
+TIMES = 16  # inquiries that one request may ask for
 BEFORE_THE_END = (RunPhase.GATHERING, RunPhase.RESUMING, RunPhase.LAUNCHING, RunPhase.RUNNING)
 
 
@@ -429,16 +430,19 @@ def _start_inquiry(run: "KeeperRun", alarm: "Record", verdict: str, now: "Moment
 def _on_stacks_request(run: "KeeperRun", order: "messages.RequestStacks", now: "Moment") -> "Step":
     if run.state is not RunPhase.RUNNING:
         return run, ()
-    return _answer_requests(run._replace(requests=(*run.requests, order.request)), now)
+    return _answer_requests(run._replace(requests=run.requests + (order.request,) * min(order.times, TIMES)), now)
 
 
 def _answer_requests(run: "KeeperRun", now: "Moment") -> "Step":
-    """Begins the inquiry for all requests that wait; they go on waiting while there is another one."""
+    """Begins the inquiry for all requests that wait, once for each; they go on waiting while there is another one."""
     if run.inquiry or not run.requests:
         return run, ()
-    notes = tuple(Note(journal.StacksRequested(request)) for request in run.requests)
+    answered, waiting = list(dict.fromkeys(run.requests)), list(run.requests)
+    for request in answered:
+        waiting.remove(request)
+    notes = tuple(Note(journal.StacksRequested(request)) for request in answered)
     inquiry = Inquiry(run.guards, now.steady + run.spec.timings.inquiry, requested=True)
-    return run._replace(inquiry=inquiry, requests=()), (*notes, Send("", messages.ReportStacks()))
+    return run._replace(inquiry=inquiry, requests=tuple(waiting)), (*notes, Send("", messages.ReportStacks()))
 
 
 _HANDLERS: "Dict[Type[Any], Callable[[KeeperRun, Any, Moment], Step]]" = {

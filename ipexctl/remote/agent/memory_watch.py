@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from contextlib import suppress
-from typing import NamedTuple, Optional
+from typing import Iterator, NamedTuple, Optional, Tuple
 
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import procs, stack_traces
@@ -88,19 +88,25 @@ class MemoryGroup(NamedTuple):
 def find_memory_group(own: bytes, root: str) -> "Optional[MemoryGroup]":
     """``own`` is /proc/self/cgroup, ``root`` where the kernel shows control groups. None where none has a limit."""
     groups = []
+    for directory, old in list_groups(own, root, "memory"):
+        names = ("limit_in_bytes", "usage_in_bytes", "stat") if old else ("max", "current", "stat")
+        limit, usage, statistics = (os.path.join(directory, "memory." + name) for name in names)
+        number = parse_number(procs.read_file(limit).strip())
+        if 0 < number < UNLIMITED:
+            groups.append(MemoryGroup(number, usage, statistics))
+    return min(groups, default=None)
+
+
+def list_groups(own: bytes, root: str, controller: str) -> "Iterator[Tuple[str, bool]]":
+    """Yields the directories of the control groups that this process is in, from the outermost on, which have such a
+    controller or are of version 2; True for version 1."""
     for line in os.fsdecode(own).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base = os.path.join(root, "memory") if controllers else root
-        names = ("limit_in_bytes", "usage_in_bytes", "stat") if controllers else ("max", "current", "stat")
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        for depth in range(len(parts) + 1):
-            limit, usage, statistics = (os.path.join(base, *parts[:depth], "memory." + name) for name in names)
-            number = parse_number(procs.read_file(limit).strip())
-            if 0 < number < UNLIMITED:
-                groups.append(MemoryGroup(number, usage, statistics))
-    return min(groups, default=None)
+        if not controllers or controller in controllers.split(","):
+            base = os.path.join(root, controller) if controllers else root
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            for depth in range(len(parts) + 1):
+                yield os.path.join(base, *parts[:depth]), bool(controllers)
 
 
 def read_statistic(group: "MemoryGroup", *names: bytes) -> int:

@@ -11,7 +11,7 @@ from glob import glob
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from ipexctl.protocol.samples import HostSample, RankSample
-from ipexctl.remote.agent.memory_watch import UNLIMITED, find_memory_group, parse_number, read_statistic
+from ipexctl.remote.agent.memory_watch import UNLIMITED, find_memory_group, list_groups, parse_number, read_statistic
 from ipexctl.remote.agent.procs import read_file
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -61,6 +61,7 @@ class Counters(NamedTuple):
     energy: "Dict[str, Tuple[int, int]]"  # zone → microjoules, and where that counter begins anew
     pressure: "Dict[str, int]"  # microseconds
     ranks: "Dict[int, RankUse]"
+    quotas: "Dict[str, Tuple[int, int]]" = {}  # control group → periods in which it was active, and was throttled
 
 
 # Parsing. Each takes any bytes, and gives what it can read of them.
@@ -118,6 +119,13 @@ def parse_pressure(text: bytes) -> "Optional[int]":
     """Of /proc/pressure/*: microseconds in which some task waited."""
     match = re.match(rb"some .*\btotal=(\d{1,18})\b", text)
     return int(match.group(1)) if match else None
+
+
+def parse_quota(text: bytes) -> "Tuple[int, int]":
+    """Of cpu.stat: periods in which the group was active, and in which it had used its share of CPU time up."""
+    counts = [re.search(rb"^%s (\d{1,18})$" % name, text, re.MULTILINE) for name in (b"nr_periods", b"nr_throttled")]
+    active, throttled = (int(count.group(1)) if count else 0 for count in counts)
+    return active, throttled
 
 
 def parse_process(text: bytes) -> "Optional[ProcessUse]":
@@ -223,7 +231,7 @@ class HostReader:
         self.sensors = self.find_sensors()
         self.zones = self.find_energy_zones()
         self.ports = self.find_rdma_ports()
-        self.group = find_memory_group(read_file(os.path.join(proc, "self/cgroup")), os.path.join(sys, "fs/cgroup"))
+        self.group = find_memory_group(self.read_proc("self/cgroup"), os.path.join(sys, "fs/cgroup"))
         block = os.path.join(sys, "block")
         self.disks = {name for name in _list_names(block) if os.path.exists(os.path.join(block, name, "device"))}
 
@@ -283,7 +291,13 @@ class HostReader:
             energy=self.read_energy(),
             pressure={name: total for name, total in pressure.items() if total is not None},
             ranks=self.processes.measure(wrappers),
+            quotas=self.read_quotas(),
         )  # fmt: skip
+
+    def read_quotas(self) -> "Dict[str, Tuple[int, int]]":
+        """Of each control group that this process is in by now: `parse_quota`."""
+        groups = list_groups(self.read_proc("self/cgroup"), os.path.join(self.sys, "fs/cgroup"), "cpu")
+        return {path: parse_quota(read_file(os.path.join(path, "cpu.stat"))) for path, _ in groups}
 
     def read_energy(self) -> "Dict[str, Tuple[int, int]]":
         texts = ((path, end, read_file(os.path.join(path, "energy_uj")).strip()) for path, end in self.zones.items())
@@ -357,7 +371,16 @@ def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample
         compute_energy(before.energy, now.energy, seconds),
         pressure,
         ranks,
+        compute_capped_share(before.quotas, now.quotas),
     )
+
+
+def compute_capped_share(before: "Dict[str, Tuple[int, int]]", now: "Dict[str, Tuple[int, int]]") -> "Optional[float]":
+    """Returns the share of the time in which the control group that limits CPU time most had none left, or None."""
+    known = [(now[path], before[path]) for path in now if path in before]
+    grown = [(new[0] - old[0], new[1] - old[1]) for new, old in known]
+    shares = [min(1.0, max(0.0, capped / active)) for active, capped in grown if active > 0]
+    return round(max(shares), 3) if shares else None
 
 
 HIGHEST_POWER = 1000.0  # watts of one package: more than any processor of the kind draws

@@ -22,6 +22,7 @@ COLLECTIVES = (  # the first of them is the first that DistributedDataParallel d
     "batch_isend_irecv",
 )  # fmt: skip
 
+FULL = ("No space left", "Disk quota exceeded", "iostream error", "unexpected pos")  # of a disk, by Python and by torch
 ERRORS = 8  # exceptions kept of one rank's processes: the latest
 WORDS = 8000  # letters kept of a command line
 
@@ -80,6 +81,8 @@ class Hooks(names.ModuleHooks):
                     last = "%s: %s" % (kind.__name__, error)
                 report: "Any" = {"error": last[-2000:], "traceback": text[-20000:], "at": time.time()}
                 report["argv"] = read_own_command()
+                if any(words in text for words in FULL):
+                    report["room"] = find_tightest_directory(error, trace)
                 if kind.__name__ == "CalledProcessError":
                     report["of"] = format_command(error.cmd)  # type: ignore[attr-defined]
                 path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
@@ -279,6 +282,22 @@ def _install_hooks() -> None:
             __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
     except Exception:
         pass
+
+
+def find_tightest_directory(error: "Any", trace: "Any") -> "Any":
+    """Returns where an exception meets a full disk, and the free bytes: of the files that its calls had in hand, and of
+    the current directory."""
+    named, places = [getattr(error, "filename", None), "."], {}
+    while trace is not None:
+        named += trace.tb_frame.f_locals.values()
+        trace = trace.tb_next
+    for each in named:
+        if isinstance(each, (str, os.PathLike)):
+            path = os.path.dirname(os.path.abspath(each))
+            if path not in places and os.path.isdir(path):
+                room = os.statvfs(path)
+                places[path] = room.f_bavail * room.f_frsize
+    return min(places.items(), key=lambda place: place[1])
 
 
 def _run_next_sitecustomize() -> None:

@@ -62,8 +62,7 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
     spy = os.path.join(os.path.dirname(sys.executable), "py-spy")
     for rank, pid, _ in todo:
         text = texts.get(pid) or _run_py_spy(spy, pid, min(spec.timings.spy, until - time.monotonic()))
-        now = procs.find_process(pid)
-        state = now.state if now else "X"
+        state = all_now[pid].state if procs.find_process(pid) else "X"  # before it was asked, which wakes it
         yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text[:STACK_LIMIT], time.time())
 
 

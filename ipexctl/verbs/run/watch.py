@@ -21,11 +21,15 @@ from ipexctl.model.links import Link, LinkError
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size
 from ipexctl.protocol import frames
-from ipexctl.protocol.messages import KillRun, StopRun
+from ipexctl.protocol.journal import PACE
+from ipexctl.protocol.messages import KillRun, RequestStacks, StopRun
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.nested import run_nested
 
 _SWEEPS = 3  # tries to look for what is left on a host of a run that ended well
+_RESAMPLED = 60.0  # seconds until the ranks of a slow run are asked again where they stand; then twice as many
+_STACKS = 512  # stacks that are asked for in all, within the next
+_LEAST_SAMPLES, _MOST_SAMPLES = 4, 12
 _STORM = 3.0  # seconds in which one Ctrl-C more is not another wish
 
 
@@ -72,6 +76,8 @@ class RunWatcher:
     backlog_at: float = 0.0  # monotonic: when that was told
     refusals: int = 0  # of the backlog, by Ctrl-C
     refused_at: float = -_STORM  # monotonic: when that was last
+    sampled_at: float = 0.0  # monotonic: when the ranks of a slow run may be asked where they stand
+    pause: float = _RESAMPLED  # and how long it is then until they may be asked again
     timings: Timings = Timings()  # noqa: RUF009
     profile: str = ""  # the steps that are profiled, "3:7"
     profiled: Profile | None = None  # what came of it
@@ -115,6 +121,7 @@ class RunWatcher:
                     return False
                 yield from self._handle_signal() if journal.over is None else self._report_backlog(frame)
                 yield from self._send_pending_order()
+                self._sample_slow_run()
                 hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
                 if hung_up or self.refusals > 1 or signals.detach.is_set() or self._may_leave(journal):
                     return True
@@ -181,6 +188,14 @@ class RunWatcher:
             yield Message(text, "warning", self.head.host.name, "keeper-silent")
             self.retry_at = time.monotonic() + 5.0
 
+    def _sample_slow_run(self) -> None:
+        """Asks where the ranks of a run that has become slow stand, some times in a row."""
+        now = time.monotonic()
+        if self.context.interrupts.slow and now >= self.sampled_at and not self.disconnected:
+            self.sampled_at, self.pause = now + self.pause, 2 * self.pause
+            times = max(_LEAST_SAMPLES, min(_MOST_SAMPLES, _STACKS // max(len(self.running.hosts), 1)))
+            self.send_order(RequestStacks(PACE, times))
+
     def _read_frame(self, frame: OutputFrame | None, journal: JournalReader) -> Generator[Event, None, None]:
         head = self.head.host.name
         if time.monotonic() >= self.released_at + 1.0:
@@ -206,7 +221,7 @@ class RunWatcher:
                     self.lost_hosts.add(event.failure.host)
                 yield event
 
-    def send_order(self, order: StopRun | KillRun) -> bool:
+    def send_order(self, order: StopRun | KillRun | RequestStacks) -> bool:
         """Sends an order to the keeper; False when its host does not answer, or it has ended."""
         try:
             return run_control.send_order(self.context.links.open(self.head.host), self.head, order)

@@ -377,6 +377,17 @@ def test_stacks_are_reported_on_request_and_the_run_goes_on() -> None:
     assert history.sent().count(messages.ReportStacks()) == 2
 
 
+def test_stacks_are_reported_several_times_in_a_row_on_request() -> None:
+    history = History().started().feed(messages.RequestStacks(journal.PACE, 3), messages.RequestStacks("r1"))
+    for asked in range(1, 4):
+        assert history.sent().count(messages.ReportStacks()) == asked
+        report_stacks(history)
+    requests = [record.request for record in history.records(journal.StacksRequested)]
+    assert requests == [journal.PACE, journal.PACE, "r1", journal.PACE]
+    assert history.sent().count(messages.ReportStacks()) == 3
+    assert len(history.records(journal.InquiryEnded)) == 3
+
+
 def test_a_host_that_does_not_report_its_stacks_is_named_and_waited_for_no_longer() -> None:
     history = History().started().feed(messages.RequestStacks("r1"))
     history.feed(FromGuard("a", messages.StacksReported())).after(TWO.timings.inquiry + 1.0)

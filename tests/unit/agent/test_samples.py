@@ -123,6 +123,25 @@ def test_everything_that_a_host_shows_is_in_its_sample(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("own", "directory"),
+    [("4:cpu,cpuacct:/user/me\n", "fs/cgroup/cpu/user"), ("0::/user/me/run\n", "fs/cgroup/user/me")],
+)
+def test_the_share_of_the_time_without_cpu_time_is_that_of_the_group_that_limits_most(
+    tmp_path: Path, own: str, directory: str
+) -> None:
+    def count(periods: int, throttled: int) -> str:
+        return f"nr_periods {periods}\nnr_throttled {throttled}\nthrottled_time 9\n"
+
+    write(tmp_path / "proc", {**proc(), "self/cgroup": own})
+    write(tmp_path / "sys", {f"{directory}/cpu.stat": count(10, 4)})
+    reader = HostReader((), str(tmp_path / "proc"), str(tmp_path / "sys"))
+    before = reader.read({})
+    assert compute_sample(before, reader.read({}), "h").capped is None, "it was not active"
+    write(tmp_path / "sys", {f"{directory}/cpu.stat": count(30, 19), f"{directory}/../cpu.stat": count(0, 0)})
+    assert compute_sample(before, reader.read({}), "h").capped == 0.75
+
+
 def test_the_clock_is_that_of_the_ranks_cpus(tmp_path: Path) -> None:
     write(tmp_path / "proc", proc())
     write(tmp_path / "sys", sys_())
@@ -252,6 +271,7 @@ def test_no_text_of_a_kernel_ends_the_reading(text: bytes) -> None:
     samples.parse_pressure(text)
     samples.parse_process(text)
     samples.parse_switches(text)
+    samples.parse_quota(text)
     memory_watch.find_memory_group(text, "/none")
 
 

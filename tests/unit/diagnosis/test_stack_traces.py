@@ -53,6 +53,20 @@ def test_the_main_thread_is_the_last_of_faulthandlers_and_the_named_one_of_py_sp
     assert parse_main_thread("") == parse_main_thread("rubbish\n\x1b[2J") == ()
 
 
+BACKWARD = """\
+Current thread 0x00007f9a80b1a740 (most recent call first):
+  File "/v/lib/python3.11/site-packages/torch/autograd/graph.py", line 825 in _engine_run_backward
+  File "/v/lib/python3.11/site-packages/torch/_tensor.py", line 581 in backward
+  File "/home/u/train.py", line 90 in step
+"""
+
+
+def test_a_backward_pass_that_sleeps_waits_for_other_ranks() -> None:
+    waiting, computing = group_stacks([stack(0, BACKWARD, "S"), stack(1, BACKWARD, "R")])
+    assert (waiting.ranks, waiting.waits, waiting.function, waiting.line) == ((0,), True, "backward", "train.py:90")
+    assert (computing.ranks, computing.waits) == ((1,), False)
+
+
 def test_ranks_at_the_same_place_are_one_group_and_the_odd_one_is_named() -> None:
     result = group_stacks([*(stack(rank) for rank in range(6) if rank != 3), stack(3, SPY)])
     assert find_odd_ranks(result) == (3,)

@@ -1,0 +1,160 @@
+"""Whether a run has become slow, and which host makes it so. In synchronous training all ranks have the pace of the
+slowest: it is the one that the others wait for, while it does not."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from ipexctl.model.events import StallPlace
+from ipexctl.model.facts import format_ranks
+from ipexctl.model.hints import Hint, complete_hint
+from ipexctl.model.reports import SlowHost
+from ipexctl.model.run_state import Attempt, RankState, RunState, Series, Slowdown
+
+_RECENT = 3  # paces in a row by which a run is slow
+_KEPT_UP = 5  # paces in a row that count as the best
+_LEAST = 4.0  # seconds that the slow ones last
+_SLOW, _WELL = 0.7, 0.8  # shares of the best pace at which a run is slow, and is well again
+_CAPPED = 0.5  # share of the time without CPU time from which a host is slow, whatever its pace
+_CAUSE = 0.25  # and from which that is the cause of a slow pace
+_ENOUGH = 3  # samples in which some ranks wait and some do not
+_OFTEN, _SELDOM = 0.6, 0.35  # shares of such samples in which a host does not wait: the slow one, and any other
+
+
+def note_best_pace(rank: RankState) -> None:
+    """Keeps the best pace that a rank has kept up for some steps."""
+    recent = [pace for _, pace in rank.paces][-_KEPT_UP:]
+    if len(recent) == _KEPT_UP:
+        rank.best = max(rank.best, median(recent))
+
+
+def judge_pace(state: RunState, at: float) -> None:
+    """Notes in the attempt where a slow time begins and ends, and whose fault it is as soon as that is known."""
+    attempt = state.attempt
+    if attempt is None or attempt.over is not None:
+        return
+    paced = [rank for rank in attempt.ranks if rank.ended is None and rank.best and len(rank.paces) >= _RECENT]
+    limit = _WELL if attempt.slowdown else _SLOW
+    slow = [rank for rank in paced if _is_slow(rank, limit, at)]
+    if 2 * len(slow) <= len(paced) and not _find_capped_host(state, _CAPPED):
+        attempt.slowdown = None
+        return
+    if attempt.slowdown is None:
+        attempt.slowdown = Slowdown(min((rank.paces[-_RECENT][0] for rank in slow), default=at))
+    slowdown = attempt.slowdown
+    if slow:
+        slowdown.best = median(rank.best for rank in slow)
+        slowdown.pace = median(pace for rank in slow for _, pace in [*rank.paces][-_RECENT:])
+    slowdown.verdict = _find_slow_host(state, attempt, slowdown)
+    attempt.slow_host = slowdown.verdict or attempt.slow_host
+
+
+def _is_slow(rank: RankState, limit: float, at: float) -> bool:
+    recent = [*rank.paces][-_RECENT:]
+    return at - recent[0][0] >= _LEAST and all(pace < limit * rank.best for _, pace in recent)
+
+
+def _get_last(table: Mapping[str, Series], name: str) -> float:
+    series = table.get(name)
+    return series.last[1] if series and series.last else 0.0
+
+
+def _find_capped_host(state: RunState, least: float) -> str:
+    """Returns the host whose control group has had no CPU time left for such a share of the time, where it is one."""
+    shares = {host: _get_last(table, "capped") / 100 for host, table in state.run.samples.items()}
+    hosts = sorted(shares, key=lambda host: -shares[host])
+    others = max((shares[host] for host in hosts[1:]), default=0.0)
+    return hosts[0] if len(hosts) > 1 and shares[hosts[0]] >= least and others < shares[hosts[0]] / 2 else ""
+
+
+def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> SlowHost | None:
+    """Returns the host that the others wait for, as samples of stacks tell; without them the one without CPU time."""
+    hosts = attempt.started.ranks
+    telling = [sample for sample in slowdown.samples if {bool(place.call) for place in sample} == {True, False}]
+    working = [{rank for place in sample if not place.call for rank in place.ranks} for sample in telling]
+    counts = Counter(host for ranks in working for host in {hosts[rank] for rank in ranks})
+    ordered = counts.most_common(2)
+    clear = len(telling) >= _ENOUGH and ordered[0][1] >= _OFTEN * len(telling)
+    clear = clear and (len(ordered) < 2 or ordered[1][1] <= _SELDOM * len(telling))
+    host = ordered[0][0] if clear else _find_capped_host(state, _CAUSE)
+    if not host:
+        return None
+    own = [rank for rank, name in enumerate(hosts) if name == host]
+    late = Counter(rank for ranks in working for rank in ranks if rank in own)
+    ranks = tuple(rank for rank in own if not clear or late[rank] >= _SELDOM * len(telling)) or tuple(own)
+    begun = slowdown.since - state.begun
+    lines = []
+    if slowdown.best:
+        clock = f"{int(begun) // 3600:02d}:{int(begun) // 60 % 60:02d}:{int(begun) % 60:02d}"
+        lines.append(f"pace {slowdown.pace:.2f} it/s, was {slowdown.best:.2f} until {clock}")
+    if clear:
+        lines.append(_describe_waiting(slowdown, telling, ranks, host, ordered[0][1]))
+    cause = _find_cause(state, host) or _find_usual_place(telling, ranks)
+    if cause:
+        lines.append(f"{host}: {cause}")
+    command = make_command_without(state, host)
+    if command:
+        lines.append(f"without it: {command}")
+    words = ("ipexctl", *command.words) if command else ()
+    return SlowHost(host, ranks, slowdown.since, slowdown.pace, slowdown.best, cause, tuple(lines), words)
+
+
+def _describe_waiting(
+    slowdown: Slowdown, telling: Sequence[tuple[StallPlace, ...]], ranks: tuple[int, ...], host: str, late: int
+) -> str:
+    calls = Counter(place.call for sample in telling for place in sample if place.call for _ in place.ranks)
+    others = [place for sample in slowdown.samples for place in sample if not set(place.ranks) <= set(ranks)]
+    waiting = sum(len(place.ranks) for place in others if place.call) / sum(len(place.ranks) for place in others)
+    call = calls.most_common(1)[0][0]
+    comes = "comes" if len(ranks) == 1 else "come"
+    who = f"{format_ranks(ranks)} on {host} {comes} last into {call} ({late} of {len(telling)})"
+    return f"{who}; the others wait {100 * waiting:.0f} % of the time"
+
+
+def _find_usual_place(telling: Sequence[tuple[StallPlace, ...]], ranks: tuple[int, ...]) -> str:
+    lines = Counter(
+        place.line for sample in telling for place in sample if not place.call and set(place.ranks) & set(ranks)
+    )
+    line, count = lines.most_common(1)[0] if lines else ("", 0)
+    return f"{format_ranks(ranks)} mostly at {line} ({count} of {len(telling)})" if line else ""
+
+
+def _find_cause(state: RunState, host: str) -> str:
+    """What sets this host apart from the others, as its samples tell."""
+    tables = state.run.samples
+    own = tables.get(host, {})
+
+    def compare(name: str) -> tuple[float, float]:
+        others = [_get_last(table, name) for other, table in tables.items() if other != host]
+        return _get_last(own, name), median(others) if others else 0.0
+
+    capped, _ = compare("capped")
+    if capped >= 100 * _CAUSE:
+        return f"its control group limits CPU time, throttled {capped:.0f} % of the time"
+    clock, usual_clock = compare("mhz")
+    if 0 < clock < _SLOW * usual_clock:
+        return f"its cores run at {clock:.0f} MHz, those of the others at {usual_clock:.0f} MHz"
+    foreign, usual_foreign = compare("other cpu")
+    if foreign - usual_foreign >= 0.5 and foreign > 2 * usual_foreign:
+        return f"other programs use {foreign:.1f} cores there, {usual_foreign:.1f} on the others"
+    waiting, usual_waiting = compare("waiting")
+    if waiting >= 30 and waiting > 2 * usual_waiting:
+        return f"tasks wait for CPU, memory or disks {waiting:.0f} % of the time, {usual_waiting:.0f} % on the others"
+    return ""
+
+
+def make_command_without(state: RunState, host: str) -> Hint | None:
+    """Returns the same command line without a host; None where it was no `run`."""
+    words = list(state.command.words) if state.command else []
+    if words[:1] != ["run"]:
+        return None
+    script = next((at for at, word in enumerate(words) if word.rpartition("/")[2] == state.title), len(words))
+    for at, word in enumerate(words[:script]):
+        name, equals, value = word.partition("=")
+        if name in ("--limit", "-l") and (equals or at + 1 < script):
+            limit = value if equals else words[at + 1]
+            words[at : at + (1 if equals else 2)] = ["--limit", f"{limit}:!{host}"]
+            break
+    else:
+        words[1:1] = ["--limit", f"!{host}"]
+    return complete_hint(Hint(words), state.selection_flags)

@@ -1,0 +1,156 @@
+"""A run that becomes slow: the pace that it had, the host that the others wait for, why, and the run without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from ipexctl.decide.run.report import make_report
+from ipexctl.model import events as e
+from ipexctl.model.events import Event, Stamped
+from ipexctl.model.run_state import RunState
+from tests.unit.show.streams import fold_state
+
+HOSTS = ("a", "a", "b", "b")
+RUN = e.RunStarted("k7", "a", HOSTS, "train.py")
+COMMAND = e.Started("run", "train.py", ("a", "b"), words=("run", "--ppn", "2", "train.py"))
+QUICK, SLOW = 0.5, 2.0  # seconds of a step
+
+
+def steps(at: float, count: int, seconds: float, first: int = 0, ranks: Sequence[int] = range(4)) -> Iterator[Stamped]:
+    for step in range(count):
+        for rank in ranks:
+            line = b"step %d loss 2.0\n" % (first + step)
+            yield Stamped(at + step * seconds, e.Output(rank, HOSTS[rank], "out", line))
+
+
+def sample(at: float, host: str, **more: object) -> Stamped:
+    values: dict[str, object] = {"seconds": 5.0, "cpu": 2.0, "cores": 4, "memory": 1, "memory_total": 2} | more
+    return Stamped(at, e.HostSample(host, at, **values))  # type: ignore[arg-type]
+
+
+def samples(at: float, late: Sequence[int], count: int = 4, call: str = "all_reduce") -> Iterator[Stamped]:
+    """Stacks of all ranks: ``late`` compute, the others wait for them."""
+    others = tuple(rank for rank in range(4) if rank not in late)
+    for turn in range(count):
+        places = (e.StallPlace(tuple(late), "train.py:23"), e.StallPlace(others, "train.py:30", call))
+        yield Stamped(at + turn, e.PlacesSampled(places))
+
+
+def begin(*events: Event) -> list[Stamped]:
+    return [Stamped(100.0, each) for each in (*(events or (COMMAND,)), RUN)]
+
+
+def slow_run(ranks: Sequence[int] = range(4)) -> list[Stamped]:
+    return [*begin(), *steps(100.0, 40, QUICK, ranks=ranks), *steps(121.5, 6, SLOW, 40, ranks)]
+
+
+def get_verdict(state: RunState) -> tuple[str, ...]:
+    slowdown = state.attempt.slowdown if state.attempt else None
+    return slowdown.verdict.lines if slowdown and slowdown.verdict else ()
+
+
+def test_the_host_that_others_wait_for_is_named_with_cause_and_the_command_without_it() -> None:
+    stream = [*slow_run(), *(sample(131.5, host, capped=0.0 if host == "a" else 0.985) for host in "ab")]
+    stream += samples(132.0, late=(2, 3))
+    state = fold_state(stream)
+    assert get_verdict(state) == (
+        "pace 0.50 it/s, was 2.00 until 00:00:21",
+        "ranks 2-3 on b come last into all_reduce (4 of 4); the others wait 100 % of the time",
+        "b: its control group limits CPU time, throttled 98 % of the time",
+        "without it: ipexctl run --limit '!b' --ppn 2 train.py",
+    )
+    assert state.attempt
+    assert state.attempt.suspects == (2, 3)
+    report = make_report(state)
+    assert report.run
+    assert report.run.slow_host
+    assert (report.run.slow_host.host, report.run.slow_host.ranks, report.run.slow_host.pace) == ("b", (2, 3), 0.5)
+    assert report.run.slow_host.command == ("ipexctl", "run", "--limit", "!b", "--ppn", "2", "train.py")
+
+
+def test_without_a_cause_it_is_said_where_the_late_ranks_are() -> None:
+    state = fold_state([*slow_run(ranks=[0]), *samples(132.0, late=(3,))])
+    assert get_verdict(state)[1:3] == (
+        "rank 3 on b comes last into all_reduce (4 of 4); the others wait 100 % of the time",
+        "b: rank 3 mostly at train.py:23 (4 of 4)",
+    )
+
+
+def test_a_pace_that_comes_back_takes_the_verdict_away_and_the_report_keeps_it() -> None:
+    stream = [*slow_run(), *samples(132.0, late=(2, 3)), *steps(137.0, 12, QUICK, 46)]
+    state = fold_state(stream)
+    assert state.attempt
+    assert state.attempt.slowdown is None
+    report = make_report(state)
+    assert report.run
+    assert report.run.slow_host
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        [*samples(132.0, late=(2, 3), count=2)],
+        [*samples(132.0, late=(0, 1)), *samples(136.0, late=(2, 3))],
+        [*samples(132.0, late=(0, 1, 2, 3))],
+        [sample(132.0, host, capped=0.9) for host in "ab"],
+    ],
+    ids=["no samples", "too few", "in turn", "none waits", "all throttled"],
+)
+def test_no_host_is_blamed_without_a_reason(more: list[Stamped]) -> None:
+    state = fold_state([*slow_run(), *more])
+    assert state.attempt
+    assert state.attempt.slowdown
+    assert get_verdict(state) == ()
+
+
+def test_an_even_pace_and_one_slow_step_are_no_slowdown() -> None:
+    for stream in (
+        [*begin(), *steps(100.0, 60, QUICK)],
+        [*begin(), *steps(100.0, 40, QUICK), *steps(130.0, 10, QUICK, 40)],
+    ):
+        state = fold_state(stream)
+        assert state.attempt
+        assert state.attempt.slowdown is None
+
+
+def test_a_host_without_cpu_time_is_named_whatever_is_printed() -> None:
+    state = fold_state([*begin(), sample(110.0, "a", capped=0.0), sample(112.0, "b", capped=0.8)])
+    assert get_verdict(state) == (
+        "b: its control group limits CPU time, throttled 80 % of the time",
+        "without it: ipexctl run --limit '!b' --ppn 2 train.py",
+    )
+
+
+@pytest.mark.parametrize(
+    ("odd", "usual", "cause"),
+    [
+        ({"mhz": 1200.0}, {"mhz": 2900.0}, "b: its cores run at 1200 MHz, those of the others at 2900 MHz"),
+        ({"cpu": 3.5}, {"cpu": 0.1}, "b: other programs use 3.5 cores there, 0.1 on the others"),
+        (
+            {"pressure": {"io": 0.6}},
+            {"pressure": {"io": 0.01}},
+            "b: tasks wait for CPU, memory or disks 60 % of the time, 1 % on the others",
+        ),
+    ],
+)
+def test_what_sets_the_slow_host_apart(odd: dict[str, object], usual: dict[str, object], cause: str) -> None:
+    stream = [*slow_run(), sample(131.0, "a", **usual), sample(131.0, "b", **odd), *samples(132.0, late=(2, 3))]
+    assert get_verdict(fold_state(stream))[2] == cause
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("run", "--limit", "a,b", "x.py"), "ipexctl run --limit 'a,b:!b' x.py"),
+        (("run", "--limit=a,b", "x.py"), "ipexctl run --limit 'a,b:!b' x.py"),
+        (("run", "x.py", "-l", "3"), "ipexctl run --limit '!b' x.py -l 3"),
+        (("play", "book.yaml"), ""),
+    ],
+)
+def test_the_command_without_the_host_keeps_the_users_words(words: tuple[str, ...], command: str) -> None:
+    started = e.Started(words[0], "x.py", ("a", "b"), words=words)
+    state = fold_state([*begin(started), sample(110.0, "a", capped=0.0), sample(112.0, "b", capped=0.8)])
+    assert get_verdict(state)[1:] == ((f"without it: {command}",) if command else ())
