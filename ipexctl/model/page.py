@@ -16,7 +16,7 @@ from ipexctl.model.reports import CommandReport, RankResult
 from ipexctl.model.run_state import Points
 
 SpanKind = Literal[
-    "start", "python", "torch", "rendezvous", "running", "wait", "stall", "odd", "straggles", "collective"
+    "start", "python", "torch", "rendezvous", "running", "wait", "stall", "odd", "straggles", "collective", "lost"
 ]
 MarkKind = Literal["ended", "failed", "stopped", "lost", "restart", "figure"]
 
@@ -140,6 +140,7 @@ class RunPage(Record):
     dropped: int = 0
     restarts: tuple[float, ...] = ()
     study: AnyAnswer | None = None  # of which these are some runs
+    again: str = ""  # the command that does it again
 
     @property
     def profiled(self) -> tuple[float, float] | None:

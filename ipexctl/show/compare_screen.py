@@ -22,6 +22,7 @@ def format_comparison(value: CompareAnswer) -> list[RenderableType]:
     items: list[RenderableType] = []
     for letter, run in zip(letters, value.compared, strict=True):
         items.append(labelled(letter, (one_line(run.name), STRONG), f"  {one_line(describe_run(run))}"))
+    items = [*(text((one_line(line), STRONG)) for line in value.summary), *items]
     items += ["", _make_table(letters, [("figures", list_figure_rows(value))]), ""]
     if value.differences:
         groups = group_pairs((each.of, (each.name, *each.values)) for each in value.differences)

@@ -90,10 +90,11 @@ def _draw_verdict(state: RunState, width: int, most: int) -> list[Text]:
     reasons = [escape(line) for line in stall or (*separate, *(slow.lines if slow else ()))]
     run, room = attempt.started.run, width - 2
     lines = [part for line in reasons for part in phrases.fold_line(line, room, 4)]
-    if not stall:
-        return [make_row(("▌ ", WARN), line) for line in lines[:most]]
     stacks = f"stacks: {complete_hint(advise('logs', run, '--stacks'), state.selection_flags)}"
     stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', run), state.selection_flags)}"
+    if not stall:
+        lines += [one_line(stop)] if lost and cell_len(stop) <= room else []
+        return [make_row(("▌ ", WARN), line) for line in lines[:most]]
     steps = [one_line(words) for words in (stacks, stop) if cell_len(words) <= room]
     steps = steps if len(steps) > 1 else [*steps, "end it: Ctrl-C"]
     # Where not all fits, the beginning gives way: the ranks that others wait for are the last of the lines.

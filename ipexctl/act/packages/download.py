@@ -24,7 +24,7 @@ from ipexctl.model.text import pluralize, strip_credentials
 from ipexctl.model.wheels import Wheel
 from ipexctl.store.private_files import make_private_directories
 
-Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, file name)
+Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, whence)
 
 
 class _Http:
@@ -117,7 +117,7 @@ def download_wheels(
         def report(have: int) -> None:
             with lock:
                 done[wheel.filename] = have
-                tell(sum(done.values()), total, wheel.filename)
+                tell(sum(done.values()), total, f"from {urlsplit(wheel.url).hostname or 'this machine'}")
 
         return _Download(http, wheel, locate_wheel(cache, wheel), report, stop).download()
 

@@ -14,6 +14,7 @@ from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.harmless import find_harmless
+from ipexctl.model.hints import Hint, complete_hint
 from ipexctl.model.page import (
     Curve,
     DoctorRecord,
@@ -130,7 +131,13 @@ class _PageBuilder:
             watched_from=run.watched_from - begun if run.watched_from else None,
             profile=run.answer.profile if isinstance(run.answer, RunAnswer) else None,
             restarts=tuple(attempt.at - begun for attempt in run.attempts[1:]),
+            again=self._format_command(),
         )
+
+    def _format_command(self) -> str:
+        """The command of the run as it was typed, with the options by which it finds its hosts from anywhere."""
+        words = self._state.command.words if self._state.command else ()
+        return complete_hint(Hint(words), self._state.selection_flags) if words[:1] in {("run",), ("play",)} else ""
 
     def _list_collective_waits(self, end: float) -> dict[int, list[Span]]:
         """The waits of profiled steps by rank. The profile's clock is that of the host without an offset."""
@@ -166,7 +173,10 @@ class _PageBuilder:
                 marks.append(Mark(attempt.at - begun, "restart", f"started again on {host}"))
             if mark is not None:
                 marks.append(replace(mark, at=max(mark.at - begun, 0.0)))
-            spans += self._list_stage_spans(rank.host, rank.stages, stop)
+            alive = min(rank.at, stop) if rank.host in attempt.lost else stop
+            spans += self._list_stage_spans(rank.host, rank.stages, alive)
+            if alive < stop:
+                spans.append(Span(alive - begun, stop - begun, "lost", f"no sign of {rank.host}"))
             for stall in attempt.stalls:
                 spans += self._list_stall_spans(stall, number, attempt.started.head, stop)
         spans += waits

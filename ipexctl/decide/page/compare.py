@@ -26,7 +26,36 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
         for difference in _find_differences(of, [read(page) for _, page in pages])
     ]
     ratios = [ratio for run in runs[1:] for ratio in _compare_figures(runs[0], run)]
-    return CompareAnswer(runs, tuple(differences), tuple(ratios))
+    summary = _summarise_pair(runs, differences, ratios) if len(runs) == 2 else ()
+    return CompareAnswer(runs, tuple(differences), tuple(ratios), summary)
+
+
+_WORTH = ("backend", "MPI", "ranks", "ranks per host", "threads per rank", "words of the script")  # told first
+
+
+def _summarise_pair(
+    runs: Sequence[ReportedRun], differences: Sequence[RunDifference], ratios: Sequence[FigureRatio]
+) -> tuple[str, ...]:
+    """Three lines: how much slower or faster the second run is, what differs in plan and environment, and when each
+    came to its first figure."""
+    first, second = runs
+    rate = next((each for each in ratios if each.figure in _RATES), None)
+    if rate:
+        slower, ours, theirs = rate.ratio < 1, second.figures[rate.figure], first.figures[rate.figure]
+        share = abs(100 * (1 / rate.ratio - 1 if slower else rate.ratio - 1))
+        ranges = "ranges do not overlap" if rate.apart else "ranges overlap: no clear difference"
+        line = f"B is {share:.0f} % {'slower' if slower else 'faster'} than A: {rate.figure} {ours.median:.4g} / "
+        lines = [f"{line}{theirs.median:.4g}, {ranges}"]
+    else:
+        lines = [f"B took {second.seconds:.1f} s, A {first.seconds:.1f} s; no pace of both is known"]
+    told = sorted(differences, key=lambda each: _WORTH.index(each.name) if each.name in _WORTH else len(_WORTH))
+    named = [f"{each.name} {each.values[1]:.40} (A: {each.values[0]:.40})" for each in told[:4]]
+    more = [f"{len(told) - 4} more below"] if len(told) > 4 else []
+    lines.append(f"differs: {'; '.join([*named, *more])}" if named else "nothing that is recorded differs")
+    begun = [f"{run.begins:.1f} s" for run in (second, first) if run.begins is not None]
+    phases = f"first figure after {begun[0]} (A: {begun[1]}), " if len(begun) == 2 else ""
+    lines.append(f"{phases}whole run {second.seconds:.1f} s (A: {first.seconds:.1f} s)")
+    return tuple(lines)
 
 
 def _summarise_run(name: str, page: RunPage) -> ReportedRun:
@@ -44,8 +73,9 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
     energy = sum(joules) if joules else None
     earlier = page.dropped + len(page.former)
     return ReportedRun(
-        name, page.run, page.title, result, page.length, len(page.rows), hosts, figures, energy, len(joules), earlier
-    )
+        name, page.run, page.title, result, page.length, len(page.rows), hosts, figures, energy, len(joules), earlier,
+        min((curve.points[0][0] for each in page.figures if each.key == "loss" for curve in each.curves), default=None),
+    )  # fmt: skip
 
 
 def _choose_value(figure: str, curve: Curve) -> float:

@@ -9,15 +9,17 @@ import re
 
 LIMIT = 4096  # characters of a line that are searched
 
-KEYS = ("step", "steps", "epoch", "loss", "lr", "grad_norm", "pace", "samples_s", "tokens_s", "accuracy")
+KEYS = ("step", "steps", "epoch", "loss", "lr", "grad_norm", "pace", "samples_s", "tokens_s", "accuracy",
+        "eval_loss")  # fmt: skip
 
-# Names in lower case with "_" for each of "/ . -" and blanks. Losses of an evaluation are left out: they are not the
-# loss that a training step reports.
+# Names in lower case with "_" for each of "/ . -" and blanks. The loss of an evaluation is not the loss that a training
+# step reports.
 _NAMES = {
     "step": "step global_step iter iteration train_step training_step",
     "steps": "total_steps max_steps num_steps optimization_steps total_iters",
     "epoch": "epoch",
     "loss": "loss train_loss training_loss lm_loss total_loss batch_loss train_loss_step reduced_train_loss",
+    "eval_loss": "eval_loss val_loss valid_loss validation_loss test_loss dev_loss",
     "lr": "lr learning_rate",
     "grad_norm": "grad_norm gradient_norm gradnorm gnorm total_norm",
     "pace": "it_s its_s steps_s iter_s iters_s steps_per_second steps_per_sec steps_per_s it_per_s it_per_sec"
@@ -60,6 +62,7 @@ _EPOCH_STEP = re.compile(r"\]?\s{0,4}\[\s{0,8}(\d{1,15})/\s{0,8}(\d{1,15})\](?! 
 _OTHER_BAR = re.compile(
     r"\s*(?:load|map|download|fetch|filter|generat|sav|writ|tokeniz|evaluat|predict|resolv|upload)", re.I
 )
+_DATASETS_BAR = re.compile(r"\[[\d:]{4,12}(?:<[^,\]]{1,20})?, {0,4}[\d.]{1,15} examples/s\]")
 _METRIC = re.compile(r"\s{0,20}::metric ")
 _FIELD = re.compile(r"\b(name|value|step)=([^\s=]{1,80})")
 _NAME = re.compile(r"[A-Za-z_][\w./-]{0,79}")
@@ -74,7 +77,7 @@ def read_figures(line: str) -> dict[str, float]:
     other figures are finite. Of what a line holds twice, the first counts; of a line that redraws itself, what a
     terminal would show."""
     line = line[:LIMIT]
-    if _ANY.search(line) is None or (_OTHER_BAR.match(line) and "%|" in line):
+    if _ANY.search(line) is None or (_OTHER_BAR.match(line) and "%|" in line) or _DATASETS_BAR.search(line):
         return {}
     if _METRIC.match(line):
         return _read_metric(line)
@@ -178,7 +181,7 @@ def _find_key(line: str, words: list[tuple[str, int]], start: int) -> str:
     if before and (key := _KEY_OF.get(f"{before}_{name}")):
         return key
     if before in ("eval", "val", "valid", "validation", "test", "dev") and name == "loss":
-        return ""
+        return "eval_loss"
     return _KEY_OF.get(name, "")
 
 
@@ -192,9 +195,9 @@ def _is_plausible(key: str, value: float, line: str, end: int) -> bool:
     if after[:1].isalnum() or after[:1] == "_" or (after[:1] in tuple(":.-") and after[1:].isdigit()):
         return False
     if not math.isfinite(value):
-        return key in ("loss", "grad_norm")
+        return key in ("loss", "eval_loss", "grad_norm")
     if key in ("step", "steps"):
         return value >= 0 and value == int(value) and after[:1] != "%"
     if key == "epoch":
         return value >= 0 and after[:1] != "%"
-    return value >= 0 or key in ("loss", "grad_norm")
+    return value >= 0 or key in ("loss", "eval_loss", "grad_norm")

@@ -123,6 +123,7 @@ class ReportedRun(JsonRecord):
     joules: float | None
     metered: int
     earlier: int = 0
+    begins: float | None = None  # seconds until its first loss
 
 
 class RunDifference(JsonRecord):
@@ -150,4 +151,5 @@ class CompareAnswer(AnyAnswer):
     compared: tuple[ReportedRun, ...]
     differences: tuple[RunDifference, ...]
     ratios: tuple[FigureRatio, ...]
+    summary: tuple[str, ...] = ()  # of two runs: why the second was slower or faster
     page: str | None = None

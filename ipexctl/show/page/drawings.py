@@ -14,6 +14,7 @@ from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.launch import PlannedLaunch, RankPlacement
 from ipexctl.model.page import Figure, Mark, RankRow, Span
+from ipexctl.model.run_state import Points
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show.phrases import format_clock, format_duration
 from ipexctl.show.sanitise import escape
@@ -92,12 +93,36 @@ def format_value(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 10000 else f"{value:,.0f}"
 
 
-def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = ()) -> Markup:
-    """The curves of one figure, each in parts at ``breaks``. The script reads values back from the points by the scale
-    in ``data-`` attributes."""
+_FEW = 4  # curves of ranks of which each is drawn
+_BAND = 200  # columns of a band
+
+
+def _draw_band(curves: Sequence[Points], length: float, low: float, high: float) -> Markup:
+    """From the least to the greatest of many curves, column by column."""
+    columns: dict[int, list[float]] = {}
+    for at, value in (point for points in curves for point in points):
+        columns.setdefault(int(min(max(at / length, 0), 1) * _BAND), []).append(value)
+    edges = [(column, max(values)) for column, values in sorted(columns.items())]
+    edges += [(column, min(values)) for column, values in sorted(columns.items(), reverse=True)]
+    points = " ".join(f"{1000 * at / _BAND:.1f},{_HEIGHT * (high - value) / (high - low):.1f}" for at, value in edges)
+    return make_tag("polygon", points=points, class_="band")
+
+
+def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = (), broken: Iterable[float] = ()) -> Markup:
+    """The curves of one figure, each in parts at ``breaks``; of many that are alike the first one, and a band around
+    all of them. A line at each moment of ``broken``: a value was no number. The script reads values back from the
+    points by the scale in ``data-`` attributes."""
     low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
-    lines = []
-    for number, curve in enumerate(figure.curves):
+    shown, lines = figure.curves, []
+    alike = [curve for curve in shown if not curve.marked]
+    if figure.by == "rank" and len(alike) > _FEW:
+        shown = (*alike[:1], *(curve for curve in shown if curve.marked))
+        lines.append(_draw_band([curve.points for curve in alike], length, low, high))
+    lines += [
+        make_tag("line", x1=f"{1000 * at / length:.1f}", x2=f"{1000 * at / length:.1f}", y1=0, y2=_HEIGHT, class_="nan")
+        for at in broken
+    ]
+    for number, curve in enumerate(shown):
         kind = f"c{number % _HUES}{' marked' if curve.marked else ''}"
         for _, part in groupby(curve.points, lambda point: bisect(breaks, point[0])):
             points = " ".join(

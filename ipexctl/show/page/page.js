@@ -62,11 +62,9 @@
     return Array.from({ length: count }, (_, number) => (first + number) * size);
   };
   const drawTimes = () => {
-    const rows = article().querySelector(".rows");
-    if (!rows) return;
     const [begin, end] = readWindow(), length = readLength(), span = end - begin;
     const place = (at) => Math.min(Math.max((at - begin) / span, -1), 2) * 100;
-    for (const bar of find("rect[width], text", rows)) {
+    for (const bar of find(".rows rect[width], .rows text", article())) {
       bar.at ??= ["x", "width"].map((name) => parseFloat(bar.getAttribute(name) || 0) / 100 * length);
       const from = place(bar.at[0]), to = place(bar.at[0] + bar.at[1]);
       bar.setAttribute("x", `${from}%`);
@@ -75,9 +73,9 @@
     }
     const ticks = listTicks(begin, end).map((at) => [place(at), end < 60 ? `${Number(at.toFixed(4))} s` : formatMoment(at, span)]);
     const lines = ticks.map(([x]) => draw("line", { x1: `${x}%`, x2: `${x}%`, y1: 0, y2: "100%", class: "grid" }));
-    rows.querySelector(".ticks").replaceChildren(...lines);
+    for (const group of find(".rows .ticks", article())) group.replaceChildren(...lines);
     const names = ticks.map(([x, name]) => draw("text", { x: `${x}%`, y: 12, class: `tick${x < 5 ? " first" : x > 95 ? " last" : ""}` }, name));
-    article().querySelector(".axis").replaceChildren(...names);
+    for (const axis of find(".axis", article())) axis.replaceChildren(...names.map((name) => name.cloneNode(true)));
   };
   const drawWindow = () => {
     drawTimes();

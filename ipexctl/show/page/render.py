@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from io import StringIO
+from statistics import median
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -15,7 +16,7 @@ from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.answers.saved import CompareAnswer
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
-from ipexctl.model.page import Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
+from ipexctl.model.page import DoctorRecord, Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size, format_time, pluralize, strip_colours
 from ipexctl.show.answers.run import format_profile
@@ -30,6 +31,7 @@ _LOGS = 8 << 20  # characters of all logs of a page, markup included
 _KINDS = (
     ("start", "start"), ("python", "Python"), ("torch", "torch"), ("rendezvous", "rendezvous"), ("running", "running"),
     ("wait", "waits in a collective"), ("stall", "no progress"), ("odd", "the others wait for it"),
+    ("lost", "no sign of its host"),
     ("collective", "waits in a collective (profiled steps)"),
 )  # fmt: skip
 _SECTIONS = (
@@ -89,8 +91,10 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
     drawn: dict[str, list[dict[str, str]]] = {"rank": [], "host": []}
     for figure in page.figures:
         by = "host" if figure.key in ("rank cpu", "rank memory") else figure.by
-        drawn[by].append(_draw_figure(figure, page.length, page.restarts))
-    findings = page.report.findings or (page.doctor.findings if page.doctor else ())
+        broken = [mark.at for row in page.rows for mark in row.marks if mark.text.startswith(f"{figure.key} is ")]
+        drawn[by].append(_draw_figure(figure, page.length, page.restarts, sorted(broken)[:1]))
+    then = page.doctor if page.doctor and page.doctor.at <= page.begun + page.length else None
+    findings = page.report.findings or (then.findings if then else ())
     used = {span.kind for row in page.rows for span in row.spans}
     present = {"figures": drawn["rank"], "resources": drawn["host"], "profile": page.profile}
     harmless = sum(bool(line.harmless) for log in page.logs for line in log.lines)
@@ -106,7 +110,7 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
         "kinds": [(kind, title) for kind, title in _KINDS if kind in used],
         "profiled": " to ".join(format_clock(at) for at in page.profiled or ()),
         "figures": drawn,
-        "energy": _format_energy(joules, len(page.hosts)) if joules else "",
+        "broken": any(mark.kind == "figure" for row in page.rows for mark in row.marks),
         "hosts": _list_hosts([(host.host, host.facts, host.lost or host.straggles) for host in page.hosts]),
         "topologies": _draw_topologies(page),
         "heat": _draw_links([host.host for host in page.hosts], page.links),
@@ -114,7 +118,8 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
         "variables": _list_variables(page),
         "stacks": _list_installed_stacks(page),
         "held": [(finding, format_hosts(finding.hosts) or "all") for finding in findings],
-        "checked": _describe_checks(page, bool(findings)),
+        "checked": _describe_checks(then, bool(findings)),
+        "tiles": _list_tiles(page, joules),
         "harmless": f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
         "profile": _format_profile(page.profile) if page.profile else "",
         "logs": _render_logs(page.logs, page.launcher, prefix),
@@ -130,6 +135,7 @@ def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
         title=f"{pluralize(len(runs), 'run')} side by side",
         runs=runs,
         rows=list_figure_rows(answer),
+        summary=answer.summary,
         length=length,
         figures=[_draw_figure(figure, length) for figure in figures],
         groups=list(group_pairs((each.of, each) for each in answer.differences).items()),
@@ -150,6 +156,24 @@ def _format_summary(page: RunPage) -> str:
     return " · ".join(clean(part) for part in parts if part)
 
 
+def _list_tiles(page: RunPage, joules: Sequence[float]) -> list[tuple[str, str]]:
+    """The few figures that stand above all: name and value."""
+    figures = {figure.key: figure.curves for figure in page.figures if figure.by == "rank"}
+    paces = [row.pace for row in page.rows if row.pace is not None]
+    first = min((curve.points[0][0] for curve in figures.get("pace", figures.get("loss", ()))), default=None)
+    memory = [value for curve in figures.get("rank memory", ()) for _, value in curve.points]
+    unit = next((figure.unit for figure in page.figures if figure.key == "rank memory"), "")
+    tiles = [("time", format_duration(page.length))]
+    tiles += [("pace", f"{drawings.format_value(median(paces))} it/s")] if paces else []
+    for key in ("loss", "eval_loss"):
+        if curves := figures.get(key):
+            values = [drawings.format_value(curves[0].points[at][1]) for at in (0, -1)]
+            tiles.append((key.replace("_", " "), " → ".join(values)))
+    tiles += [("first figure", f"after {format_duration(first)}")] if first is not None else []
+    tiles += [("memory of a rank", f"{drawings.format_value(max(memory))} {unit}")] if memory else []
+    return [*tiles, *([("energy", _format_energy(joules, len(page.hosts)))] if joules else [])]
+
+
 def _format_profile(profile: Profile) -> str:
     from rich.console import Console
 
@@ -160,12 +184,15 @@ def _format_profile(profile: Profile) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def _draw_figure(figure: Figure, length: float, breaks: Sequence[float] = ()) -> dict[str, str]:
+def _draw_figure(
+    figure: Figure, length: float, breaks: Sequence[float] = (), broken: Sequence[float] = ()
+) -> dict[str, str]:
     """A chart with its words."""
     high, low = drawings.list_scale(figure)
     names = [curve.name for curve in figure.curves if curve.marked]
-    about = f"slow: {', '.join(names[:4])}" if names else pluralize(len(figure.curves), figure.by)
-    drawing = drawings.draw_chart(figure, length, breaks)
+    about = pluralize(len(figure.curves), figure.by) + (f", slow: {', '.join(names[:4])}" if names else "")
+    about += f", no number from {format_clock(broken[0])} on" if broken else ""
+    drawing = drawings.draw_chart(figure, length, breaks, broken)
     return {"title": figure.title, "unit": figure.unit, "about": about, "high": high, "low": low, "drawing": drawing}
 
 
@@ -244,9 +271,9 @@ def _list_installed_stacks(page: RunPage) -> list[tuple[str, str]]:
     return [(text, format_hosts(members)) for text, members in group_pairs(stacks).items()]
 
 
-def _describe_checks(page: RunPage, held: bool) -> str:
-    if page.doctor:
-        at = format_time(page.doctor.at)
+def _describe_checks(doctor: DoctorRecord | None, held: bool) -> str:
+    if doctor:
+        at = format_time(doctor.at)
         return f"Findings of doctor, {at}." if held else f"doctor, {at}: no finding."
     return "" if held else "The hosts were not checked in this run: ipexctl doctor does."
 

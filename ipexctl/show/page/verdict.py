@@ -33,7 +33,8 @@ def make_verdict(page: RunPage) -> RunVerdict:
     after = format_duration(run.ended - (run.started or page.report.started))  # of a launch that failed, the command
     details = _list_details(page, run)
     notes = (run.lost_loss, run.separate)
-    stall = (*(note.text for note in notes if note), *(run.stall or ()))
+    slow = run.slow_host.lines if run.slow_host else ()
+    stall = (*(note.text for note in notes if note), *(run.stall or ()), *slow)
     if not run.reason:
         what = f"no end of the run is recorded: {many}" if page.report.finished else f"{many}, running"
         return RunVerdict("warn", f"{what} for {after}", stall, details)
@@ -48,7 +49,7 @@ def make_verdict(page: RunPage) -> RunVerdict:
         headline = f"{many} ended well after {after}" + (", but did not work together" if run.separate else "")
         return RunVerdict("warn" if lost or run.separate else "good", headline, stall, details)
     headline = f"{REASONS[run.reason]} after {after}" + (f": {run.detail}" if run.detail else "")
-    return RunVerdict("bad", headline, stall, details)
+    return RunVerdict("warn" if run.reason == "stopped" else "bad", headline, stall, details)
 
 
 def _list_last_words(rank: RankOutcome) -> tuple[str, ...]:
