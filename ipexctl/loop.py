@@ -107,6 +107,10 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
         except Interrupted:
             console.err.write("interrupted: nothing was done\n")
             raise
+        except UsageError as error:
+            if options.json_:
+                sinks.write_json_refusal(describe_exception(error, log), console.out)
+            raise
         finally:
             links.close()
 

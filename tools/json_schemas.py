@@ -19,6 +19,13 @@ from ipexctl.model.reports import CommandReport
 
 DIRECTORY = Path(__file__).parents[1] / "docs/json"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_WORDS = {"type": "array", "items": {"type": "string"}}
+# What each document of --json has beside its answer.
+_ENDS: dict[str, Any] = {
+    "next": {"type": "array", "items": _WORDS, "description": "Commands that are advised, as words."},
+    "codes": {**_WORDS, "description": "Of what went wrong: failures, findings, known errors."},
+    "exit": {"type": "integer", "description": "The exit code."},
+}
 _PLACE = "#/$defs/{name}"
 _TYPES = {bool: "boolean", str: "string", int: "integer"}
 
@@ -49,6 +56,8 @@ def _text(name: str, cls: type) -> str:
     definitions.pop("Core", None)  # of facts, which JSON does not have
     schema = definitions.pop(cls.__name__)
     schema |= {"$defs": definitions} if definitions else {}
+    if name != "report":
+        schema["properties"] |= _ENDS
     return json.dumps({"$schema": _DIALECT, "title": f"ipexctl {name}", **schema}, indent=1, sort_keys=True) + "\n"
 
 

@@ -37,6 +37,7 @@ class Mark(Record):
     at: float
     kind: MarkKind
     text: str
+    figure: str = ""  # that is no number
 
 
 class RankRow(Record):

@@ -252,7 +252,9 @@ class RunHistory:
     outputs: dict[int, OutputLog] = field(default_factory=dict)
     launcher: OutputLog = field(default_factory=lambda: OutputLog(64 << 10))
     figures: dict[str, dict[int, Series]] = field(default_factory=dict)
-    not_finite: dict[int, tuple[float, str]] = field(default_factory=dict)  # rank → when a figure was no number first
+    not_finite: dict[int, tuple[float, str, str]] = field(
+        default_factory=dict
+    )  # rank → when a figure was no number first, which, and what it was
     samples: dict[str, dict[str, Series]] = field(default_factory=dict)  # host → figure, on the head's own clock
     rank_samples: dict[str, dict[int, Series]] = field(default_factory=dict)  # figure → rank, likewise
     joules: dict[str, float] = field(default_factory=dict)

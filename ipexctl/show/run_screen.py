@@ -101,7 +101,7 @@ def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:
 def format_next_step(run: RunOutcome, place: Sequence[str] = ()) -> list[RenderableType]:
     """What helps, and as the last line the one command to type; nothing after a good run. ``place`` are the options by
     which it finds the run's hosts."""
-    words, command = _choose_next_step(run)
+    words, command = choose_next_step(run)
     return typeset.format_next_step(words, complete_hint(command, place))
 
 
@@ -114,7 +114,7 @@ def format_orphans_step(run: str, cleanup: Cleanup, place: Sequence[str] = ()) -
 _END_ORPHANS = "this looks for the processes again and ends those that can be ended"
 
 
-def _choose_next_step(run: RunOutcome) -> tuple[str, str]:
+def choose_next_step(run: RunOutcome) -> tuple[str, str]:
     """Words about what helps, and a command; empty where there is nothing to say."""
     first = next((rank for rank in run.ranks if rank.rank == run.first), None)
     if run.orphans:

@@ -15,6 +15,7 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_state import LineKey, NewLines, OpenLine, RunState
 from ipexctl.model.text import pluralize, strip_colours
 from ipexctl.show import phrases, screens
+from ipexctl.show.next_commands import list_codes, list_next_commands, split_commands
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print
@@ -316,11 +317,23 @@ class JsonAnswer(_Quiet):
         value: dict[str, object] = dict(to_json_items(self._answer)) if self._answer else {}
         if report is not None and "hosts" not in value:
             value = {**to_json_items(report), **(to_json_items(report.run) if report.run else {}), **value}
+        if report is not None:
+            value |= {"next": list_next_commands(self._answer, report), "codes": list_codes(report)}
+            value.setdefault("exit", report.exit)
         if value:
             for piece in event_json.format_document(value.get(self._only, value)):
                 self._out.send(piece.encode())
             self._out.send(b"\n")
         super().close(report)
+
+
+def write_json_refusal(refused: UsageError, out: Pipe) -> None:
+    """``--json`` of a command that was refused before it began."""
+    value = {"exit": refused.exit, "ok": False, "refused": refused.sentence, "reasons": list(refused.reasons)}
+    value |= {"hint": refused.hint, "next": split_commands([refused.hint]), "codes": [refused.code]}
+    for piece in event_json.format_document(value):
+        out.send(piece.encode())
+    out.send(b"\n")
 
 
 class RawOutput(_Quiet):

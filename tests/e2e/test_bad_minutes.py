@@ -121,7 +121,7 @@ ENDS: dict[str, tuple[Callable[[Cluster], AbstractContextManager[object]], tuple
         lambda hosts: memory(hosts, "node1", 512 << 20),
         (
             r"rank 1 on node1 was killed \(out of memory",
-            rf"minutes\.py:{LINES['ballast.append']}",
+            rf"minutes\.py:({LINES['ballast.append']}|{LINES['ballast.append'] + 1})",
             r"known +out of memory",
             r"ipexctl \w+",
         ),

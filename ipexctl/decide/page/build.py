@@ -158,8 +158,8 @@ class _PageBuilder:
         spans: list[Span] = []
         marks: list[Mark] = []
         if number in run.not_finite:
-            at, what = run.not_finite[number]
-            marks.append(Mark(at - begun, "figure", what))
+            at, name, what = run.not_finite[number]
+            marks.append(Mark(at - begun, "figure", what, name))
         host = ""
         result: RankResult = "running"
         for index, attempt in enumerate(run.attempts):

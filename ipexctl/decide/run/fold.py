@@ -405,7 +405,7 @@ class RunFold:
             if isfinite(value):
                 rank.loss = (step, value) if name == "loss" else rank.loss
                 continue
-            self.state.run.not_finite.setdefault(rank.rank, (at, f"{name} is {value}"))
+            self.state.run.not_finite.setdefault(rank.rank, (at, name, f"{name} is {value}"))
             attempt = self.state.run.attempts[-1]
             lost = attempt.lost_loss
             if name != "loss" or (lost and rank.rank in lost.ranks):

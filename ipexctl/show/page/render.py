@@ -91,7 +91,7 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
     drawn: dict[str, list[dict[str, str]]] = {"rank": [], "host": []}
     for figure in page.figures:
         by = "host" if figure.key in ("rank cpu", "rank memory") else figure.by
-        broken = [mark.at for row in page.rows for mark in row.marks if mark.text.startswith(f"{figure.key} is ")]
+        broken = [mark.at for row in page.rows for mark in row.marks if mark.figure == figure.key]
         drawn[by].append(_draw_figure(figure, page.length, page.restarts, sorted(broken)[:1]))
     then = page.doctor if page.doctor and page.doctor.at <= page.begun + page.length else None
     findings = page.report.findings or (then.findings if then else ())

@@ -21,8 +21,9 @@ from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.findings import Finding
+from ipexctl.model.hints import advise
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sinks import JsonAnswer, JsonLines, Plain, Sink, print_refusal
+from ipexctl.show.sinks import JsonAnswer, JsonLines, Plain, Sink, print_refusal, write_json_refusal
 from tests.unit.show import streams
 from tests.unit.show.streams import feed, fold
 
@@ -204,8 +205,28 @@ def test_json_lines_are_one_object_a_line_in_ascii() -> None:
 def test_an_answer_is_the_only_thing_on_standard_output() -> None:
     out, err = io.BytesIO(), io.BytesIO()
     play(JsonAnswer(Pipe(out), Pipe(err)), list(streams.doctor(12)))
-    assert set(json.loads(out.getvalue())) == {"hosts", "findings", "common_isa", "advice", "network"}
+    answer = json.loads(out.getvalue())
+    ends = {"next", "codes", "exit"}
+    assert set(answer) == {"hosts", "findings", "common_isa", "advice", "network"} | ends
+    assert answer["codes"][:1] == ["timeout"]
+    assert all(words[0] == "ipexctl" for words in answer["next"])
     assert err.getvalue().decode() == "xeon12: unreachable: no answer within 10 s (10.0.0.9:22)\n"
+
+
+def test_a_refusal_is_a_document_with_the_command_that_helps() -> None:
+    out = io.BytesIO()
+    refused = UsageError("run k7 is over", reasons=["it has ended"], hint=advise("logs", "k7 x"), code="over")
+    write_json_refusal(refused, pipe := Pipe(out))
+    pipe.flush()
+    assert json.loads(out.getvalue()) == {
+        "exit": 2,
+        "ok": False,
+        "refused": "run k7 is over",
+        "reasons": ["it has ended"],
+        "hint": "ipexctl logs 'k7 x'",
+        "next": [["ipexctl", "logs", "k7 x"]],
+        "codes": ["over"],
+    }
 
 
 @pytest.mark.fault("F1")
