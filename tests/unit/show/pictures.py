@@ -42,7 +42,7 @@ from ipexctl.show.sinks import Plain
 from ipexctl.store import event_json
 from tests.unit.show import streams
 from tests.unit.show.answers import ANSWERS
-from tests.unit.show.terminal import Panel, Terminal, as_sheet, as_svg, as_text, read_screen
+from tests.unit.show.terminal import Panel, Terminal, as_moving_svg, as_sheet, as_svg, as_text, read_screen
 
 ROOT = Path(__file__).parents[3]
 DATA, IMAGES = ROOT / "tests/data/screens", ROOT / "docs/images"
@@ -228,6 +228,17 @@ def as_picture(picture: Picture) -> str:
     return as_svg(read(picture, WIDTH), picture.title, WIDTH, HEIGHT)
 
 
+_MOVIE = ("first-run", "well", 12)  # its name, the recorded run, frames a half second apart, then the end
+
+
+def as_movie() -> str:
+    """The recorded run as a picture that plays: one frame after the other, again and again."""
+    _, name, count = _MOVIE
+    moments = [3.0 + 0.75 * number for number in range(count)] + [None]
+    frames = [read(Picture(name, "a first run", recorded(name), at), WIDTH) for at in moments]
+    return as_moving_svg(frames, "A run on two hosts, from its first steps to the proof at its end", WIDTH, HEIGHT)
+
+
 @contextmanager
 def set_environ(name: str, value: str) -> Iterator[None]:
     """A variable for the time of a picture: Rich reads it when a console is made."""
@@ -266,6 +277,7 @@ def as_setting_sheet(picture: Picture) -> str:
 
 def files() -> Iterator[tuple[Path, Callable[[], str]]]:
     """Every golden file and what makes it."""
+    yield IMAGES / f"{_MOVIE[0]}.svg", as_movie
     for picture in PICTURES:
         yield DATA / f"{picture.name}.txt", lambda picture=picture: as_texts(picture)  # type: ignore[misc]
         if picture.drawn:

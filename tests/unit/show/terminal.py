@@ -85,6 +85,24 @@ def as_svg(rows: list[list[Char]], title: str, width: int, height: int) -> str:
     return "\n".join([_open(across, down), head, *_draw(rows, width, height), "</svg>", ""])
 
 
+def as_moving_svg(frames: Sequence[list[list[Char]]], title: str, width: int, height: int) -> str:
+    """Screens one after the other, 0.75 s each, the last one for six seconds, and from the beginning again. A reader
+    who wants no motion sees the last one."""
+    across, down = _measure(width, height)
+    whole = 0.75 * (len(frames) - 1) + 6
+    rules, parts = [], []
+    for number, rows in enumerate(frames):
+        begin, end = 100 * 0.75 * number / whole, 100.0 if number == len(frames) - 1 else 75 * (number + 1) / whole
+        steps = f"0%{{opacity:0}}{begin:.3f}%{{opacity:1}}{end:.3f}%{{opacity:0}}100%{{opacity:0}}"
+        rules.append(f"@keyframes f{number}{{{steps}}}.f{number}{{animation:f{number} {whole:g}s step-end infinite}}")
+        parts += [f'<g class="f{number}">', *_draw(rows, width, height), "</g>"]
+    still = "".join(f".f{number}{{animation:none;opacity:0}}" for number in range(len(frames) - 1))
+    still += f".f{len(frames) - 1}{{animation:none}}"
+    rules.append(f"@media (prefers-reduced-motion){{{still}}}")
+    head = f"<title>{escape(title)}</title>\n<style>{_STYLE}{''.join(rules)}</style>"
+    return "\n".join([_open(across, down), head, *parts, "</svg>", ""])
+
+
 class Panel(NamedTuple):
     """A screen among others: its lines, its width, and the theme it has whatever the reader's is."""
 
