@@ -228,7 +228,7 @@ def as_picture(picture: Picture) -> str:
     return as_svg(read(picture, WIDTH), picture.title, WIDTH, HEIGHT)
 
 
-_MOVIE = ("first-run", "well", 12)  # its name, the recorded run, frames a half second apart, then the end
+_MOVIE = ("first-run", "well", 8)  # its name, the recorded run, frames before its end
 
 
 def as_movie() -> str:
