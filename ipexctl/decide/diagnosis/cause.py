@@ -55,7 +55,9 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         return Cause((), make_diagnosis(launcher, host) if launcher else None)
     first, *others = [_judge(errors, rank) for rank in failed[:_CANDIDATE_LIMIT]]
     if first.is_symptom:
-        first = next((each for each in others if each.is_own), first)
+        named = first.match.words.get("who") if first.match else None  # by impi: it may have ended without a word
+        missed = (each for each in others if f"rank {each.rank.rank}" == named and not each.is_symptom)
+        first = next((each for each in others if each.is_own), next(missed, first))
     elif first.is_silent:
         soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
         first = next((each for each in soon if each.evidence.signal and not each.is_symptom), first)
