@@ -122,7 +122,7 @@ ENDS: dict[str, tuple[Callable[[Cluster], AbstractContextManager[object]], tuple
         (
             r"rank 1 on node1 was killed \(out of memory",
             rf"minutes\.py:({LINES['ballast.append']}|{LINES['ballast.append'] + 1})",
-            r"known +out of memory",
+            r"known +the memory of the host",
             r"ipexctl \w+",
         ),
     ),
