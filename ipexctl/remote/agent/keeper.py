@@ -109,7 +109,8 @@ class Keeper:
             ready = self.selector.select(self.compute_pause())
             self.check_launcher_end()
             for key, _ in ready:
-                key.data(key.fileobj)
+                if self.selector.get_map().get(key.fd) is key:  # the one before may have ended an attempt, and this
+                    key.data(key.fileobj)
             now = time.monotonic()
             for host, guard in list(self.guards.items()):
                 silent = now - guard.heard
@@ -372,7 +373,7 @@ class Keeper:
         if isinstance(message, samples.HostSample):
             self.store_sample(host, message)
             return
-        if isinstance(message, messages.Pong):
+        if isinstance(message, messages.Pong) and host in self.guards:
             self.guards[host].ponged = message.steady
         elif isinstance(message, rank_records.RankEnded):
             self.monitor.note_end(message.rank, message.status == 0, now)
