@@ -97,7 +97,9 @@ def _count_ready(directory: str) -> int:
     ready = set()
     with suppress(OSError, ValueError), open(os.path.join(directory, paths.JOURNAL), "rb") as lines:
         for line in lines:
-            if b'"ready"' in line:
+            if b'"Launched"' in line:  # of another attempt
+                ready.clear()
+            elif b'"ready"' in line:
                 record = journal.KINDS.read(line)
                 if isinstance(record, rank_records.RankStage) and record.stage == hooks.READY:
                     ready.add(record.rank)
