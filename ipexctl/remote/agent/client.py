@@ -3,7 +3,7 @@
 import os
 import time
 from contextlib import suppress
-from typing import List, Optional
+from typing import List, Optional, Set
 
 from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records
 from ipexctl.protocol.messages import KINDS, Message
@@ -94,7 +94,7 @@ def _measure_seconds(directory: str, ended: bool) -> float:
 
 
 def _count_ready(directory: str) -> int:
-    ready = set()
+    ready: "Set[int]" = set()
     with suppress(OSError, ValueError), open(os.path.join(directory, paths.JOURNAL), "rb") as lines:
         for line in lines:
             if b'"Launched"' in line:  # of another attempt
