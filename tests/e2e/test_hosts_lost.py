@@ -66,6 +66,7 @@ def test_a_detached_run_goes_on_without_a_host_that_was_cut_and_takes_it_back(
     ]
     hosts.exec("node0", ["touch", "/root/done"])
     result = workspace("attach", timeout=LEASE + 60.0)
+    hosts.exec("node0", ["rm", "/root/done"])
     assert result.code == 0, result
     for said in ("node2 lost", "going on without node2", "starting again (2 of 3)", "is back"):
         assert said in result.out + result.err, result
