@@ -299,13 +299,14 @@ class RankEnded(Event):
 
 
 class RunEnded(Event):
-    """The run is over. ``reason``: "done", "rank", "stopped", "lost", "limit" or "launch"; ``detail`` says more.
-    ``at`` is on the head's clock, 0 where nobody noted it."""
+    """The run is over, or (``again``) an attempt of it that another one follows. ``reason``: "done", "rank", "stopped",
+    "lost", "limit" or "launch"; ``detail`` says more. ``at`` is on the head's clock, 0 where nobody noted it."""
 
     run: str
     reason: Literal["done", "rank", "stopped", "lost", "limit", "launch"]
     detail: str = ""
     at: float = 0.0
+    again: bool = False
 
 
 class CleanupChecked(Event):

@@ -225,6 +225,11 @@ class Attempt:
     over_at: float = 0.0
 
     @property
+    def is_final(self) -> bool:
+        """Whether it has ended, and no other one follows."""
+        return self.over is not None and not self.over.again
+
+    @property
     def late(self) -> bool:
         """Whether the command came later: what was before has times of its hosts only."""
         return bool(self.started.title)

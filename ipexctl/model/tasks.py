@@ -390,9 +390,9 @@ class Run(TransferFields, Task):
     stall_warn: float = flag(
         120.0, "Warn after this many seconds without progress (0: never).", "Limits", ge=0, advanced=True
     )
-    stall: Literal["report", "kill"] = flag(
+    stall: Literal["report", "kill", "restart"] = flag(
         "report",
-        "Action on a stall: report the ranks' stacks, or report them and end the run.",
+        "Action on a stall: report the ranks' stacks, or also end the run, or start it again (--restarts).",
         "Limits",
         advanced=True,
     )
@@ -422,7 +422,7 @@ class Run(TransferFields, Task):
         ge=0,
         advanced=True,
     )
-    restarts: int = flag(0, "Restarts after a failed rank or a lost host.", "Limits", ge=0)
+    restarts: int = flag(0, "Restarts after a failed rank or a lost host, also of a detached run.", "Limits", ge=0)
     min_hosts: int | None = flag(
         None,
         "Restart without lost hosts while at least this many remain (default: all).",

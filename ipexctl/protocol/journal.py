@@ -17,10 +17,33 @@ class GuardJoined(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """The launcher was started; the ranks meet at ``port`` of the head."""
+    """The launcher was started; the ranks meet at ``port`` of the head. ``placed`` are those of each host; what they
+    write begins at the offset ``out`` of the output. ``restart`` counts the attempts before this one."""
 
     pid: int
     port: int
+    at: float = 0.0
+    placed: Dict[str, List[int]] = {}
+    out: int = 0
+    restart: int = 0
+
+
+class AttemptEnded(NamedTuple):
+    """The run is to be started again, for the time number ``restart`` of ``restarts``; ``awaited`` are lost hosts
+    without which it cannot be."""
+
+    reason: str
+    detail: str
+    restart: int
+    restarts: int
+    awaited: List[str] = []
+    at: float = 0.0
+
+
+class HostBack(NamedTuple):
+    """A host that was lost can take part in the next attempt."""
+
+    host: str
     at: float = 0.0
 
 
@@ -201,6 +224,7 @@ class RunEnd(NamedTuple):
     lost: List[str] = []
     unstored: int = 0
     at: float = 0.0
+    restart: int = 0
 
 
 class Reason:
@@ -215,9 +239,10 @@ class Reason:
 
 
 Record = Union[
-    KeeperStarted, GuardJoined, Launched, RankStarted, RankStage, RankRendezvous, RankNote, RankEnded, RankStack,
-    SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Stopping, Killing, Killed, HostLost,
-    Unstored, Leftovers, Strays, MessageIgnored, CheckpointKept, CheckpointMissed, ResumeChosen, Waiting, RunEnd,
+    KeeperStarted, GuardJoined, Launched, AttemptEnded, HostBack, RankStarted, RankStage, RankRendezvous, RankNote,
+    RankEnded, RankStack, SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Stopping, Killing,
+    Killed, HostLost, Unstored, Leftovers, Strays, MessageIgnored, CheckpointKept, CheckpointMissed, ResumeChosen,
+    Waiting, RunEnd,
 ]  # fmt: skip
 
 KINDS: "Kinds[Record]" = Kinds(Record)

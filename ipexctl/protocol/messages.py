@@ -18,6 +18,7 @@ from ipexctl.protocol.rank_records import (
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.samples import HostSample
 from ipexctl.protocol.timings import Timings
+from ipexctl.protocol.world import World
 
 # The greeting of every connection to the keeper; `seal.Greeting` and `seal.compute_proof` say what is in it.
 Challenge = NamedTuple("Challenge", [("challenge", str)])
@@ -37,7 +38,14 @@ class HostBusy(NamedTuple):
 
 
 # Keeper to guard.
-Ping = NamedTuple("Ping", [("sent", float)])  # Unix seconds of the keeper
+class Ping(NamedTuple):
+    """``sent``: Unix seconds of the keeper. ``heard``: of the last `Pong`, whose guard then knows up to when it was
+    heard (0: none yet)."""
+
+    sent: float
+    heard: float = 0.0
+
+
 StartProxy = NamedTuple("StartProxy", [("words", List[str])])  # as the launcher wants it
 
 
@@ -52,9 +60,28 @@ Terminate = NamedTuple("Terminate", [])  # SIGTERM to the ranks, and none is to 
 Kill = NamedTuple("Kill", [])  # SIGKILL to what is left of them
 ReportLoad = NamedTuple("ReportLoad", [])  # answered by `RankLoads`
 ReportStacks = NamedTuple("ReportStacks", [])  # answered by a `RankStack` each and `StacksReported`
-Finish = NamedTuple("Finish", [])  # end what is left, report it (`Cleaned`) and end
+
+
+class Finish(NamedTuple):
+    """End what is left, report it (`Cleaned`) and end, or ``stay`` for another attempt."""
+
+    stay: bool = False
+
+
+# Keeper to guard: take these ranks of another attempt; answered by `Begun`.
+Begin = NamedTuple("Begin", [("world", World)])
 # Guard to keeper; beside these those of `rank_records`, and `HostSample`.
-Pong = NamedTuple("Pong", [("sent", float), ("clock", float)])
+
+
+class Pong(NamedTuple):
+    """``sent`` as in the `Ping`, ``clock`` Unix seconds and ``steady`` the steady seconds of the guard's host."""
+
+    sent: float
+    clock: float
+    steady: float = 0.0
+
+
+Begun = NamedTuple("Begun", [("number", int)])
 RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  # CPU seconds so far, kernel state
 StacksReported = NamedTuple("StacksReported", [])
 ProxyEnded = NamedTuple("ProxyEnded", [("at", float), ("why", str)])
@@ -167,7 +194,14 @@ class RequestStacks(NamedTuple):
     times: int = 1
 
 
-KeeperStatus = NamedTuple("KeeperStatus", [("state", str), ("watchers", int)])  # the value of a `keeper_state.State`
+class KeeperStatus(NamedTuple):
+    """``state`` is the value of a `keeper_state.RunPhase`, ``restart`` the number of the attempt's restart."""
+
+    state: str
+    watchers: int
+    restart: int = 0
+
+
 # The agent to the controller.
 KeeperListening = NamedTuple("KeeperListening", [("port", int)])
 PORT_SIZE = 64  # bytes in which the controller passes it on to a guard that waits for it: the line, and spaces
@@ -177,10 +211,10 @@ KeeperUnreachable = NamedTuple("KeeperUnreachable", [("error", str)])  # no pack
 
 
 class RunRow(NamedTuple):
-    """A run kept on its head. ``state``: starting, running, stopping, ended, or gone (its keeper died). ``seconds`` on
-    the head's clock since its keeper started, of one that ended until then, 0 where that is not known; ``command`` is
-    the script and its arguments, ``output`` the end of what rank 0 wrote; ``ready`` counts the processes that are up
-    (-1: not known)."""
+    """A run kept on its head. ``state``: starting, running, stopping, restarting, ended, or gone (its keeper died).
+    ``seconds`` on the head's clock since its keeper started, of one that ended until then, 0 where that is not known;
+    ``command`` is the script and its arguments, ``output`` the end of what rank 0 wrote; ``ready`` counts the processes
+    that are up (-1: not known), ``restart`` the starts before this one, of ``restarts`` that it may have."""
 
     run: str
     title: str
@@ -196,6 +230,8 @@ class RunRow(NamedTuple):
     command: List[str] = []
     output: str = ""
     ready: int = -1
+    restart: int = 0
+    restarts: int = 0
 
 
 # The directory of a run of which nothing lives on this host.
@@ -225,9 +261,9 @@ class RunDescription(NamedTuple):
 ProcessRow = NamedTuple("ProcessRow", [("pid", int), ("state", str), ("command", str)])
 ProcessesLeft = NamedTuple("ProcessesLeft", [("processes", List[ProcessRow])])
 Message = Union[
-    Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,
-    RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankWorld,
-    RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
+    Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Begin,
+    Pong, Begun, RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage,
+    RankWorld, RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
     RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, RunListing,
     RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound, TakeCheckpoint,
     CheckpointTaken, SendFile, FileSent, HostWaits, TakeHost, LeaveHost,

@@ -43,8 +43,10 @@ class HeadSpec(NamedTuple):
     ports: List[int] = [0, 0]  # the first and last of those that may be chosen; 0: any
     files: Dict[str, str] = {}  # to be written before the start; "{port}" in them is replaced
     stall_kill: bool = False  # end the run when a stall is grave
+    stall_restart: bool = False  # and start it again
     straggler_kill: bool = False
     log_cap: int = 0  # bytes kept of each output; 0: all
+    min_hosts: int = 0  # with which the run may be started again; 0: all
 
 
 class KeepSpec(NamedTuple):
@@ -100,6 +102,8 @@ class RunSpec(NamedTuple):
     precision: str = ""
     keep: Optional[KeepSpec] = None
     timings: Timings = Timings()
+    restarts: int = 0  # how often the hosts may start the run again
+    varying: Dict[str, str] = {}  # variables of ``env`` that another attempt changes → what they hold (`world`)
 
     @property
     def head_spec(self) -> "HeadSpec":

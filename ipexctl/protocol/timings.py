@@ -41,6 +41,12 @@ class Timings(NamedTuple):
     stacks: float = 0.7  # for a process to write its stacks
     spy: float = 10.0  # for py-spy to do so
     settle: float = 10.0  # after its start a rank's threads run where they will run
+    # Another attempt.
+    backoff: float = 1.0  # before the first restart; twice as long before each further one, up to `longest_backoff`
+    longest_backoff: float = 30.0
+    fence: float = 3.0  # after the node lease until a lost host has certainly ended its part
+    rejoin: float = 60.0  # for lost hosts to be back, where too few are there without them
+    away: float = 900.0  # for which a host without its keeper tries to be back
     # The end.
     grace: float = 10.0  # between the polite stop and the hard one
     orderly: float = 1.0  # for the launcher's own end after that of its ranks

@@ -191,7 +191,7 @@ class Live:
     def _press(self) -> None:
         """Keys are ours while a run goes on; at other times what is typed is left to the shell."""
         verb, attempt = self._view.state.verb, self._view.state.attempt
-        goes_on = verb is not None and verb.verb in _WITH_KEYS and attempt is not None and attempt.over is None
+        goes_on = verb is not None and verb.verb in _WITH_KEYS and attempt is not None and not attempt.is_final
         if not (self._wants_keys and goes_on):
             self._view.keys = False  # what is typed now is neither read nor echoed, which would move the frame
             return

@@ -30,6 +30,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items.append(Line(text(("! ", WARN), (run.lost_loss.text, STRONG)), 2))
     if run.slow_host:
         items += [labelled("" if index else "  slow", line) for index, line in enumerate(run.slow_host.lines)]
+    items += [labelled(f"  restart {number}", why) for number, why in enumerate(run.restarts, 1)]
     stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     if run.first is not None:
         items += [*_first_failure(by[run.first], run), *_format_diagnosis(run), *stall]

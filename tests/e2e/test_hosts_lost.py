@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 
 from tests.cluster import Cluster
@@ -9,8 +11,17 @@ from tests.e2e.workspace import ACTOR, LIGHT, QUICK, RANKS, Started, Workspace, 
 from tests.stock import over
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
+REJOIN = {"IPEXCTL_TIMINGS": json.dumps({**json.loads(QUICK["IPEXCTL_TIMINGS"]), "rejoin": 5.0})}
 RUN = ("run", "--node-lease", str(LEASE), "--grace", "3")
 Start = Callable[..., Started]
+
+
+def await_text(hosts: Cluster, text: bytes, files: str = "out.bin.*", seconds: float = 120.0) -> None:
+    """Waits until these files of the run on node0 hold a text."""
+    until, place = time.monotonic() + seconds, hosts.path("node0", "/root/.local/state/ipexctl/runs")
+    while text not in b"".join(path.read_bytes() for path in place.glob(f"*/{files}")):
+        assert time.monotonic() < until, f"no {text!r} within {seconds:.0f} s"
+        time.sleep(0.2)
 
 
 @over("impi")
@@ -32,16 +43,52 @@ def test_a_run_goes_on_without_a_lost_host_if_enough_remain(
     assert not find_orphans(hosts, ["node0", "node1"])
 
 
+@over("impi", "gloo")
+def test_a_detached_run_goes_on_without_a_host_that_was_cut_and_takes_it_back(
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    """Nobody watches: node2's cable is cut, the run goes on on the others; node2 is back, a rank fails, and it is
+    again one of three."""
+    words = (*group, "--detach", "--restarts", "3", "--min-hosts", "2")
+    detached = start(*RUN, *words, RANKS / "survive.py", **QUICK).end(60.0)
+    assert detached.code == 0, detached
+    await_text(hosts, b"start 0, rank 0 of 3")
+    with hosts.cut("node2"):
+        await_text(hosts, b"start 1, rank 0 of 2, before 3")
+        ranks = [process for process in hosts.processes("node2") if "survive.py" in " ".join(process.argv)]
+        assert not ranks, "its part had ended before"
+    await_text(hosts, b'"HostBack"', "journal.jsonl")
+    hosts.exec("node0", ["touch", "/root/fail"])
+    await_text(hosts, b"start 2, rank 0 of 3")
+    listed = workspace("ps", "--json").answer["runs"]
+    assert [(row["state"], row["restart"], row["restarts"], len(row["hosts"])) for row in listed] == [
+        ("running", 2, 3, 3)
+    ]
+    hosts.exec("node0", ["touch", "/root/done"])
+    result = workspace("attach", timeout=LEASE + 60.0)
+    hosts.exec("node0", ["rm", "/root/done"])
+    assert result.code == 0, result
+    for said in ("node2 lost", "going on without node2", "starting again (2 of 3)", "is back"):
+        assert said in result.out + result.err, result
+    lines = workspace.written(2).splitlines()
+    assert [line for line in lines if line.startswith(b"start")] == [
+        b"start 0, rank 2 of 3, before None",
+        b"start 2, rank 2 of 3, before None",
+    ]
+    assert not find_orphans(hosts)
+
+
 @over("gloo")
 def test_a_run_does_not_start_again_if_too_few_hosts_remain(
     start: Start, hosts: Cluster, group: tuple[str, ...]
 ) -> None:
-    command = start(*RUN, *group, "--restarts", "1", "--min-hosts", "3", RANKS / "again.py", **QUICK)
+    command = start(*RUN, *group, "--restarts", "1", "--min-hosts", "3", RANKS / "again.py", **REJOIN)
     command.until("0│start 0", "1│start 0", "2│start 0")
     hosts.power_off("node2")
     result = command.end(LEASE + 60.0)
     assert result.code == 6, result
     assert "starting again" not in result.out + result.err
+    assert "restart 1 of 1 waits for node2" in result.out + result.err
     assert not find_orphans(hosts, ["node0", "node1"])
 
 

@@ -25,7 +25,7 @@ from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
-from ipexctl.verbs.run.attempt import LaunchAttempt, run_attempts
+from ipexctl.verbs.run.attempt import LaunchAttempt
 
 RANKS = Path(__file__).parent / "ranks"
 Start = Callable[..., LaunchAttempt]
@@ -84,8 +84,9 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
 
 
 def run_alone(attempt: LaunchAttempt) -> Generator[Event, None, None]:
-    """The whole of a run that is not restarted."""
-    return run_attempts(attempt, lambda restart, without: attempt, 0, None)
+    """The whole of a run, from its start to the proof of its end."""
+    detached = yield from attempt.execute()
+    yield from attempt.watcher.report_end("run", detached)
 
 
 def of(kind: type[T], events: Iterable[Event]) -> list[T]:

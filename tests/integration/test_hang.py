@@ -42,7 +42,7 @@ from ipexctl.model.reports import CommandReport, RankOutcome
 from ipexctl.remote.agent import procs
 from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
-from ipexctl.verbs.run.attempt import LaunchAttempt, run_attempts
+from ipexctl.verbs.run.attempt import LaunchAttempt
 from tests.integration.attempts import QUICK, RANKS, Start, left_behind, of, run_alone, until
 
 
@@ -275,11 +275,7 @@ def readable_kernel_log() -> bool:
 
 def again(start: Start, succeeds: int, restarts: int) -> list[Event]:
     """The story of a run whose script ends well at its start number `succeeds`."""
-
-    def make(count: int, without: frozenset[str]) -> LaunchAttempt:
-        return start("again", str(succeeds), str(count))
-
-    return list(run_attempts(make(0, frozenset()), make, restarts, None))
+    return list(run_alone(start("again", str(succeeds), restarts=restarts)))
 
 
 def test_a_failed_run_is_started_again_until_it_ends_well(start: Start) -> None:

@@ -286,3 +286,50 @@ def test_an_early_stall_is_one_where_ranks_wait_for_one_that_does_nothing(state:
         assert "1 of 2 ranks waits in all_reduce, rank 1 on node1 does not" in describe(events[-3])[3]
     else:
         assert read(early, waits, waits._replace(rank=1), journal.InquiryEnded()) == []
+
+
+def write(rank: int, text: bytes) -> bytes:
+    return b"".join(frames.split_into_frames(frames.build_head(NONCE, rank), frames.OUT, text))
+
+
+@pytest.mark.parametrize("size", [7, 1 << 20])
+@pytest.mark.parametrize("late", [False, True])
+def test_what_ranks_write_is_of_their_own_attempt_whenever_it_is_read(size: int, late: bool) -> None:
+    """Rank 1 was on node1, then there was one rank, then rank 1 is on node1 again. A watcher that came later reads the
+    whole journal before any output."""
+    outputs = [write(0, b"one\n") + write(1, b"one\nwithout end"), write(0, b"two\n"), write(1, b"three\n")]
+    both = {"node0": [0], "node1": [1]}
+    starts = [both, {"node0": [0]}, both]
+    records: list[list[journal.Record]] = []
+    for restart, placed in enumerate(starts):
+        out = sum(map(len, outputs[:restart]))
+        records.append([journal.Launched(5, 1, 1.0, placed, out, restart), journal.AttemptEnded("rank", "why", 1, 2)])
+    log = JournalReader(NONCE, RUNNING)
+    events: list[e.Event] = []
+    if late:
+        lines = b"".join(journal.encode_record(record) for attempt in records for record in attempt)
+        events += log.read(frames.JOURNAL, lines)
+        everything = b"".join(outputs)
+        for at in range(0, len(everything), size):
+            events += log.read(frames.OUT, everything[at : at + size])
+    else:
+        for attempt, output in zip(records, outputs, strict=True):
+            for record in attempt:
+                events += log.read(frames.JOURNAL, journal.encode_record(record))
+            for at in range(0, len(output), size):
+                events += log.read(frames.OUT, output[at : at + size])
+    events += log.end()
+    shown: list[object] = []
+    for event in events:
+        if isinstance(event, e.RunStarted):
+            shown.append(event.ranks)
+        elif isinstance(event, e.Output):
+            shown.append((event.rank, event.host, event.data))
+    first, alone = ("node0", "node1"), ("node0",)
+    cut = [(1, "node1", b"without end")]
+    assert [each for each in shown if each not in cut] == [
+        first, (0, "node0", b"one\n"), (1, "node1", b"one\n"),
+        alone, (0, "node0", b"two\n"),
+        first, (1, "node1", b"three\n"),
+    ]  # fmt: skip
+    assert shown.index(cut[0]) < shown.index(alone), "a line without an end is over with its attempt"

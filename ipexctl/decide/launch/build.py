@@ -67,10 +67,15 @@ def build_launch(
         workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
         least = _LEAST if backend == "impi" else 1
         ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
-    if task.engine and len({count for _, count in counts}) > 1:
+    shrinks = task.min_hosts is not None
+    if (task.engine or (task.per_host and shrinks)) and len({count for _, count in counts}) > 1:
         reasons = [f"{host}: {count}" for host, count in counts]
-        what = f"--engine {task.engine} needs the same number of ranks on every host"
+        option = f"--engine {task.engine}" if task.engine else "--min-hosts with --per-host"
+        what = f"{option} needs the same number of ranks on every host"
         raise UsageError(what, reasons=reasons, hint="give --ppn", exit=Exit.STEP)
+    if shrinks and config and config.hostfile:
+        what = "--min-hosts does not fit a configuration with mpirun_config, which names all hosts"
+        raise UsageError(what, hint="give a configuration without mpirun_config")
     head = runtimes[run_hosts[0].name]
     runtime, dialect = head.runtime, get_dialect(head.runtime.dialect, head.runtime.version)
     isa_settings, isa_warnings = tuning.cap_isa(task, facts, accelerate.has_ipex(_get_packages(head.facts)))

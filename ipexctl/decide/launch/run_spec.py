@@ -15,6 +15,15 @@ from ipexctl.protocol import paths
 from ipexctl.protocol.run_spec import HeadSpec, KeepSpec, Library, NodeSpec, RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 
+# Variables of ours that another attempt changes → what they hold, as `protocol.world` calls it.
+_VARYING = {
+    "IPEXCTL_RESTART": "restart",
+    "TORCHELASTIC_RESTART_COUNT": "restart",
+    "GROUP_RANK": "host_rank",
+    "NODE_RANK": "host_rank",
+    "GROUP_WORLD_SIZE": "hosts",
+    "ROLE_WORLD_SIZE": "world_size",
+}
 _PROXY_NAMES = {"PATH", "LD_LIBRARY_PATH", "HOME", "LANG"}
 
 
@@ -40,7 +49,6 @@ def build_run_specs(
     timings: Timings = Timings(),
     *,
     resume: Sequence[str] = (),
-    restart: int = 0,
 ) -> dict[str, RunSpec]:
     """Host → its specification. A specification holds only its host's environment; the head's also how to start mpirun.
     The user's timings replace those of ``timings``. ``resume`` are the words by which the script goes on from a
@@ -64,7 +72,9 @@ def build_run_specs(
         files=dict(launch.files),
         stall_kill=task.stall_kill or task.stall == "kill",
         straggler_kill=task.straggler_kill,
+        stall_restart=task.stall == "restart",
         log_cap=task.log_cap * 1000000,
+        min_hosts=task.min_hosts or 0,
     )
     result = {}
     dialect = get_dialect(launch.dialect, launch.mpi_version)
@@ -76,7 +86,7 @@ def build_run_specs(
             **select_attributes(launch, "run", "title", "size", "independent"),
             **select_attributes(launch, "backend", "precision", "fills", "per_host"),
             **select_attributes(node, "host", "label", "workdir"),
-            **select_attributes(task, "share", "wait", "fail_fast"),
+            **select_attributes(task, "share", "wait", "fail_fast", "restarts"),
             # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".
             alone=launch.size == 1 and task.launcher == "accelerate",
             argv=list(node.argv or launch.argv),
@@ -102,18 +112,19 @@ def build_run_specs(
             head=head if node is launch.head else None,
             timings=timings,
             profile=profile,
-            keep=_make_keep_spec(launch, task, node, resume, restart),
+            keep=_make_keep_spec(launch, task, node, resume),
+            varying={name: meaning for name, meaning in _VARYING.items() if name in env and not node.env[name].by_user},
         )
     return result
 
 
-def _make_keep_spec(launch: Launch, task: Run, node: NodePlan, resume: Sequence[str], restart: int) -> KeepSpec | None:
+def _make_keep_spec(launch: Launch, task: Run, node: NodePlan, resume: Sequence[str]) -> KeepSpec | None:
     if task.keep is None:
         return None
     return KeepSpec(
         path=posixpath.normpath(posixpath.join(node.workdir, task.keep)),
         copies=task.keep_copies,
-        fresh=not restart and task.resume == "off",
+        fresh=task.resume == "off",
         adopt=task.resume == "auto",
         words=list(resume) if task.resume == "auto" else [],
         addresses={each.host: each.address for each in launch.nodes},

@@ -118,7 +118,7 @@ class _PageBuilder:
             command=last.started.command,
             begun=begun,
             length=end - begun,
-            live=last.over is None and not self._report.finished,
+            live=not last.is_final and not self._report.finished,
             attempts=len(run.attempts),
             report=self._report,
             rows=rows,

@@ -282,7 +282,7 @@ class RunFold:
         self._end_lines(at)
         attempt = self.state.last_attempt
         if attempt is None or self._next_run:
-            self.state.launch_failed = event
+            self.state.launch_failed = None if event.again else event
             return
         self._note_delay(attempt.started.head, at, event.at)
         attempt.over, attempt.over_at = event, at

@@ -1,7 +1,9 @@
 """A run's files, as they grow → events: the keeper's journal, the ranks' output, the launcher's, and samples."""
 
+from collections import deque
 from collections.abc import Generator, Iterable, Mapping
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, cast
 
 from ipexctl.decide.diagnosis.collectives import describe_collectives
 from ipexctl.decide.diagnosis.stack_traces import (
@@ -53,14 +55,16 @@ class JournalReader:
         self.launched = self.waiting = False
         self.over: e.RunEnded | None = None
         self.unreadable = 0  # records of the journal
+        self._waiting: deque[Record | Unreadable] = deque()  # not before the output of the attempt before has been read
+        self._read_output = 0  # bytes, those that are gone among them
 
     def read(self, kind: str, data: bytes) -> Events:
         if kind == frames.JOURNAL:
             *lines, self._journal = (self._journal + data).split(b"\n")
             if len(self._journal) > LONGEST:
                 self._journal = b"\0"  # no record is that long: its line is one that cannot be read
-            for line in lines:
-                yield from self._read_record(self._check_rank(journal.KINDS.read(line)))
+            self._waiting.extend(journal.KINDS.read(line) for line in lines)
+            yield from self._read_waiting()
         elif kind == frames.SAMPLES:
             *lines, self._samples = (self._samples + data).split(b"\n")
             self._samples = self._samples if len(self._samples) <= LONGEST else b"\0"
@@ -71,18 +75,33 @@ class JournalReader:
         elif kind in self._missing_kinds:
             yield from self._fail_on_lost_output(self._missing_kinds[kind], int(data))
         elif kind == frames.OUT:
-            yield from self._split_lines(self._demux.feed(data))
+            while data:
+                begin = self._waiting[0].out if self._waiting and isinstance(self._waiting[0], journal.Launched) else 0
+                piece = data[: max(begin - self._read_output, 0)] or data  # what one attempt wrote
+                data = data[len(piece) :]
+                self._read_output += len(piece)
+                yield from self._split_lines(self._demux.feed(piece))
+                yield from self._read_waiting()
         elif kind == frames.ERR:
             yield from self._split_lines([(None, kind, data)])
 
     def end(self) -> Events:
         """What was held back. How the run ended, if its final record was read, is in ``over``."""
+        yield from self._read_waiting(ended=True)
         if self.unreadable:
             text = f"{pluralize(self.unreadable, 'record')} of the run's journal cannot be read"
             yield e.HostFailed(Failure(self._running.head, Kind.RECORD, text, code="journal"))
             self.unreadable = 0
         yield from self._split_lines(self._demux.end())
         yield from self.release_lines(ended=True)
+
+    def _read_waiting(self, *, ended: bool = False) -> Events:
+        """Reads records of the journal up to the start of an attempt of which earlier output has still to be read."""
+        while self._waiting:
+            record = self._waiting[0]
+            if isinstance(record, journal.Launched) and record.out > self._read_output and not ended:
+                break
+            yield from self._read_record(self._check_rank(self._waiting.popleft()))
 
     def release_lines(self, ended: bool = False) -> Events:
         """Lines without an end that have not grown since the last call (to be called about once a second), or all."""
@@ -94,6 +113,8 @@ class JournalReader:
         """The oldest bytes of an output are gone; what follows begins anywhere."""
         if kind == frames.OUT:
             self._demux = Demux(self._nonce)
+            self._read_output += count
+            yield from self._read_waiting()
         output = "the ranks' output" if kind == frames.OUT else "the launcher's output"
         text = f"dropped before they were read: {pluralize(count, 'byte')} of {output}"
         hint = advise("attach", self._running.run, text="raise --log-cap, or watch the run sooner:")
@@ -118,7 +139,22 @@ class JournalReader:
         known = all(0 <= rank < len(self._running.hosts) for rank in ranks)
         return record if known else Unreadable(type(record).__name__, f"of rank {ranks}")
 
+    def _begin_attempt(self, launched: journal.Launched) -> Events:
+        """What was known of the ranks of the attempt before is over; others may be left."""
+        yield from self.release_lines(ended=True)
+        self._lines, self._rendezvous, self._stall, self._stacks = {}, {}, None, []
+        self._connected, self.ready = set(), set()
+        known = {*self._running.hosts, *self._running.labels.values()}
+        by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in known}
+        hosts = tuple(by_rank[rank] for rank in sorted(by_rank)) or self._running.hosts
+        left_out = [host for host in self._running.hosts_used if host not in hosts]
+        self._running = replace(self._running, hosts=hosts)
+        if left_out and launched.restart:
+            yield e.Message(f"going on without {join_names(left_out, 5)}", "warning", code="hosts-left-out")
+
     def _read_record(self, record: Record | Unreadable) -> Events:
+        if isinstance(record, journal.Launched):
+            yield from self._begin_attempt(record)
         running = self._running
         match record:
             case journal.Launched(at=at):
@@ -229,6 +265,14 @@ class JournalReader:
                 yield e.Message(text, "warning", record.host, "checkpoint-missed")
             case journal.ResumeChosen():
                 yield e.Message(_describe_resume(record), code="resume")
+            case journal.AttemptEnded(detail=detail, restart=restart, restarts=restarts, awaited=awaited, at=at):
+                yield e.RunEnded(running.run, cast(Any, record.reason), detail, at, again=True)
+                again = f"starting again ({restart} of {restarts}) from the script's own checkpoint"
+                if awaited:
+                    again = f"restart {restart} of {restarts} waits for {join_names(awaited, 5)}"
+                yield e.Message(f"{detail or 'the run failed'}: {again}", "warning", code="restart")
+            case journal.HostBack(host=host):
+                yield e.Message("is back, and can take part in the next restart", host=host, code="host-back")
             case journal.RunEnd():
                 if record.unstored:
                     size = pluralize(record.unstored, "byte")

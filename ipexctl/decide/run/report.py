@@ -93,6 +93,7 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         separate=attempt.separate if attempt else None,
         lost_loss=attempt.lost_loss if attempt else None,
         slow_host=attempt.slow_host if attempt else None,
+        restarts=tuple(each.over.detail if each.over else "" for each in run.attempts[:-1]),
     )
 
 
@@ -100,7 +101,8 @@ def _find_end(state: RunState) -> e.RunEnded | None:
     """How the last run of the command ended, which may not have come to start its ranks."""
     if state.launch_failed is not None:
         return state.launch_failed
-    return state.last_attempt.over if state.last_attempt else None
+    attempt = state.last_attempt
+    return attempt.over if attempt and attempt.is_final else None
 
 
 def _find_run_times(state: RunState, attempt: Attempt | None, shifts: Mapping[str, float]) -> tuple[float, float]:

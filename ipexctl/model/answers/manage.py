@@ -9,7 +9,8 @@ from ipexctl.model.reports import Cleanup
 class ListedRun(JsonRecord):
     """A run that its head keeps: ``started`` in local time, ``ranks`` counts them. ``elapsed`` is its seconds so far,
     or in all; ``command`` the script and its arguments. ``step`` and ``pace`` (iterations a second) are what rank 0
-    printed last; None: unknown. ``ready`` counts the processes that have given the sign of --ready."""
+    printed last; None: unknown. ``ready`` counts the processes that have given the sign of --ready, ``restart`` the
+    starts before this one, of ``restarts`` that it may have."""
 
     run: str
     state: str
@@ -26,6 +27,8 @@ class ListedRun(JsonRecord):
     pace: float | None = None
     command: str = ""
     ready: int | None = None
+    restart: int = 0
+    restarts: int = 0
 
 
 class OrphanDirectory(JsonRecord):

@@ -3,7 +3,7 @@
 import os
 import time
 from contextlib import suppress
-from typing import List, Optional
+from typing import List, Optional, Set
 
 from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records
 from ipexctl.protocol.messages import KINDS, Message
@@ -59,21 +59,22 @@ def list_runs(argv: "List[str]") -> int:
                 orphans.append(messages.OrphanDirectory(spec.run, directory))
             continue
         state = {b"": "running", frames.ENDED: "ended"}.get(check_if_run_over(directory), "gone")
-        hosts = sorted(spec.head.hosts)
+        hosts = sorted(host for host, node in spec.head.hosts.items() if node.ranks)
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
         command = spec.argv[2 if spec.argv[1:2] == ["-u"] else 0 :]
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=command)
         ready = _count_ready(directory) if spec.ready else -1
-        row = row._replace(output=_read_last_output(directory, spec.nonce), ready=ready)
+        row = row._replace(output=_read_last_output(directory, spec.nonce), ready=ready, restarts=spec.restarts)
         if state == "running":
             with suppress(OSError, ValueError):
                 status = _ask_keeper(directory, spec, messages.Inspect())
                 if status:
                     row = row._replace(watchers=status.watchers, state=_STATES.get(status.state, state))
+                    row = row._replace(restart=status.restart)
         elif state == "ended":
             end = journal.KINDS.from_object(files.read_json(directory, paths.END))
             if isinstance(end, journal.RunEnd):
-                row = row._replace(reason=end.reason)
+                row = row._replace(reason=end.reason, restart=end.restart)
         if state != "gone":
             row = row._replace(seconds=_measure_seconds(directory, ended=state == "ended"))
         runs.append(row)
@@ -93,10 +94,12 @@ def _measure_seconds(directory: str, ended: bool) -> float:
 
 
 def _count_ready(directory: str) -> int:
-    ready = set()
+    ready: "Set[int]" = set()
     with suppress(OSError, ValueError), open(os.path.join(directory, paths.JOURNAL), "rb") as lines:
         for line in lines:
-            if b'"ready"' in line:
+            if b'"Launched"' in line:  # of another attempt
+                ready.clear()
+            elif b'"ready"' in line:
                 record = journal.KINDS.read(line)
                 if isinstance(record, rank_records.RankStage) and record.stage == hooks.READY:
                     ready.add(record.rank)
@@ -119,6 +122,7 @@ def _read_last_output(directory: str, nonce: str) -> str:
 _STATES = {state.value: "stopping" for state in (RunPhase.STOPPING, RunPhase.KILLING, RunPhase.FINISHING)}
 _STATES.update({RunPhase.GATHERING.value: "starting", RunPhase.LAUNCHING.value: "starting"})
 _STATES.update({RunPhase.RESUMING.value: "starting", "waiting": "waiting"})
+_STATES[RunPhase.RESTING.value] = "restarting"
 
 
 def show(argv: "List[str]") -> int:

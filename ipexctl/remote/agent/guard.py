@@ -1,8 +1,10 @@
 """The guard of a run on one host: starts the launcher's proxy when the keeper asks, passes on what the ranks write,
 reports how they end, ends everything.
 
-It holds a connection to the keeper on node0. When the keeper has been silent for the node lease, it ends all
-processes of the run on this host by itself. It is the sub-reaper of all it starts, so nothing can leave its family."""
+It holds a connection to the keeper on node0. When it does not know that the keeper has heard it within the node lease,
+it ends all processes of the run on this host by itself: before the keeper may start others elsewhere. Of a run that may
+be started again it then stays, and connects again. It is the sub-reaper of all it starts, so nothing can leave its
+family."""
 
 import fcntl
 import os
@@ -16,9 +18,10 @@ from contextlib import suppress
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple, Union
 
 from ipexctl.protocol import hooks, messages, paths, rank_records, samples
-from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.codec import Unreadable, encode
 from ipexctl.protocol.messages import KINDS, HostBusy
 from ipexctl.protocol.run_spec import RunSpec
+from ipexctl.protocol.world import World, place_spec
 from ipexctl.remote.agent import files, procs, rpc, stack_traces, tickets
 from ipexctl.remote.agent.helper import Helper, start_helper
 from ipexctl.remote.agent.output_pipe import OutputPipe
@@ -118,27 +121,32 @@ class Guard:
 
     def __init__(self, directory: str, spec: "RunSpec", keeper: "rpc.Wire", umask: int) -> None:
         self.directory = directory
-        self.spec = spec
+        self.base = self.spec = spec  # of the first attempt, and of this one
         self.umask = umask  # the login's, for the ranks
         self.mark = procs.format_node_mark(spec.run, spec.label)
-        self.group = procs.create_cgroup(spec.run, spec.label)
         self.keeper = keeper
+        self.ends: "Dict[int, int]" = {}  # wrapper or proxy → a descriptor that wakes us when it ends
+        self.last = self.begun = time.monotonic()  # when its last round began, and its last rank
+        self.heard = self.last  # up to when the keeper has heard this host, as it says
+        self.output = OutputPipe(spec.nonce)
+        self.resting = 0.0  # until when output gathers in the pipe
+        self.waits = spec.wait  # for the host: it is another run's, or not all hosts are free
+        self.renewed = 0.0  # when it renewed its ticket
+        self.lock, self.told = -1, messages.HostWaits(True)
+        self.forget_ranks()
+
+    def forget_ranks(self) -> None:
+        """Begins an attempt: nothing is known of its ranks."""
+        self.group = procs.create_cgroup(self.spec.run, self.spec.label)
         self.reported: "Set[str]" = set()  # record files already passed on
         self.alive: "Dict[int, procs.Process]" = {}  # rank → its wrapper
-        self.ends: "Dict[int, int]" = {}  # wrapper or proxy → a descriptor that wakes us when it ends
         self.ended: "Set[int]" = set()
         self.wrappers: "Set[int]" = set()  # of all ranks, with their stubs, also of those that have ended
         self.proxies: "Set[int]" = set()
         self.missing = ""  # what a proxy needs here, and ends without a word where it is not
         self.ending_since: Optional[float] = None  # when it began to end the ranks, by this host's clock
-        self.last = self.begun = time.monotonic()  # when its last round began, and its last rank
         self.sampler: "Optional[Helper[samples.HostSample]]" = None
         self.carrier: "Optional[Helper[messages.Message]]" = None
-        self.waits = spec.wait  # for the host: it is another run's, or not all hosts are free
-        self.renewed = 0.0  # when it renewed its ticket
-        self.lock, self.told = -1, messages.HostWaits(True)
-        self.output = OutputPipe(spec.nonce)
-        self.resting = 0.0  # until when output gathers in the pipe
         self.scripts: "Dict[int, int]" = {}  # rank → its script's process
         self.shared_memory: "Set[str]" = set()  # files of it that MPI leaves where ranks do not finalise it
 
@@ -218,8 +226,11 @@ class Guard:
             return self.abort_run("this host stood still for %.0f s" % (now - last))
         for message in self.keeper.receive():
             if isinstance(message, messages.Finish):
-                return self.finish_run()
-            self.handle_message(message)
+                self.finish_run(message.stay)
+                if not message.stay:
+                    return False
+            else:
+                self.handle_message(message)
         if self.waits:
             self.wait_for_host(now)
         gone = self.proxies.intersection(self.reap())
@@ -232,8 +243,8 @@ class Guard:
         self.keeper.flush()
         if not self.keeper.open:
             return self.abort_run("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
-        if now - self.keeper.heard > timings.node_lease:
-            return self.abort_run("no message from the keeper for %.0f s" % (now - self.keeper.heard))
+        if now - self.heard > timings.node_lease:
+            return self.abort_run("not heard by the keeper for %.0f s" % (now - self.heard))
         return True
 
     def report_helpers(self) -> None:
@@ -301,7 +312,10 @@ class Guard:
     def handle_message(self, message: "rpc.Received") -> None:
         """Does what the keeper asks. Messages for others are ignored."""
         if isinstance(message, messages.Ping):
-            self.keeper.send(messages.Pong(message.sent, time.time()))
+            self.heard = max(self.heard, message.heard)
+            self.keeper.send(messages.Pong(message.sent, time.time(), self.last))
+        elif isinstance(message, messages.Begin):
+            self.begin_attempt(message.world)
         elif isinstance(message, messages.TakeHost):
             self.take_host()
         elif isinstance(message, messages.LeaveHost) and not self.waits:
@@ -334,6 +348,19 @@ class Guard:
             for stack in stack_traces.collect_stacks(self.directory, self.alive, self.spec):
                 self.keeper.send(stack)
             self.keeper.send(messages.StacksReported())
+
+    def begin_attempt(self, world: "World") -> None:
+        """Takes the ranks of another attempt: their specification, and no file of the ones before."""
+        self.spec = place_spec(self.base, world)
+        names = [os.path.join(paths.RANKS, name) for name in os.listdir(os.path.join(self.directory, paths.RANKS))]
+        for name in (*names, paths.ENDING, paths.PORT):
+            with suppress(OSError):
+                os.unlink(os.path.join(self.directory, name))
+        files.remove_directory(os.path.join(self.directory, hooks.PROFILE))
+        files.write_json(self.directory, paths.SPEC, encode(self.spec))
+        self.forget_ranks()
+        self.start_helpers()
+        self.keeper.send(messages.Begun(world.number))
 
     def start_proxy(self, words: "List[str]") -> None:
         """Starts the launcher's proxy with its arguments, and no shell. What a launcher puts before it is for the
@@ -447,8 +474,9 @@ class Guard:
         record = rank_records.KINDS.from_object(value)
         return Unreadable(kind, "no record of a rank") if isinstance(record, Unreadable) else record
 
-    def finish_run(self) -> bool:
-        """Ends all that is left but the keeper's own, reports what could not be ended, takes its files along. False."""
+    def finish_run(self, stay: bool = False) -> None:
+        """Ends all that is left but the keeper's own, reports what could not be ended, takes its files along, unless it
+        is to ``stay`` for another attempt."""
         tickets.remove_ticket(os.path.dirname(self.directory), self.spec.run)
         self.report_records()
         strays = self.end_strays()
@@ -459,6 +487,7 @@ class Guard:
         for helper in self.helpers:
             for message in helper.finish(self.spec.timings.last_sample):
                 self.keeper.send(message)
+        self.sampler = self.carrier = None
         procs.remove_cgroup(self.group)
         self.report_records()
         self.pass_written_output_on()
@@ -467,14 +496,15 @@ class Guard:
                 os.unlink(path)
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
             self.report_unseen_end(rank)
-        if self.spec.head is None and not left and not self.has_profile():
+        if self.spec.head is None and not left and not stay and not self.has_profile():
             files.remove_directory(self.directory)  # before the run may end: then nothing is left here
         self.keeper.send(messages.Cleaned([(p.pid, p.state) for p in left], strays))
+        if stay:
+            return
         until = time.monotonic() + self.spec.timings.flush
         while self.keeper.open and self.keeper.outbox and time.monotonic() < until:
             select.select([], [self.keeper], [], 0.1)
             self.keeper.flush()
-        return False
 
     def has_profile(self) -> bool:
         """Returns whether a watcher has something to fetch here, and will then remove the directory."""
@@ -507,10 +537,17 @@ class Guard:
         return [process for process in self.find_rank_processes() if process.pid not in self.wrappers]
 
     def abort_run(self, why: str) -> bool:
-        """Returns the keeper is lost: ends the run's part on this host alone. False."""
+        """The keeper is lost: ends the run's part on this host alone. True where it is back, for another attempt."""
         tickets.remove_ticket(os.path.dirname(self.directory), self.spec.run)
+        for helper in self.helpers:
+            list(helper.finish(0.0))
         left = self.kill_all(self.spec.timings.leave)
         procs.remove_cgroup(self.group)
+        if self.base.restarts and not self.waits and self.connect_again():
+            self.spec = self.base._replace(ranks={})
+            self.forget_ranks()
+            self.keeper.send(messages.Cleaned([(process.pid, process.state) for process in left]))
+            return True
         if self.spec.head is not None:
             return False  # the ranks' output is there
         if left:
@@ -518,6 +555,25 @@ class Guard:
             files.write_json(self.directory, paths.LEFTOVERS, {"why": why, "at": time.time(), "left": pids})
         else:
             files.remove_directory(self.directory)
+        return False
+
+    def connect_again(self) -> bool:
+        """Waits for the keeper, without ranks; False when it is no more, or has not been reached for long."""
+        timings, (address, port) = self.spec.timings, self.keeper.peer
+        self.keeper.close()
+        until = time.monotonic() + timings.away
+        while time.monotonic() < until:
+            try:
+                self.keeper = rpc.connect(
+                    address, port, self.spec.token, paths.Role.GUARD, self.spec.host, timings.connect
+                )
+            except ConnectionRefusedError:
+                return False
+            except OSError:
+                time.sleep(timings.steady)
+            else:
+                self.last = self.heard = time.monotonic()
+                return True
         return False
 
 

@@ -66,7 +66,6 @@ def _read_clocks() -> "Moment":
 class Keeper:
     def __init__(self, directory: str, spec: "RunSpec", listener: "socket.socket", umask: int) -> None:
         self.directory = directory
-        self.spec = spec
         self.umask = umask  # the login's, for mpirun and the ranks it starts itself
         self.listener = listener
         self.selector = selectors.DefaultSelector()
@@ -90,6 +89,11 @@ class Keeper:
         self.monitor = ProgressMonitor(pattern, spec.timings)
         files.reserve_space(directory)
 
+    @property
+    def spec(self) -> "RunSpec":
+        """That of the attempt that is going on."""
+        return self.run.spec
+
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
@@ -105,13 +109,17 @@ class Keeper:
             ready = self.selector.select(self.compute_pause())
             self.check_launcher_end()
             for key, _ in ready:
-                key.data(key.fileobj)
+                if self.selector.get_map().get(key.fd) is key:  # the one before may have ended an attempt, and this
+                    key.data(key.fileobj)
             now = time.monotonic()
             for host, guard in list(self.guards.items()):
+                silent = now - guard.heard
                 if now - last > lease:  # frozen or suspended: the guards have ended their parts by now
-                    self.handle_input(keeper_state.GuardLost(host, "node0 stood still for %.0f s" % (now - last)))
-                elif now - guard.heard > lease:
-                    self.handle_input(keeper_state.GuardLost(host, "no sign of life for %.0f s" % (now - guard.heard)))
+                    why = "node0 stood still for %.0f s" % (now - last)
+                    self.handle_input(keeper_state.GuardLost(host, why, silent=max(silent, now - last)))
+                elif silent > lease:
+                    why = "no sign of life for %.0f s" % silent
+                    self.handle_input(keeper_state.GuardLost(host, why, silent=silent))
             last = now
             self.do_periodic_work(now)
         self.journal.close()
@@ -142,9 +150,11 @@ class Keeper:
 
     def do_periodic_work(self, now: float) -> None:
         """What is to be done and to be noticed from time to time."""
-        if now - self.pinged >= self.spec.timings.ping:
+        timings = self.spec.timings
+        if now - self.pinged >= min(timings.ping, timings.node_lease / 8):
             self.pinged = now
-            self.send("", messages.Ping(time.time()))
+            for guard in self.guards.values():
+                guard.send(messages.Ping(time.time(), guard.ponged))
         self.wake_watchers(now)
         running = self.run.state is RunPhase.RUNNING
         if running and self.monitor.warn and now - self.loaded >= self.monitor.interval:
@@ -152,7 +162,7 @@ class Keeper:
             self.send("", messages.ReportLoad())
         for link in list(self.wires):
             link.flush()
-            if not link.open or (not link.role and now - link.since > self.spec.timings.greet):
+            if not link.open or (not link.role and now - link.since > timings.greet):
                 self.drop_connection(link)
         if self.terminated:
             self.handle_input(messages.StopRun("SIGTERM to the keeper"))
@@ -189,6 +199,9 @@ class Keeper:
             elif isinstance(action, keeper_state.ReleaseShims):
                 if self.pipes:
                     self.pipes.release_shims(self.spec.head_spec.hosts[action.host].label)
+            elif isinstance(action, keeper_state.EndAttempt):
+                self.end_launcher()
+                self.write_record(action.record)
             else:
                 self.finish_run(action.end)
 
@@ -239,7 +252,7 @@ class Keeper:
         if end is not None:
             self.selector.register(end, selectors.EVENT_READ, self.close_end)
         self.write_address([os.getpid(), self.launcher.pid])
-        return keeper_state.LauncherStarted(self.launcher.pid, port)
+        return keeper_state.LauncherStarted(self.launcher.pid, port, self.output.offset)
 
     def take_proxy_requests(self, _: int) -> None:
         """Passes on what the launcher's shims ask for to the guards."""
@@ -261,8 +274,9 @@ class Keeper:
         with rpc.listen_on_free_port(head.address, [head.port] * 2 if head.port else head.ports) as probe:
             return int(probe.getsockname()[1])
 
-    def finish_run(self, end: "journal.RunEnd") -> None:
-        """The guards are done: end mpirun itself, store the rest of its output, write the final record."""
+    def end_launcher(self) -> "Optional[int]":
+        """The guards are done: ends mpirun itself and stores the rest of its output. Its exit status, if it was there.
+        What follows is another attempt, or nothing."""
         if self.pipes:  # Open MPI does not wait for its shims, and they hold its outputs open
             self.selector.unregister(self.pipes.requests)
             self.pipes.close()
@@ -279,10 +293,20 @@ class Keeper:
                     key.data(key.fd)
         for fd in list(self.launcher_pipes):
             self.close_launcher_pipe(fd)
+        status = self.launcher.returncode if self.launcher else None
+        if self.pipes:
+            self.pipes.remove()
+        self.launcher, self.pipes, self.launcher_tail = None, None, b""
+        self.monitor = ProgressMonitor(frames.compile_frame_pattern(self.spec.nonce), self.spec.timings)
+        self.write_address([os.getpid()])
+        return status
+
+    def finish_run(self, end: "journal.RunEnd") -> None:
+        """Writes the final record."""
+        status = self.end_launcher()
         for sink in (self.output, self.launcher_output):
             self.unstored += sink.close()
         files.release_space(self.directory)
-        status = self.launcher.returncode if self.launcher else None
         end = end._replace(launcher=status, unstored=self.unstored, at=time.time())
         self.write_record(end)
         if self.spec.profile:
@@ -321,6 +345,8 @@ class Keeper:
                     link.close()
                     break
                 if role == Role.GUARD and isinstance(message, messages.Hello):
+                    if link.name in self.guards:  # it has ended its part meanwhile
+                        self.handle_input(keeper_state.GuardLost(link.name, "its guard had lost node0"))
                     self.guards[link.name] = link
                     self.handle_input(keeper_state.GuardConnected(link.name, message.clock))
             elif link.role == Role.GUARD:
@@ -329,7 +355,7 @@ class Keeper:
                 if isinstance(message, (messages.StopRun, messages.KillRun, messages.RequestStacks)):
                     self.handle_input(message)
                 state = "waiting" if keeper_state.is_waiting(self.run) else self.run.state.value
-                link.send(messages.KeeperStatus(state, self.watchers))
+                link.send(messages.KeeperStatus(state, self.watchers, self.run.restart))
         if not link.open:
             self.drop_connection(link)
 
@@ -347,7 +373,9 @@ class Keeper:
         if isinstance(message, samples.HostSample):
             self.store_sample(host, message)
             return
-        if isinstance(message, rank_records.RankEnded):
+        if isinstance(message, messages.Pong) and host in self.guards:
+            self.guards[host].ponged = message.steady
+        elif isinstance(message, rank_records.RankEnded):
             self.monitor.note_end(message.rank, message.status == 0, now)
         elif isinstance(message, rank_records.RankStack):
             self.monitor.note_stack(message.rank, now)

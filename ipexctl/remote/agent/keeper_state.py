@@ -23,8 +23,9 @@ from ipexctl.protocol import journal, messages, rank_records
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Reason, Record
 from ipexctl.protocol.messages import Message
-from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.remote.agent import keeping, meeting
+from ipexctl.protocol.run_spec import HeadSpec, RunSpec
+from ipexctl.protocol.world import build_world, choose_hosts, place_spec
+from ipexctl.remote.agent import keeping, meeting, restarts
 
 
 class RunPhase(enum.Enum):
@@ -44,18 +45,22 @@ class RunPhase(enum.Enum):
     KILLING = "killing"
     # Ranks and launcher have ended, or are waited for no longer: the guards end what is left and report it.
     FINISHING = "finishing"
+    # An attempt has ended and another one follows: once the pause is over, each lost host has certainly ended its part,
+    # and enough hosts are there, their guards get their new ranks (gathering).
+    RESTING = "resting"
     # The guards have reported, or their time is over. The final record is written; nothing happens any more.
     DONE = "done"
 
 
 TRANSITIONS: "Dict[RunPhase, FrozenSet[RunPhase]]" = {
-    RunPhase.GATHERING: frozenset({RunPhase.RESUMING, RunPhase.LAUNCHING, RunPhase.STOPPING}),
-    RunPhase.RESUMING: frozenset({RunPhase.LAUNCHING, RunPhase.STOPPING}),
+    RunPhase.GATHERING: frozenset({RunPhase.RESUMING, RunPhase.LAUNCHING, RunPhase.STOPPING, RunPhase.RESTING}),
+    RunPhase.RESUMING: frozenset({RunPhase.LAUNCHING, RunPhase.STOPPING, RunPhase.RESTING}),
     RunPhase.LAUNCHING: frozenset({RunPhase.RUNNING, RunPhase.STOPPING}),
     RunPhase.RUNNING: frozenset({RunPhase.STOPPING, RunPhase.FINISHING}),
     RunPhase.STOPPING: frozenset({RunPhase.KILLING, RunPhase.FINISHING}),
     RunPhase.KILLING: frozenset({RunPhase.FINISHING}),
-    RunPhase.FINISHING: frozenset({RunPhase.DONE}),
+    RunPhase.FINISHING: frozenset({RunPhase.FINISHING, RunPhase.RESTING, RunPhase.DONE}),
+    RunPhase.RESTING: frozenset({RunPhase.GATHERING, RunPhase.FINISHING}),
     RunPhase.DONE: frozenset(),
 }
 TIMES = 16  # inquiries that one request may ask for
@@ -71,15 +76,26 @@ GuardConnected = NamedTuple("GuardConnected", [("host", str), ("clock", float)])
 
 
 class GuardLost(NamedTuple):
-    """``tampered``: a line that one side had not written arrived at the other."""
+    """``tampered``: a line that one side had not written arrived at the other. ``silent``: seconds since it was heard
+    last."""
 
     host: str
     why: str
     tampered: bool = False
+    silent: float = 0.0
 
 
 FromGuard = NamedTuple("FromGuard", [("host", str), ("message", Union[Message, Unreadable])])
-LauncherStarted = NamedTuple("LauncherStarted", [("pid", int), ("port", int)])
+
+
+class LauncherStarted(NamedTuple):
+    """``out``: the offset in the ranks' output at which that of this attempt begins."""
+
+    pid: int
+    port: int
+    out: int = 0
+
+
 LauncherFailed = NamedTuple("LauncherFailed", [("why", str)])
 LauncherEnded = NamedTuple("LauncherEnded", [("status", int)])
 # The launcher has written that a rank ended the whole job.
@@ -99,7 +115,8 @@ Disconnect = NamedTuple("Disconnect", [("host", str)])  # close the connection t
 ReleaseShims = NamedTuple("ReleaseShims", [("host", str)])  # the launcher's proxy there has ended: so do its shims
 # End the launcher, store the rest of its output and write this as the final record.
 Close = NamedTuple("Close", [("end", journal.RunEnd)])
-Action = Union[Send, Note, StartLauncher, Disconnect, ReleaseShims, Close]
+EndAttempt = NamedTuple("EndAttempt", [("record", journal.AttemptEnded)])  # the same where another attempt follows
+Action = Union[Send, Note, StartLauncher, Disconnect, ReleaseShims, Close, EndAttempt]
 Actions = Tuple[Action, ...]
 
 
@@ -124,10 +141,19 @@ class HostClock(NamedTuple):
     within: "Optional[float]" = None
 
 
+class RankFailure(NamedTuple):
+    """Why a rank failed first in an attempt: its ``status``, where, with the exception ("" where not known), and the
+    checkpoint that the attempt had gone on from."""
+
+    status: "Optional[int]" = None
+    where: str = ""
+    resumed: str = ""
+
+
 class KeeperRun(NamedTuple):
     """All that the keeper knows of a run. Times are steady."""
 
-    spec: "RunSpec"
+    spec: "RunSpec"  # of this attempt
     since: float  # the keeper's start, then the launcher's
     deadline: float  # of the state
     watched: float  # when somebody last watched
@@ -155,6 +181,16 @@ class KeeperRun(NamedTuple):
     taking: bool = False  # all were free, and were told to be taken
     kept: "keeping.Keeping" = keeping.Keeping()
     worlds: "Dict[int, int]" = {}  # of `journal.SeparateWorlds`, as it was noted last
+    failure: "RankFailure" = RankFailure()
+    # Of all attempts:
+    base: "Optional[RunSpec]" = None  # the specification of the first, by which others are made
+    restart: int = 0  # attempts before this one
+    again: bool = False  # another one follows
+    halted: bool = False  # by the user: no other one
+    present: "FrozenSet[str]" = frozenset()  # hosts with a connected guard, which can take part in the next one
+    fences: "Dict[str, float]" = {}  # lost host → when it has certainly ended its part
+    before: "RankFailure" = RankFailure()  # in the attempt before
+    limited: float = 0.0  # the first start, from which the time limit counts
 
 
 Step = Tuple[KeeperRun, Actions]
@@ -162,7 +198,7 @@ Step = Tuple[KeeperRun, Actions]
 
 def create_run(spec: "RunSpec", now: "Moment") -> "KeeperRun":
     """Returns the run at the keeper's start."""
-    return KeeperRun(spec, now.steady, now.steady + spec.timings.ready_timeout, now.steady)
+    return KeeperRun(spec, now.steady, now.steady + spec.timings.ready_timeout, now.steady, base=spec)
 
 
 def is_waiting(run: "KeeperRun") -> bool:
@@ -219,22 +255,59 @@ def _kill_run(run: "KeeperRun", now: "Moment") -> "Step":
 def _finish_run(run: "KeeperRun", now: "Moment") -> "Step":
     run = run._replace(reason=run.reason or Reason.DONE)
     run, notes = _judge_worlds(run, ()) if run.reason == Reason.DONE else (run, ())
+    again, why = restarts.judge_end(run)
+    run = run._replace(again=again, detail="%s; %s" % (run.detail, why) if why else run.detail)
+    run = run._replace(guards=run.guards | run.present)  # also those that had no ranks
     finishing = _enter_state(run, RunPhase.FINISHING, now.steady + run.spec.timings.clean)
-    return finishing, (*notes, Send("", messages.Finish()))
+    return finishing, (*notes, Send("", messages.Finish(again)))
 
 
-def _close_run(run: "KeeperRun") -> "Step":
+def _close_run(run: "KeeperRun", now: "Moment") -> "Step":
+    if run.again and not run.halted:
+        return _rest_run(run, now)
+    if run.again:
+        return _give_up_restart(run, run.reason, run.detail, now)
     left = {host: processes for host, processes in run.cleaned.items() if processes}
     unknown = sorted(set(run.spec.head_spec.hosts) - set(run.cleaned))
     end = journal.RunEnd(run.spec.run, run.reason, run.detail, run.launcher_status, left, unknown, sorted(run.lost))
-    return _enter_state(run, RunPhase.DONE), (Close(end),)
+    return _enter_state(run, RunPhase.DONE), (Close(end._replace(restart=run.restart)),)
+
+
+def _rest_run(run: "KeeperRun", now: "Moment") -> "Step":
+    """The attempt is over. A host on which something is left takes no part in another one."""
+    timings = run.spec.timings
+    unclean = {host for host in run.guards if run.cleaned.get(host, True)}
+    run = run._replace(guards=frozenset(), present=run.present - unclean, lost=run.lost | unclean)
+    pause = min(timings.backoff * 2**run.restart, timings.longest_backoff)
+    awaited = [] if choose_hosts(_get_plan(run), run.present) else sorted(run.lost)
+    ended = journal.AttemptEnded(run.reason, run.detail, run.restart + 1, run.spec.restarts, awaited)
+    return _enter_state(run, RunPhase.RESTING, now.steady + pause), (EndAttempt(ended),)
+
+
+def _get_plan(run: "KeeperRun") -> "HeadSpec":
+    """Returns all hosts of the run, with the ranks that they may have."""
+    return (run.base or run.spec).head_spec
+
+
+def _begin_attempt(run: "KeeperRun", hosts: "List[str]", now: "Moment") -> "Step":
+    base, carried = run.base or run.spec, ("base", "present", "fences", "clocks", "lost", "watched", "limited")
+    world = build_world(run.restart + 1, base.head_spec, hosts)
+    begun = create_run(place_spec(base, world), now)._replace(restart=world.number, before=run.failure)
+    begun = begun._replace(**{name: getattr(run, name) for name in carried})
+    return begun, tuple(Send(host, messages.Begin(world)) for host in hosts)
+
+
+def _give_up_restart(run: "KeeperRun", reason: str, detail: str, now: "Moment") -> "Step":
+    """No other attempt follows after all: the guards, which have stayed for it, end."""
+    run = run._replace(again=False, reason=reason, detail=detail, guards=run.present, cleaned={})
+    return _enter_state(run, RunPhase.FINISHING, now.steady + run.spec.timings.clean), (Send("", messages.Finish()),)
 
 
 # What is due in a state, whatever happened.
 
 
 def _check_gathering(run: "KeeperRun", now: "Moment") -> "Step":
-    missing = sorted(set(run.spec.head_spec.hosts) - run.guards)
+    missing = sorted(host for host, node in run.spec.head_spec.hosts.items() if node.ranks and host not in run.guards)
     if not missing and run.spec.wait and is_waiting(run):
         states = [run.waits.get(host) for host in run.spec.head_spec.hosts]
         if run.taking or not all(state and (state.taken or not (state.holder or state.before)) for state in states):
@@ -254,7 +327,7 @@ def _check_gathering(run: "KeeperRun", now: "Moment") -> "Step":
 
 def _check_resuming(run: "KeeperRun", now: "Moment") -> "Step":
     assert run.spec.keep
-    hosts, known = list(run.spec.head_spec.hosts), run.kept
+    hosts, known = [host for host, node in run.spec.head_spec.hosts.items() if node.ranks], run.kept
     silent = [host for host in hosts if host not in known.reports or known.reports[host].number != known.look]
     if silent:
         detail = "no word of the checkpoints on %s" % ", ".join(silent)
@@ -290,7 +363,7 @@ def _check_running(run: "KeeperRun", now: "Moment") -> "Step":
         return _stop_run(run, Reason.LAUNCH, detail, now)
     if doubt and steady > doubt.until and not well and not doubt.ranks <= set(run.ended):
         return _stop_run(run, doubt.reason, doubt.detail, now)
-    if timings.time_limit and steady > run.since + timings.time_limit:
+    if timings.time_limit and steady > run.limited + timings.time_limit:
         return _stop_run(run, Reason.LIMIT, "time limit of %.0f s" % timings.time_limit, now)
     if timings.lease and steady > run.watched + timings.lease:
         return _stop_run(run, Reason.LIMIT, "watcher lost: nobody watched for %.0f s" % timings.lease, now)
@@ -312,6 +385,22 @@ def _check_ending(run: "KeeperRun", now: "Moment") -> "Step":
     return _kill_run(run, now) if late else (run, ())
 
 
+def _check_resting(run: "KeeperRun", now: "Moment") -> "Step":
+    if run.halted:
+        return _give_up_restart(run, run.reason, run.detail, now)
+    fenced = [until for host, until in run.fences.items() if host not in run.present]
+    if now.steady < max([run.deadline, *fenced]):
+        return run, ()
+    hosts = choose_hosts(_get_plan(run), run.present)
+    if hosts:
+        return _begin_attempt(run, hosts, now)
+    patience = run.spec.timings.rejoin
+    if now.steady < run.deadline + patience:
+        return run, ()
+    detail = "%s; %s not back within %.0f s" % (run.detail, ", ".join(sorted(run.lost)), patience)
+    return _give_up_restart(run, Reason.LOST, detail, now)
+
+
 _DUE: "Dict[RunPhase, Callable[[KeeperRun, Moment], Step]]" = {
     RunPhase.GATHERING: _check_gathering,
     RunPhase.RESUMING: _check_resuming,
@@ -319,8 +408,9 @@ _DUE: "Dict[RunPhase, Callable[[KeeperRun, Moment], Step]]" = {
     RunPhase.STOPPING: _check_ending,
     RunPhase.KILLING: _check_ending,
     RunPhase.FINISHING: lambda run, now: (
-        _close_run(run) if run.guards <= set(run.cleaned) or now.steady > run.deadline else (run, ())
+        _close_run(run, now) if run.guards <= set(run.cleaned) or now.steady > run.deadline else (run, ())
     ),
+    RunPhase.RESTING: _check_resting,
 }
 
 
@@ -332,7 +422,8 @@ def _is_settled(run: "KeeperRun", now: "Moment") -> bool:
     if not {rank for node in living for rank in node.ranks} <= set(run.ended):
         return False
     # mpirun ends by itself soon after its ranks, and then complains of nothing; with a host lost it never does.
-    return bool(run.lost) or now.steady > max(run.ended.values()) + run.spec.timings.orderly
+    lost = any(node.ranks for host, node in run.spec.head_spec.hosts.items() if host in run.lost)
+    return lost or now.steady > max(run.ended.values()) + run.spec.timings.orderly
 
 
 # What happened.
@@ -341,19 +432,34 @@ def _is_settled(run: "KeeperRun", now: "Moment") -> bool:
 def _on_guard_connected(run: "KeeperRun", guard: "GuardConnected", now: "Moment") -> "Step":
     if guard.host not in run.spec.head_spec.hosts:
         return run, ()
-    clocks = {**run.clocks, guard.host: HostClock(guard.clock - now.clock)}
-    run = run._replace(guards=run.guards | {guard.host}, clocks=clocks)
-    return run, (Send(guard.host, messages.Ping(now.clock)), Note(journal.GuardJoined(guard.host)))
+    run = run._replace(clocks={**run.clocks, guard.host: HostClock(guard.clock - now.clock)})
+    ping = Send(guard.host, messages.Ping(now.clock))
+    if guard.host in run.lost or run.restart:  # it is back, and tells next what is left of its part (`Cleaned`)
+        return run, (ping,)
+    run = run._replace(guards=run.guards | {guard.host}, present=run.present | {guard.host})
+    return run, (ping, Note(journal.GuardJoined(guard.host)))
 
 
 def _on_guard_lost(run: "KeeperRun", guard: "GuardLost", now: "Moment") -> "Step":
-    if guard.host not in run.guards or guard.host in run.cleaned:  # a guard that has reported may go
+    host, timings = guard.host, run.spec.timings
+    if host not in run.guards | run.present or (host in run.cleaned and not run.again):  # who has reported may go
         return run, ()
-    gone = messages.CheckpointTaken(0, "lost", 0, 0.0)
-    known, _ = keeping.end_order(run.kept, guard.host, gone)
-    run = run._replace(guards=run.guards - {guard.host}, lost=run.lost | {guard.host}, kept=known)
-    run, actions = _stop_run(run, Reason.LOST, "%s lost (%s)" % (guard.host, guard.why), now)
-    return run, (Disconnect(guard.host), Note(journal.HostLost(guard.host, guard.why, guard.tampered)), *actions)
+    fence = now.steady - guard.silent + timings.node_lease + timings.fence
+    run = run._replace(guards=run.guards - {host}, present=run.present - {host}, fences={**run.fences, host: fence})
+    known, _ = keeping.end_order(run.kept, host, messages.CheckpointTaken(0, "lost", 0, 0.0))
+    run = run._replace(lost=run.lost | {host}, kept=known)
+    lost = Note(journal.HostLost(host, guard.why, guard.tampered))
+    actions: Actions = ()
+    if run.restart and run.state in (
+        RunPhase.GATHERING,
+        RunPhase.RESUMING,
+    ):  # the attempt has not begun: its hosts are chosen anew
+        why = "%s lost before the start" % host
+        again = run._replace(restart=run.restart - 1, again=True, failure=run.before, reason=Reason.LOST, detail=why)
+        run = _enter_state(again, RunPhase.RESTING, now.steady)
+    elif run.spec.head_spec.hosts[host].ranks:
+        run, actions = _stop_run(run, Reason.LOST, "%s lost (%s)" % (host, guard.why), now)
+    return run, (Disconnect(host), lost, *actions)
 
 
 def _on_guard_message(run: "KeeperRun", sent: "FromGuard", now: "Moment") -> "Step":
@@ -371,9 +477,13 @@ def _on_guard_message(run: "KeeperRun", sent: "FromGuard", now: "Moment") -> "St
 def _on_launcher_started(run: "KeeperRun", started: "LauncherStarted", now: "Moment") -> "Step":
     if run.state is not RunPhase.LAUNCHING:
         return run, ()
-    run = _enter_state(run, RunPhase.RUNNING)._replace(launched=True, since=now.steady, watched=now.steady)
+    run = _enter_state(run, RunPhase.RUNNING)._replace(launched=True, since=now.steady)
+    if not run.restart:
+        run = run._replace(watched=now.steady, limited=now.steady)
+    placed = {host: node.ranks for host, node in run.spec.head_spec.hosts.items() if node.ranks}
+    launched = journal.Launched(started.pid, started.port, placed=placed, out=started.out, restart=run.restart)
     resume = run.kept.chosen.name if run.kept.chosen else ""
-    return run, (Send("", messages.RanksPort(started.port, resume)), Note(journal.Launched(*started)))
+    return run, (Send("", messages.RanksPort(started.port, resume)), Note(launched))
 
 
 def _on_launcher_ended(run: "KeeperRun", ended: "LauncherEnded", now: "Moment") -> "Step":
@@ -396,8 +506,15 @@ def _on_rank_aborted(run: "KeeperRun", aborted: "RankAborted", now: "Moment") ->
     return _stop_run(run, Reason.RANK, "rank %d on %s called MPI_Abort(%d)" % (rank, hosts[0], aborted.code), now)
 
 
+def _on_stop_order(run: "KeeperRun", order: "Union[messages.StopRun, messages.KillRun]", now: "Moment") -> "Step":
+    run = run._replace(halted=True)
+    if run.again:  # between two attempts
+        return run._replace(reason=Reason.STOPPED, detail=order.why), ()
+    return _stop_run(run, Reason.STOPPED, order.why, now)
+
+
 def _on_kill_order(run: "KeeperRun", order: "messages.KillRun", now: "Moment") -> "Step":
-    run, stopping = _stop_run(run, Reason.STOPPED, order.why, now)
+    run, stopping = _on_stop_order(run, order, now)
     if run.state is not RunPhase.STOPPING:
         return run, stopping
     run, killing = _kill_run(run, now)
@@ -405,7 +522,7 @@ def _on_kill_order(run: "KeeperRun", order: "messages.KillRun", now: "Moment") -
 
 
 def _on_stall(run: "KeeperRun", stall: "journal.Stall", now: "Moment") -> "Step":
-    kill = run.spec.head_spec.stall_kill and stall.grave and not stall.early
+    kill = (run.spec.head_spec.stall_kill or run.spec.head_spec.stall_restart) and stall.grave and not stall.early
     return _start_inquiry(run, stall._replace(kill=kill), "no progress for %.0f s" % stall.seconds if kill else "", now)
 
 
@@ -454,7 +571,7 @@ _HANDLERS: "Dict[Type[Any], Callable[[KeeperRun, Any, Moment], Step]]" = {
     LauncherEnded: _on_launcher_ended,
     RankAborted: _on_rank_aborted,
     Tick: lambda run, tick, now: (run._replace(watched=now.steady) if tick.watched else run, ()),
-    messages.StopRun: lambda run, order, now: _stop_run(run, Reason.STOPPED, order.why, now),
+    messages.StopRun: _on_stop_order,
     messages.KillRun: _on_kill_order,
     messages.RequestStacks: _on_stacks_request,
     journal.Stall: _on_stall,
@@ -525,6 +642,9 @@ def _on_rank_ended(run: "KeeperRun", host: str, end: "rank_records.RankEnded", n
     if end.lost:  # killed by somebody, or by the kernel in the script's place
         run, actions = _stop_run(run, Reason.LOST, "the wrapper of rank %d on %s was killed" % (end.rank, host), now)
     else:
+        if running:
+            resumed = run.kept.chosen.name if run.kept.chosen else ""
+            run = run._replace(failure=RankFailure(end.status, restarts.describe_place(end), resumed))
         run, actions = _stop_run(run, Reason.RANK, "rank %d on %s failed" % (end.rank, host), now)
     return run, (Note(end), *actions)
 
@@ -591,7 +711,16 @@ def _on_cleaned(run: "KeeperRun", host: str, cleaned: "messages.Cleaned", now: "
     notes = [Note(journal.Leftovers(host, cleaned.left))] if cleaned.left else []
     if cleaned.strays and run.reason == Reason.DONE:  # else they are what we stopped
         notes.append(Note(journal.Strays(host, cleaned.strays)))
-    return run._replace(cleaned={**run.cleaned, host: cleaned.left}), tuple(notes)
+    run = run._replace(cleaned={**run.cleaned, host: cleaned.left})
+    if host in run.lost - run.guards and not cleaned.left:
+        notes.append(Note(journal.HostBack(host)))
+        run = run._replace(present=run.present | {host}, lost=run.lost - {host})
+    return run, tuple(notes)
+
+
+def _on_begun(run: "KeeperRun", host: str, begun: "messages.Begun", now: "Moment") -> "Step":
+    awaited = run.state is RunPhase.GATHERING and begun.number == run.restart
+    return (run._replace(guards=run.guards | {host}) if awaited else run), ()
 
 
 _MESSAGES: "Dict[Type[Any], Callable[[KeeperRun, str, Any, Moment], Step]]" = {
@@ -612,6 +741,7 @@ _MESSAGES: "Dict[Type[Any], Callable[[KeeperRun, str, Any, Moment], Step]]" = {
     messages.HostWaits: _on_host_waits,
     messages.CheckpointsFound: _on_checkpoints_found,
     messages.CheckpointTaken: _on_checkpoint_taken,
+    messages.Begun: _on_begun,
 }
 
 

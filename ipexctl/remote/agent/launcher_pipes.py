@@ -64,11 +64,17 @@ class LauncherPipes:
         os.write(self.answers[label], b"%d\n" % status * waiting)
 
     def close(self) -> None:
-        """Lets all shims end, and removes what is outside the run's directory."""
+        """Lets all shims end."""
         for label in self.answers:
             self.release_shims(label)
-        if self.elsewhere:
-            with suppress(OSError):
-                for name in os.listdir(self.elsewhere):
-                    os.unlink(os.path.join(self.elsewhere, name))
-                os.rmdir(self.elsewhere)
+
+    def remove(self) -> None:
+        """Makes room for those of another attempt."""
+        for end in (*self.answers.values(), self.requests):
+            os.close(end)
+        with suppress(OSError):
+            for name in os.listdir(self.place):
+                os.unlink(os.path.join(self.place, name))
+            if self.elsewhere:
+                os.unlink(self.place)
+            os.rmdir(self.elsewhere or self.place)

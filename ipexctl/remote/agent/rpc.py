@@ -58,6 +58,8 @@ class Wire:
         self.tampered = False  # closed because of a line that the other side did not seal, or complained of
         self.role = self.name = self.challenge = ""
         self.since = self.heard = time.monotonic()
+        self.ponged = 0.0  # of a guard: its last `Pong.steady`
+        self.peer = ("", 0)  # where it was connected to
         self.sending: "Optional[seal.Seals]" = None  # both are there once both sides are proved
         self.receiving: "Optional[seal.Seals]" = None
 
@@ -161,6 +163,7 @@ def connect(address: str, port: int, token: str, role: str, name: str, timeout: 
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     wire = Wire(sock)
+    wire.peer = (address, port)
     message = wire.wait(timeout)
     if not isinstance(message, Challenge):
         wire.close()

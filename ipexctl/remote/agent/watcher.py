@@ -50,13 +50,16 @@ def watch(argv: "List[str]") -> int:
             with suppress(OSError, ValueError):  # over already; the files tell
                 link = connect(directory, spec, Role.WATCH, "controller")
         moved = False
+        # What is written before it says which attempt it is of: no output is sent before the journal up to there.
+        pieces = {kind: tail.read(PIECE) for kind, tail in reversed(list(tails.items()))}
         for kind, tail in tails.items():
-            piece = tail.read(PIECE)
-            if piece:
+            piece = pieces[kind]
+            while piece:
                 # Apart: one copy of all that is large, in pages that the kernel has to clear first.
                 sink.write(pack_header(WatchFrame(kind, tail.offset - len(piece), piece)))
                 sink.write(piece)
                 moved = True
+                piece = tail.read(PIECE) if kind == frames.JOURNAL and len(piece) == PIECE else b""
         if behind and (not moved or all(tail.offset >= ends[kind] for kind, tail in tails.items())):
             behind = False
             sink.write(pack_frame(WatchFrame(frames.CAUGHT_UP)))

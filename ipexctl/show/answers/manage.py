@@ -66,7 +66,7 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
 
 
 # Columns: the first gives way first; at "" a long command is cut further.
-_LEAST = ("watchers", "head", "ranks", "", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
+_LEAST = ("watchers", "head", "ranks", "restart", "", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
 _COMMAND = (40, 12)  # cells of the last column, at first and then
 
 
@@ -87,6 +87,7 @@ def _format_row(row: ListedRun) -> FittedRow:
         "elapsed": "" if row.elapsed is None else phrases.format_clock(row.elapsed),
         "step": "" if row.step is None else row.step,
         "it/s": "" if row.pace is None else f"{row.pace:.2f}",
+        "restart": f"{row.restart} of {row.restarts}" if row.restart else "",
         "ranks": row.ranks,
         "hosts": phrases.format_hosts(row.hosts, most=3),
         "started": row.started,

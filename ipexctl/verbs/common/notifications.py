@@ -43,7 +43,7 @@ class NotificationSink:
         if attempt is not None and attempt is not self._attempt:
             self._report_stalls(state.at, closing=True)
             self._attempt, self._stalls, self._failed = attempt, 0, False
-            self._report_start(attempt)
+            self._report_start(attempt, len(state.run.attempts) - 1)
         self._report_stalls(state.at)
         if self._attempt is not None and not self._failed and (self._attempt.failed or self._attempt.lost):
             self._failed = True  # others mostly follow from it
@@ -62,12 +62,13 @@ class NotificationSink:
         for warning in self._notifier.pop_warnings():
             self._warn(warning)
 
-    def _report_start(self, attempt: Attempt) -> None:
+    def _report_start(self, attempt: Attempt, restarts: int) -> None:
         if self._verb != "play":
             ranks = attempt.started.ranks
             hosts = tuple(dict.fromkeys(ranks))
             many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len(hosts), 'host')}"
             begun = "watched" if self._verb == "attach" else "started"
+            begun = f"started again (restart {restarts})" if restarts else begun
             self._title = attempt.started.title or self._title  # the command only knows a run's id
             self._send("start", attempt.at, f"{begun}, {many}", hosts, tuple(range(len(ranks))))
 

@@ -1,7 +1,7 @@
-"""One start of one launch, from its directories on the hosts to the proof that no process of it is left; and starting
-again when a run failed: the script goes on from its own checkpoint (``$IPEXCTL_RESTART`` counts)."""
+"""A launch, from its directories on the hosts to the proof that no process of it is left. Whether it is started again
+when it fails its keeper says."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
 from ipexctl.act import run_control
@@ -10,7 +10,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.decide.launch.run_spec import Identity
 from ipexctl.model.errors import Failure, Interrupted
-from ipexctl.model.events import Event, HostFailed, Message, Planned, StepEnded, StepOutcome, StepStarted
+from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted
 from ipexctl.model.launch import Launch
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Run
@@ -22,7 +22,7 @@ from ipexctl.verbs.run.watch import RunWatcher, describe_signal, wrap_internal_e
 
 @dataclass
 class LaunchAttempt:
-    """One start of one launch. ``run_dirs`` are the run's directories by host, ``specs`` each host's specification."""
+    """A launch and its run. ``run_dirs`` are the run's directories by host, ``specs`` each host's specification."""
 
     task: Run
     launch: Launch
@@ -123,33 +123,3 @@ class LaunchAttempt:
             self.watcher.wait_for_end()
             return False
         return True
-
-
-def run_attempts(
-    attempt: LaunchAttempt,
-    make_attempt: Callable[[int, frozenset[str]], LaunchAttempt],
-    restarts: int,
-    min_hosts: int | None,
-) -> Generator[Event, None, None]:
-    """Runs attempts, ``attempt`` first, until one ends well, is stopped, or no restart is left. ``make_attempt`` is
-    given the number of the restart and the hosts to leave out: hosts that were lost, if at least ``min_hosts`` others
-    remain; without ``min_hosts`` none is left out."""
-    without: frozenset[str] = frozenset()
-    for restart in range(1, restarts + 2):
-        detached = yield from attempt.execute()
-        watcher = attempt.watcher
-        ended, lost = watcher.run_ended, watcher.lost_hosts if min_hosts is not None else set()
-        remaining = {plan.host for plan in attempt.launch.nodes} - lost
-        too_few = bool(lost) and len(remaining) < (min_hosts or 0)
-        failed = ended is not None and ended.reason in {"rank", "lost"} and watcher.interrupted is None
-        if detached or not failed or too_few or restart > restarts:
-            yield from watcher.report_end("run", detached)
-            return
-        if lost:
-            without |= lost
-            yield Message(f"going on without {', '.join(sorted(lost))}", "warning", code="hosts-left-out")
-        why = ended.detail if ended and ended.detail else "the run failed"
-        text = f"{why}: starting again ({restart} of {restarts}) from the script's own checkpoint"
-        yield Message(text, "warning", code="restart")
-        attempt = make_attempt(restart, without)
-        yield Planned("run", str(attempt.launch), attempt.launch.public())

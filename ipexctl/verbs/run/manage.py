@@ -62,7 +62,7 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
 def _describe_run(run: DiscoveredRun) -> ListedRun:
     row, figures = run.row, _read_last_figures(run.row.output)
     return ListedRun(
-        **select_attributes(row, "run", "state", "title", "owner", "watchers"),
+        **select_attributes(row, "run", "state", "title", "owner", "watchers", "restart", "restarts"),
         ranks=row.size,
         hosts=tuple(row.hosts),
         head=run.head,

@@ -147,18 +147,16 @@ def find_start_notes(
     return (*((Note("root", text),) if roots else ()), *unread)
 
 
-def make_attempt(
-    prepared: Prepared, context: Context, restart: int = 0, without: frozenset[str] = frozenset()
-) -> LaunchAttempt:
-    """Returns one attempt on all hosts but ``without``, with a name, a nonce and directories of its own, not started.
-    Raises `UsageError` where the ranks do not fit or the hosts cannot reach each other."""
+def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:
+    """Returns the run with a name, a nonce and directories of its own, not started. Raises `UsageError` where the ranks
+    do not fit or the hosts cannot reach each other."""
     request, task, now = prepared.request, prepared.task, context.clock()
     name = f"{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
     identity = Identity(secrets.token_hex(8), secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", now)
-    hosts = tuple(host for host in prepared.inventory if host.name not in without)
+    hosts = tuple(prepared.inventory)
     # A home directory may be shared by all hosts: each has a directory of its own in it.
     runtimes = {host.name: _make_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
-    restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
+    restarts = {"IPEXCTL_RESTART": Setting("0", "starts before this one")} if task.restarts else {}
     settings = {**request.settings, **restarts}
     starts = [replace(each, name=_get_remote_name(request, each)) for each in prepared.starts]
     script = starts[0].name
@@ -170,7 +168,7 @@ def make_attempt(
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
     }
-    host_specs = build_run_specs(launch, task, identity, prepared.timings, resume=request.resume, restart=restart)
+    host_specs = build_run_specs(launch, task, identity, prepared.timings, resume=request.resume)
     return LaunchAttempt(task, launch, identity, run_dirs, host_specs, context, request.stdin)
 
 

@@ -92,11 +92,11 @@ def _find_checkpoints(task: Run, start: Start) -> tuple[Run, tuple[str, ...]]:
 
 
 def _check_restarts(task: Run) -> None:
-    for option, given in (("--restarts", task.restarts), ("--stop-on-nan", task.stop_on_nan)):
-        if given and task.detach:
-            raise UsageError(f"{option} needs somebody who watches", hint="leave out --detach")
-    if task.min_hosts is not None and not task.restarts:
-        raise UsageError("--min-hosts says how to start again without a lost host", hint="add --restarts 1")
+    if task.stop_on_nan and task.detach:
+        raise UsageError("--stop-on-nan needs somebody who watches", hint="leave out --detach")
+    for option, given in (("--min-hosts", task.min_hosts is not None), ("--stall restart", task.stall == "restart")):
+        if given and not task.restarts:
+            raise UsageError(f"{option} says how to start a run again", hint="add --restarts 1")
 
 
 def _apply_engine(task: Run) -> tuple[Run, Engine | None]:

@@ -4,7 +4,6 @@ The run belongs to its keeper on the head, and this command watches it: Ctrl-C i
 terminal is not."""
 
 from collections.abc import Generator, Mapping
-from functools import partial
 
 from ipexctl.act.context import Context
 from ipexctl.data import read_data
@@ -50,7 +49,6 @@ def _load_what_follows() -> None:
 def _launch(
     request: RunRequest, inventory: Inventory, context: Context, probed: Mapping[str, Facts | Failure]
 ) -> Generator[Event, None, None]:
-    from ipexctl.verbs.run.attempt import run_attempts
     from ipexctl.verbs.run.prepare import make_attempt, prepare_launch
 
     prepared = yield from prepare_launch(request, inventory, probed, context)
@@ -77,8 +75,8 @@ def _launch(
         yield Answer(RunPlanAnswer(str(launch), launch.public()))
         yield Ended("run", Exit.OK)
         return
-    make_next = partial(make_attempt, prepared, context)
-    yield from run_attempts(attempt, make_next, request.task.restarts, request.task.min_hosts)
+    detached = yield from attempt.execute()
+    yield from attempt.watcher.report_end("run", detached)
 
 
 def _describe_keep(request: RunRequest) -> str:

@@ -286,8 +286,8 @@ class RunWatcher:
         except Interrupted as interrupted:
             self.interrupted = interrupted
         left = {name: pids for name, pids in survivors.items() if pids}
-        unknown = tuple(host for host in self.running.hosts_used if host not in survivors)
-        yield CleanupChecked(self.running.run, self.running.hosts_used, left, unknown)
+        hosts = tuple(dict.fromkeys((*self.running.hosts_used, *self.running.labels.values())))
+        yield CleanupChecked(self.running.run, hosts, left, tuple(host for host in hosts if host not in survivors))
 
     def _end_processes(self, link: Link, run_dir: RemoteRunDir, *, remove: bool) -> tuple[int, ...]:
         """The ids of processes of the run that could not be ended on one host."""

@@ -83,7 +83,7 @@ elif act == "handled":  # one warns, handles an exception, and fails of another
         raise TypeError("forward() got an unexpected keyword argument 'x'")  # noqa: B904
 elif act == "again":  # fails until it was started so often
     time.sleep(0.5)
-    sys.exit(0 if rest[0] == rest[1] else 1)
+    sys.exit(0 if rest[0] == os.environ["TORCHELASTIC_RESTART_COUNT"] else 1)
 elif act == "freeze":  # joins a group that is then frozen
     if rank == int(rest[0]):
         with open(rest[1], "w") as procs:

@@ -88,9 +88,9 @@ class PlayedGuard(Guard):
     cleanings = 0
     finished = False  # in order, and not alone
 
-    def finish_run(self) -> bool:
+    def finish_run(self, stay: bool = False) -> None:
         self.finished = True
-        return super().finish_run()
+        super().finish_run(stay)
 
     def find_process(self, pid: int) -> Process | None:
         return self.table.living.get(pid)
@@ -141,7 +141,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
         self.link.start_sealing(PART.token, KEEPER, GREETING)
         self.wire.heard = self.wire.steady = self.steady = 0.0
         self.guard = PlayedGuard(str(self.directory), PART, self.wire, 0o022)
-        self.guard.last = 0.0
+        self.guard.last = self.guard.heard = 0.0
         self.guard.table = self.table = Table()
         self.guard.start_proxy([])
         self.mail: list[tuple[int, bytes]] = []  # a line and its number, or -1 where it was altered
@@ -273,7 +273,8 @@ class GuardAndKeeper(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.1, 5.0), pinged=st.booleans())
     def wait(self, seconds: float, pinged: bool) -> None:
         if pinged:
-            self.say(messages.Ping(1.0))
+            heard = [message.steady for message in self.result if isinstance(message, messages.Pong)]
+            self.say(messages.Ping(1.0, max(heard, default=0.0)))
             self.deliver(len(self.mail))
         self.look(seconds)
 

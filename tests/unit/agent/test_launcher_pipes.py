@@ -127,4 +127,5 @@ def test_pipes_are_elsewhere_where_the_file_system_has_none(tmp_path: Path, monk
     assert take(pipes) == [(LABELS[0], ["proxy"])]
     pipes.close()
     assert shim.wait(60) == 0
+    pipes.remove()
     assert not elsewhere.exists()

@@ -1,0 +1,81 @@
+"""The world of an attempt that some hosts no longer belong to: what the hosts compute is what a launch on those hosts
+alone would have been."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from ipexctl.decide.launch.dialects import DIALECTS
+from ipexctl.decide.launch.dialects.base import LaunchLine, MpiDialect
+from ipexctl.protocol.run_spec import NodeSpec, RankSpec
+from ipexctl.protocol.world import CHANGED_ENV, World, build_world, choose_hosts, place_spec, select_hosts
+from tests.unit.agent.runs import SPEC
+from tests.unit.launch.test_dialects import name_value
+
+COUNTS = [("h0.ipexctl", 2), ("h1.ipexctl", 1), ("h2.ipexctl", 2), ("h3.ipexctl", 1)]
+NODES = {f"n{at}": NodeSpec(label, [0] * count, "/d", "python") for at, (label, count) in enumerate(COUNTS)}
+RANKS = {2: RankSpec(0, values={"rank": "2", "hosts": "4", "host_rank": "1", "world_size": "6", "ppn": "1"})}
+VARYING = {"GROUP_RANK": "host_rank", "GROUP_WORLD_SIZE": "hosts", "IPEXCTL_RESTART": "restart"}
+
+
+def numbered() -> dict[str, NodeSpec]:
+    world = build_world(0, SPEC.head_spec._replace(hosts=NODES), list(NODES))
+    return {host: node._replace(ranks=world.ranks[host]) for host, node in NODES.items()}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=name_value)
+def test_a_launcher_is_told_of_the_hosts_that_are_left_as_if_there_were_no_others(dialect: MpiDialect) -> None:
+    def write(counts: list[tuple[str, int]]) -> list[str]:
+        return ["mpirun", *dialect.build_arguments(LaunchLine("/opt/mpi/bin/mpirun", "/run/shim", "eth0", counts))]
+
+    for size in range(1, len(COUNTS) + 1):
+        for kept in map(list, combinations(COUNTS, size)):
+            assert select_hosts(write(COUNTS), COUNTS, [label for label, _ in kept]) == write(kept)
+
+
+def test_ranks_are_numbered_anew_and_each_host_has_as_many_as_before() -> None:
+    head = SPEC.head_spec._replace(hosts=numbered())
+    assert build_world(1, head, ["n0", "n2", "n3"]).ranks == {"n0": [0, 1], "n2": [2, 3], "n3": [4]}
+
+
+@pytest.mark.parametrize(
+    ("present", "least", "chosen"),
+    [
+        ("n0 n1 n2 n3", 0, "n0 n1 n2 n3"),
+        ("n0 n2 n3", 0, ""),
+        ("n3 n0 n2", 3, "n0 n2 n3"),
+        ("n0 n3", 3, ""),
+        ("n1 n2 n3", 3, ""),
+        ("", 1, ""),
+    ],
+)
+def test_an_attempt_has_the_hosts_that_are_there_if_they_are_enough(present: str, least: int, chosen: str) -> None:
+    head = SPEC.head_spec._replace(hosts=numbered(), min_hosts=least)
+    assert choose_hosts(head, {*present.split()}) == chosen.split()
+
+
+def test_a_hosts_specification_has_its_new_ranks_and_what_they_hold_of_the_others() -> None:
+    more: dict[str, Any] = {"host": "n1", "label": "h1.ipexctl", "size": 6, "ranks": RANKS, "varying": VARYING}
+    base = SPEC._replace(head=None, env={"GROUP_RANK": "1", "OMP": "4"}, **more)
+    placed = place_spec(base, World(2, {"n1": [0], "n2": [1, 2]}))
+    assert (placed.size, list(placed.ranks), placed.head) == (3, [0], None)
+    values = {"rank": "0", "hosts": "2", "host_rank": "0", "world_size": "3", "ppn": "1"}
+    assert placed.ranks[0].values == values
+    expected = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2", "IPEXCTL_RESTART": "2", "OMP": "4", CHANGED_ENV: "6"}
+    assert placed.env == expected
+    spare = place_spec(base, World(3, {"n0": [0, 1], "n2": [2, 3]}))
+    assert spare.ranks == {}
+    same = place_spec(base, build_world(1, SPEC.head_spec._replace(hosts=numbered()), list(NODES)))
+    assert same.ranks == RANKS
+    assert CHANGED_ENV not in same.env
+
+
+def test_a_process_that_stands_for_all_ranks_of_its_host_knows_their_numbers() -> None:
+    values = {"rank": "4", "hosts": "3", "host_rank": "2", "world_size": "6", "ppn": "2"}
+    base = SPEC._replace(host="n2", head=None, size=3, per_host=True, ranks={2: RankSpec(0, values=values)})
+    placed = place_spec(base, World(1, {"n0": [0], "n2": [1]}))
+    expected = {"rank": "2", "hosts": "2", "host_rank": "1", "world_size": "4", "ppn": "2"}
+    assert placed.ranks[1].values == expected
