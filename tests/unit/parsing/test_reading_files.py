@@ -205,7 +205,7 @@ def test_every_path_of_a_task_is_one_on_this_machine_or_on_the_hosts() -> None:
     every = {(each.name, each.metadata["flag"].metavar or "") for kind in kinds for each in dataclasses.fields(kind)}
     paths = {name for name, metavar in every if re.search("PATH|FILE|DIRECTORY", metavar)}
     assert {name for name, _ in every} >= tasks.LOCAL_PATHS
-    assert paths - tasks.LOCAL_PATHS == {"venv", "workdir", "python", "mpi"}, "these are on the hosts"
+    assert paths - tasks.LOCAL_PATHS == {"venv", "workdir", "python", "mpi", "keep"}, "these are on the hosts"
 
 
 @pytest.mark.parametrize(

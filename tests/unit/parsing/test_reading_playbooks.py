@@ -14,7 +14,7 @@ from ipexctl.decide.parsing import playbook, yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.plays import Play, Share
-from ipexctl.model.tasks import Bench, Doctor, Execute, Fetch, Install, Run, Sync, Task
+from ipexctl.model.tasks import Bench, Doctor, Execute, Fetch, Install, Run, Sync, Task, Tune
 from tests.tables import read_table
 
 
@@ -379,7 +379,7 @@ def test_the_schema_has_exactly_the_keys_of_the_tasks() -> None:
         "command": Execute,
         "fetch": Fetch,
     }
-    models["bench"] = Bench
+    models |= {"bench": Bench, "tune": Tune}
     assert models.keys() == {*playbook.ACTIONS}
     for action, model in models.items():
         keys = {each.metadata["flag"].alias or each.name for each in fields(model)}

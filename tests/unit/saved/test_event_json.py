@@ -27,6 +27,10 @@ EVERY += streams.stamp([
     e.HostSample("h", 7.5, 5.0, 1.5, 4, 3, 9, 1, {"eth0": 5, "mlx5_0/1": 6}, {"eth0": 1 << 40}, 1, 2, 3, 2100.5, 0,
                  61.0, 440.25, {"cpu": 0.25, "io": 0.0}, (e.RankSample(0, 0.9, 1 << 33, 12), e.RankSample(1, 0.0, 0))),
 ])  # fmt: skip
+EVERY += streams.stamp([
+    e.StudyStarted({"ppn": (1, 2), "allocator": ("tcmalloc",)}, {"script": "a.py"}, "it/s", False, 900.0, 7, 20),
+    e.CandidateTried(1, "search", {"ppn": 2}, "dropped", 12.5, 10.0, {"it/s": 1.5}, 1.4, 1.6, 8, "too slow"),
+])  # fmt: skip
 
 
 def test_the_streams_hold_every_kind_of_event() -> None:

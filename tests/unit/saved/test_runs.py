@@ -330,7 +330,9 @@ def test_the_command_lists_prunes_and_refuses(runs: Path, monkeypatch: pytest.Mo
     assert "1031-k7" in call(app, ["runs"]).stdout
     assert call(app, ["runs", "--keep", "3"]).exit_code == Exit.INPUT
     dry = call(app, ["runs", "last", "--prune", "--older-than", "1d", "--keep", "0", "--json"])
-    assert json.loads(dry.stdout)["next"] == "ipexctl runs last --prune --older-than 1d --keep 0 --yes"
+    assert json.loads(dry.stdout)["next"] == [
+        ["ipexctl", "runs", "last", "--prune", "--older-than", "1d", "--keep", "0", "--yes"]
+    ]
     assert directory.exists()
     assert "removed 1 saved run" in call(app, ["runs", "--prune", "--older-than", "1d", "--yes"]).stdout
     assert not directory.exists()
