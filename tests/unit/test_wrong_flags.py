@@ -29,7 +29,7 @@ from tests.tables import read_table
         (("--node-lease", "1"), "must be greater than or equal to 5"),
         (("--port", "abc"), "--port must be a whole number, not 'abc'"),
         (("--grace", "long"), "--grace must be a number, not 'long'"),
-        (("--stall", "maybe"), "--stall must be report or kill, not 'maybe'"),
+        (("--stall", "maybe"), "--stall must be report, kill or restart, not 'maybe'"),
     ],
 )
 def test_a_wrong_value_says_what_the_flag_takes(tmp_path: Path, words: tuple[str, str], output: str) -> None:
