@@ -545,11 +545,12 @@ def test_a_confirmed_switch_stays_and_can_be_taken_back_while_the_old_environmen
 @contextmanager
 def child_after(venv: Path, *requests: Mapping[str, object]) -> Iterator[subprocess.Popen[bytes]]:
     """A session's process that has done these requests."""
-    read = "import sys;exec(eval(sys.stdin.readline()))"  # it is too long for an argument
-    with subprocess.Popen([sys.executable, "-u", "-c", read], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    program = PROGRAM.encode()
+    read = f"import sys;exec(sys.stdin.buffer.read({len(program)}))"  # it is too long for an argument
+    with subprocess.Popen([sys.executable, "-c", read], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin
         assert child.stdout
-        child.stdin.write(ascii(PROGRAM).encode() + b"\n")
+        child.stdin.write(program)
         for request in requests:
             child.stdin.write(json.dumps({"venv": str(venv), "id": "new", **request}).encode() + b"\n")
             child.stdin.flush()
