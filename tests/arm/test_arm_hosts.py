@@ -10,7 +10,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.workspace import Workspace, find_orphans
 
-pytestmark = [pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.beyond_core, pytest.mark.timeout(3000)]
 
 VENV = "/opt/env"
 ARM = ("--limit", "arm0,arm1")
