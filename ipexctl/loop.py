@@ -236,7 +236,7 @@ class Delivery:
         self._verb, self._options, self._closed = "ipexctl", options, False
         self._fold, self._lock = RunFold(), threading.Lock()
         self._screen = make_screen_sink(options, console, self._lock)
-        self._slowdown: Slowdown | None = None  # the last that was said
+        self._slowdown: Slowdown | None = None  # the last one reported
         self._masker, self._kept = EventMasker(log.masker), 0  # how many changes the record's hashes have
         self._record: RunRecord | None = None
         self._unsavable = False  # the record raised

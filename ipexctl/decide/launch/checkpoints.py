@@ -16,7 +16,7 @@ _OPTION = re.compile(r"[\"'](--resume[-_]from[-_]checkpoint|--ckpt[-_]path)[\"']
 
 
 def find_checkpoint_directory(args: Sequence[str], text: str) -> str | None:
-    """Returns what the script of a framework is told, by its arguments or by itself."""
+    """Returns the settings of a framework's script, from its arguments or its text."""
     for number, word in enumerate(args):
         name, _, value = word.partition("=")
         if word.startswith("--") and name.lstrip("-").rpartition(".")[2].replace("-", "_") in _DIRECTORIES:

@@ -30,7 +30,14 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
     return CompareAnswer(runs, tuple(differences), tuple(ratios), summary)
 
 
-_WORTH = ("backend", "MPI", "ranks", "ranks per host", "threads per rank", "words of the script")  # told first
+_ORDER = (
+    "backend",
+    "MPI",
+    "ranks",
+    "ranks per host",
+    "threads per rank",
+    "words of the script",
+)  # of parts of a launch
 
 
 def _summarise_pair(
@@ -48,9 +55,9 @@ def _summarise_pair(
         lines = [f"{line}{theirs.median:.4g}, {ranges}"]
     else:
         lines = [f"B took {second.seconds:.1f} s, A {first.seconds:.1f} s; no pace of both is known"]
-    told = sorted(differences, key=lambda each: _WORTH.index(each.name) if each.name in _WORTH else len(_WORTH))
-    named = [f"{each.name} {each.values[1]:.40} (A: {each.values[0]:.40})" for each in told[:4]]
-    more = [f"{len(told) - 4} more below"] if len(told) > 4 else []
+    ranked = sorted(differences, key=lambda each: _ORDER.index(each.name) if each.name in _ORDER else len(_ORDER))
+    named = [f"{each.name} {each.values[1]:.40} (A: {each.values[0]:.40})" for each in ranked[:4]]
+    more = [f"{len(ranked) - 4} more below"] if len(ranked) > 4 else []
     lines.append(f"differs: {'; '.join([*named, *more])}" if named else "nothing that is recorded differs")
     begun = [f"{run.begins:.1f} s" for run in (second, first) if run.begins is not None]
     phases = f"first figure after {begun[0]} (A: {begun[1]}), " if len(begun) == 2 else ""

@@ -60,7 +60,7 @@ class Study:
         self._search, self._identify, self._budget = search, identify, budget
         self.metric, self._minimize, self._scale = metric, minimize, scale
         self.tried: list[CandidateTried] = []
-        self._open: list[tuple[Candidate, CandidateTried]] = []  # to be told to the search with the next default
+        self._open: list[tuple[Candidate, CandidateTried]] = []  # the search gets them with the next default
         self._by_launch: dict[str, list[CandidateTried]] = {}
         self._default = identify({}) or ""
         self._phase, self._fresh = "search", False  # fresh: the default was measured by this command
