@@ -157,16 +157,12 @@ PACKAGES = ("transformers", "accelerate", "lightning", "trl", "peft", "datasets"
 
 @pytest.fixture(scope="package")
 def frameworks(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """The frameworks and every backend on all hosts, with mpi4py, which Lightning prefers to its own ways. node0 may
-    log in to all of them, as plain mpirun needs. To write tests in less time, ``IPEXCTL_TEST_FRAMEWORKS`` names an
-    environment of this machine instead."""
+    """The frameworks and every backend on all hosts, with mpi4py, which Lightning prefers to its own ways. To write
+    tests in less time, ``IPEXCTL_TEST_FRAMEWORKS`` names an environment of this machine instead."""
     if lent := os.environ.get("IPEXCTL_TEST_FRAMEWORKS"):
         lend(hosts, lent, FRAMEWORKS, {"torch": TORCH, "impi-torch": "0.1.0"})
     else:
         _install_frameworks(hosts, tmp_path_factory.mktemp("frameworks"))
-    known = "".join(f"{hosts.address(host)} {hosts.host_key(host)}\n" for host in hosts.names)
-    for name, data in {"id_ed25519": hosts.key.read_bytes(), "known_hosts": known.encode()}.items():
-        hosts.write("node0", f"/root/.ssh/{name}", data, 0o600)
     return hosts
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, RANKS, ROOT, Workspace, find_place
+from tests.e2e.workspace import LIGHT, RANKS, ROOT, Workspace, find_place, trusted
 from tests.mpi import SYSTEM
 
 ODD = ("two words", "$(touch pwned)", "it's", "")
@@ -32,14 +32,8 @@ wait
 
 @pytest.fixture
 def trusting(hosts: Cluster) -> Iterator[Cluster]:
-    """node0 may log in to all hosts by their addresses, itself too: what these launches need and ipexctl does not."""
-    lines = [f"{hosts.address(host)} {hosts.host_key(host)}\n" for host in hosts.names]
-    files = {"id_ed25519": hosts.key.read_bytes(), "known_hosts": "".join(lines).encode()}
-    for name, data in files.items():
-        hosts.write("node0", f"/root/.ssh/{name}", data, 0o600)
-    yield hosts
-    for name in files:
-        hosts.path("node0", f"/root/.ssh/{name}").unlink()
+    with trusted(hosts):
+        yield hosts
 
 
 def emitted(workspace: Workspace, form: str, *words: str | Path) -> bytes:

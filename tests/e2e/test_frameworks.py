@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.conftest import FRAMEWORKS as VENV
-from tests.e2e.workspace import RANKS, Workspace, find_orphans
+from tests.e2e.workspace import RANKS, Workspace, find_orphans, trusted
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -57,11 +57,12 @@ def start_plainly(cluster: Cluster, size: int, name: str) -> list[str]:
     for host in hosts:
         cluster.write(host, "/root/framework.py", SCRIPT.read_bytes())
     started = []
-    for host, line in zip(hosts, lines, strict=False):
-        shell = f"export PATH={VENV}/bin:/usr/bin:/bin HOME=/root {given}; exec {line}"
-        words = [*cluster.entrance(host), "sh", "-c", shell]
-        started.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    text = "".join(process.communicate(timeout=600)[0] for process in started)
+    with trusted(cluster):
+        for host, line in zip(hosts, lines, strict=False):
+            shell = f"export PATH={VENV}/bin:/usr/bin:/bin HOME=/root {given}; exec {line}"
+            words = [*cluster.entrance(host), "sh", "-c", shell]
+            started.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        text = "".join(process.communicate(timeout=600)[0] for process in started)
     return [read_outcome(text, rank) for rank in range(size)]
 
 

@@ -313,6 +313,18 @@ def clean(cluster: Cluster) -> None:
         cluster.exec(host, ["mkdir", "-m", "700", "/root/ledger"])
 
 
+@contextmanager
+def trusted(cluster: Cluster) -> Iterator[None]:
+    """node0 may log in to all hosts by their addresses, itself too: what a plain mpirun needs and ipexctl does not."""
+    lines = [f"{cluster.address(host)} {cluster.host_key(host)}\n" for host in cluster.names]
+    files = {"id_ed25519": cluster.key.read_bytes(), "known_hosts": "".join(lines).encode()}
+    for name, data in files.items():
+        cluster.write("node0", f"/root/.ssh/{name}", data, 0o600)
+    yield
+    for name in files:
+        cluster.path("node0", f"/root/.ssh/{name}").unlink()
+
+
 def running(cluster: Cluster, host: str, word: str) -> list[int]:
     """The processes of a run on a host whose command line has this word in it, as ids on this machine."""
     return [

@@ -155,7 +155,8 @@ def test_shell_gives_a_login_in_the_users_terminal(workspace: Workspace) -> None
     os.kill(screen.pid, signal.SIGWINCH)
     screen.type("stty size\n")
     screen.await_text("20 50")
-    screen.type("sleep 4713; echo status=$?\n")
+    screen.type("sh -c 'echo be''gun; exec sleep 4713'\n")
+    screen.await_text("begun")  # before that the terminal's process group may still be the shell's, which only notes it
     screen.type("\x03")  # Ctrl-C ends the command, not the login
     screen.await_text("^C")
     screen.type("exit 7\n")
