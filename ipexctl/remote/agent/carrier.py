@@ -168,7 +168,7 @@ class Carrier:
 
     def send_file(self, wire: "rpc.Wire", ask: "messages.SendFile") -> str:
         """Returns its hash, as it was sent; "" where it is not, or no longer, the file that was meant."""
-        if not self.is_ours(ask.path) or "/" in ask.owner + ask.mark:
+        if not self.is_ours(ask.path) or not _is_name(ask.owner or "-") or not _is_name(ask.mark or "-"):
             return ""
         root = os.path.join(self.store, ask.owner, ask.mark) if ask.owner else self.base
         try:
@@ -204,6 +204,7 @@ class Carrier:
         began, why, incoming = time.monotonic(), "", os.path.join(self.store, _INCOMING, str(order.number))
         total = [0]
         try:
+            self.check_names(order)
             need = sum(size for source in order.sources for size, _ in source.files.values())
             os.makedirs(incoming, 0o700, exist_ok=True)
             room = os.statvfs(incoming)
@@ -221,13 +222,20 @@ class Carrier:
         shutil.rmtree(incoming, ignore_errors=True)
         self.send(messages.CheckpointTaken(order.number, why, total[0], time.monotonic() - began))
 
+    def check_names(self, order: "messages.TakeCheckpoint") -> None:
+        """Raises OSError where a name that another host may have made leads out of where checkpoints and copies are."""
+        paths_here = [path for source in order.sources for path in source.files] + order.aside
+        folders = [(source.owner, source.mark) for source in order.sources if source.owner]
+        folders += [(order.part.owner, order.part.mark)] if order.part else []
+        for path in [path for path in paths_here if not self.is_ours(path)]:
+            raise OSError("%s is no file of a checkpoint" % path)
+        for name in [name for folder in folders for name in folder if not _is_name(name)]:
+            raise OSError("%s is no name of a copy" % name)
+
     def take_from(
         self, source: "messages.CheckpointSource", incoming: str, total: "List[int]", rate: "Optional[int]"
     ) -> None:
         """Raises OSError."""
-        for path in source.files:
-            if not self.is_ours(path):
-                raise OSError("%s of %s is no file of a checkpoint" % (path, source.host))
         if source.host == self.spec.host:
             for path, (_, when) in source.files.items():
                 target = _make_folder(os.path.join(incoming, path))
@@ -306,6 +314,11 @@ def _hash(file: "Any") -> str:
     for piece in iter(lambda: file.read(_PIECE), b""):
         hashed.update(piece)
     return hashed.hexdigest()
+
+
+def _is_name(text: str) -> bool:
+    """Returns whether a text names an entry of the directory that it is joined to."""
+    return "/" not in text and text not in {"", ".", ".."}
 
 
 def _make_folder(path: str) -> str:

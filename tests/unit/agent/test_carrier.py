@@ -259,16 +259,28 @@ def test_no_file_outside_of_the_directory_is_given_or_written(tmp_path: Path, pa
     assert a.carrier.is_ours(path) is (path == "ckpt")
     if path != "ckpt":
         source = CheckpointSource("a", "127.0.0.1", a.carrier.port, {path: [3, 0]})
-        with pytest.raises(OSError, match="is no file of a checkpoint"):
-            b.carrier.take_from(source, str(tmp_path / "b/incoming"), [0], None)
+        why = f"{path} is no file of a checkpoint"
+        assert b.take(TakeCheckpoint(1, "ckpt", [source], None)).why == why
+        assert b.take(TakeCheckpoint(1, "ckpt", [], None, [path])).why == why
     assert (tmp_path / "victim").read_text() == "as before"
+
+
+@pytest.mark.parametrize("name", ["../victim", "..", "", "/victim"])
+def test_a_copy_has_a_name_of_its_own(tmp_path: Path, name: str) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    a.save("ckpt/model.pt")
+    part, source = a.give("ckpt/model.pt")
+    for wrong in (part._replace(owner=name, mark="m"), part._replace(owner="a", mark=name)):
+        assert b.take(TakeCheckpoint(1, part.name, [source], wrong)).why == f"{name} is no name of a copy"
+    assert not b.carrier.list_copies()
 
 
 def test_a_stranger_gets_nothing(tmp_path: Path) -> None:
     a, b = Host(tmp_path, "a"), Host(tmp_path, "b", token="other")
     a.save("ckpt/model.pt")
     part, source = a.give("ckpt/model.pt")
-    assert "does not know this run's token" in b.take(TakeCheckpoint(1, part.name, [source], part)).why
+    order = TakeCheckpoint(1, part.name, [source], part._replace(owner="a"))
+    assert "does not know this run's token" in b.take(order).why
 
 
 def test_names_are_those_of_sync_and_fetch(tmp_path: Path) -> None:
