@@ -73,6 +73,8 @@ def _count_processes(agent: Level, hosts: Hosts | None) -> Counts:
         return Counts("" if has_file or "config-file" in agent.given else "1")
     if ppn:
         return Counts(_times(ppn, nodes), ppn)
+    if hosts and "include" in agent.given and all(number for _, number in hosts):
+        return Counts()
     if not has_file or not agent.nodes.isdecimal():
         return Counts(note=_CONFIGURED if agent.program.means else _ONE_A_NODE)
     slots, count = [number for _, number in hosts or ()], int(agent.nodes)  # of the first hosts in the file

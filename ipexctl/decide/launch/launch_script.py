@@ -9,6 +9,7 @@ from ipexctl.decide.launch.launch_table import LaunchTable, find_named_program, 
 from ipexctl.decide.parsing.shell import LOOPS, SimpleCommand, remove_marks, split_commands, split_marked_commands
 from ipexctl.decide.parsing.shell_variables import ShellVariables, Value
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>")  # in a guide, where a shell would read and write files
@@ -33,6 +34,7 @@ class FoundLaunch(Record):
     others: tuple[str, ...] = ()
 
 
+HINT_TO_RUN = advise("run", "--hosts", "HOST,HOST", "SCRIPT", text="one run starts all hosts:")
 _MOST_LAUNCHES = 200  # of one text
 _DEEPEST = 8  # texts in texts: here-documents, and values that are commands
 
@@ -164,10 +166,9 @@ def _find_launcher(words: Sequence[str], table: LaunchTable) -> str:
     parts = [part for word in words for part in remove_marks(find_named_program(word)).split()]
     while parts and re.match(r"[A-Za-z_]\w*=", parts[0]):
         parts.pop(0)
-    if not parts or normalise_program(parts[0]) in table.mentions:
-        return ""
     head = table.find_program(parts)
-    if head is None and parts[0].endswith(":"):  # a key of YAML
+    is_key = parts[:1] and parts[0].endswith(":")  # of YAML
+    if head is None and (not parts or is_key or normalise_program(parts[0]) in table.mentions):
         return ""
     for at in range(len(parts) - 1):
         is_module = parts[at] == "-m" and normalise_program(parts[0]) == "python"
@@ -212,5 +213,6 @@ def choose_launch(found: Sequence[FoundLaunch], what: str) -> FoundLaunch:
         names = [f"line {each.line}: {' '.join(map(remove_marks, each.words))[:80]}" for each in found]
         raise UsageError(f"{what} has {len(found)} launch lines, not one", reasons=names)
     if found[0].loop:
-        raise UsageError(f"{what} starts {found[0].name} in a loop ({found[0].loop}): several runs, not one")
+        hint = HINT_TO_RUN if "ssh" in found[0].words else None
+        raise UsageError(f"{what} starts {found[0].name} in a loop ({found[0].loop}): several runs, not one", hint=hint)
     return found[0]

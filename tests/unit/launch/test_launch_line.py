@@ -127,7 +127,9 @@ def test_launch_lines_of_a_script_are_found_with_what_a_shell_does_for_them() ->
         ("for r in 0 1; do srun -N1 -w ${H[r]} torchrun --nnodes 2 --node_rank $r t.py & done\n",
          [(1, "a loop (for) starts srun for each host: run starts all hosts at once", [])]),
         ("for h in a b; do ssh $h \"cd x && torchrun --nnodes 2 t.py\"; done\n",
-         [(1, "the launch line starts no Python script that is known here: ssh", [])]),
+         [(1, "a loop (for) starts torchrun for each host: run starts all hosts at once", [])]),
+        ("conda activate env\nconda run -n env mpirun -n 2 python t.py\nssh $HEAD 'cd x && mpirun -n 2 python t.py'\n",
+         [(2, "ipexctl run -n 2 t.py", ["prefix"]), (3, "ipexctl run --hosts $HEAD -n 2 t.py", ["command"])]),
         ("docker run img torchrun --nproc_per_node 2 t.py\n",
          [(1, "the launch line starts no Python script that is known here: docker", [])]),
         # lines of files that are no shell files
@@ -187,6 +189,8 @@ def test_the_command_says_what_is_wrong_with_a_line_and_what_is_left_out(tmp_pat
     done = CliRunner().invoke(app, ["run", "--hosts", "a", "--from-mpirun", "mpirun --frobnicate python x.py"])
     assert done.exit_code == 2
     assert "mpirun's option --frobnicate is not known here" in done.output
+    done = CliRunner().invoke(app, ["run", "--from-mpirun", "for h in a b; do ssh $h torchrun t.py & done"])
+    assert (done.exit_code, "ipexctl run --hosts HOST,HOST SCRIPT" in done.output) == (2, True)
     script = tmp_path / "x.py"
     script.write_text("")
     line = f"mpirun -n 2 -x PATH python {script} > log"
