@@ -48,9 +48,9 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     that a signal ended."""
     base = os.path.join(directory, RANKS, "%d" % end.rank)
     exceptions = _read_uncaught_exceptions(base)
-    of_helper = {} if end.signal else next(iter(exceptions.values()), {})
+    of_helper = {} if end.signal else next((each for each in exceptions.values() if "error" in each), {})
     own = _find_script_error(exceptions, pid)
-    report = own or _read_elastic_error(elastic) or of_helper
+    report = own if "error" in own else _read_elastic_error(elastic) or of_helper
     trace = str(report.get("traceback", ""))
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
         _, fatal, stacks = (
@@ -58,9 +58,10 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
         )
         trace = fatal and fatal + stacks
     line = kernel.find_death_line(pid) if end.signal else ""
-    status = report.get("status")  # of a script that had asked to end so
-    if isinstance(status, int):
-        end = end._replace(status=status & 0xFF, signal=0, abort=None, exited=True)
+    status = own.get("status")  # of a script that had asked to end so
+    if isinstance(status, int) and end.status != 0:
+        at = own.get("at", end.at)  # its process lives on, and may be killed
+        end = end._replace(status=status & 0xFF, signal=0, abort=None, exited=True, at=at)
     raised = own.get("at")
     if isinstance(raised, float):
         end = end._replace(raised=raised)

@@ -98,7 +98,7 @@ class Hooks(names.ModuleHooks):
                 pass  # whatever goes wrong here must not hide the user's own error
             before(kind, error, trace)
             if self.worlds:
-                self.worlds.abort_mpi(error)
+                self.worlds.note_end(error)
 
         return note
 

@@ -106,8 +106,10 @@ class Worlds:
         """torch's own world was joined; ``exchanged``: and something has been exchanged since."""
         group = sys.modules[C10D]
         self.note_world("torch", group.get_world_size(), group.get_rank(), exchanged)
-        if group.get_rank() == 0 and group.get_world_size() > 1:
-            self.note_backend(group)
+        if group.get_world_size() > 1:
+            self.hook_exit()
+            if group.get_rank() == 0:
+                self.note_backend(group)
 
     @quietly
     def note_backend(self, group: "Any") -> None:
@@ -232,26 +234,26 @@ class Worlds:
             call_after(module, name, note)
 
     @quietly
-    def abort_mpi(self, error: BaseException) -> None:
-        """Has mpi4py end the whole job at this process's end, as ``python -m mpi4py`` does after an exception:
-        MPI_Finalize would wait for ranks that wait for this one."""
+    def note_end(self, error: BaseException) -> None:
+        """Notes with which status the script ends, as its process may be killed before it has. Has mpi4py end the whole
+        job then, as ``python -m mpi4py`` does after an exception: MPI_Finalize waits for ranks that wait for it."""
+        path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
+        if isinstance(error, SystemExit) and error.code and not os.path.exists(path):
+            with open(path, "w") as out:
+                json.dump({"status": error.code if isinstance(error.code, int) else 1, "at": time.time()}, out)
         mpi: Any = sys.modules.get("mpi4py.MPI")
         if mpi and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
-            path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
-            if isinstance(error, SystemExit) and error.code and not os.path.exists(path):
-                with open(path, "w") as out:
-                    json.dump({"status": error.code if isinstance(error.code, int) else 1}, out)
             __import__("mpi4py.run").run.set_abort_status(error)  # of mpi4py 3.0 and later
 
     def hook_exit(self) -> None:
         """The same for ``sys.exit(3)``, of which no hook of Python's is told: its exception dies outside of all frames
         where nobody has caught it."""
-        abort = self.abort_mpi
+        note_end = self.note_end
 
         class ScriptExit(SystemExit):
             def __del__(self) -> None:
                 if sys._getframe().f_back is None:
-                    abort(self)
+                    note_end(self)
 
         def exit(status: "Any" = None) -> "Any":
             raise ScriptExit(status)

@@ -3,6 +3,7 @@
 ``ends.py BACKEND WAY``: the ranks meet over gloo, impi, mpi4py, or not at all (none). Rank 1 is the one that fails.
 Each line is counted, so that the test knows which are missing."""
 
+import atexit
 import os
 import signal
 import sys
@@ -73,6 +74,10 @@ def fail() -> None:
 
         MPI.COMM_WORLD.Abort(7)
     if way == "exit-3":
+        sys.exit(3)
+    if way == "slow-exit":  # its peers see that it has left, and fail before it has ended
+        atexit.register(time.sleep, 1)
+        atexit.register(leave)
         sys.exit(3)
     if way == "os-exit":
         os._exit(4)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,20 @@ def test_a_rank_that_raised_and_is_stopped_while_it_ends_has_failed_of_its_excep
     end = RankEnded(3, "node0", signal=number, stopped=stopped, at=42.0)
     end = death_report.describe_rank_death(str(ranks.parent), end, 1, death_report.KernelLog(), "")
     assert (end.status, end.raised, end.at) == (status, 41.5, 42.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "at"),
+    [({"signal": 15, "stopped": True}, 3, 41.5), ({"status": 3}, 3, 41.5), ({"status": 0}, 0, 42.0)],
+)
+def test_a_script_that_called_exit_has_failed_then_whatever_ends_its_process(
+    ranks: Path, how: dict[str, Any], status: int, at: float
+) -> None:
+    (ranks / "3.2.error").write_text(json.dumps({"error": HELPERS, "traceback": ""}))
+    (ranks / "3.1.error").write_text(json.dumps({"status": 3, "at": 41.5}))
+    end = RankEnded(3, "node0", at=42.0, **how)
+    end = death_report.describe_rank_death(str(ranks.parent), end, 1, death_report.KernelLog(), "")
+    assert (end.status, end.signal, end.at, end.error) == (status, 0, at, "" if "signal" in how else HELPERS)
 
 
 HELPER = "subprocess.run([sys.executable, '-c', 'import no_such_module'], stderr=subprocess.DEVNULL, check={check})"
