@@ -355,6 +355,8 @@ def _check_running(run: "KeeperRun", now: "Moment") -> "Step":
     # Word of the ranks' ends, which mpirun says were good, may take many seconds over a network that loses packets.
     well = bool(run.launcher_status == 0 and run.started)
     if launcher_ended is not None and steady > launcher_ended + (timings.node_lease if well else timings.launcher):
+        if doubt and doubt.reason == Reason.LAUNCH:  # it ended because of that
+            return _stop_run(run, doubt.reason, doubt.detail, now)
         reason = Reason.LOST if run.started else Reason.LAUNCH
         return _stop_run(run, reason, "mpirun ended with status %s before its ranks" % run.launcher_status, now)
     if len(run.started) < size and steady > run.since + timings.start_timeout:

@@ -197,6 +197,17 @@ def test_a_proxy_that_ends_without_a_ranks_end_is_a_loss() -> None:
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun's proxy on b ended before its ranks")
 
 
+@pytest.mark.parametrize("ended", [[], [LauncherEnded(-13)]])
+def test_a_host_where_the_proxy_cannot_work_is_named_also_where_mpirun_ends_of_it(ended: list[LauncherEnded]) -> None:
+    """mpirun's end was the cause (exit 6) where it had started the ranks of another host."""
+    history = History().joined().feed(*(FromGuard("a", RankStarted(rank, "a", 1, 2, [], CLOCK)) for rank in (0, 1)))
+    history.feed(FromGuard("b", messages.ProxyEnded(CLOCK, "no hydra_pmi_proxy")), *ended).after(5.5)
+    assert (history.run.reason, history.run.detail) == (
+        Reason.LAUNCH,
+        "mpirun's proxy on b ended before it started a rank: no hydra_pmi_proxy",
+    )
+
+
 def test_ends_that_a_lossy_network_delays_are_waited_for_where_mpirun_ended_well() -> None:
     """It was lost after 3 s (exit 6), with each rank ended well."""
     history = History().started().ends(0, status=0).ends(1, status=0).feed(LauncherEnded(0)).after(20.0)
