@@ -16,6 +16,7 @@ from ipexctl.model.reports import LoadedLibrary, OutOfMemory, SeparateWorlds
 
 Stream = Literal["out", "err"]
 Purpose = Literal["default", "search", "final", "confirm"]  # of a launch in a study
+STUDY_ENDS = ("measured", "dropped")  # who stops a launch of a study, as `RunEnded.detail` has it
 Value = bool | int | str  # of a part of a launch
 Values = Mapping[str, Value]  # by the names of options of `run`, or of arguments of the script, which begin with "--"
 StepOutcome = Literal["ok", "changed", "skipped", "failed"]

@@ -135,7 +135,7 @@ class StudyRunner:
             elif not rungs:
                 outcome = "measured"
             if outcome:
-                attempt.watcher.pending_order, attempt.watcher.retry_at = StopRun("measured"), 0.0
+                attempt.watcher.pending_order, attempt.watcher.retry_at = StopRun(outcome), 0.0
             return True
 
         script = self.launches.prepared.request.script.name or prepared.task.script

@@ -36,11 +36,10 @@ from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store.private_files import describe_error, write_private_file
 from ipexctl.store.record import list_saved_runs
-from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.common.wins import list_wins
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from ipexctl.verbs.run.request import read_request
+from ipexctl.verbs.run.run import prepare_run
 
 
 def tune(
@@ -54,7 +53,7 @@ def tune(
 ) -> Generator[Event, None, None]:
     """Tries launches and yields a `TuneAnswer`. ``earlier`` are those of a study that this one goes on with. Raises
     `UsageError`, before the first event where this machine alone can tell."""
-    from ipexctl.verbs.run.prepare import make_attempt, prepare_launch
+    from ipexctl.verbs.run.prepare import make_attempt
     from ipexctl.verbs.study import Launches, StudyRunner
 
     names, base = _read_task(task)
@@ -62,13 +61,8 @@ def tune(
     _check_target(into)
     import_optuna()
     request = read_request(base, environ, dry=dry, emit=None)
-    context.masker.add_secrets(setting.value for setting in request.settings.values() if setting.secret)
-    context.masker.add_words(task.args)
-    yield make_started("tune", request.script.name or task.script, inventory, task.venv)
-    probed = yield from probe_hosts(inventory, context, venv=task.venv)
-    prepared = yield from prepare_launch(request, inventory, probed, context)
+    prepared = yield from prepare_run("tune", request, inventory, context)
     if prepared is None:
-        yield Ended("tune", Exit.OK)  # the failures are events already
         return
     default = make_attempt(prepared, context).launch
     launches = Launches(prepared, context, partial(_make_task, base, task.keep_batch, default.size, default.nodes))

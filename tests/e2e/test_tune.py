@@ -42,7 +42,10 @@ def test_a_launch_that_fails_costs_itself_and_the_faster_one_becomes_a_playbook(
     assert "hugepages" in (workspace.path / "tuned.yaml").read_text(), played
     listed = workspace("runs", "--verb", "tune", "--json").answer["runs"]
     assert [run["result"] for run in listed] == ["ok"]
-    assert "Study of" in (workspace.records[0] / "report.html").read_text()
+    page = (workspace.records[0] / "report.html").read_text()
+    assert "Study of" in page
+    assert "measured and then ended" in page
+    assert "the run was stopped" not in page
 
 
 def test_ctrl_c_tells_the_best_so_far_and_the_study_goes_on(

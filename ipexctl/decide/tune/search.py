@@ -1,47 +1,12 @@
 """Which launch is tried next. Optuna proposes (ask and tell) and drops what is out of the race (successive halving)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Value, Values
 
 _RANDOM = 10  # launches before the sampler has a model
-
-
-class Search(Protocol):
-    """Proposes values, and learns their scores: the greater the better, 0 that of the default."""
-
-    def ask(self) -> tuple[int, Values] | None:
-        """Returns a proposal and its number; None where there is none left."""
-
-    def is_out(self, number: int, score: float, step: int) -> bool:
-        """Notes the score of the first ``step`` steps of a proposal; True where the others are better."""
-
-    def tell(self, number: int, score: float | None) -> None:
-        """Takes the score of a proposal; None where it has none."""
-
-    def learn(self, values: Values, score: float) -> None:
-        """Takes a score of values that were not proposed here."""
-
-
-class Enumeration:
-    """Every one of these values once, in order."""
-
-    def __init__(self, proposals: Sequence[Values]) -> None:
-        self._proposals = list(enumerate(proposals))
-
-    def ask(self) -> tuple[int, Values] | None:
-        return self._proposals.pop(0) if self._proposals else None
-
-    def is_out(self, number: int, score: float, step: int) -> bool:
-        return False
-
-    def tell(self, number: int, score: float | None) -> None:
-        pass
-
-    def learn(self, values: Values, score: float) -> None:
-        self._proposals = [(number, each) for number, each in self._proposals if each != values]
 
 
 class OptunaSearch:
@@ -61,12 +26,15 @@ class OptunaSearch:
         self._trials: dict[int, Any] = {}
         self._pruned: set[int] = set()
 
-    def ask(self) -> tuple[int, Values] | None:
+    def ask(self) -> tuple[int, Values]:
+        """Returns a proposal and its number."""
         trial = self._study.ask(self._space)
         self._trials[trial.number] = trial
         return trial.number, {name: value for name, value in trial.params.items() if value is not None}
 
     def is_out(self, number: int, score: float, step: int) -> bool:
+        """Notes the score of the first ``step`` steps of a proposal, of which the default has 0 and the best the most;
+        True where others are better."""
         trial = self._trials[number]
         trial.report(score, step)
         if trial.should_prune():
@@ -74,6 +42,7 @@ class OptunaSearch:
         return number in self._pruned
 
     def tell(self, number: int, score: float | None) -> None:
+        """Takes the score of a proposal; None where it has none."""
         states, trial = self._optuna.trial.TrialState, self._trials.pop(number)
         if number in self._pruned:
             self._study.tell(trial, state=states.PRUNED)
@@ -83,6 +52,7 @@ class OptunaSearch:
             self._study.tell(trial, score)
 
     def learn(self, values: Values, score: float) -> None:
+        """Takes a score of values that were not proposed here."""
         params = {name: values.get(name) for name in self._space}
         known = {name for name, space in self._space.items() if params[name] in space.choices}
         if set(values) <= known == set(self._space):

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import exp, log, sqrt
 from statistics import fmean
 
-from ipexctl.decide.tune.search import Search
+from ipexctl.decide.tune.search import OptunaSearch
 from ipexctl.model.events import CandidateTried, Purpose, Values
 from ipexctl.model.json_values import Record
 
@@ -49,7 +49,7 @@ class Study:
 
     def __init__(
         self,
-        search: Search,
+        search: OptunaSearch,
         identify: Callable[[Values], str | None],
         budget: float,
         *,
@@ -106,9 +106,7 @@ class Study:
         if len(self._open) >= _BLOCK:
             return self._make("default", {})
         for _ in range(_REPEATED):
-            if (proposal := self._search.ask()) is None:
-                return None
-            number, values = proposal
+            number, values = self._search.ask()
             launch = self._identify(values)
             known = self._by_launch.get(launch or "", [])
             if launch == self._default:

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from ipexctl.model.events import STUDY_ENDS
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import RunPage
@@ -48,6 +49,8 @@ def make_verdict(page: RunPage) -> RunVerdict:
         lost = run.unchecked or run.lost_loss or any(host.lost for host in page.hosts)
         headline = f"{many} ended well after {after}" + (", but did not work together" if run.separate else "")
         return RunVerdict("warn" if lost or run.separate else "good", headline, stall, details)
+    if run.reason == "stopped" and run.detail in STUDY_ENDS:
+        return RunVerdict("good", f"{many}, {run.detail} and then ended, after {after}", stall, details)
     headline = f"{REASONS[run.reason]} after {after}" + (f": {run.detail}" if run.detail else "")
     return RunVerdict("warn" if run.reason == "stopped" else "bad", headline, stall, details)
 

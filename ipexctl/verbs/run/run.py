@@ -4,19 +4,22 @@ The run belongs to its keeper on the head, and this command watches it: Ctrl-C i
 terminal is not."""
 
 from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING
 
 from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
-from ipexctl.model.errors import Exit, Failure
+from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Planned
-from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.request import RunRequest, read_request
+
+if TYPE_CHECKING:
+    from ipexctl.verbs.run.prepare import Prepared
 
 
 def run(
@@ -32,11 +35,27 @@ def run(
     ``dry`` ends after the plan; ``emit`` instead answers with the launch written for another program, in ``text``.
     Raises `UsageError`, before the first event where this machine alone can tell that something is wrong."""
     request = read_request(task, environ, dry=dry, emit=emit)
+    prepared = yield from prepare_run("run", request, inventory, context)
+    if prepared is not None:
+        yield from _launch(prepared, context)
+
+
+def prepare_run(
+    verb: str, request: RunRequest, inventory: Inventory, context: Context
+) -> Generator[Event, None, "Prepared | None"]:
+    """Begins the command ``verb``: probes the hosts and prepares what is asked for. None where that failed, which ends
+    the command."""
+    task = request.task
     context.masker.add_secrets(setting.value for setting in request.settings.values() if setting.secret)
     context.masker.add_words(task.args)
-    yield make_started("run", request.script.name or task.script, inventory, task.venv)
+    yield make_started(verb, request.script.name or task.script, inventory, task.venv)
     probed = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
-    yield from _launch(request, inventory, context, probed)
+    from ipexctl.verbs.run.prepare import prepare_launch
+
+    prepared = yield from prepare_launch(request, inventory, probed, context)
+    if prepared is None:
+        yield Ended(verb, Exit.OK)  # the failures are events already
+    return prepared
 
 
 def _load_what_follows() -> None:
@@ -46,15 +65,10 @@ def _load_what_follows() -> None:
     compute_agent_id()
 
 
-def _launch(
-    request: RunRequest, inventory: Inventory, context: Context, probed: Mapping[str, Facts | Failure]
-) -> Generator[Event, None, None]:
-    from ipexctl.verbs.run.prepare import make_attempt, prepare_launch
+def _launch(prepared: "Prepared", context: Context) -> Generator[Event, None, None]:
+    from ipexctl.verbs.run.prepare import make_attempt
 
-    prepared = yield from prepare_launch(request, inventory, probed, context)
-    if prepared is None:
-        yield Ended("run", Exit.OK)
-        return
+    request = prepared.request
     attempt = make_attempt(prepared, context)
     launch = attempt.launch
     if request.emit:

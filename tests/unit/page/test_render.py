@@ -71,6 +71,16 @@ def test_ranks_that_have_not_met_make_a_good_end_a_warning() -> None:
     assert "the ranks have not met" in Reader(render_run(page)).text
 
 
+@pytest.mark.parametrize(("detail", "state"), [("measured", "good"), ("dropped", "good"), ("ipexctl stop", "warn")])
+def test_a_launch_that_a_study_ended_is_no_failure(detail: str, state: str) -> None:
+    stopped = [
+        Stamped(each.at, replace(each.event, detail=detail)) if isinstance(each.event, e.RunEnded) else each
+        for each in make_run("hang")
+    ]
+    page = fold_page(stopped)
+    assert make_verdict(page).state == state
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_is_one_file_that_loads_nothing_and_runs_only_our_script(kind: str) -> None:
     html = render_run(fold_page(make_run(kind), make_doctor(names(2))))

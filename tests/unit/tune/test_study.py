@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipexctl.decide.tune.search import Enumeration, OptunaSearch
+from ipexctl.decide.tune.search import OptunaSearch
 from ipexctl.decide.tune.study import Study
 from ipexctl.decide.tune.summary import summarize_study
 from ipexctl.model.events import CandidateTried, Values
@@ -133,12 +133,6 @@ def test_less_is_better_where_that_is_asked_for() -> None:
     play(study, lambda values, now: 1 / faster(values, now))
     assert study.judge().values == {"hugepages": True}
     assert study.judge().gain == pytest.approx(0.3)
-
-
-def test_launches_of_a_list_are_tried_once_each_in_order() -> None:
-    study = Study(Enumeration([{"dtype": "bf16"}, {"dtype": "fp32"}]), identify, 600.0)
-    tried = play(study, lambda values, now: 10.0)
-    assert [each.values["dtype"] for each in tried if each.purpose == "search"] == ["bf16", "fp32"]
 
 
 def test_a_launch_that_is_dropped_when_it_is_tried_again_stays_in_the_race() -> None:
