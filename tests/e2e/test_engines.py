@@ -77,6 +77,19 @@ def test_mpi_itself_works_between_hosts_over_tcp(workspace: Workspace, hosts: Cl
     assert not find_orphans(hosts)
 
 
+@pytest.mark.backend
+@pytest.mark.beyond_core
+def test_an_mpi_that_cannot_start_says_why(workspace: Workspace, hosts: Cluster, mpi: str) -> None:
+    """Each of them by a network that no host has. Ranks of Open MPI 4 have mpirun say it."""
+    wrong = [f"--env={name}=none" for name in ("FI_PROVIDER", "UCX_TLS", "OMPI_MCA_pml")]
+    result = workspace(*RUN, "--mpi", mpi, *wrong, ACTOR.with_name("sum.py"), find_library(mpi))
+    assert result.code == 5, result
+    run = workspace.report()["run"]
+    assert "mpi_init" in (run["ranks"][run["first"]]["tail"] or result.out).lower(), run
+    assert run["diagnosis"], run
+    assert not find_orphans(hosts)
+
+
 # Open MPI 4.1.4 hangs at times when nine ranks meet for the last time, with and without a range of ports: eight compute
 # in its barrier, with empty TCP queues, while one waits in MPI_Finalize (gdb, /proc/net/tcp; 7 of some 80 runs, most
 # with MPI_Barrier in place of the last sum). It is tried by name, and holds up no whole run of the tests.
