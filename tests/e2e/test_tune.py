@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, RANKS, Workspace, find_orphans
+from tests.e2e.groups import memory
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Workspace, find_orphans
 
 PACED = RANKS / "paced.py"
 TUNE = ("tune", "--venv", LIGHT, "--limit", "node0,node1", "--vary", "hugepages", "--steps", "8")
@@ -28,13 +30,15 @@ def script(workspace: Workspace) -> Path:
 def test_a_launch_that_fails_costs_itself_and_the_faster_one_becomes_a_playbook(
     workspace: Workspace, hosts: Cluster, script: Path
 ) -> None:
-    result = workspace(*TUNE, "--arg", "way=crash,eat", "--budget", "90s", "--json", script, timeout=300)
+    with memory(hosts, "node1", 512 << 20):
+        result = workspace(*TUNE, "--arg", "way=crash,eat", "--budget", "90s", "--json", script, timeout=300)
     assert result.code == 0, result
     answer = result.answer
     assert (answer["best"], answer["recommended"]) == ("hugepages", True), result
     assert 0.6 < answer["gain"] < 1.4
     whys = {launch["name"]: launch["why"] for launch in answer["launches"] if launch["ratio"] is None}
     assert any("this launch cannot be" in why for why in whys.values()), result
+    assert any("memory" in why for why in whys.values()), result
     assert answer["seconds"] < 90 + 40
     assert not find_orphans(hosts)
     assert workspace("play", "lint", "tuned.yaml").code == 0
@@ -46,6 +50,20 @@ def test_a_launch_that_fails_costs_itself_and_the_faster_one_becomes_a_playbook(
     assert "Study of" in page
     assert "measured and then ended" in page
     assert "the run was stopped" not in page
+
+
+def test_a_host_that_is_lost_costs_the_launch_that_had_it(
+    workspace: Workspace, hosts: Cluster, script: Path, start: Callable[..., Any]
+) -> None:
+    words = ("--node-lease", "5", "--arg", "way=lose", "--budget", "90s", "--output", "plain")
+    command = start(*TUNE, *words, script, **QUICK)
+    command.until("this host will be lost", timeout=120.0)
+    with hosts.cut("node1"):
+        command.until("way lose: failed", timeout=120.0)
+    result = command.end(300.0)
+    assert result.code == 0, result
+    assert re.search(r"hugepages[:,] \+", result.out), result  # the study went on
+    assert not find_orphans(hosts)
 
 
 def test_ctrl_c_tells_the_best_so_far_and_the_study_goes_on(

@@ -10,8 +10,11 @@ if way == "crash":
     raise ValueError("this launch cannot be")
 if way == "hang":
     time.sleep(600)
-if way == "eat":
-    os.kill(os.getpid(), 9)
+if way == "lose":
+    print("this host will be lost", flush=True)
+    time.sleep(600)
+if way == "eat" and os.environ["RANK"] == "1":
+    eaten = [b"x" * (16 << 20) for _ in range(128)]
 for step in range(1, 2000):
     time.sleep(1 / pace)
     print("step %d loss 0.5" % step, flush=True)
