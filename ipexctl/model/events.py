@@ -324,6 +324,11 @@ class CleanupChecked(Event):
         return tuple(host for host in self.hosts if host not in self.unchecked and host not in self.orphans)
 
 
+def describe_values(values: Values) -> str:
+    """``ppn 2, allocator tcmalloc, membind``; of none: ``default``."""
+    return ", ".join(name if value is True else f"{name} {value}" for name, value in values.items()) or "default"
+
+
 class StudyStarted(Event):
     """Launches are tried and compared. ``knobs`` has the values of each part that is varied, beside the default's;
     ``task`` what of the task is not as usual; ``metric`` names the figure that counts ("" until the first launch

@@ -179,3 +179,9 @@ def count_cells(text: str) -> int:
     from rich.cells import cell_len  # slow to import
 
     return cell_len(text)
+
+
+def draw_bar(value: float, most: float, width: int) -> str:
+    """Returns a bar for a value above 0, with ``width`` cells for ``most``."""
+    eighths = max(1, round(8 * width * value / most))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 
-from ipexctl.model.events import CandidateTried
+from ipexctl.model.events import CandidateTried, describe_values
 from ipexctl.model.run_state import RunState
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
@@ -17,7 +17,7 @@ _BAR = 24  # cells of the longest bar
 
 def describe_candidate(tried: CandidateTried, state: RunState) -> str:
     """``launch 7, ppn 2: 1.12 × the default, 12 s``."""
-    name = f"launch {tried.number}, {_name(tried)}"
+    name = f"launch {tried.number}, {describe_values(tried.values)}"
     took = phrases.format_duration(tried.seconds)
     if tried.outcome == "failed":
         return f"{name}: failed after {took}: {tried.why}"
@@ -26,11 +26,6 @@ def describe_candidate(tried: CandidateTried, state: RunState) -> str:
         rate = tried.rates.get(state.study.metric, 0.0)
     times = f"{tried.ratio:.2f} × the default" if tried.ratio else f"{rate:.3g} a second"
     return f"{name}: {times}, {took}{', dropped' if tried.outcome == 'dropped' else ''}"
-
-
-def _name(tried: CandidateTried) -> str:
-    words = (name if value is True else f"{name} {value}" for name, value in tried.values.items())
-    return ", ".join(words) or "default"
 
 
 def draw_study(state: RunState, width: int, height: int, now: float) -> RenderableType:
@@ -43,8 +38,8 @@ def draw_study(state: RunState, width: int, height: int, now: float) -> Renderab
     failed = [each for each in state.candidates if each.outcome == "failed"]
     dropped = sum(each.outcome == "dropped" for each in state.candidates)
     room = max(height - 5, 1)
-    rows = [(_name(each), each.ratio, "dropped" if each.outcome == "dropped" else "") for each in good]
-    rows += [(_name(each), None, each.why) for each in failed]
+    rows = [(describe_values(each.values), each.ratio, "dropped" if each.outcome == "dropped" else "") for each in good]
+    rows += [(describe_values(each.values), None, each.why) for each in failed]
     lines += draw_rows(rows[:room], width)
     counts = f"{pluralize(len(state.candidates), 'run')}, {dropped} dropped, {len(failed)} failed"
     paces = [rank.pace for rank in state.ranks if rank.pace is not None]

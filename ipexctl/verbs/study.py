@@ -10,7 +10,7 @@ from ipexctl.act.context import Context
 from ipexctl.decide.launch import instances
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
-from ipexctl.decide.tune.knobs import COMPILE, describe_values, identify_launch
+from ipexctl.decide.tune.knobs import COMPILE, identify_launch
 from ipexctl.decide.tune.rates import PREFERRED, RateReader
 from ipexctl.decide.tune.study import Candidate, Study
 from ipexctl.model.errors import Interrupted, UsageError
@@ -23,6 +23,7 @@ from ipexctl.model.events import (
     Planned,
     Stamped,
     Values,
+    describe_values,
 )
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Launch, Setting

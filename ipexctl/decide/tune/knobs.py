@@ -115,11 +115,6 @@ def identify_launch(launch: Launch) -> str | None:
     return repr((launch.mpiexec, launch.membind, nodes)).replace(launch.run, "")
 
 
-def describe_values(values: Values) -> str:
-    """``ppn 2, allocator tcmalloc, membind``; of none: ``default``."""
-    return ", ".join(name if value is True else f"{name} {value}" for name, value in values.items()) or "default"
-
-
 def list_run_words(task: Run) -> list[str]:
     """Returns the command that starts a task, without ``ipexctl``; secrets among its variables are not in it."""
     words = ["run"]

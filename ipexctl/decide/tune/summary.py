@@ -3,10 +3,10 @@
 from math import exp
 from statistics import fmean, median
 
-from ipexctl.decide.tune.knobs import describe_values, list_given, list_run_words
+from ipexctl.decide.tune.knobs import list_given, list_run_words
 from ipexctl.decide.tune.study import Study, Verdict
 from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
-from ipexctl.model.events import CandidateTried
+from ipexctl.model.events import CandidateTried, describe_values
 from ipexctl.model.hints import Hint
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 
 from ipexctl.model.answers.bench import BENCH_MODES, BenchAnswer, BenchResult
+from ipexctl.show.phrases import draw_bar
 from ipexctl.show.typeset import AtWidth, Line, text, whole
 
 WIDTH = 100  # cells: what a table in a file or a message may have
@@ -40,7 +41,7 @@ def format_rows(results: Sequence[BenchResult], title: str, notes: Sequence[str]
             cells = [_format_rate(row.host), _format_spread(row)]
             cells += [("-" if row.cluster is None else _format_rate(row.cluster))] if cluster else []
             line = _join_cells(row.name, [*cells, _format_ratio(row.host / base) if base else "-"])
-            bar = _draw_bar(row.host, most)
+            bar = draw_bar(row.host, most, _BAR)
             lines.append(f"{line}  {bar}" if len(line) + 2 + _BAR <= width else line)
             if several:
                 slow, fast = min(row.hosts, key=row.hosts.__getitem__), max(row.hosts, key=row.hosts.__getitem__)
@@ -66,8 +67,3 @@ def _format_ratio(ratio: float) -> str:
 def _format_spread(row: BenchResult) -> str:
     """Half of what lies between the quarters of the least steady host, as a share of its median."""
     return f"{50 * max(row.spread.values()):.0f} %" if row.spread else "?"
-
-
-def _draw_bar(value: float, most: float) -> str:
-    eighths = round(8 * _BAR * value / most) if most else 0
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

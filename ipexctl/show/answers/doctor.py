@@ -209,8 +209,7 @@ def format_speed(check: SpeedCheck) -> list[RenderableType]:
 def _draw_bar(value: float, best: float, unit: float) -> Text:
     if not value:
         return text(("-", QUIET))
-    eighths = max(1, round(64 * value / best))
-    bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    bar = phrases.draw_bar(value, best, 8)
     shown = value / (1000.0 if unit == 1.0 and best >= 1000 else unit)
     number = f"{shown:.2f}" if shown < 10 else f"{shown:.1f}" if shown < 100 else f"{shown:.0f}"
     slow = value < 0.85 * best
