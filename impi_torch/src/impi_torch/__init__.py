@@ -55,7 +55,9 @@ def _extend_monitored_barrier(c10d: Any) -> None:
     c10d.monitored_barrier = dist.monitored_barrier = barrier
 
 
-def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+def monitored_barrier(
+    group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+) -> None:
     """`torch.distributed.monitored_barrier` for an impi group.
 
     Raises:

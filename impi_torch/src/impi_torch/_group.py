@@ -520,9 +520,12 @@ class ImpiProcessGroup(ProcessGroup):
         work.source = found
         return work
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that rank 0 checks: it names the ranks that do not come in time (all, or the first of them)."""
-        limit = max(1e-3, (self.timeout if timeout is None else timeout).total_seconds())
+    def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that rank 0 checks: it names the ranks that do not come in time (all, or the first of them). A
+        number is seconds, as torch's binding of Gloo has it."""
+        asked = self.timeout if timeout is None else timeout
+        seconds = asked.total_seconds() if isinstance(asked, timedelta) else asked
+        limit = max(1e-3, seconds)
         token = torch.zeros(1, dtype=torch.uint8)
         tag = self.channel.tag - 1
 
@@ -550,10 +553,10 @@ class ImpiProcessGroup(ProcessGroup):
             if work.done:
                 begin(c.send(self.channel, token, r, tag), r).wait()
         if late:
-            error = ImpiTimeout(
-                f"impi: {self.called(late if wait_all_ranks else late[:1]).capitalize()} failed to pass "
-                f"monitoredBarrier within {limit:g} s"
-            )
+            what = f"{self.called(late if wait_all_ranks else late[:1]).capitalize()} failed to pass monitoredBarrier"
+            if seconds <= 0:
+                what = f"Rank {self.ranks[0]} timed out in monitoredBarrier"
+            error = ImpiTimeout(f"impi: {what} within {limit:g} s")
             self.engine.fail(self, error)
             raise error
 

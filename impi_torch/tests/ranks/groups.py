@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -160,7 +159,7 @@ def barriers(rank: int, size: int) -> None:
     dist.barrier()
     assert rank == size - 1 or time.monotonic() - begun > 0.4
     impi_torch.monitored_barrier()
-    impi_torch.monitored_barrier(timeout=timedelta(seconds=30), wait_all_ranks=True)
+    impi_torch.monitored_barrier(timeout=30.0, wait_all_ranks=True)
 
 
 def two_threads(rank: int, size: int) -> None:
