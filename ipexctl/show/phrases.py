@@ -182,6 +182,6 @@ def count_cells(text: str) -> int:
 
 
 def draw_bar(value: float, most: float, width: int) -> str:
-    """Returns a bar for a value above 0, with ``width`` cells for ``most``."""
-    eighths = max(1, round(8 * width * value / most))
+    """Returns a bar with ``width`` cells for ``most``, and at least the thinnest one; none where nothing is above 0."""
+    eighths = max(1, round(8 * width * value / most)) if most > 0 else 0
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

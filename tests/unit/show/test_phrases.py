@@ -110,3 +110,10 @@ def test_what_is_done_but_goes_on_is_no_hundred_percent() -> None:
     assert phrases.format_amount(5, 10, "files") == "50 % (5 of 10 files)"
     assert phrases.format_amount(10, 10, "files") == phrases.format_short_amount(10, 10, "files") == "all of 10 files"
     assert [phrases.format_amount(n, 0, "files") for n in (1, 2)] == ["1 file", "2 files"]
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "bar"), [(0, 0, ""), (1, 8, "█"), (0.001, 8, "▏"), (4.5, 8, "████▌"), (8, 8, "█" * 8)]
+)
+def test_a_bar_has_eighths_of_a_cell_and_the_least_one_is_seen(value: float, most: float, bar: str) -> None:
+    assert phrases.draw_bar(value, most, 8) == bar
