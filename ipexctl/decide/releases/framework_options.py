@@ -17,7 +17,7 @@ Support = Literal["yes", "idle", "not yet", "no more"]
 class FrameworkOption(Record):
     """A key of Accelerate's configuration, a flag of ``accelerate launch``, or an argument of scripts that use the
     Trainer. Empty versions mean: always, never. ``needs``: the distribution without which it fails, and the option of
-    install that brings it."""
+    install that brings it. ``fails``: why training with it fails on processors, in every version."""
 
     of: str
     kind: Kind
@@ -28,6 +28,7 @@ class FrameworkOption(Record):
     idle: str = ""
     gone: str = ""
     needs: str = ""
+    fails: str = ""
 
     def support_in(self, version: str) -> Support:
         """Returns how ``version`` of the distribution treats it; "idle": accepted without effect."""
@@ -40,6 +41,8 @@ class FrameworkOption(Record):
 
     def explain_support(self, version: str) -> str:
         """Returns a sentence for a version that does not support it; empty if supported."""
+        if self.fails:
+            return f"{self.name} {self.fails}; instead: {self.instead}"
         support = self.support_in(version)
         reasons = {
             "not yet": f"does not know {self.name} yet (from {self.since} on)",
