@@ -29,13 +29,14 @@ from ipexctl.model.events import (
     Value,
     Values,
 )
-from ipexctl.model.hints import advise
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.launch import NodePlan
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store.private_files import describe_error, write_private_file
 from ipexctl.store.record import list_saved_runs
+from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.common.wins import list_wins
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from ipexctl.verbs.run.request import read_request
@@ -117,6 +118,7 @@ def tune(
     if not any(each.outcome == "measured" for each in study.tried if not each.values) and exit is Exit.OK:
         why = next((each.why for each in study.tried if each.why), "it was not tried")
         yield HostFailed(Failure("", Kind.STEP, f"the default launch has no rate: {why}", code="no-rate"))
+    answer = replace(answer, next=complete_hint(answer.next, list_flags(inventory, task.venv)))
     if answer.recommended:
         _write_playbook(into, build_playbook(tuned, answer.verdict, strftime("%Y-%m-%d", localtime(context.clock()))))
         answer = replace(answer, playbook=str(into))

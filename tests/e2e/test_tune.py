@@ -40,6 +40,8 @@ def test_a_launch_that_fails_costs_itself_and_the_faster_one_becomes_a_playbook(
     assert any("this launch cannot be" in why for why in whys.values()), result
     assert any("memory" in why for why in whys.values()), result
     assert answer["seconds"] < 90 + 40
+    (words,) = answer["next"]
+    assert words[words.index("--limit") + 1] == "node0,node1"
     assert not find_orphans(hosts)
     assert workspace("play", "lint", "tuned.yaml").code == 0
     played = workspace("play", "tuned.yaml", "--check")
