@@ -540,7 +540,7 @@ class ImpiProcessGroup(ProcessGroup):
             if token.item():
                 raise ImpiTimeout(
                     f"impi: Rank {self.ranks[self._rank]} successfully reached monitoredBarrier, but received "
-                    "errors: rank 0 says that some rank did not come"
+                    f"errors while waiting for send/recv from rank {self.ranks[0]}: some rank did not come"
                 )
             return
         end = time.monotonic() + limit
