@@ -83,6 +83,7 @@ def test_a_framework_trains_on_all_hosts_to_what_it_gives_without_us(
 
 
 @pytest.mark.usefixtures("frameworks")
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("name", "words", "cause"),
     [
@@ -92,9 +93,9 @@ def test_a_framework_trains_on_all_hosts_to_what_it_gives_without_us(
     ],
 )
 def test_ranks_that_train_alone_are_reported_with_the_cause(
-    workspace: Workspace, name: str, words: tuple[str, ...], cause: str
+    workspace: Workspace, name: str, words: tuple[str, ...], cause: str, way: str
 ) -> None:
-    outcome = run(workspace, 2, name, *words)
+    outcome = run(workspace, 2, name, *WAYS[way], *words)
     assert {text.partition(",")[0] for text in outcome} == {"world 1"}
     actual = separate(workspace)
     assert (actual["code"], actual["worlds"]) == ("never-met", {"1": 2})

@@ -29,6 +29,7 @@ ASSIGNED = r"""\b%s\b(["']\s*\]?\s*(=(?!=)|:|,)|\s*=(?!=))"""
 # What torch calls the groups of each backend.
 BACKENDS = {"ProcessGroupGloo": "gloo", "ImpiProcessGroup": "impi", "ProcessGroupCCL": "ccl", "ProcessGroupMPI": "mpi"}
 LOCAL_RANK = r"""["']--local[-_]rank["']"""
+IMPI = "/impi_torch/"
 HOOKS = ("/_ipexctl_", "/sitecustomize.py")
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3.", *HOOKS)
 
@@ -225,7 +226,9 @@ class Worlds:
         def note(*_: "Any") -> None:
             if module.Is_initialized() and not module.Is_finalized():
                 world = module.COMM_WORLD
-                self.note_world("mpi", world.Get_size(), world.Get_rank(), True)
+                # impi loads MPI for torch's groups, which are noted when they are used.
+                if not any(IMPI in file for file, _ in list_frames()):
+                    self.note_world("mpi", world.Get_size(), world.Get_rank(), True)
                 if world.Get_size() > 1:
                     self.hook_exit()
 

@@ -105,6 +105,16 @@ def test_mpi_that_is_initialised_later_counts_and_one_that_is_alone_is_reported_
     assert run(tmp_path / "c", "from mpi4py import MPI", MPI_SIZE="1") == [alone(0, ("mpi", "", ""))]
 
 
+def test_mpi_that_impi_has_loaded_is_no_exchange_before_its_group_is_used(tmp_path: Path) -> None:
+    """Ranks that trained alone with a group of impi ended well without a word, and over Gloo were reported."""
+    files = {"impi_torch/__init__": "def load():\n    from mpi4py import MPI\n"}
+    join = f"import impi_torch; impi_torch.load(); {JOIN}"
+    unused = alone(3, ("unused", "", ""))
+    assert run(tmp_path / "a", train(join), files=files) == [unused, world(used=False)]
+    script = train(f"{join}; torch.distributed.all_reduce()")
+    assert run(tmp_path / "b", script, files=files) == [world(), world(used=False)]
+
+
 def test_a_script_that_waits_for_local_rank_is_named_with_its_line(tmp_path: Path) -> None:
     script = 'import argparse, torch\np = argparse.ArgumentParser()\np.add_argument("--local_rank", type=int)\n'
     assert run(tmp_path, script) == [alone(0, ("local-rank", f"{tmp_path}/train.py:3", ""))]
