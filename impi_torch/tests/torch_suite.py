@@ -73,10 +73,14 @@ def watch(process: subprocess.Popen[bytes], ranks: int, names: list[str], direct
             failed = [text for text in told if text != "ok" and not text.startswith("skipped")]
             if failed:  # the others fail with it, or wait for it in vain
                 until = min(until, time.monotonic() + 5)
-        results[name] = failed[0] if failed else "ok" if "ok" in told else "".join(told[:1])
-        if len(told) < ranks and not failed:
-            over = process.poll() is not None
-            results[name] = f"its ranks ended with {process.returncode}" if over else f"hangs for {LIMIT:.0f} s"
+        if failed:
+            results[name] = failed[0]
+        elif len(told) == ranks:
+            results[name] = "ok" if "ok" in told else told[0]
+        elif process.poll() is None:
+            results[name] = f"hangs for {LIMIT:.0f} s"
+        else:
+            results[name] = f"its ranks ended with {process.returncode}"
         if len(told) < ranks or (failed and "ok" in told):
             break
     if process.poll() is None and len(results) < len(names):

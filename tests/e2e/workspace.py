@@ -320,9 +320,11 @@ def trusted(cluster: Cluster) -> Iterator[None]:
     files = {"id_ed25519": cluster.key.read_bytes(), "known_hosts": "".join(lines).encode()}
     for name, data in files.items():
         cluster.write("node0", f"/root/.ssh/{name}", data, 0o600)
-    yield
-    for name in files:
-        cluster.path("node0", f"/root/.ssh/{name}").unlink()
+    try:
+        yield
+    finally:
+        for name in files:
+            cluster.path("node0", f"/root/.ssh/{name}").unlink()
 
 
 def running(cluster: Cluster, host: str, word: str) -> list[int]:

@@ -36,5 +36,5 @@ def test_every_row_names_a_test() -> None:
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: f"{option.of} {option.name}")
 def test_every_option_stands_in_the_page_with_its_versions(option: FrameworkOption) -> None:
-    versions = " | ".join(version or "–" for version in (option.since, option.idle, option.gone))
+    versions = " | ".join(version or "–" for version in (option.since, option.idle, option.gone or option.fails))
     assert f"| {option.of} | `{option.name}` | {versions} | {option.instead} |" in PAGE

@@ -53,15 +53,13 @@ def run_test(suite: Any, module: Any, name: str, rank: int, size: int) -> str:
     return "ok"
 
 
-def have_all_failed(directory: Path, size: int) -> bool:
-    """Whether no rank waits for another one, so that the next test may follow."""
-    until = time.monotonic() + 3
-    while time.monotonic() < until:
-        results = [path.read_text() for path in directory.glob("result-*")]
-        if len(results) == size:
-            return "ok" not in results
+def await_results(directory: Path, size: int) -> list[str]:
+    """The results of all ranks, or of those that have one after a while: the others wait for somebody."""
+    until, results = time.monotonic() + 3, list[str]()
+    while len(results) < size and time.monotonic() < until:
         time.sleep(0.05)
-    return False
+        results = [path.read_text() for path in directory.glob("result-*")]
+    return results
 
 
 def main() -> None:
@@ -71,9 +69,8 @@ def main() -> None:
     torch.set_num_threads(1)
     module, suite = load_suite()
     (directory / "loaded").touch()
-    if (
-        sys.argv[1] == "impi"
-    ):  # Gloo's collectives are events of their own to a profiler, those of a group in Python not
+    # To a profiler, Gloo's collectives are events of their own, those of a group in Python are not.
+    if sys.argv[1] == "impi":
         module.PROFILING_SUPPORTED_BACKENDS = module.SEND_RECV_PROFILING_SUPPORTED_BACKENDS = []
     for name in names:
         os.environ["TEMP_DIR"] = str(directory / name)
@@ -81,11 +78,13 @@ def main() -> None:
         part = directory / name / f"part-{rank}"
         part.write_text(result)
         part.rename(directory / name / f"result-{rank}")
-        if result != "ok":
-            if not result.startswith("skipped") and not have_all_failed(directory / name, size):
-                os._exit(1)  # what it left half done is nobody's any more
-            dist.destroy_process_group()
-    have_all_failed(directory / names[-1], size)  # who leaves without MPI_Finalize ends those that are not there yet
+        if result == "ok":
+            continue
+        results = [] if result.startswith("skipped") else await_results(directory / name, size)
+        if "ok" in results or 0 < len(results) < size:
+            os._exit(1)  # what it left half done is nobody's any more
+        dist.destroy_process_group()  # no rank waits for another one: the next test may follow
+    await_results(directory / names[-1], size)  # who leaves without MPI_Finalize ends those that are not there yet
     os._exit(0)
 
 

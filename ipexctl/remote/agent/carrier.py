@@ -168,9 +168,10 @@ class Carrier:
 
     def send_file(self, wire: "rpc.Wire", ask: "messages.SendFile") -> str:
         """Returns its hash, as it was sent; "" where it is not, or no longer, the file that was meant."""
-        if not self.is_ours(ask.path) or not _is_name(ask.owner or "-") or not _is_name(ask.mark or "-"):
+        folder = [ask.owner, ask.mark] if ask.owner else []  # of a copy
+        if not self.is_ours(ask.path) or not all(map(_is_name, folder)):
             return ""
-        root = os.path.join(self.store, ask.owner, ask.mark) if ask.owner else self.base
+        root = os.path.join(self.store, *folder) if folder else self.base
         try:
             with os.fdopen(os.open(os.path.join(root, ask.path), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
                 if ask.sha256 and _hash(file) == ask.sha256:
@@ -224,13 +225,14 @@ class Carrier:
 
     def check_names(self, order: "messages.TakeCheckpoint") -> None:
         """Raises OSError where a name that another host may have made leads out of where checkpoints and copies are."""
-        paths_here = [path for source in order.sources for path in source.files] + order.aside
-        folders = [(source.owner, source.mark) for source in order.sources if source.owner]
-        folders += [(order.part.owner, order.part.mark)] if order.part else []
-        for path in [path for path in paths_here if not self.is_ours(path)]:
-            raise OSError("%s is no file of a checkpoint" % path)
-        for name in [name for folder in folders for name in folder if not _is_name(name)]:
-            raise OSError("%s is no name of a copy" % name)
+        for path in [*order.aside, *(path for source in order.sources for path in source.files)]:
+            if not self.is_ours(path):
+                raise OSError("%s is no file of a checkpoint" % path)
+        copies = [(source.owner, source.mark) for source in order.sources if source.owner]
+        copies += [(order.part.owner, order.part.mark)] if order.part else []
+        for name in [name for copy in copies for name in copy]:
+            if not _is_name(name):
+                raise OSError("%s is no name of a copy" % name)
 
     def take_from(
         self, source: "messages.CheckpointSource", incoming: str, total: "List[int]", rate: "Optional[int]"
