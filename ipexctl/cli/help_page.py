@@ -45,7 +45,7 @@ LONG_HELP = Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotat
 
 # The commands as the help of the program lists them, by what one does with them.
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "Hosts": ("init", "hosts", "doctor", "install", "sync", "fetch", "exec", "shell", "forward", "uninstall"),
+    "Hosts": ("init", "hosts", "du", "doctor", "install", "sync", "fetch", "exec", "shell", "forward", "uninstall"),
     "Runs": ("run", "play", "tune", "bench", "ps", "attach", "watch", "logs", "stop"),
     "Saved runs": ("runs", "report", "replay", "profile", "support"),
     "Other": ("examples", "stacks", "wheels", "migrate", "accelerate", "lab"),

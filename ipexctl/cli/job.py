@@ -13,7 +13,7 @@ from ipexctl.cli.command import HostSelection, command, confirm
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import DoctorFlags, DryRunFlags, HostsFlags, RunFlags, TuneFlags
+    from ipexctl.cli.options import DoctorFlags, DryRunFlags, HostsFlags, RunFlags, TuneFlags, UsageFlags
     from ipexctl.loop import Workflow
     from ipexctl.model.tasks import Doctor, Install, Run, Sync, Tune
 
@@ -167,3 +167,17 @@ def hosts_(context: Context, hosts: HostSelection, flags: HostsFlags) -> Workflo
     from ipexctl.verbs.hosts import hosts as show_hosts
 
     return show_hosts(hosts.read_inventory(), dialect=flags.as_ or "ipexctl")  # type: ignore[return-value]
+
+
+@command(app, "du", examples=("", "--prune --older-than 30d"))
+def du(context: Context, hosts: HostSelection, flags: UsageFlags) -> Workflow:
+    """Measure what ipexctl takes on the hosts and here. Remove old projects from the hosts."""
+    from ipexctl.model.errors import UsageError
+    from ipexctl.verbs.files.usage import make_no_age_error, show_usage
+
+    inventory = hosts.read_inventory()
+    if not flags.prune and (flags.older_than or flags.yes):
+        raise UsageError("--older-than and --yes need --prune")
+    if flags.prune and not flags.older_than:
+        raise make_no_age_error(inventory)
+    return show_usage(inventory, context, older_than=flags.older_than, dry=not flags.yes)

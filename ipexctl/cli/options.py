@@ -128,6 +128,12 @@ class HostsFlags(Fields):
     as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
 
 
+class UsageFlags(Fields):
+    prune: bool = flag(False, "Remove old projects from the hosts; only list them without --yes.", "Removal")
+    older_than: str | None = flag(None, "Projects of which no file is newer than this, such as 30d.", "Removal", "TIME")
+    yes: bool = flag(False, "Remove them.", "Removal", names=("-y",))
+
+
 class ExampleFlags(Fields):
     name: str = flag(
         ..., "Playbook or example, by its name.", argument=True, completes="examples", example="train_ddp.py"

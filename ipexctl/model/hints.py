@@ -7,7 +7,7 @@ from typing import TypeVar
 
 # Commands that take --hostfile, --hosts and --limit, and those that take --venv. A test holds both to the command line.
 WITH_VENV = frozenset(("bench", "doctor", "install", "run", "tune", "uninstall"))
-ON_HOSTS = WITH_VENV | {"attach", "fetch", "logs", "ps", "stop", "sync", "watch"}
+ON_HOSTS = WITH_VENV | {"attach", "du", "fetch", "logs", "ps", "stop", "sync", "watch"}
 _SCRIPTS = frozenset(("run", "tune"))  # commands whose last words are a script's
 _LIMITS = frozenset(("--limit", "-l"))
 _HOST_OPTIONS = _LIMITS | {"-f", "--hostfile", "--hosts"}

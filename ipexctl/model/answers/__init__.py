@@ -19,7 +19,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "saved": ("runs", "prune", "export", "support", "report", "compare"),
     "play": ("play", "play-list", "command", "lint", "init"),
     "examples": ("examples", "shown-example", "copied-example"),
-    "hosts": ("hosts", "lab"),
+    "hosts": ("hosts", "usage", "lab"),
     "bench": ("bench",),
     "tune": ("tune",),
     "tools": ("accelerate", "migrate"),

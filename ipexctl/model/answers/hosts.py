@@ -1,4 +1,4 @@
-"""The answers of ``hosts`` and ``lab``."""
+"""The answers of ``hosts``, ``du`` and ``lab``."""
 
 from collections.abc import Mapping
 
@@ -27,6 +27,31 @@ class HostsAnswer(AnyAnswer):
     source: str
     hosts: tuple[ListedHost, ...]
     text: str
+
+
+class UsedPlace(JsonRecord):
+    """A place that ipexctl has filled on a host ("": this machine): ``kind`` is environment, wheels, runs or project.
+    Of a project, when the newest of its files was ``changed``, in Unix seconds, and the bytes of the files that no sync
+    has ``written``. ``removed``: it was, or would be in a dry run; ``stays`` says why it was not."""
+
+    host: str
+    kind: str
+    path: str
+    bytes: int
+    changed: float | None = None
+    written: int = 0
+    removed: bool = False
+    stays: str = ""
+
+
+class UsageAnswer(AnyAnswer):
+    """``du`` of the ``hosts`` that answered. With --prune ``dry`` where nothing was removed, and ``next``, the command
+    that removes it."""
+
+    hosts: tuple[str, ...]
+    places: tuple[UsedPlace, ...]
+    dry: bool | None = None
+    next: str | None = None
 
 
 class LabHost(JsonRecord):

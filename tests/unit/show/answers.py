@@ -12,7 +12,7 @@ from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.bench import BenchAnswer
 from ipexctl.model.answers.doctor import DoctorHost, ExplainAnswer
 from ipexctl.model.answers.files import FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
-from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost
+from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost, UsageAnswer, UsedPlace
 from ipexctl.model.answers.install import (
     ImportCheck,
     InstallAnswer,
@@ -170,6 +170,11 @@ ANSWERS: tuple[tuple[str, str, str, AnyAnswer], ...] = (
         "ppn 2, omp gnu: +31.0 % ± 3.0 % against the default in 2 pairs of runs in turn", 13, 412.0, 900.0,
         False, "tuned.yaml", "ipexctl run --ppn 2 --omp gnu train.py")),
     ("hosts", "the hosts of a hostfile", "hosts", HostsAnswer("hosts", (), _HOSTS)),
+    ("du", "what ipexctl takes, and old projects", "du", UsageAnswer(("node0", "node1"), (
+        *(UsedPlace(name, "environment", "/home/me/ipexctl-env.d", 1203044352) for name in ("node0", "node1")),
+        UsedPlace("node0", "project", "/home/me/ipexctl/bert-1f2e3d", 1288490188, 1763197200.0, 1288486000, True),
+        UsedPlace("node1", "project", "/home/me/ipexctl/bert-1f2e3d", 4188, 1763197200.0, stays="used by run 1121-7")),
+        True, "ipexctl du --prune --older-than 30d --yes")),
     ("ps", "runs on these hosts", "ps", PsAnswer(_RUNS, (), ("node0", "node1"), ())),
     ("runs", "saved runs", "runs", RunsAnswer("/home/me/.local/state/ipexctl/runs", 2, _SAVED)),
     ("runs-pruned", "saved runs that would be removed", "runs", PruneAnswer(

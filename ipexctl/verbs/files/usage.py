@@ -1,0 +1,88 @@
+"""``du``: the space that ipexctl takes on hosts and on this machine, and the removal of old projects from hosts."""
+
+import os
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+
+from ipexctl.act.context import Context
+from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.transfer.send import build_script_command, list_tree, read_listing
+from ipexctl.decide.parsing.amounts import parse_span
+from ipexctl.decide.planning.sync import parse_remote_tree
+from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
+from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
+from ipexctl.model.events import Answer, Ended, Event
+from ipexctl.model.hints import advise, complete_hint
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.links import Link
+from ipexctl.model.text import printable
+from ipexctl.protocol.paths import MANIFEST, RUNS, STATE
+from ipexctl.store.record import measure_record
+from ipexctl.verbs.common.probe import VENV
+from ipexctl.verbs.common.select import list_flags, make_started
+
+Workflow = Generator[Event, None, None]
+_PATIENCE = 600.0  # seconds for the disk of a host
+
+
+def show_usage(inventory: Inventory, context: Context, *, older_than: str | None = None, dry: bool = True) -> Workflow:
+    """Measures; ``older_than`` ("30d") removes the projects of which no file is newer, or in a dry run tells which
+    those are. Raises `UsageError`."""
+    yield make_started("du", "", inventory)
+    limit = 0.0 if older_than is None else context.clock() - parse_span("--older-than", older_than)
+
+    def measure(link: Link, _: Emit) -> list[UsedPlace] | Failure:
+        try:
+            places = list(_list_places(link))
+        except ValueError:
+            return Failure(link.host.name, Kind.STEP, "malformed list of what is stored there", code="malformed")
+        old = [place for place in places if place.kind == "project" and (place.changed or 0.0) < limit]
+        for place in old:
+            stays = "" if dry else _remove_project(link, place.path)
+            places[places.index(place)] = replace(place, removed=not stays, stays=stays)
+        return places
+
+    results = yield from run_on_hosts(context, inventory, "measure", measure)
+    failures = [result for result in results.values() if isinstance(result, Failure)]
+    found = {name: result for name, result in results.items() if not isinstance(result, Failure)}
+    places = [place for result in found.values() for place in result]
+    local = {"environment": context.state / "lab", "wheels": context.cache, "runs": context.state / "runs"}
+    places += [UsedPlace("", kind, str(path), measure_record(path)[0]) for kind, path in local.items() if path.exists()]
+    removes = dry and any(place.removed for place in places)
+    advice = advise("du", "--prune", "--older-than", older_than or "", "--yes")
+    command = complete_hint(advice, list_flags(inventory, None)) if removes else None
+    yield Answer(UsageAnswer(tuple(found), tuple(places), (dry or None) if older_than else None, command))
+    yield Ended("du", choose_exit([failure.kind.exit for failure in failures]))
+
+
+def make_no_age_error(inventory: Inventory) -> UsageError:
+    hint = complete_hint(advise("du", "--prune", "--older-than", "30d"), list_flags(inventory, None))
+    return UsageError("--prune needs --older-than: which projects to remove", hint=hint)
+
+
+def _list_places(link: Link) -> Iterator[UsedPlace]:
+    """Raises `LinkError`, and `ValueError` where the host's answer is none."""
+    name, own = link.host.name, link.host.vars
+    words = (STATE, own.get("venv") or VENV, own.get("workdir", ""))
+    command = build_script_command("list_usage.sh", *words, patience=_PATIENCE)
+    *fields, _ = read_listing(link, command, 2).split(b"\0")
+    for field, path in zip(fields[::2], map(os.fsdecode, fields[1::2]), strict=True):
+        kind, size = field.decode("ascii").split(" ")
+        if kind != "project":
+            yield UsedPlace(name, kind, path, int(size) << 10)
+            continue
+        tree = parse_remote_tree(list_tree(link, path))
+        if tree.manifest is not None:
+            files = {path: entry for path, entry in tree.entries.items() if entry.kind == "f"}
+            written = sum(
+                entry.size for path, entry in files.items() if path not in {MANIFEST, *tree.manifest["files"]}
+            )
+            newest = max(entry.mtime for entry in tree.entries.values())
+            yield UsedPlace(name, kind, path, sum(entry.size for entry in files.values()), float(newest), written)
+
+
+def _remove_project(link: Link, directory: str) -> str:
+    """Returns why it stays, if it does. Raises `LinkError`."""
+    words = (directory, MANIFEST, RUNS)
+    command = build_script_command("remove_project.sh", *words, begins="target_directory.sh", patience=_PATIENCE)
+    return printable(os.fsdecode(read_listing(link, command, 1)), 200)
