@@ -1,20 +1,18 @@
-"""What ``ipexctl bench bert`` starts on the hosts: BERT in plain torch, every form measured, one JSON line each.
+"""What ``ipexctl bench bert`` starts on the hosts: BERT in plain torch, in one form, a rate for each step.
 
-    python bert.py --engine stock --mode train,infer --size small
-    python bert.py --engine ipex --mode infer --size base
+    python bert.py --form stock-bf16 --size small
+    python bert.py --form ipex-bf16 --mode infer --size base
 
 Layers, sizes and the order of operations are BERT's (base: bert-base-uncased); weights and data are random, which speed
-does not depend on. One process measures one engine, since importing IPEX changes what stock PyTorch does.
+does not depend on. One process computes one form, since importing IPEX changes what stock PyTorch does.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import shutil
-import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +30,8 @@ SIZES = {
     "base": (768, 12, 12, 3072, 30522, 128),
 }
 CLASSES = 2
+FORMS = ["stock-fp32", "stock-bf16", "compile-fp32", "compile-bf16", "ipex-fp32", "ipex-bf16"]
+WARM_UP = 3  # steps in which memory is allocated and kernels are generated
 
 
 class Layer(nn.Module):
@@ -75,96 +75,47 @@ class Bert(nn.Module):
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=["stock", "ipex"], default="stock")
-    parser.add_argument("--mode", default="train,infer", help="train, infer, or both with a comma")
+    parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="how and in which type it is computed")
+    parser.add_argument("--mode", choices=["train", "infer"], default="train")
     parser.add_argument("--size", choices=[*SIZES], default="small")
     parser.add_argument("--batch", type=int, default=8, help="samples per process and step")
-    parser.add_argument("--steps", type=int, default=10, help="measured ones")
-    parser.add_argument("--warmup", type=int, default=3, help="steps before them")
-    parser.add_argument("--compile", action="store_true", help="with stock: measure torch.compile, too")
+    parser.add_argument("--steps", type=int, default=10, help="after the first three")
     return parser.parse_args()
 
 
 def main() -> None:
     args = arguments()
+    engine, dtype = args.form.split("-")
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    if args.engine == "ipex":
-        import intel_extension_for_pytorch as ipex
-    else:
-        ipex = None
+    ipex = import_ipex() if engine == "ipex" else None
+    if engine == "compile" and not shutil.which(os.environ.get("CXX", "g++")):
+        sys.exit("torch.compile needs a C++ compiler (g++)")
     if size > 1:
         dist.init_process_group("gloo")
-    ways = {"eager": ""}
-    if args.compile and args.engine == "stock":
-        ways["compile"] = agreed(no_compiler(), size)
-    no_bf16 = agreed(refused(ipex), size) if ipex else ""
-
-    for mode in args.mode.split(","):
-        for how, hindered in ways.items():
-            for dtype in ("fp32", "bf16"):
-                why = hindered or (no_bf16 if dtype == "bf16" else "")
-                told = {
-                    "bench": "bert",
-                    "mode": mode,
-                    "engine": args.engine,
-                    "how": how,
-                    "dtype": dtype,
-                    "size": args.size,
-                    "batch": args.batch,
-                    "ranks": size,
-                    "steps": args.steps,
-                    "threads": torch.get_num_threads(),
-                    "host": platform.node(),
-                    "torch": torch.__version__,
-                    "ipex": ipex.__version__ if ipex else None,
-                }
-                try:
-                    times = [] if why else measure(args, mode, how, dtype, ipex, size)
-                except (RuntimeError, AssertionError) as error:
-                    if size > 1:
-                        raise  # the others would wait
-                    why, times = last_words(error), []
-                    hindered = why if how == "compile" else ""  # what cannot be compiled is not tried again
-                print(json.dumps({**told, **summary(times, size * args.batch), "why": why}), flush=True)
+    torch.manual_seed(20)
+    model = Bert(args.size).train(args.mode == "train")
+    inputs = torch.randint(SIZES[args.size][4], (args.batch, SIZES[args.size][5]))
+    labels = torch.randint(CLASSES, (args.batch,))
+    form = Form(model, inputs, labels, dtype == "bf16", ipex, engine == "compile", size > 1)
+    work = training(form) if args.mode == "train" else inference(form)
+    total = args.steps + WARM_UP
+    for step in range(1, total + 1):
+        if size > 1:
+            dist.barrier()
+        began = time.perf_counter()
+        work()
+        rate = size * args.batch / (time.perf_counter() - began)  # of all ranks, which wait for the slowest
+        print(f"step {step}/{total} {rate:.2f} samples/s", flush=True)
     if size > 1:
         dist.destroy_process_group()
 
 
-def summary(times: list[float], samples: int) -> dict[str, float | int | list[float] | None]:
-    """The median step, and the quarters of the steps: how far apart the middle half of them is."""
-    if not times:
-        return {"samples_per_s": None, "median_s": None, "quartiles_s": None, "measured": 0}
-    median = statistics.median(times)
-    low, _, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [median] * 3
-    return {"samples_per_s": samples / median, "median_s": median, "quartiles_s": [low, high], "measured": len(times)}
-
-
-def no_compiler() -> str:
-    """Why torch.compile cannot work here; "" if it can."""
-    return "" if shutil.which(os.environ.get("CXX", "g++")) else "torch.compile needs a C++ compiler (g++)"
-
-
-def refused(ipex: Any) -> str:
-    """Why IPEX does not compute in bf16 here, which it says of the smallest model, too; "" if it does."""
-    model = nn.Linear(CLASSES, CLASSES)
+def import_ipex() -> Any:
     try:
-        ipex.optimize(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dtype=torch.bfloat16)
-    except (RuntimeError, AssertionError) as error:
-        return last_words(error)
-    return ""
-
-
-def agreed(why: str, size: int) -> str:
-    """What hinders this rank, or else another one of the run: either all measure a form, or none."""
-    if size == 1:
-        return why
-    all_of_them: list[str] = [""] * size
-    dist.all_gather_object(all_of_them, why)
-    return next(filter(None, all_of_them), "")
-
-
-def last_words(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
+        import intel_extension_for_pytorch as ipex
+    except ImportError:
+        sys.exit("no IPEX in this environment")
+    return ipex
 
 
 @dataclass(frozen=True)
@@ -185,25 +136,6 @@ class Form:
 
     def autocast(self) -> torch.autocast:
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16)
-
-
-def measure(args: argparse.Namespace, mode: str, how: str, dtype: str, ipex: Any, size: int) -> list[float]:
-    """Seconds of each step that is measured."""
-    torch.manual_seed(20)
-    model = Bert(args.size).train(mode == "train")
-    inputs = torch.randint(SIZES[args.size][4], (args.batch, SIZES[args.size][5]))
-    labels = torch.randint(CLASSES, (args.batch,))
-    form = Form(model, inputs, labels, dtype == "bf16", ipex, how == "compile", size > 1)
-    work = training(form) if mode == "train" else inference(form)
-    times = []
-    for turn in range(args.warmup + args.steps):
-        if size > 1:
-            dist.barrier()
-        began = time.perf_counter()
-        work()
-        if turn >= args.warmup:
-            times.append(time.perf_counter() - began)
-    return times
 
 
 def training(form: Form) -> Callable[[], None]:

@@ -87,7 +87,7 @@ def accelerate_config(context: Context, hosts: HostSelection, flags: AccelerateF
 
 @command(app, "bench", acting=True, examples=("bert", "--size tiny --mode infer --no-cluster", "--dry-run"))
 def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlags) -> Workflow:
-    """Measure BERT on the hosts, in fp32 and bf16. With stock torch, torch.compile and IPEX."""
+    """Measure BERT on the hosts, in fp32 and bf16. By stock torch, torch.compile and IPEX, as one study."""
     from ipexctl.verbs.bench import bench
 
     return bench(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run)

@@ -573,18 +573,18 @@ class Bench(Task):
 
     model: Literal["bert"] = flag("bert", "Model to measure.", argument=True)
     size: Literal["tiny", "small", "base"] = flag("small", "Model size; base is bert-base-uncased.", "Measurement")
-    mode: Literal["both", "train", "infer"] = flag("both", "Workload: training, inference, or both.", "Measurement")
+    mode: Literal["train", "infer"] = flag("train", "Workload: training, or inference.", "Measurement")
     batch: int = flag(8, "Samples per step on each host.", "Measurement", ge=1)
-    steps: int = flag(10, "Steps to measure, at least 5; the median counts.", "Measurement", ge=5)
+    steps: int = flag(10, "Steps to measure of each form, at least 5; the median counts.", "Measurement", ge=5)
     compile: bool = flag(
         True,
         "Measure torch.compile, which needs a C++ compiler on the hosts, or not (default: measure).",
         "Measurement",
     )
-    cluster: bool = flag(True, "Measure training on all hosts together, or not (default: measure).", "Measurement")
+    cluster: bool = flag(True, "All hosts as one run, or each for itself (default: one run).", "Measurement")
     venv: str | None = make_venv_flag()
     plot: str | None = flag(None, "Local SVG file for the chart.", "Output", "PATH")
-    time_limit: float = flag(3600.0, "End a measurement after this many seconds.", "Limits", gt=0, advanced=True)
+    time_limit: float = flag(3600.0, "Begin no measurement after this many seconds.", "Limits", gt=0, advanced=True)
 
 
 class Execute(Task):

@@ -52,9 +52,7 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
 def format_ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
     """The screen of a report: the run's card, the recap, what is not stored. Failures are shown before."""
     items: list[RenderableType] = []
-    # Of a bench, what its runs measured is the answer; only a run that went wrong has something to add. `logs` reads
-    # outputs and not how the run ends.
-    if report.run and report.verb != "logs" and not (report.verb == "bench" and report.run.reason == "done"):
+    if report.run and report.verb != "logs":  # which reads outputs and not how the run ends
         from ipexctl.show.run_screen import format_run_card
 
         items += format_run_card(report.run)

@@ -29,7 +29,7 @@ from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.messages import StopRun
-from ipexctl.verbs.common.nested import run_nested
+from ipexctl.verbs.common.nested import advise_without_share, run_nested
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.prepare import Prepared, make_attempt
@@ -92,6 +92,7 @@ class StudyRunner:
     steps: int
     describe_changes: Callable[[Values], str] = lambda values: ""
     interrupted: Interrupted | None = None
+    failed: bool = False  # the default failed before it was ever measured; its failures stand
     unproved: list[LaunchAttempt] = field(default_factory=list)  # with hosts that could not be searched
 
     @property
@@ -143,19 +144,21 @@ class StudyRunner:
         title = f"{script}: {describe_values(candidate.values)}"
         yield make_started("run", title, prepared.inventory, prepared.task.venv)
         yield Planned("run", str(attempt.launch), attempt.launch.public())
-        detached = yield from run_nested(attempt.execute(), take)
+        detached = yield from run_nested(attempt.execute(), take, advise_without_share)
         self.interrupted = attempt.watcher.interrupted
         report = make_report(fold.state)
         metric = self.study.metric or next((name for name in PREFERRED if name in reader.rates), "")
-        ended_well = report.run is not None and report.run.good and metric in reader.rates
-        if ended_well and not outcome:
+        ended_well = report.run is not None and report.run.good
+        if ended_well and metric in reader.rates and not outcome:
             outcome = "measured"
         why = ""
         if metric not in reader.rates or not outcome:
             why = "nobody watches it any more" if detached else describe_cause(report)
             why = why or f"it printed no {metric or 'step and no rate'}"
         low, high = reader.find_quartiles(metric)
-        yield FailuresIgnored(title)
+        self.failed = not self.study.tried and not ended_well and not outcome
+        if not self.failed:
+            yield FailuresIgnored(title)
         return CandidateTried(
             **select_attributes(candidate, "number", "purpose", "values", "launch"),
             outcome="failed" if why else outcome or "failed",

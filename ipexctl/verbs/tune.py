@@ -12,10 +12,11 @@ from typing import Any
 from ipexctl.act.context import Context
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.tune.knobs import keep_batch, list_given, list_knobs, parse_arguments, parse_knobs, set_values
-from ipexctl.decide.tune.search import OptunaSearch, import_optuna
+from ipexctl.decide.tune.search import ListSearch, OptunaSearch, import_optuna
 from ipexctl.decide.tune.study import Study
 from ipexctl.decide.tune.summary import MARK, build_playbook, summarize_study
 from ipexctl.model.answers.plan import DryRun
+from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import (
     Answer,
@@ -29,8 +30,10 @@ from ipexctl.model.events import (
     Value,
     Values,
 )
+from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.launch import NodePlan
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import pluralize, printable
@@ -38,9 +41,18 @@ from ipexctl.store.private_files import describe_error, write_private_file
 from ipexctl.store.record import list_saved_runs
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.common.wins import list_wins
+from ipexctl.verbs.run.prepare import Prepared, make_attempt
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from ipexctl.verbs.run.request import read_request
 from ipexctl.verbs.run.run import prepare_run
+
+
+class Compared(Record):
+    """What a study has found: its ``answer``, the task of the best launch, and the exit code."""
+
+    answer: TuneAnswer
+    tuned: Run
+    exit: Exit
 
 
 def tune(
@@ -54,46 +66,67 @@ def tune(
 ) -> Generator[Event, None, None]:
     """Tries launches and yields a `TuneAnswer`. ``earlier`` are those of a study that this one goes on with. Raises
     `UsageError`, before the first event where this machine alone can tell."""
-    from ipexctl.verbs.run.prepare import make_attempt
-    from ipexctl.verbs.study import Launches, StudyRunner
-
     names, base = _read_task(task)
-    budget, into, arguments = parse_span("--budget", task.budget), Path(task.into), parse_arguments(task.arg)
+    into, arguments = Path(task.into), parse_arguments(task.arg)
+    parse_span("--budget", task.budget)
     _check_target(into)
     import_optuna()
-    request = read_request(base, environ, dry=dry, emit=None)
-    prepared = yield from prepare_run("tune", request, inventory, context)
+    prepared = yield from prepare_run("tune", read_request(base, environ, dry=dry, emit=None), inventory, context)
     if prepared is None:
         return
+    knobs = {**list_knobs(base, make_attempt(prepared, context).launch, prepared.facts, names), **arguments}
+    if knobs.get("ppn") and not task.keep_batch and not _names_ppn(task):
+        del knobs["ppn"]
+        text = "ranks per host are not varied, which would change the global batch; --keep-batch NAME keeps it"
+        yield Message(text, code="batch-kept")
+    found = yield from compare_launches("tune", task, prepared, knobs, context, dry=dry, earlier=earlier)
+    if found is None:
+        return
+    answer = replace(found.answer, next=complete_hint(found.answer.next, list_flags(inventory, task.venv)))
+    if answer.recommended:
+        day = strftime("%Y-%m-%d", localtime(context.clock()))
+        _write_playbook(into, build_playbook(found.tuned, answer.verdict, day))
+        answer = replace(answer, playbook=str(into))
+    yield Answer(answer)
+    yield Ended("tune", found.exit)
+
+
+def compare_launches(
+    verb: str,
+    task: Tune,
+    prepared: Prepared,
+    knobs: Mapping[str, Sequence[Value]],
+    context: Context,
+    *,
+    dry: bool = False,
+    earlier: tuple[CandidateTried, ...] = (),
+    each_once: bool = False,
+) -> Generator[Event, None, Compared | None]:
+    """Tries launches with the values of ``knobs`` in turn with the prepared one; ``each_once``: each of them, instead
+    of a search. Returns None after a dry run, where nothing can be varied, and where the prepared one fails at once."""
+    from ipexctl.verbs.study import Launches, StudyRunner
+
+    base, budget = prepared.request.task, parse_span("--budget", task.budget)
     default = make_attempt(prepared, context).launch
     launches = Launches(prepared, context, partial(_make_task, base, task.keep_batch, default.size, default.nodes))
     same = launches.identify({})
     knobs = {
         name: [value for value in values if launches.identify({name: value}) not in (None, same)]
-        for name, values in {**list_knobs(base, default, prepared.facts, names), **arguments}.items()
+        for name, values in knobs.items()
     }
     knobs = {name: values for name, values in knobs.items() if values}
-    if "ppn" in names and "ppn" in knobs and not task.keep_batch and not _names_ppn(task):
-        del knobs["ppn"]
-        text = "ranks per host are not varied, which would change the global batch; --keep-batch NAME keeps it"
-        yield Message(text, code="batch-kept")
     plan = _format_plan(task, default.size, knobs)
-    yield Planned("tune", plan)
+    yield Planned(verb, plan)
     if dry or not knobs:
         yield Answer(DryRun(plan))
-        yield Ended("tune", Exit.OK)
-        return
+        yield Ended(verb, Exit.OK)
+        return None
     minimize, spent = task.direction == "min", max((each.at + each.seconds / 2 for each in earlier), default=0.0)
     budget += spent if task.budget != Tune.__dataclass_fields__["budget"].default or spent > budget else 0.0
     given = {name: value for name, value in list_given(task).items() if name != "budget"}
     started = {name: tuple(values) for name, values in knobs.items()}
     yield StudyStarted(started, given, task.metric or "", minimize, budget, task.seed, task.steps)
-    wins = list_wins(prepared.facts, base)
-    first = [
-        dict(win.values) for win in wins if all(value in knobs.get(name, ()) for name, value in win.values.items())
-    ]
-    together = {name: value for values in first for name, value in values.items()}
-    search = OptunaSearch(knobs, task.seed, task.steps, [together, *first] if len(first) > 1 else first)
+    search = ListSearch(knobs) if each_once else _make_search(task, base, prepared.facts, knobs)
 
     def scale(values: Values) -> float:
         """Of launches that keep a rank's batch, those with more ranks do more in a step."""
@@ -102,10 +135,18 @@ def tune(
 
     def describe_changes(values: Values) -> str:
         changes = [f"global batch x{scale(values):g}"] if scale(values) != 1.0 else []
-        changes += ["arguments of the script"] if arguments.keys() & values.keys() else []
+        changes += ["arguments of the script"] if not each_once and any(name[:2] == "--" for name in values) else []
         return ", ".join([*changes, *(["rounding, by its compiler"] if "compile" in values else [])])
 
-    study = Study(search, launches.identify, budget, metric=task.metric or "", minimize=minimize, scale=scale)
+    study = Study(
+        search,
+        launches.identify,
+        budget,
+        metric=task.metric or "",
+        minimize=minimize,
+        scale=scale,
+        finals=not each_once,
+    )
     for tried in earlier:
         study.add(replace(tried, purpose="search" if tried.values else "default"))
         yield tried
@@ -113,17 +154,25 @@ def tune(
     runner = StudyRunner(study, launches, context, begun, budget, task.steps, describe_changes)
     yield from runner.run()
     exit = runner.interrupted.exit if runner.interrupted else Exit.OK
+    if runner.failed:  # which says why; a table without a rate says nothing
+        yield Ended(verb, exit)
+        return None
     tuned = _make_task(base, task.keep_batch, default.size, default.nodes, study.judge().values) or base
     answer = summarize_study(study, base, tuned, runner.seconds, budget, interrupted=runner.interrupted is not None)
     if not any(each.outcome == "measured" for each in study.tried if not each.values) and exit is Exit.OK:
         why = next((each.why for each in study.tried if each.why), "it was not tried")
         yield HostFailed(Failure("", Kind.STEP, f"the default launch has no rate: {why}", code="no-rate"))
-    answer = replace(answer, next=complete_hint(answer.next, list_flags(inventory, task.venv)))
-    if answer.recommended:
-        _write_playbook(into, build_playbook(tuned, answer.verdict, strftime("%Y-%m-%d", localtime(context.clock()))))
-        answer = replace(answer, playbook=str(into))
-    yield Answer(answer)
-    yield Ended("tune", exit)
+    return Compared(answer, tuned, exit)
+
+
+def _make_search(
+    task: Tune, base: Run, facts: Mapping[str, Facts], knobs: Mapping[str, Sequence[Value]]
+) -> OptunaSearch:
+    """A search that begins with what usually wins on such hosts."""
+    wins = [win.values for win in list_wins(facts, base)]
+    first = [dict(values) for values in wins if all(value in knobs.get(name, ()) for name, value in values.items())]
+    together = {name: value for values in first for name, value in values.items()}
+    return OptunaSearch(knobs, task.seed, task.steps, [together, *first] if len(first) > 1 else first)
 
 
 def read_study(runs: Path, word: str) -> tuple[Tune, tuple[CandidateTried, ...]]:

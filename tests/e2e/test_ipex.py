@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,43 +86,17 @@ def test_the_playbook_infers_with_instances_side_by_side_on_two_hosts(
     assert not find_orphans(installed.cluster)
 
 
-def test_the_bench_is_a_step_of_a_playbook(installed: Installed, workspace: Workspace) -> None:
-    words = ("--tags", "bench", "--var", "size=tiny", "--var", "compile=false")
-    result = workspace("play", "--limit", "node0", ROOT / "playbooks/bench.yaml", *words, timeout=900)
-    assert result.code == 0, result
-    assert len([one for one in lines(workspace) if one["bench"] == "bert"]) == 8  # of both runs: stock, then IPEX
-    row = r"^0│(?:training|inference), (?:stock torch|IPEX) (?:fp32|bf16): (?:not measured: |\d)"
-    shown = re.findall(row, result.out, re.MULTILINE)
-    assert len(shown) == 8, result
-    assert not measured(result)
-    logs = workspace("logs", workspace.records[-1].name)
-    assert '{"bench"' not in logs.out, logs
-    of_ranks = re.compile(r"^0│.* samples/s$", re.MULTILINE)
-    assert len(of_ranks.findall(logs.out)) == len(of_ranks.findall(result.out)), (logs, result)
-
-
-def test_the_bench_measures_ipex_beside_stock_torch_on_each_host_and_together(
-    installed: Installed, workspace: Workspace, tmp_path: Path
+def test_the_bench_is_a_step_of_a_playbook_and_measures_ipex_beside_stock_torch(
+    installed: Installed, workspace: Workspace
 ) -> None:
-    plot = tmp_path / "bert.svg"
-    words = ("--size", "tiny", "--steps", "5", "--no-compile", "--plot", plot, "--json")
-    result = workspace("bench", "bert", "--limit", "node0,node1", *words, timeout=1100)
-    refused = [row for row in result.answer["rows"] if row.get("refused")]  # of a busy machine
-    assert result.code == (4 if refused else 0), result
-    rows = {(row["mode"], row["engine"], row["dtype"]): row for row in result.answer["rows"]}
-    assert len(rows) == 8
-    unmeasured = () if IPEX_IN_BF16 else (("train", "ipex", "bf16"), ("infer", "ipex", "bf16"))
-    for key, row in rows.items():
-        if key in unmeasured:
-            assert (row["hosts"], row["cluster"]) == ({}, None), key
-            assert "avx512bw" in row["why"]
-            continue
-        assert set(row["hosts"]) == {"node0", "node1"}, key
-        assert row["cluster"] > 0, key
-        assert row["why"] is None
-    assert "IPEX bf16" in result.answer["text"]
-    bars = [*ET.parse(plot).getroot().iter("{http://www.w3.org/2000/svg}rect")]
-    assert len(bars) == 1 + len(rows) - len(unmeasured) - len(refused)
+    words = ("--tags", "bench", "--var", "size=tiny", "--var", "compile=false")
+    result = workspace("play", "--limit", "node0,node1", ROOT / "playbooks/bench.yaml", *words, timeout=900)
+    assert result.code == 0, result
+    rows = dict(re.findall(r"^(?:  |✗ )((?:stock|ipex)-\S+) +(.*)$", result.out, re.MULTILINE))
+    assert set(rows) == {"stock-fp32", "stock-bf16", "ipex-fp32", "ipex-bf16"}
+    for form, text in rows.items():
+        expected = "avx512bw" if form == "ipex-bf16" and not IPEX_IN_BF16 else " a second"
+        assert expected in text, result
 
 
 def test_a_script_is_compared_with_and_without_ipex_on_one_host(

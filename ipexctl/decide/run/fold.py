@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite, isnan
 
-from ipexctl.decide.run.bench_lines import reword_lines
 from ipexctl.decide.run.figures import LIMIT, read_figures
 from ipexctl.decide.run.lines import LineSplitter, decode_line
 from ipexctl.decide.run.output_log import add_lines, shrink_log
@@ -333,7 +332,6 @@ class RunFold:
     def _add_lines(self, number: int, host: str, stream: e.Stream, text: bytes, at: float) -> None:
         if not text:
             return
-        text = reword_lines(text) if stream == "out" else text
         self.state.lines += (NewLines(number, host, stream, text),)
         if rank := self._find_rank(number):
             rank.tail = (rank.tail + text[-_TAIL:])[-_TAIL:]

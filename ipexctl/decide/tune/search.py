@@ -60,6 +60,27 @@ class OptunaSearch:
             self._study.add_trial(make(params=params, distributions=self._space, value=score))
 
 
+class ListSearch:
+    """The values of each knob, each tried once and to its end."""
+
+    def __init__(self, knobs: Mapping[str, Sequence[Value]]) -> None:
+        self._left: list[Values] = [{name: value} for name, values in knobs.items() for value in values]
+
+    def ask(self) -> tuple[int, Values]:
+        """Returns the next value; the default's after the last."""
+        return 0, self._left.pop(0) if self._left else {}
+
+    def is_out(self, number: int, score: float, step: int) -> bool:
+        """Returns False: each is measured to its end."""
+        return False
+
+    def tell(self, number: int, score: float | None) -> None:
+        """Does nothing: a score changes nothing in the order."""
+
+    def learn(self, values: Values, score: float) -> None:
+        """Does nothing, as `tell`."""
+
+
 def import_optuna() -> Any:
     """Returns Optuna, which says nothing by itself. Raises `UsageError` where it is not installed."""
     try:

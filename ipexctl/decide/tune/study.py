@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import exp, log, sqrt
 from statistics import fmean
 
-from ipexctl.decide.tune.search import OptunaSearch
+from ipexctl.decide.tune.search import ListSearch, OptunaSearch
 from ipexctl.model.events import CandidateTried, Purpose, Values
 from ipexctl.model.json_values import Record
 
@@ -45,17 +45,19 @@ class Verdict(Record):
 
 class Study:
     """Chooses launches one by one and takes what became of them. ``identify`` returns what a launch of these values is,
-    None where there is none; ``seconds`` are counted from the study's start."""
+    None where there is none; ``seconds`` are counted from the study's start. ``finals``: the best of them are measured
+    again before one is set against the default."""
 
     def __init__(
         self,
-        search: OptunaSearch,
+        search: OptunaSearch | ListSearch,
         identify: Callable[[Values], str | None],
         budget: float,
         *,
         metric: str = "",
         minimize: bool = False,
         scale: Callable[[Values], float] = lambda values: 1.0,
+        finals: bool = True,
     ) -> None:
         self._search, self._identify, self._budget = search, identify, budget
         self.metric, self._minimize, self._scale = metric, minimize, scale
@@ -65,7 +67,7 @@ class Study:
         self._default = identify({}) or ""
         self._phase, self._fresh = "search", False  # fresh: the default was measured by this command
         self._number = 0
-        self._finals = 0  # measurements of finalists that are left
+        self._has_finals, self._finals = finals, 0  # measurements of finalists that are left
         self._winner: CandidateTried | None = None
 
     # choosing ------------------------------------------------------------------------------------------------------
@@ -78,8 +80,9 @@ class Study:
         return candidate
 
     def _choose(self, now: float) -> Candidate | None:
-        if [each.outcome for each in self.tried if not each.values][-2:] == ["failed", "failed"]:
-            return None  # the hosts, or the script, are no longer what they were
+        defaults = [each.outcome for each in self.tried if not each.values]
+        if defaults == ["failed"] or defaults[-2:] == ["failed", "failed"]:
+            return None  # the hosts, or the script, are not or no longer what they should be
         if not self._fresh:
             return self._make("default", {})
         left = (self._budget - now) / self._longest
@@ -201,7 +204,7 @@ class Study:
         return min(whole, self._budget / self._longest / 2)
 
     def _count_finals(self) -> int:
-        least, more, most = _FINALS
+        least, more, most = _FINALS if self._has_finals else (0, 0, 0)
         return min(least + round(more * self.estimate_noise()), most)
 
     # judging -------------------------------------------------------------------------------------------------------

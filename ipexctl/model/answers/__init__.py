@@ -20,7 +20,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "play": ("play", "play-list", "command", "lint", "init"),
     "examples": ("examples", "shown-example", "copied-example"),
     "hosts": ("hosts", "usage", "lab"),
-    "bench": ("bench",),
     "tune": ("tune",),
     "tools": ("accelerate", "migrate"),
     "plan": ("dry-run",),

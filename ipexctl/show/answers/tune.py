@@ -36,6 +36,7 @@ def _describe_row(row: TriedLaunch) -> str:
     if row.ratio is None:
         return row.why
     spread = f"{row.low:.2f} to {row.high:.2f}" if row.low is not None and row.high is not None else ""
+    rate = f"{row.rate:.3g} a second" if row.rate else ""
     return ", ".join(
-        part for part in (spread, row.changes and f"changes {row.changes}", row.dropped and "dropped") if part
+        part for part in (spread, row.changes and f"changes {row.changes}", row.dropped and "dropped", rate) if part
     )

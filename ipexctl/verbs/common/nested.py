@@ -70,7 +70,7 @@ def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, 
             kept += event.data if len(kept) < _SEARCHED_OUTPUT else b""
         return is_passed_on(event)
 
-    yield from run_nested(run, take, _advise_without_share)
+    yield from run_nested(run, take, advise_without_share)
     size = max((len(event.ranks) for event in others if isinstance(event, e.RunStarted)), default=0)
     started = {event.rank: event.at for event in others if isinstance(event, e.RankStage) and event.stage == "start"}
     ended = {event.rank: event for event in others if isinstance(event, e.RankEnded)}
@@ -86,8 +86,8 @@ def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, 
     return RunMetrics(lines, seconds, good, exit)
 
 
-def _advise_without_share(event: Event) -> Event:
-    """On busy hosts nothing is measured: commands that measure have no ``--share``."""
+def advise_without_share(event: Event) -> Event:
+    """Returns the event without the advice to share hosts: on busy ones nothing is measured."""
     if not (isinstance(event, e.HostFailed) and event.failure.code == "busy" and isinstance(event.failure.hint, Hint)):
         return event
     hint = Hint(event.failure.hint.words, "wait for it, or stop it:")

@@ -331,15 +331,3 @@ def test_of_too_much_output_the_beginning_and_the_end_are_kept_and_the_rest_is_c
     assert (log.lines[0].text, log.lines[-1].text) == ("00000000", "00009999")
     assert len(log.lines) * 9 + log.omitted == 9_000_000
     assert int(log.lines[log.gap].text) - int(log.lines[log.gap - 1].text) > 1
-
-
-def test_measurements_of_a_bench_are_words_in_the_log() -> None:
-    line = {"bench": "bert", "mode": "train", "engine": "stock", "how": "eager", "dtype": "bf16"}
-    lines = [{**line, "samples_per_s": 12.34}, {**line, "samples_per_s": None, "why": "no AVX-512"}, line]
-    data = b"".join(json.dumps(each).encode() + b"\n" for each in lines) + b'{"bench": 1\n'
-    stream = list(make_run("good"))
-    page = fold_page([*stream[:40], Stamped(START + 20, e.Output(0, "xeon01", "out", data)), *stream[40:]])
-    texts = [each.text for each in page.logs[0].lines]
-    first = texts.index("training, stock torch bf16: 12.3 samples/s")
-    assert texts[first + 1] == "training, stock torch bf16: not measured: no AVX-512"
-    assert texts[first + 2 : first + 4] == [json.dumps(line), '{"bench": 1'], "what is no measurement stays as it is"

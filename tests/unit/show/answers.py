@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ipexctl.data import read_data
-from ipexctl.decide import bench_report, migration
+from ipexctl.decide import migration
 from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.table import parse_table
 from ipexctl.model.answers import AnyAnswer
-from ipexctl.model.answers.bench import BenchAnswer
 from ipexctl.model.answers.doctor import DoctorHost, ExplainAnswer
 from ipexctl.model.answers.files import FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
 from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost, UsageAnswer, UsedPlace
@@ -29,7 +26,6 @@ from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.findings import Finding
 from ipexctl.model.saved_runs import RunResult
 from ipexctl.model.stack import StackMpi, StackSummary
-from ipexctl.show.answers.bench import format_rows
 from ipexctl.verbs.migrate import LaunchLines
 from tests.unit.show import streams
 
@@ -62,22 +58,6 @@ import oneccl_bindings_for_pytorch
 
 model, optimizer = ipex.optimize(model, optimizer=optimizer, dtype=torch.bfloat16)
 """
-
-
-def _bench(rates: Mapping[str, Mapping[str, float]], cluster: Mapping[str, float]) -> BenchAnswer:
-    def line(dtype: str, rate: float) -> dict[str, object]:
-        form = {"mode": "train", "engine": "stock", "how": "eager", "dtype": dtype, "measured": 10}
-        return {**form, "samples_per_s": rate, "median_s": 8 / rate, "quartiles_s": [7.8 / rate, 8.4 / rate]}
-
-    alone = [(host, line(dtype, rate)) for dtype, hosts in rates.items() for host, rate in hosts.items()]
-    joint = [("node0", line(dtype, rate)) for dtype, rate in cluster.items()]
-    ways = [("stock", "eager"), ("ipex", "eager")]
-    rows = bench_report.build_rows(("train",), ways, alone, joint, {"ipex": bench_report.NO_IPEX})
-    title, notes = (
-        "BERT small, 8 samples per step, 2 hosts: torch 2.8.0",
-        ("medians of 10 steps after 3 warm-up steps",),
-    )
-    return BenchAnswer("bert", "small", 8, rows, notes, "\n".join(format_rows(rows, title, notes)), title)
 
 
 def _migrate() -> MigrateAnswer:
@@ -152,11 +132,6 @@ ANSWERS: tuple[tuple[str, str, str, AnyAnswer], ...] = (
     ("play-steps", "the steps of a playbook", "play", PlayListAnswer((
         ListedStep(1, "the stack", "install", "node0,node1"),
         ListedStep(2, "train", "run", "node0,node1", "train", "isa_level >= AVX512_BF16")))),
-    ("bench", "bench, two hosts", "bench",
-     _bench({"fp32": {"node0": 41.2, "node1": 44.0}, "bf16": {"node0": 97.0, "node1": 66.0}},
-            {"fp32": 78.0, "bf16": 120.0})),
-    ("bench-refused", "what is no result", "bench",
-     _bench({"fp32": {"node0": 0.04, "node1": 44.0}, "bf16": {"node0": 97.0, "node1": 99.0}}, {"bf16": 180.0})),
     ("tune", "a study of launches", "tune", TuneAnswer(
         "train.py", "steps/s", (
             TriedLaunch("ppn 2, omp gnu", {"ppn": 2, "omp": "gnu"}, 4, 4.9, 1.31, 1.27, 1.34, False, "", ""),

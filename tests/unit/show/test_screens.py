@@ -156,14 +156,6 @@ def test_a_launch_that_failed_before_there_was_a_run_lasted_no_time() -> None:
     assert text.startswith("✗ the launch failed\n  no mpirun")
 
 
-def test_what_a_bench_measured_is_no_run_card() -> None:
-    report = fold(streams.stamp([*_story("bench"), *WELL, e.RunEnded("k7", "done"), PROVED, e.Ended("bench", Exit.OK)]))
-    assert drawn(screens.format_ending(report)) == ""
-    lost = [ended(0, 1), *WELL[1:], e.RunEnded("k7", "rank"), e.Ended("bench", Exit.RANK)]
-    report = fold(streams.stamp([*_story("bench"), *lost]))
-    assert drawn(screens.format_ending(report)).startswith("✗ rank 0 on a exited with code 1")
-
-
 def _story(verb: str) -> list[Event]:
     return [e.Started(verb, "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun")]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipexctl.decide.tune.search import OptunaSearch
+from ipexctl.decide.tune.search import ListSearch, OptunaSearch
 from ipexctl.decide.tune.study import Study
 from ipexctl.decide.tune.summary import summarize_study
 from ipexctl.model.events import CandidateTried, Values
@@ -94,7 +94,7 @@ def test_a_launch_that_fails_is_not_tried_again_and_never_recommended() -> None:
 
 
 def test_a_default_that_fails_twice_in_turn_ends_the_study() -> None:
-    assert [each.outcome for each in play(make(), lambda values, now: 0.0)] == ["failed", "failed"]
+    assert [each.outcome for each in play(make(), lambda values, now: 0.0)] == ["failed"], "it never had a rate"
     tried = play(make(), lambda values, now: 0.0 if now > 60 else 10.0)
     assert [each.outcome for each in tried if not each.values][-2:] == ["failed", "failed"]
     assert len(tried) < 20
@@ -142,3 +142,13 @@ def test_a_launch_that_is_dropped_when_it_is_tried_again_stays_in_the_race() -> 
     study.add(CandidateTried(1, "search", {"hugepages": True}, "measured", 15.0, 10.0, rates, launch=fast))
     study.add(CandidateTried(2, "search", {"hugepages": True}, "dropped", 25.0, 10.0, rates, launch=fast))
     assert study.judge().values == {"hugepages": True}
+
+
+def test_a_list_is_tried_in_order_and_each_value_once() -> None:
+    forms = ("bf16", "compile", "ipex")
+    study = Study(ListSearch({"--form": forms}), lambda values: str(dict(values)), 3600.0, finals=False)
+    tried = play(study, lambda values, now: {"bf16": 30.0, "compile": 0.0}.get(str(values.get("--form")), 10.0))
+    searched = [each.values["--form"] for each in tried if each.purpose == "search"]
+    assert searched == [*forms], "one that fails does not end it"
+    assert [each.purpose for each in tried if each.purpose not in ("search", "default")] == ["confirm"] * 4
+    assert study.judge().values == {"--form": "bf16"}
