@@ -34,7 +34,8 @@ def draw_study(state: RunState, width: int, height: int, now: float) -> Renderab
     spent = max((each.at + each.seconds / 2 for each in state.candidates), default=0.0) + now - state.verb_at
     left = f"{phrases.format_duration(max(state.study.budget - spent, 0.0))} left"
     lines: list[RenderableType] = [justify_ends(width, one_line(state.command.title if state.command else ""), left)]
-    good = sorted((each for each in state.candidates if each.ratio), key=lambda each: -(each.ratio or 0.0))
+    last = {each.launch: each for each in state.candidates if each.ratio}  # of one that was measured again
+    good = sorted(last.values(), key=lambda each: -(each.ratio or 0.0))
     failed = [each for each in state.candidates if each.outcome == "failed"]
     dropped = sum(each.outcome == "dropped" for each in state.candidates)
     room = max(height - 5, 1)

@@ -134,7 +134,7 @@ class Study:
         if self._winner is None:
             if not ranking or left < 2:
                 return None
-            self._winner = ranking[0]
+            self._winner = self._drop_needless(ranking)
         launch = self._winner.launch
         confirmed = [each for each in self.tried if each.purpose == "confirm"]
         if any(each.outcome == "failed" for each in confirmed[-1:]):
@@ -144,6 +144,15 @@ class Study:
         if not odd and ((len(verdict.pairs) >= _PAIRS[0] and enough) or left < 2):
             return None
         return self._make("confirm", self._winner.values if odd else {}, launch if odd else "")
+
+    def _drop_needless(self, ranking: Sequence[CandidateTried]) -> CandidateTried:
+        """The best launch, or one that is as good with fewer of its parts."""
+        parts, least = ranking[0].values.items(), self._score(self._by_launch[ranking[0].launch], 0.0) - _LEAST_GAIN
+        simpler = [each for each in ranking if each.values.items() <= parts]
+        return min(
+            (each for each in simpler if self._score(self._by_launch[each.launch], 0.0) >= least),
+            key=lambda each: len(each.values),
+        )
 
     def _make(self, purpose: Purpose, values: Values, launch: str = "", proposal: int | None = None) -> Candidate:
         return Candidate(self._number, purpose, values, launch or self._default, proposal)

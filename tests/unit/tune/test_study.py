@@ -152,3 +152,9 @@ def test_a_list_is_tried_in_order_and_each_value_once() -> None:
     assert searched == [*forms], "one that fails does not end it"
     assert [each.purpose for each in tried if each.purpose not in ("search", "default")] == ["confirm"] * 4
     assert study.judge().values == {"--form": "bf16"}
+
+
+def test_of_launches_that_are_as_good_the_one_without_a_needless_part_is_recommended() -> None:
+    study = make()
+    play(study, lambda values, now: (20.0 if values.get("hugepages") else 10.0) * (1.001 if "ppn" in values else 1.0))
+    assert study.judge().values == {"hugepages": True}
