@@ -131,6 +131,8 @@ class StudyRunner:
                 return True
             reader.read_state(fold.state, event.rank)
             times[:] = times[0] or self.seconds, self.seconds
+            if self.study.metric and self.study.metric not in reader.rates:
+                return True  # as one that a script prints at its end
             passed = [rungs.pop(0) for rung in tuple(rungs) if rung <= reader.steps and reader.lasted]
             if passed and self.study.is_out(candidate, reader.rates, passed[-1]):
                 outcome = "dropped"

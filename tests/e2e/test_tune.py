@@ -84,6 +84,14 @@ def test_ctrl_c_tells_the_best_so_far_and_the_study_goes_on(
     assert resumed.answer["recommended"], resumed
 
 
+def test_a_metric_that_a_script_prints_at_its_end_is_waited_for(workspace: Workspace, script: Path) -> None:
+    result = workspace(*TUNE, "--metric", "score", "--budget", "60s", "--json", script, "--way", "end", timeout=300)
+    assert result.code == 0, result
+    rates = {launch["name"]: launch["rate"] for launch in result.answer["launches"]}
+    assert rates == {"default": 10.0, "hugepages": 20.0}, result
+    assert result.answer["recommended"], result
+
+
 @pytest.mark.beyond_core
 def test_a_launch_that_hangs_is_ended_and_the_study_goes_on(workspace: Workspace, hosts: Cluster, script: Path) -> None:
     result = workspace(*TUNE, "--arg", "way=hang", "--budget", "150s", "--json", script, timeout=400)

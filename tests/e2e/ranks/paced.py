@@ -15,6 +15,7 @@ if way == "lose":
     time.sleep(600)
 if way == "eat" and os.environ["RANK"] == "1":
     eaten = [b"x" * (16 << 20) for _ in range(128)]
-for step in range(1, 2000):
+for step in range(1, 30 if way == "end" else 2000):
     time.sleep(1 / pace)
     print("step %d loss 0.5" % step, flush=True)
+print("::metric name=score value=%.1f" % pace, flush=True)
