@@ -22,9 +22,12 @@ def write_first_day(environ: Mapping[str, str], cwd: Path) -> str:
 def _describe_place(environ: Mapping[str, str], cwd: Path) -> str:
     from ipexctl.loop import get_state_directory
     from ipexctl.store.record import list_saved_runs, read_report
+    from ipexctl.verbs.common.select import LAB_HOSTFILE
 
     file = environ.get("IPEXCTL_HOSTFILE") or "hostfile"
     if not (cwd / file).is_file():
+        if (lab := get_state_directory() / LAB_HOSTFILE).is_file() and file == "hostfile":
+            return f"no hostfile; a lab is up: ipexctl doctor -f {lab}"
         return "no hostfile: ipexctl init" if file == "hostfile" else f"IPEXCTL_HOSTFILE names no file: {file!r}"
     last = next(reversed(list_saved_runs(get_state_directory() / "runs")), None)
     if last is None:

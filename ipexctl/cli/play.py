@@ -125,10 +125,8 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
 
     asking = not flags.yes
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(
-            "init asks a few questions, which needs a terminal",
-            hint=advise("init", "--yes", flags.script or "train.py"),
-        )
+        hint = advise("init", "--yes", *([flags.script] if flags.script else []))
+        raise UsageError("init asks a few questions, which needs a terminal", hint=hint)
 
     unnamed = not (hosts.hosts or hosts.hostfile)
     source = read_source(flags.from_, cwd=Path.cwd(), hosts=unnamed) if flags.from_ else Source()

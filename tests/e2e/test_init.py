@@ -44,7 +44,7 @@ def test_the_defaults_are_what_the_hosts_reported_and_the_playbook_lints_and_che
     assert result.code == 0, result
     text = (workspace.path / "playbook.yaml").read_text()
     assert "with: [accelerate==1.7.0]" in text
-    assert "#   node2  " in text
+    assert "#   node[0-2]  " in text
     linted = workspace("play", "lint", "playbook.yaml", "--json")
     assert linted.code == 0, linted
     assert '"hosts": 3' in linted.out
@@ -59,10 +59,11 @@ def test_the_defaults_are_what_the_hosts_reported_and_the_playbook_lints_and_che
 
 def test_questions_are_asked_with_defaults_and_asked_again(workspace: Workspace) -> None:
     answers = {
+        "Which script": "trian.py", "trian.py is no file here": "train.py",
         "How many ranks": "none", "a number from 1 to 1024": "3", "Use Intel Extension": "", "Mixed precision?": "no",
         "Which port": "", "Which collectives?": "gloo",
     }  # fmt: skip
-    code, output = typed(workspace, ["init", "train.py"], answers)
+    code, output = typed(workspace, ["init"], answers)
     assert code == 0, output
     text = (workspace.path / "playbook.yaml").read_text()
     assert "ppn: 3" in text
@@ -91,8 +92,12 @@ def test_without_a_terminal_and_without_yes_it_is_refused(workspace: Workspace) 
     (workspace.path / "other.py").touch()
     result = workspace("init", "--yes")
     assert result.code == 2, result
-    assert "several scripts exist: other.py, train.py" in result.err
+    assert "one of other.py, train.py" in result.err
     assert not (workspace.path / "playbook.yaml").exists()
+    (workspace.path / "train.py").write_text("loss.backward()\n")
+    assert workspace("init", "--yes").code == 0
+    assert "script: train.py" in (workspace.path / "playbook.yaml").read_text()
+    assert workspace("play", "lint", "playbook.yaml").code == 0
 
 
 def test_hosts_of_a_list_or_of_accelerate_become_a_hostfile(workspace: Workspace, hosts: Cluster) -> None:
@@ -118,7 +123,7 @@ def test_a_host_that_is_away_is_reported_and_all_away_writes_nothing(workspace: 
     with hosts.power_off("node2"):
         result = workspace("init", "--yes", "--connect-timeout", "3", "train.py")
     assert result.code == 3, result
-    assert "node2  did not answer" in (workspace.path / "playbook.yaml").read_text()
+    assert "node2      did not answer" in (workspace.path / "playbook.yaml").read_text()
     (workspace.path / "playbook.yaml").unlink()
     result = workspace("init", "--yes", "--hosts", "127.0.0.9", "--connect-timeout", "2", "train.py")
     assert result.code == 3, result

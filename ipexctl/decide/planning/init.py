@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,10 +16,12 @@ from ipexctl.decide.script_imports import ImportTable, list_module_names, parse_
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
+from ipexctl.model.names import fold_names
 from ipexctl.model.stack import Stack
-from ipexctl.model.text import format_size, pluralize, printable
+from ipexctl.model.text import format_size, join_names, pluralize, printable
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
+_TRAINS = re.compile(r"\.backward\(|Trainer\(|\.fit\(")
 
 Precision = Literal["bf16", "no"]
 
@@ -77,15 +79,12 @@ def list_questions(
     inventory: Inventory,
     facts: Mapping[str, Facts],
     config: AccelerateConfig | None,
-    scripts: Sequence[str],
+    scripts: Mapping[str, str],
 ) -> Iterator[Question]:
-    """What is not answered yet and does not depend on other answers, with what the facts say. Hosts come before."""
+    """What is not answered yet and does not depend on other answers, with what the facts say. Hosts come before.
+    ``scripts`` are the texts of those beside the playbook, by name."""
     if answers.script is None:
-        if len(scripts) == 1:
-            why = "the only script here"
-        else:
-            why = "one of " + ", ".join(scripts[:5]) if scripts else ""
-        yield Question("script", "Which script shall be started?", scripts[0] if len(scripts) == 1 else "", why)
+        yield Question("script", "Which script shall be started?", *suggest_script(scripts))
     if answers.ppn is None:
         count, why = _suggest_ranks(inventory, facts, config)
         yield Question("ppn", "How many ranks on each host?", str(count), why)
@@ -99,6 +98,16 @@ def list_questions(
         port = config.port if config and config.port else 0
         why = "main_process_port of the configuration" if port else "a free one is taken"
         yield Question("port", "Which port on node0 for the rendezvous?", str(port or "auto"), why)
+
+
+def suggest_script(scripts: Mapping[str, str]) -> tuple[str, str]:
+    """Returns the only script, or the only one that trains, and why; "" where there is no such one."""
+    training = [name for name, text in scripts.items() if _TRAINS.search(text)]
+    if len(scripts) == 1:
+        return next(iter(scripts)), "the only script here"
+    if len(training) == 1:
+        return training[0], "the only script here that trains"
+    return "", f"one of {join_names(training or [*scripts], 5)}" if scripts else ""
 
 
 def make_backend_question(stack: Stack) -> Question:
@@ -174,17 +183,18 @@ def format_hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str)
 
 
 def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str]:
-    """Returns a line per host for a comment."""
-    width = max(len(host.name) for host in inventory)
-    lines = []
+    """Returns a line for a comment of each host, one of equal ones."""
+    described: dict[str, list[str]] = {}
     for host in inventory:
         parts = ["did not answer"]
         if fact := facts.get(host.name):
             cores = pluralize(fact.physical_cores, "core") if fact.physical_cores else ""
             memory = format_size(fact.mem_total_kb * 1024) if fact.mem_total_kb else ""
             parts = [fact.model_name or fact.vendor or "", fact.isa_level or "", cores, memory]
-        lines.append(f"{host.name:<{width}}  " + " · ".join(printable(part) for part in parts if part))
-    return lines
+        line = " · ".join(printable(part) for part in parts if part)
+        described.setdefault(line, []).append(host.name)
+    folded = {fold_names(names): line for line, names in described.items()}
+    return [f"{names:<{max(map(len, folded))}}  {line}" for names, line in folded.items()]
 
 
 def format_playbook(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ipexctl.model.plays import Play
 
 FAILED = "@failed"
+LAB_HOSTFILE = "lab/hostfile"  # in the state directory, while a lab is up
 _ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # not counted as the last command that worked on hosts
 
 
@@ -49,7 +50,7 @@ def select_hosts(
     elif environ.get("IPEXCTL_HOSTFILE"):
         inventory = read_hostfile(environ["IPEXCTL_HOSTFILE"], cwd=cwd, hint="IPEXCTL_HOSTFILE names this file")
     else:
-        inventory = _read_default_hostfile(cwd)
+        inventory = _read_default_hostfile(cwd, runs.parent / LAB_HOSTFILE if runs else None)
     return inventory if limit is None else limit_hosts(inventory, limit, runs)
 
 
@@ -266,11 +267,13 @@ def read_play_hosts(play: Play, cwd: Path) -> Inventory | None:
     return read_hostfile(play.hostfile, cwd=cwd)
 
 
-def _read_default_hostfile(cwd: Path) -> Inventory:
+def _read_default_hostfile(cwd: Path, lab: Path | None) -> Inventory:
     """``./hostfile``, unless every user of this machine could have put it there."""
     if not os.path.lexists(cwd / "hostfile"):
         reasons = ["looked at --hosts, --hostfile, IPEXCTL_HOSTFILE and ./hostfile"]
         hint = advise("doctor", "--hosts", "node0,node1", text="name a file (-f HOSTFILE), or the hosts, such as:")
+        if lab and lab.is_file():
+            hint = advise("doctor", "-f", str(lab), text="name a file (-f HOSTFILE), or the hosts; a lab is up:")
         raise UsageError("no hosts were given", reasons=reasons, hint=hint)
     if is_writable_by_all(cwd):
         reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]

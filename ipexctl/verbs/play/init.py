@@ -1,6 +1,7 @@
 """``ipexctl init``: writes a first playbook and hostfile, from the facts of the hosts and a few questions."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
@@ -35,6 +36,7 @@ from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.install.lock import resolve_available
 
 Ask = Callable[[Question], str]
+_COPY_SCRIPT = advise("examples", "copy", "train_ddp.py", text="name yours; this copies one to begin with:")
 
 
 class Source(Record):
@@ -92,10 +94,10 @@ def init(
         return
     whys: dict[str, str] = {}
     for question in planning.list_questions(answers, inventory, facts, config, scripts):
-        answers = _ask_question(answers, question, ask, whys)
+        answers = _ask_question(answers, question, ask, whys, target.playbook.parent)
     stack = yield from _choose_stack(answers, facts, context)
     if answers.backend is None:
-        answers = _ask_question(answers, planning.make_backend_question(stack), ask, whys)
+        answers = _ask_question(answers, planning.make_backend_question(stack), ask, whys, target.playbook.parent)
         stack = yield from _choose_stack(answers, facts, context)
     path = Path(target.playbook.parent, answers.script or "")
     project = find_project(path, None)
@@ -123,7 +125,7 @@ def init(
     yield end
 
 
-def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: Ask | None) -> None:
+def _check_answers(answers: Answers, target: Target, scripts: Mapping[str, str], ask: Ask | None) -> None:
     """Raises `UsageError` for existing files without ``--force`` and for a missing script."""
     paths = (target.playbook,) if target.hosts else (target.playbook, target.hostfile)
     existing = [path for path in paths if os.path.lexists(path)]
@@ -137,21 +139,22 @@ def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: As
     if answers.script is not None and not (path := target.playbook.parent / answers.script).is_file():
         shown = printable(answers.script, 300)
         raise UsageError(f"{shown} is a directory" if path.is_dir() else f"the script {shown} does not exist")
-    if answers.script is None and ask is None and len(scripts) != 1:
-        reasons = [f"several scripts exist: {', '.join(scripts[:5])}"] if scripts else []
-        raise UsageError(
-            "init needs a script to run",
-            reasons=reasons,
-            hint=advise("init", "--yes", scripts[0] if scripts else "train.py"),
-        )
+    suggested, why = planning.suggest_script(scripts)
+    if answers.script is None and ask is None and not suggested:
+        hint = advise("init", "--yes", next(iter(scripts))) if scripts else _COPY_SCRIPT
+        raise UsageError("init needs a script to run", reasons=[why] if why else [], hint=hint)
 
 
-def _ask_question(answers: Answers, question: Question, ask: Ask | None, whys: dict[str, str]) -> Answers:
-    """Asks a question until the answer is valid; returns ``answers`` with it."""
+def _ask_question(
+    answers: Answers, question: Question, ask: Ask | None, whys: dict[str, str], directory: Path
+) -> Answers:
+    """Asks a question until the answer is valid; returns ``answers`` with it. A script lies in ``directory``."""
     asked = question
     while True:
         text = question.default if ask is None else ask(asked).strip() or question.default
         result = planning.apply_answer(answers, question.key, text)
+        if isinstance(result, Answers) and result.script and not (directory / result.script).is_file():
+            result = f"{printable(result.script, 300)} is no file here"
         if isinstance(result, Answers):
             whys |= {question.key: question.why} if text == question.default else {}
             return result
@@ -167,10 +170,11 @@ def _choose_stack(answers: Answers, facts: Mapping[str, Facts], context: Context
     return (yield from resolve_available(request, facts, load_releases(), Install(), context, os.environ, Limits()))
 
 
-def _find_scripts(directory: Path) -> list[str]:
-    """Returns names of the Python files in a directory that could be training scripts."""
-    names = [path.name for path in sorted(directory.glob("*.py")) if path.is_file()]
-    return [name for name in names if name not in {"setup.py", "conftest.py"} and not name.startswith(("test_", "_"))]
+def _find_scripts(directory: Path) -> dict[str, str]:
+    """Returns the Python files in a directory that could be training scripts, and their texts."""
+    files = [path for path in sorted(directory.glob("*.py")) if path.is_file()]
+    left_out = re.compile(r"(setup|conftest|test_.*|_.*)\.py")
+    return {path.name: read_script(path)[0] for path in files if not left_out.fullmatch(path.name)}
 
 
 def _shorten_path(path: Path) -> str:

@@ -140,7 +140,12 @@ def test_nothing_ever_falls_back_to_this_machine(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with pytest.raises(UsageError, match="no hosts were given") as caught:
         chosen(tmp_path)
-    assert caught.value.hint
+    assert "--hosts node0,node1" in str(caught.value.hint)
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab/hostfile").write_text("lab0\n")
+    with pytest.raises(UsageError, match="no hosts were given") as caught:
+        select_hosts(hostfile=None, hosts=None, limit=None, environ={}, cwd=tmp_path, runs=tmp_path / "runs")
+    assert str(caught.value.hint).endswith(f"ipexctl doctor -f {tmp_path}/lab/hostfile")
     nowhere: tuple[dict[str, Any], ...] = ({"hostfile": "gone"}, {"hosts": ""}, {"hostfile": ""})
     for flags in nowhere:
         with pytest.raises(UsageError):

@@ -17,11 +17,13 @@ from ipexctl.decide.planning.init import (
     Answers,
     Script,
     apply_answer,
+    describe_hosts,
     format_hostfile,
     format_playbook,
     list_questions,
     make_backend_question,
     read_script,
+    suggest_script,
 )
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.script_imports import ImportTable
@@ -52,7 +54,7 @@ FACTS = {"node0": machine("AMX"), "node1": machine("AVX512_BF16")}
 def defaults(
     facts: dict[str, Facts], inventory: Inventory = HOSTS, config: AccelerateConfig | None = None
 ) -> dict[str, str]:
-    return {q.key: q.default for q in list_questions(Answers(), inventory, facts, config, ["train.py"])}
+    return {q.key: q.default for q in list_questions(Answers(), inventory, facts, config, {"train.py": ""})}
 
 
 def test_what_the_hosts_say_is_the_default() -> None:
@@ -80,13 +82,30 @@ def test_an_accelerate_configuration_answers_what_it_says() -> None:
         "script": "train.py", "ppn": "4", "ipex": "no", "precision": "no", "port": "29500"
     }  # fmt: skip
     assert "mixed_precision of the configuration; every host computes bf16" in next(
-        q.why for q in list_questions(Answers(), HOSTS, FACTS, config, []) if q.key == "precision"
+        q.why for q in list_questions(Answers(), HOSTS, FACTS, config, {}) if q.key == "precision"
     )
+
+
+def test_of_several_scripts_the_one_that_trains_is_suggested() -> None:
+    data, train = "import torch\n", "loss.backward()\n"
+    assert suggest_script({"data.py": data, "main.py": train}) == ("main.py", "the only script here that trains")
+    assert suggest_script({"a.py": "SFTTrainer(model)", "b.py": "trainer.fit(model)", "c.py": data}) == (
+        "", "one of a.py, b.py"
+    )  # fmt: skip
+    assert suggest_script({"a.py": data, "b.py": data}) == ("", "one of a.py, b.py")
+    assert suggest_script({}) == ("", "")
+
+
+def test_equal_hosts_share_a_line() -> None:
+    hosts = parse_list("node[0-2],other")
+    lines = describe_hosts(hosts, dict.fromkeys(("node0", "node1", "node2"), FACTS["node0"]))
+    assert [line.split("  ")[0].strip() for line in lines] == ["node[0-2]", "other"]
+    assert lines[1].endswith("did not answer")
 
 
 def test_what_is_answered_is_not_asked() -> None:
     answers = Answers(script="t.py", ppn=1, ipex=True, precision="no", port=0)
-    assert [*list_questions(answers, HOSTS, FACTS, None, [])] == []
+    assert [*list_questions(answers, HOSTS, FACTS, None, {})] == []
 
 
 @pytest.mark.parametrize(
