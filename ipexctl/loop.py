@@ -23,6 +23,7 @@ from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_error
 from ipexctl.decide.parsing.amounts import parse_clock
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import complete_failure, make_report
+from ipexctl.decide.run.slow_download import describe_slow_download
 from ipexctl.model import events
 from ipexctl.model.engines import read_engines
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
@@ -237,6 +238,7 @@ class Delivery:
         self._fold, self._lock = RunFold(), threading.Lock()
         self._screen = make_screen_sink(options, console, self._lock)
         self._slowdown: Slowdown | None = None  # the last one reported
+        self._slow_steps = set[str]()  # those reported
         self._masker, self._kept = EventMasker(log.masker), 0  # how many changes the record's hashes have
         self._record: RunRecord | None = None
         self._unsavable = False  # the record raised
@@ -270,6 +272,7 @@ class Delivery:
                 failure = error if failure is None or isinstance(error, UnwatchedRunError) else failure
                 break
             thrown = self._send_to_sinks(event) or self._report_lost_loss() or self._report_slow_host()
+            thrown = thrown or self._report_slow_download(event)
             failure = failure or thrown
         return self._close_sinks(failure)
 
@@ -297,6 +300,16 @@ class Delivery:
             return None
         self._slowdown = slowdown
         return self._send_to_sinks(Message("\n".join(verdict.lines), "warning", code="slow-host"))
+
+    def _report_slow_download(self, event: Event) -> Exception | None:
+        """Says once of a step that its files come slowly, and to whom."""
+        if not isinstance(event, events.Progress) or event.step in self._slow_steps:
+            return None
+        text = describe_slow_download(self._fold.state, event)
+        if text is None:
+            return None
+        self._slow_steps.add(event.step)
+        return self._send_to_sinks(Message(text, "warning", code="slow-download"))
 
     def _warn(self, text: str) -> None:
         if self._closed:

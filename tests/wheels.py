@@ -322,6 +322,18 @@ def serving(index: Index, address: str = "127.0.0.1") -> Iterator[Index]:
         thread.join()
 
 
+def crawl(handler: BaseHTTPRequestHandler, data: bytes, stop: threading.Event) -> None:
+    """Answers with 64 KiB a second, until told otherwise."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(data)))
+    handler.end_headers()
+    for start in range(0, len(data), 8 << 10):
+        handler.wfile.write(data[start : start + (8 << 10)])
+        handler.wfile.flush()
+        if stop.wait(0.125):
+            break
+
+
 def dribbling(handler: BaseHTTPRequestHandler, stop: threading.Event, size: int = 100_000) -> None:
     """A hundred bytes a second, until told otherwise."""
     handler.send_response(200)

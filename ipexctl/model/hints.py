@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TypeVar
 
 # Commands that take --hostfile, --hosts and --limit, and those that take --venv. A test holds both to the command line.
@@ -37,6 +37,15 @@ class Hint(str):
         if self.words[0] != "install" or {"--like", "--with"} & {*self.words}:
             return self
         return Hint([*self.words, "--like", host], self.advice)
+
+    def repeat(self, words: Sequence[str]) -> "Hint":
+        """Of a command that is to be given again: its ``words``, with the options of this hint in place of theirs."""
+        options = dict(zip(self.words[1::2], self.words[2::2], strict=True))
+        rest = [
+            word for before, word in pairwise(["", *words])
+            if before not in options and word.partition("=")[0] not in options
+        ]  # fmt: skip
+        return Hint([*rest, *self.words[1:]], self.advice)
 
 
 def _fill_word(word: str, values: dict[str, str]) -> str:

@@ -107,6 +107,13 @@ class StepState:
     skipped: int = 0  # how far it was then: what an earlier try has done
     outcome: str = ""  # "" while it goes on
 
+    def measure_pace(self, now: float) -> tuple[float, float] | None:
+        """Bytes a second, and seconds left (0: not known); None where that says nothing yet."""
+        seconds, done = now - self.moved, self.done - self.skipped
+        if not self.moved or self.unit != "B" or seconds < 2 or done <= 0:
+            return None
+        return done / seconds, max(self.total - self.done, 0) * seconds / done
+
 
 @dataclass(slots=True)
 class HostState:

@@ -8,6 +8,7 @@ from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import PhaseStarted
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.names import fold_names
+from ipexctl.model.run_state import StepState
 from ipexctl.model.text import format_size
 from ipexctl.show.sanitise import escape, escape_lines
 
@@ -40,13 +41,13 @@ def format_phase(phase: PhaseStarted) -> str:
     return escape(f"step {phase.number}{f' of {phase.of}' if phase.of else ''}: {phase.title}")
 
 
-def format_pace(done: int, total: int, unit: str, seconds: float) -> list[str]:
-    """``12 MiB/s`` and ``1 m 20 s left`` after so many seconds for ``done``; nothing where that says nothing yet."""
-    if unit != "B" or seconds < 2 or done <= 0:
+def format_pace(step: StepState, now: float) -> list[str]:
+    """``12 MiB/s`` and ``1 m 20 s left``; nothing where that says nothing yet."""
+    pace = step.measure_pace(now)
+    if pace is None:
         return []
-    rate = done / seconds
-    left = [f"{format_duration((total - done) / rate)} left"] if total > done else []
-    return [f"{format_size(int(rate))}/s", *left]
+    rate, left = pace
+    return [f"{format_size(int(rate))}/s", *([f"{format_duration(left)} left"] if left else [])]
 
 
 def format_duration(seconds: float) -> str:

@@ -57,7 +57,6 @@ class Plain:
         self._unfinished: dict[LineKey, bytes] = {}  # raw bytes of such lines
         self._prefixes: dict[int, str] = {}
         self._shown_at: dict[object, float] = {}
-        self._moved: dict[str, tuple[float, int]] = {}  # stamp and amount of a host's first progress in its step
         self._failures = PendingFailures()
         self._answer: AnyAnswer | None = None
         self._closed = False
@@ -85,17 +84,15 @@ class Plain:
                 mark = "warning: " if level == "warning" else ""
                 self._print(_format_host_mark(host) + mark + first, *more)
             case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
-                since, skipped = self._moved.setdefault(host, (at, done))
                 if at - self._shown_at.setdefault(host, at) >= self.BAR:
                     self._shown_at[host] = at
-                    pace = ", ".join(phrases.format_pace(done - skipped, total - skipped, unit, at - since))
+                    pace = ", ".join(phrases.format_pace(state.hosts[host].at, at))
                     parts = (f"{escape(step)}:", phrases.format_amount(done, total, unit), pace, escape(detail))
                     self._print(_format_host_mark(host) + " ".join(filter(None, parts)))
             case e.PhaseStarted():
                 self._print(phrases.format_phase(event))
             case e.StepStarted(host=host):
                 self._shown_at[host] = at
-                self._moved.pop(host, None)
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
                 words = "\n  ".join(escape_lines(f": {detail}" if detail else ""))
                 self._print(f"{_format_host_mark(host)}{escape(step)}: {outcome}{words}")

@@ -100,11 +100,10 @@ def _describe_work(host: HostState, now: float) -> list[str]:
     """What a host is at, in all words, then in fewer and fewer."""
     step = host.at
     detail = one_line(step.detail)
-    pace = phrases.format_pace(step.done - step.skipped, step.total - step.skipped, step.unit, now - step.moved)
     parts = [one_line(step.step)]
     if step.total > 0 or step.done:
         parts.append(phrases.format_short_amount(step.done, step.total, step.unit))
-    parts += pace if step.moved else []
+    parts += phrases.format_pace(step, now)
     # Nothing longer than a few seconds goes by without a sign of time.
     if step.total <= 0 and now - step.since >= 3:
         parts += [phrases.format_duration(now - step.since)]

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests import wheels
 from tests.cluster import Cluster
 from tests.e2e.groups import memory, processor
 from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Terminal, Workspace, find_orphans, wait
 from tests.stock import over
+from tests.wheels import Index, crawl, serving
 
 SCRIPT = RANKS / "minutes.py"
 LINES = {
@@ -98,6 +102,7 @@ def test_nan_on_all_ranks(desk: Workspace, group: tuple[str, ...]) -> None:
             terminal,
             r"loss is NaN on all 3 ranks since step 12 \(2\.39 at step 11\)",
             r"end it: Ctrl-C here, or ipexctl stop \S+",
+            r" 1 +node1 +running \S+ s +\d+ +nan",
         )
 
 
@@ -162,6 +167,35 @@ def test_a_cut_cable(desk: Workspace, hosts: Cluster, group: tuple[str, ...]) ->
         wait(lambda: not find_orphans(hosts), 30)
     finally:
         terminal.kill()
+
+
+def test_a_mirror_that_is_slow_for_one_host(desk: Workspace, hosts: Cluster) -> None:
+    """The others have their wheels; on its way to node1 one crawls."""
+    victim, stop = hosts.address("node1"), threading.Event()
+
+    def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        slow = client == victim and path.startswith("/files/torch") and path.endswith(".whl")
+        if slow:
+            crawl(handler, index.files[path[7:]].data, stop)
+        return slow
+
+    words = ["--torch", "2.8.0", "--track", "native", "--backend", "gloo", "--python", "/usr/bin/python3"]
+    with hosts.inside(), serving(Index(wheels.stack(ballast=32 << 20), misbehave), "10.77.0.1") as index:
+        terminal = Terminal(desk, "install", *words, "--index-url", index.url, columns=80, lines=24)
+        try:
+            expect(
+                terminal,
+                r"node1: install from 10\.77\.0\.1 at \d+ KiB/s, about \d+ min left; node\[0,2\] had it\s+sooner",
+                r"--wheels-from controller$",
+                r"node1 ━*─* install · \d+ % of \d+ MiB · \d+ KiB/s · \d+ m \d\d s left",
+            )
+            assert terminal.look().count("install from") == 1, "said once"
+            terminal.process.send_signal(signal.SIGINT)
+            assert terminal.end() == 130
+            expect(terminal, "nothing was changed", timeout=5)
+        finally:
+            stop.set()
+            terminal.kill()
 
 
 def test_two_runs_on_the_same_hosts(desk: Workspace, start: Callable[..., Started]) -> None:

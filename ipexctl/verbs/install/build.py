@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from getpass import getuser
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ipexctl import __version__
 from ipexctl.act.fanout import Emit
@@ -111,17 +112,20 @@ def build_environments(
             and (step.wheels_from == "controller" or wheel.local)
         }
         paths |= {package: f"{job.venv}.d/{WHEELS}/{path.name}" for package, path in wheels[name].items()}
+        fetched = [wheel for wheel in step.wheels if wheel.name not in paths]
+        largest = max(fetched, key=lambda wheel: wheel.size, default=None)
+        detail = f"from {urlsplit(largest.url).hostname}" if largest else "unpacking"
         return job.call(
             name,
             "build",
             protocol.Nothing,
-            progress=lambda done, total: emit(Progress(name, "install", done, total, "B", "unpacking")),
+            progress=lambda done, total: emit(Progress(name, "install", done, total, "B", detail)),
             origin=step.base or job.stack.interpreters[name],
             uv=states[name].uv or f"{job.venv}.d/{_build_uv_target(tool)}",
             lock=format_pylock(urls, paths) if urls else "",  # with logins: for the host only
             removed=step.removed,
             unpacked=size,
-            total=sum(known) if all(known) else 0,
+            total=sum(known) if all(known) else estimate_unpacked(step.wheels),
             stall=job.sources.limits.stall,
             keep=step.wheels_from == "hosts",
             repair=step.repair,
