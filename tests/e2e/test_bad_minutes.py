@@ -1,5 +1,5 @@
 """Ten bad minutes on a terminal of 80 columns and 24 lines: its screen names the rank, the host, the line and the next
-command. What each looks like: docs/failures.md."""
+command. What each looks like: docs/failures.md. IPEXCTL_RECORD=1 keeps the events for those pictures."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from tests import wheels
 from tests.cluster import Cluster
 from tests.e2e.groups import memory, processor
+from tests.e2e.recording import record
 from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Terminal, Workspace, find_orphans, wait
 from tests.stock import over
 from tests.wheels import Index, crawl, serving
@@ -78,6 +79,7 @@ def test_a_host_at_half_speed(desk: Workspace, hosts: Cluster, group: tuple[str,
                 r"without it: ipexctl run .*--limit '!node1' .*minutes\.py slow",
                 r" 1 ◀ +node1 ",
             )
+    record("slow-host", desk)
     slow = desk.report()["run"]["slow_host"]
     assert (slow["host"], slow["ranks"]) == ("node1", [1])
     assert slow["command"][:2] == ["ipexctl", "run"]
@@ -93,6 +95,7 @@ def test_a_rank_that_sleeps_in_its_data_loader(desk: Workspace, hosts: Cluster, 
             r"end it: Ctrl-C here, or ipexctl stop \S+",
             r" 1 ◀ +node1 ",
         )
+    record("loader", desk)
 
 
 @over("impi")
@@ -104,6 +107,7 @@ def test_nan_on_all_ranks(desk: Workspace, group: tuple[str, ...]) -> None:
             r"end it: Ctrl-C here, or ipexctl stop \S+",
             r" 1 +node1 +running \S+ s +\d+ +nan",
         )
+    record("nan", desk)
 
 
 def fill_disk(hosts: Cluster) -> AbstractContextManager[object]:
@@ -151,6 +155,7 @@ def test_a_rank_that_ends(desk: Workspace, hosts: Cluster, group: tuple[str, ...
         with prepare(hosts), on_screen(desk, *run(group, fault)) as terminal:
             assert terminal.end(120) == 5
             expect(terminal, *patterns, timeout=5)
+        record(fault, desk)
     finally:
         hosts.exec("node0", ["sh", "-c", "! mountpoint -q /mnt/ckpt || umount /mnt/ckpt"])
 
@@ -164,6 +169,7 @@ def test_a_cut_cable(desk: Workspace, hosts: Cluster, group: tuple[str, ...]) ->
         with hosts.cut("node1"):
             assert terminal.end(120) == 6
             expect(terminal, r"node1 lost", r"end not observed: rank 1 on node1", r"ipexctl doctor", timeout=5)
+        record("cable", desk)
         wait(lambda: not find_orphans(hosts), 30)
     finally:
         terminal.kill()
@@ -185,7 +191,7 @@ def test_a_mirror_that_is_slow_for_one_host(desk: Workspace, hosts: Cluster) -> 
         try:
             expect(
                 terminal,
-                r"node1: install from 10\.77\.0\.1 at \d+ KiB/s, about \d+ min left; node\[0,2\] had it\s+sooner",
+                r"node1: install from 10\.77\.0\.1 at \d+ KiB/s, at most \d+ min left; node\[0,2\] had\s+it\s+sooner",
                 r"--wheels-from controller\s",
                 r"node1 ━*─* install · \d+ % of \d+ MiB · \d+ KiB/s · \d+ m \d\d s left",
             )
@@ -193,6 +199,7 @@ def test_a_mirror_that_is_slow_for_one_host(desk: Workspace, hosts: Cluster) -> 
             terminal.process.send_signal(signal.SIGINT)
             assert terminal.end() == 130
             expect(terminal, r"node0, node1, node2 partly done; type the same command again", timeout=5)
+            record("mirror", desk)
         finally:
             stop.set()
             terminal.kill()
@@ -205,6 +212,7 @@ def test_two_runs_on_the_same_hosts(desk: Workspace, start: Callable[..., Starte
     try:
         assert terminal.end() == 7
         expect(terminal, r"node\[0-2\]: busy with run \S+ of \S+, since", r"ipexctl stop \S+", timeout=5)
+        record("busy", desk)
     finally:
         terminal.kill()
 
@@ -222,6 +230,7 @@ def test_the_wrong_torch_on_one_host(desk: Workspace, hosts: Cluster, stock: str
             r"ipexctl install --like node0 --limit node1",
             timeout=5,
         )
+        record("wrong-torch", desk)
     finally:
         hosts.write("node1", marker, right)
         terminal.kill()

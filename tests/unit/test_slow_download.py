@@ -30,7 +30,7 @@ def fetch(
 
 def test_a_host_whose_wheels_crawl_is_named_with_source_rate_time_left_and_the_others() -> None:
     assert fetch({"a": 100 * MIB, "b": 93 << 10, "c": 5 * MIB}) == (
-        "b: install from pypi.example at 93 KiB/s, about 18 min left; c at 5.0 MiB/s; a had it sooner\n"
+        "b: install from pypi.example at 93 KiB/s, at most 18 min left; c at 5.0 MiB/s; a had it sooner\n"
         "fetched once, here, and sent to the hosts:\n"
         "ipexctl install --torch 2.13.0 --venv /x --wheels-from controller"
     )
@@ -38,12 +38,12 @@ def test_a_host_whose_wheels_crawl_is_named_with_source_rate_time_left_and_the_o
 
 def test_all_hosts_that_crawl_are_one_line() -> None:
     text = fetch({"a": 90 << 10, "b": 93 << 10}, words=("play", "train.yaml"))
-    assert text == "a, b: install from pypi.example at 90 KiB/s, about 19 min left"
+    assert text == "a, b: install from pypi.example at 90 KiB/s, at most 19 min left"
 
 
 def test_what_crawls_to_the_controller_has_no_other_way() -> None:
     text = fetch({"": 90 << 10}, step="fetch the wheels")
-    assert text == "fetch the wheels from pypi.example at 90 KiB/s, about 19 min left"
+    assert text == "fetch the wheels from pypi.example at 90 KiB/s, at most 19 min left"
 
 
 def test_a_side_that_the_user_chose_is_not_changed() -> None:

@@ -27,7 +27,7 @@ def describe_slow_download(state: RunState, event: Progress) -> str | None:
     rate, left = min(slow.values())
     who = f"{fold_names(slow)}: " if event.host else ""
     source = f" {event.detail}" if event.detail else ""
-    parts = [f"{who}{event.step}{source} at {format_size(rate)}/s, about {left / 60:.0f} min left"]
+    parts = [f"{who}{event.step}{source} at {format_size(rate)}/s, at most {left / 60:.0f} min left"]
     if fast:
         parts.append(f"{fold_names(fast)} at {format_size(median(fast.values()))}/s")
     if done:
