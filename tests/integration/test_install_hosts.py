@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.ssh import Links
+from ipexctl.decide.diagnosis.known_errors import ErrorMatch, make_diagnosis
 from ipexctl.decide.parsing import limit_inventory
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, FindingReported, Progress, StepEnded
+from ipexctl.model.hints import Hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor, Install
 from ipexctl.model.text import format_size
@@ -27,6 +31,7 @@ from tests import wheels
 from tests.cluster import Cluster
 from tests.e2e.workspace import kill
 from tests.integration.test_install import Played
+from tests.unit.test_hints import ERRORS, parse
 from tests.wheels import Index, serving
 
 VENV = "/root/share/env"
@@ -364,6 +369,37 @@ def test_a_host_whose_session_dies_in_the_switch_does_what_the_others_do(site: S
         assert (ids == before) == (step == "switch")
         assert site.play(index, torch="2.9.0").exit == Exit.OK
         assert {*site.ids()} != {*before}
+
+
+@pytest.mark.fault("M6")
+def test_an_install_that_a_known_error_advises_keeps_the_torch_of_the_hosts(site: Site) -> None:
+    """Each is read by the real command line, and planned on hosts whose torch is not the newest of the index."""
+    versions = {"plain": "1.0", "torchvision": "0.23", "tensorboard": "2.0", "setuptools": "80.0", "numpy": "2.0"}
+    versions |= {"protobuf": "3.20", "datasets": "3.0"}
+    more = [wheels.wheel(name, version, {f"{name}/__init__.py": ""}) for name, version in versions.items()]
+    with serving(Index([*wheels.stack(), *more]), CONTROLLER) as index:
+        first = site.play(index)
+        assert first.exit == Exit.OK, (first.refusal, first.failures())
+        index.wheels.append(wheels.torch("2.9.0"))
+        commands = {}
+        for known in ERRORS:
+            command = make_diagnosis(ErrorMatch(known, {"module": "plain", "need": "plain"}), "node0").command
+            if isinstance(command, Hint) and command.words[0] == "install":
+                commands[command.words] = known.code
+        refused = []
+        for words, code in commands.items():
+            [task] = [model for model in parse([*words]) if isinstance(model, Install)]
+            wish = {each.name: getattr(task, each.name) for each in fields(task)}
+            ours = dict.fromkeys(("venv", "python", "index_url", "check"))
+            played = site.play(index, check=True, **{name: value for name, value in wish.items() if name not in ours})
+            if played.refusal:
+                refused.append(code)
+                continue
+            assert re.match(r"torch 2\.8\.0 \+ ", played.plan), (words, played.plan)
+            assert not re.search(r"torch 2\.8\.0 →|removes", played.plan), (words, played.plan)
+        assert len(commands) >= 12
+        assert refused == ["no-ccl", "no-mpi"]  # the index has not what they need; nothing was changed
+        assert set(site.ids()) == {first.answer["id"]}
 
 
 @pytest.mark.fault("M6")

@@ -34,8 +34,8 @@ PLACE = ("-f", "my hosts", "--limit", "a,b", "--venv", "/x y")
 _UNKNOWN = "1"  # stands for a word that only a run of the program knows: a version, a number, a name, a path
 
 
-def parse(words: list[str]) -> None:
-    """As `ipexctl` would read the words, up to the task that they make. Raises what the parser raises."""
+def parse(words: list[str]) -> list[Any]:
+    """What `ipexctl` reads in the words: the task that they make, and the options. Raises what the parser raises."""
     command, path = TOP, "ipexctl"
     words = [re.sub(r"\{\w+\}", _UNKNOWN, word) for word in words]
     while words and words[0] in getattr(command, "commands", {}):
@@ -47,9 +47,8 @@ def parse(words: list[str]) -> None:
     except typer.Exit as printed:  # a flag that only prints
         if printed.exit_code:
             raise
-        return
-    for model in command.models:
-        make_model(find_model(model), context.params)
+        return []
+    return [make_model(find_model(model), context.params) for model in command.models]
 
 
 def list_values(node: ast.expr) -> list[str]:

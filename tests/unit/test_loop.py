@@ -14,6 +14,7 @@ from ipexctl import loop
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
 from ipexctl.decide.launch.accelerate import require_accelerate
+from ipexctl.decide.planning.install import ANOTHER_PATH
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError
@@ -291,3 +292,17 @@ def test_the_hint_of_a_failed_host_has_the_users_options_wherever_it_goes(
     (saved,) = state.glob("runs/*-run")
     (failed,) = json.loads((saved / "report.json").read_text())["failures"]
     assert failed["hint"] == f"it may still be running:\n{command}"
+
+
+def test_the_hint_of_a_failed_install_is_the_same_install_with_what_helps(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def workflow(_: Context) -> Workflow:
+        words = ("install", "--torch", "2.13.0", "--venv=/full", "-f", "h", "--with", "a")
+        yield Started("install", "", ("node0",), selection_flags=("-f", "h", "--venv", "/full"), words=words)
+        yield HostFailed(Failure("node0", Kind.STEP, "no space left", ANOTHER_PATH, "no-space"))
+        yield Ended("install", Exit.STEP)
+
+    assert run_command(workflow, acting=True) is Exit.STEP
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.strip() == "ipexctl install --torch 2.13.0 -f h --with a --venv /opt/ipexctl"

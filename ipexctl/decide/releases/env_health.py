@@ -45,7 +45,7 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
         if env and env.fault:
             what = f"nothing of its environment is executed: {env.fault}"
             away = "on it, move away what others may have put there (mv DIRECTORY.d DIRECTORY.d.untrusted), then:"
-            hint = advise("install", text=away)
+            hint = Hint((repair.hint if repair else format_install_command(fact)).words, away)
             failures.append(Failure(host, Kind.STEP, what, hint, "untrusted"))
         elif env is None or not env.exists or env.marker is None:
             where = f" at {env.venv}" if env and env.venv else ""

@@ -54,6 +54,8 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
     hint, verb = failure.hint, state.command.verb if state.command else ""
     if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and verb != "doctor":
         hint = advise("doctor")
+    if isinstance(hint, Hint) and state.command and hint.words[0] == verb == "install":
+        hint = hint.repeat(state.command.words)  # what the user asked for stays
     return replace(failure, hint=complete_hint(hint, state.selection_flags))
 
 

@@ -42,3 +42,13 @@ def test_environments_of_others_changed_or_mixed_are_reported_host_by_host() -> 
         ("changed", "drift", "the environment was changed: torch is 2.7.0, not 2.8.0"),
         ("mixed", "mixed", "its environment is torch2.8.0-2, that of head is torch2.8.0-1"),
     ]
+
+
+def test_an_environment_that_is_not_trusted_is_made_like_that_of_the_others() -> None:
+    whole = replace(MARKER, id="torch2.8.0-1", packages={"torch": "2.8.0"})
+    good = Installed("/e", True, "3.11", {"torch": "2.8.0"}, whole)
+    facts = {name: Facts(home="/home/u", installed=good) for name in ("a", "c")}
+    facts["b"] = Facts(home="/home/u", installed=replace(good, marker=None, fault="/e belongs to another user"))
+    (failure,) = find_unhealthy_envs(facts)
+    assert (failure.host, failure.code) == ("b", "untrusted")
+    assert str(failure.hint).splitlines()[-1] == "ipexctl install --like a --limit b"
