@@ -40,7 +40,7 @@ class Hint(str):
 
     def repeat(self, words: Sequence[str]) -> "Hint":
         """Of a command that is to be given again: its ``words``, with the options of this hint in place of theirs."""
-        options = dict(zip(self.words[1::2], self.words[2::2], strict=True))
+        options = {word for word in self.words if word.startswith("-")}
         rest = [
             word for before, word in pairwise(["", *words])
             if before not in options and word.partition("=")[0] not in options
