@@ -36,8 +36,9 @@ class SessionProgramError(RuntimeError):
 
 
 def load_session_program(name: str) -> str:
-    """Returns a session program with the modules it imports, as text: "install", "netcheck", "bench"."""
-    return agent.build_program(f"remote.session.{name}", "remote.session.loop", "remote.agent.procs")
+    """Returns a session program with the modules it imports, as text: "install", "relay", "netcheck"."""
+    others = ("remote.session.loop", "remote.session.relay", "remote.agent.procs")
+    return agent.build_program(f"remote.session.{name}", *others)
 
 
 def load_session_file(name: str) -> str:

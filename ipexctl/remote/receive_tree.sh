@@ -1,7 +1,8 @@
 # What a host does to receive files. POSIX sh with find, tar, mv; target_directory.sh stands before it; run as:
 #   sh -c TEXT NAME DIRECTORY VERB ...
-#   place PART [OLD..] unpacks a tar stream from stdin into DIRECTORY/PART, then moves its files into DIRECTORY, each by
-#                      rename
+#   place PART STORE [OLD..]
+#                      unpacks a tar stream, from stdin or DIRECTORY/STORE/tree.tar ("-": stdin), into DIRECTORY/PART, then
+#                      moves its files into DIRECTORY, each by rename
 #   have  NAME SHA     sizes of NAME ("-" if its hash differs or it is absent) and of its unfinished part
 #   append NAME SHA N  appends stdin to the part, from byte N on; moves it to NAME if its hash is SHA
 # Ends 0, or 3 with one line on stderr: what is wrong and where.
@@ -69,8 +70,9 @@ move_contents() (
 case $verb in
 place)
   enter
-  part=$1
-  shift
+  part=$1 store=$2
+  shift 2
+  [ "$store" = - ] || exec <"$store/tree.tar" || fail "cannot read $dir/$store/tree.tar"
   for old do # what earlier pushes, interrupted, have left; its writer may still wait for a link that is gone
     case $old in .ipexctl-part-*/*) continue ;; .ipexctl-part-*) ;; *) continue ;; esac
     pid=${old##*-}
@@ -94,6 +96,12 @@ place)
   }
   [ -f "$part/whole" ] || fail "the transfer was cut"
   cd "$part/tree" || fail "the transfer was cut"
+  if [ -f ../stored ]; then # names in $store and paths here, where an empty file has the mode and the time
+    said=$(xargs -0 -n 2 sh -c '
+      mode=600; if [ -x "$2" ]; then mode=700; fi
+      touch -r "$2" "$0/$1" && chmod "$mode" "$0/$1" && { ln -f "$0/$1" "$2" 2>/dev/null || cp -p "$0/$1" "$2"; }
+      ' "$dir/$store" <../stored 2>&1) || fail "cannot take what came into $dir/$store: ${said##*: }"
+  fi
   check_directory .
   if [ -f ../to_delete ]; then
     output=$(cd "$dir" && xargs -0 rm -rf -- <"$part/to_delete" 2>&1) || fail "cannot remove in $dir: ${output##*: }"

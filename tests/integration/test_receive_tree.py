@@ -21,7 +21,7 @@ PART = ".ipexctl-part-"
 END = build_tar_file("whole", b"", 0o600)
 
 
-def pack(tree: Mapping[str, str | None]) -> bytes:
+def pack(tree: Mapping[str, str | None], stored: bytes = b"") -> bytes:
     """A stream with these files; a path that ends with "/" is a directory, and one without contents a link to "x"."""
     stream = build_tar_directory("tree")
     for path, text in tree.items():
@@ -31,6 +31,7 @@ def pack(tree: Mapping[str, str | None]) -> bytes:
             stream += build_tar_header(f"tree/{path}", link="x")
         else:
             stream += build_tar_file(f"tree/{path}", text.encode(), 0o600)
+    stream += build_tar_file("stored", stored, 0o600) if stored else b""
     return stream + build_tar_file("mark", b"{}", 0o600) + END + bytes(1024)
 
 
@@ -67,7 +68,7 @@ class Shell:
 
     def place(self, stream: bytes, *old: str) -> tuple[int, str]:
         """The status of the script and its error output."""
-        with self.start(PART + "put", *old) as process:
+        with self.start(PART + "put", "-", *old) as process:
             _, err = process.communicate(stream, timeout=60)
         return process.returncode, err.decode()
 
@@ -100,6 +101,20 @@ def test_a_new_tree_costs_the_same_programs_whatever_is_in_it(shell: Shell) -> N
     assert shell.place(pack(large)) == (0, "")
     assert shell.started() == few
     assert read(shell.there) == large
+
+
+def test_what_came_from_another_host_goes_into_place_with_its_mode_and_time(shell: Shell) -> None:
+    """The archive lies in the store, and beside it the large files, which are empty in the archive."""
+    store = shell.there / f"{PART}0123456789ab-1-0"
+    store.mkdir(mode=0o700, parents=True)
+    shell.there.chmod(0o700)
+    (store / "big").write_text("much")
+    (store / "tree.tar").write_bytes(pack({"a/": "", "a/it's: 1": "", "small": "1"}, stored=b"big\0./a/it's: 1\0"))
+    with shell.start(PART + "put", store.name) as process:
+        _, err = process.communicate(b"", timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    assert (shell.there / "a/it's: 1").read_text() == "much"
+    assert (shell.there / "a/it's: 1").stat().st_mtime == (shell.there / "small").stat().st_mtime
 
 
 def test_directories_that_are_there_keep_what_is_not_sent(shell: Shell) -> None:
@@ -181,7 +196,7 @@ def test_a_stream_that_is_cut_changes_nothing(shell: Shell, length: int) -> None
 
 def test_an_earlier_transfer_that_still_waits_is_ended_with_its_session(shell: Shell) -> None:
     """In a shared shell the script does not lead its process group, and its tar waits for what never comes."""
-    with shell.start(PART + "0123456789ab-1", under=["sh", "-c", '"$@"; true', "shared"]) as earlier:
+    with shell.start(PART + "0123456789ab-1", "-", under=["sh", "-c", '"$@"; true', "shared"]) as earlier:
         until = time.monotonic() + 60
         while not (parts := list(shell.there.glob(PART + "*"))) or "tar" not in shell.started():
             assert time.monotonic() < until

@@ -126,6 +126,18 @@ def test_a_tree_arrives_byte_for_byte_and_private(home: Path, source: Path) -> N
     assert events[-1] == Ended("sync", Exit.OK)
 
 
+def test_hosts_with_one_home_directory_get_a_large_tree_once(home: Path, source: Path) -> None:
+    (source / "large").write_bytes(os.urandom(65 << 20))
+    done, events = carried(Sync(source=str(source)), local("n1", "n2"), own=home / "own")
+    there = home / "ipexctl" / find_project(source, None).name
+    assert done == {"n1": str(there), "n2": str(there)}
+    assert picture(there) == picture(source)
+    assert {name: outcome for name, (outcome, _) in output(events).items()} == {"n1": "changed", "n2": "changed"}
+    sent = [event.detail for event in events if isinstance(event, StepEnded) and event.step == "send"]
+    assert len(sent) == 1
+    assert list_parts(home) == []
+
+
 def test_a_second_sync_sends_nothing_and_touches_nothing(home: Path, source: Path) -> None:
     carried(Sync(source=str(source)), local("n1"))
     there = home / "ipexctl" / find_project(source, None).name

@@ -10,7 +10,7 @@ import re
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -32,6 +32,7 @@ _SHARED_SHELL_LIMIT = (
 )  # bytes of a tar stream up to which it goes through the host's shared shell, which takes it as a whole
 _TRIES = 3
 _MOST_FILES = 1_000_000  # in one listing of a host
+_SLOWEST_DISK = 10e6  # bytes a second that a host unpacks at least
 _SLOWEST_RATE = 2000.0  # bytes a second that the input of a script arrives with at least
 
 
@@ -71,12 +72,21 @@ def install_tree(link: Link, directory: str, archive: Iterable[bytes], *, own: s
     """Unpacks a tar stream (in pieces, with names ``tree/…``) into ``directory`` and returns its absolute path. ``own``
     names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If ``archive``
     raises, the host's files are unchanged."""
-    words = (directory, "place", PART + own, *old)
+    words = (directory, "place", PART + own, "-", *old)
     pieces = chain(archive, [TREE_END])
     beginning = _read_up_to(pieces, _SHARED_SHELL_LIMIT)
     if len(beginning) > _SHARED_SHELL_LIMIT:
         return _stream_to_script(link, words, chain([beginning], pieces))
     return os.fsdecode(_run_receive_script(link, *words, stdin=beginning).out).removesuffix("\n")
+
+
+def install_stored_tree(
+    link: Link, directory: str, store: str, size: int, *, own: str, old: Sequence[str] = ()
+) -> None:
+    """Does the same with ``size`` bytes that have arrived on the host already, in `ARCHIVE` and the files that it
+    names, below ``store``, a directory in ``directory``."""
+    command = _build_receive_command(directory, "place", PART + own, store, *old)
+    _run_script(link, replace(command, timeout=PATIENCE + size / _SLOWEST_DISK, brief=False))
 
 
 def list_tree(link: Link, directory: str) -> bytes:
@@ -154,6 +164,7 @@ class ProgressReporter:
 TREE_END = build_tar_file("whole", b"", 0o600) + bytes(1024)
 
 
+ARCHIVE = "tree.tar"  # of `Packer.write_archive` in a store on a host
 _BEGINS = "target_directory.sh"
 
 

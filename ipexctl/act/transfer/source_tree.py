@@ -4,7 +4,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ipexctl.model.text import printable
 from ipexctl.model.trees import FileTree, TreeEntry
 
 _CACHE_LIMIT = 32 << 20  # bytes of small files held in memory for all hosts
-_SMALL_FILE_LIMIT = 1 << 20  # bytes up to which a file is small
+SMALL_FILE_LIMIT = 1 << 20  # bytes up to which a file is small
 _CHUNK = 1 << 20
 _SHOWN_PATHS = 20  # paths named in one error
 
@@ -104,8 +104,10 @@ def _list_written_files(descriptors: Path) -> set[tuple[int, int]]:
     return files
 
 
-def _find_changed_paths(tree: FileTree, entries: Sequence[TreeEntry]) -> list[str]:
-    return [entry.path for entry in entries if not _is_unchanged(tree.root, entry)]
+def check_unchanged(tree: FileTree, entries: Sequence[TreeEntry]) -> None:
+    """Raises `SourceChangedError` where something is another than when the tree was read."""
+    if changed := [entry.path for entry in entries if not _is_unchanged(tree.root, entry)]:
+        raise SourceChangedError(changed)
 
 
 def _is_unchanged(root: Path, entry: TreeEntry) -> bool:
@@ -126,28 +128,40 @@ class Packer:
 
     def __init__(self, tree: FileTree) -> None:
         self._tree = tree
-        self._packed_trees: dict[tuple[TreeEntry, ...], list[bytes | TreeEntry]] = {}
+        self._packed_trees: dict[tuple[TreeEntry | str, ...], list[bytes | TreeEntry]] = {}
         self._lock = threading.Lock()
 
-    def pack(self, entries: tuple[TreeEntry, ...], *, manifest: bytes, to_delete: Sequence[str]) -> Iterator[bytes]:
-        """Yields the tar stream in pieces, for `send.install_tree`. Raises `SourceChangedError` before its end, so that
-        nothing takes effect."""
+    def pack(
+        self,
+        entries: tuple[TreeEntry, ...],
+        *,
+        manifest: bytes,
+        to_delete: Sequence[str],
+        stored: Mapping[str, str] | None = None,
+    ) -> Iterator[bytes]:
+        """Yields the tar stream in pieces, for `send.install_tree`: an empty file for each path in ``stored``, which
+        has the name of that file in a store on the host. Raises `SourceChangedError` before its end, so that nothing
+        takes effect."""
+        stored = stored or {}
+        key: tuple[TreeEntry | str, ...] = (*entries, *stored)
         with self._lock:
-            if entries not in self._packed_trees:
-                self._packed_trees[entries] = list(self._pack_entries(entries))
-            pieces = self._packed_trees[entries]
+            if key not in self._packed_trees:
+                self._packed_trees[key] = list(self._pack_entries(entries, stored))
+            pieces = self._packed_trees[key]
         for piece in pieces:
             if isinstance(piece, bytes):
                 yield piece
             else:
                 yield from self._read_padded(piece)
+        if stored:
+            names = "".join(f"{name}\0./{path}\0" for path, name in stored.items())
+            yield build_tar_file("stored", os.fsencode(names), 0o600)
         if to_delete:
             yield build_tar_file("to_delete", _format_xargs_input(to_delete), 0o600)
         yield build_tar_file("mark", manifest, 0o600)
-        if changed := _find_changed_paths(self._tree, entries):
-            raise SourceChangedError(changed)
+        check_unchanged(self._tree, entries)
 
-    def _pack_entries(self, entries: Sequence[TreeEntry]) -> Iterator[bytes | TreeEntry]:
+    def _pack_entries(self, entries: Sequence[TreeEntry], stored: Mapping[str, str]) -> Iterator[bytes | TreeEntry]:
         """Pieces of the stream; an entry stands for a large file, which is read again for every host."""
         gathered = bytearray(build_tar_directory("tree"))
         held = 0
@@ -158,9 +172,11 @@ class Packer:
             elif entry.kind == "l":
                 gathered += build_tar_header(name, link=entry.target)
             else:
-                mode = 0o700 if entry.executable else 0o600
-                gathered += build_tar_header(name, size=entry.size, mode=mode, mtime=entry.mtime)
-                if entry.size <= _SMALL_FILE_LIMIT and held + entry.size <= _CACHE_LIMIT:
+                mode, size = 0o700 if entry.executable else 0o600, 0 if entry.path in stored else entry.size
+                gathered += build_tar_header(name, size=size, mode=mode, mtime=entry.mtime)
+                if not size:
+                    continue
+                if entry.size <= SMALL_FILE_LIMIT and held + entry.size <= _CACHE_LIMIT:
                     held += entry.size
                     for chunk in self._read_padded(entry):
                         gathered += chunk

@@ -14,7 +14,6 @@ On disk, for the environment ``/x/env``:
     /x/env.d/wheels   wheels that have arrived, kept for another try until an install has succeeded
     /x/env.d/tmp      half-built environments; removed by the holder of the lock"""
 
-import base64
 import errno
 import fcntl
 import glob
@@ -40,6 +39,16 @@ from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.agent import procs
 from ipexctl.remote.session.loop import ENDED, end_session, report_progress, serve_requests
+from ipexctl.remote.session.relay import (
+    DISK_TIMEOUT,
+    FileRelay,
+    find_owner_fault,
+    get_readable_size,
+    hash_file,
+    make_token,
+    remove_path,
+    start_server,
+)
 
 Origin = List[Any]  # [host, port]
 Watch = Optional[Callable[[int], Any]]  # takes the process id; returns something that changes with progress
@@ -47,9 +56,7 @@ Watch = Optional[Callable[[int], Any]]  # takes the process id; returns somethin
 MARKER = "ipexctl.json"
 NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens", "wheels")  # beside the environments
 TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running install
-DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
 BUILD_TIMEOUT = 3600.0  # seconds that unpacking everything may take
-VISITOR_LIMIT = 64  # hosts that fetch from this one at the same time
 CONFIRM_TIMEOUT = 60.0  # seconds between a switch and its confirmation, after which the controller counts as gone
 LINGER_SECONDS = 10.0  # seconds for which the host that decides can be asked after the controller has gone
 CONFIRMED = "tmp/confirmed"  # below the store of the host that decides: all hosts stay with the new environment
@@ -112,13 +119,13 @@ def next_state(state: SessionState, name: str, succeeded: bool = True) -> Option
 # requests.
 
 
-class InstallSession:
+class InstallSession(FileRelay):
     """One environment on this host, and how far its install has come. All requests name the same one."""
 
     def __init__(self) -> None:
+        FileRelay.__init__(self)
         self.state = SessionState.INSPECTING
-        self.venv = self.base = self.target = ""  # the link, the directory of environments, the one to be made in it
-        self.tokens: List[str] = []  # left by us; removed at the end
+        self.venv = self.target = ""  # the link, whose ".d" is the store of environments; the one to be made in it
         self.lock_file = -1  # open while this process lives, once it holds the lock
         self.before = ""  # the environment that was active before the switch
         self.ask: Optional[Dict[str, str]] = None  # base and token of the host that decides whether a switch stays
@@ -146,8 +153,7 @@ class InstallSession:
         """Takes the tokens back, and undoes what is half-done if the lock is ours. Leaves no empty directories."""
         if not self.base or find_store_fault(self.base):  # nothing was asked for, or nothing there is ours
             return
-        for path in self.tokens:
-            remove_path(path)
+        self.take_tokens_back()
         if self.state is SessionState.ACTIVE and self.decides:
             time.sleep(LINGER_SECONDS)
         if self.state is SessionState.SWITCHED and not (self.ask and is_confirmed(**self.ask)):
@@ -204,20 +210,7 @@ class InstallSession:
         """Returns whether the link leads to an environment of ours."""
         return os.path.islink(self.venv) and os.path.dirname(os.path.realpath(self.venv)) == os.path.realpath(self.base)
 
-    # -- tokens and lock
-
-    def leave_token(self, name: str) -> None:
-        """Leaves a token, by which hosts that share a file system find each other."""
-        path = os.path.join(self.base, "tokens", name)
-        make_store(self.base)
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        self.tokens.append(path)
-        with open(path, "w") as file:
-            file.write(name)
-
-    def find_tokens(self, names: List[str]) -> messages.SeenTokens:
-        """Returns those of these tokens that this host sees."""
-        return messages.SeenTokens([name for name in names if os.path.exists(os.path.join(self.base, "tokens", name))])
+    # -- lock
 
     def lock(self, owner: Dict[str, Any]) -> None:
         """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder."""
@@ -249,6 +242,16 @@ class InstallSession:
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(owner).encode(), 0)
 
+    def leave_token(self, name: str) -> None:
+        make_store(self.base)
+        FileRelay.leave_token(self, name)
+
+    def make_room(self, files: List[Dict[str, Any]]) -> messages.Present:
+        for name, mode in (("wheels", 0o700), ("bin", 0o755)):
+            os.makedirs(os.path.join(self.base, name), mode=mode, exist_ok=True)
+            os.chmod(os.path.join(self.base, name), mode)
+        return FileRelay.make_room(self, files)
+
     def clean(self, wheels: Optional[List[str]] = None) -> messages.Cleaned:
         """Removes what is no complete environment, old tokens, and of the wheels that have arrived those that are not
         these. Only for the holder of the lock."""
@@ -267,32 +270,6 @@ class InstallSession:
             remove_path(os.path.join(self.base, name))
         return messages.Cleaned(len(incomplete))
 
-    def make_room(self, files: List[Dict[str, Any]]) -> messages.Present:
-        """Creates the directories for these files; those that are there already, byte for byte."""
-        for name, mode in (("wheels", 0o700), ("bin", 0o755)):
-            os.makedirs(os.path.join(self.base, name), mode=mode, exist_ok=True)
-            os.chmod(os.path.join(self.base, name), mode)
-        arrived = [(item, os.path.join(self.base, item["target"])) for item in files]
-        arrived = [(item, path) for item, path in arrived if get_readable_size(path) == item["size"]]
-        return messages.Present([item["target"] for item, path in arrived if hash_file(path) == item["sha256"]])
-
-    # -- from host to host
-
-    def serve(self, address: str, files: List[str]) -> messages.Offer:
-        """Serves these files (paths below the store) to other hosts over HTTP at this address as long as this process
-        lives. A request without the token in its header gets nothing; the receiver checks the size and hash of each
-        file."""
-        from urllib.parse import quote
-
-        token = make_token()
-        allowed = {"/" + quote(name): os.path.join(self.base, name) for name in files}
-
-        def find_file(path: str) -> Optional[BinaryIO]:
-            name = allowed.get(path, "")
-            return open(name, "rb") if os.path.isfile(name) else None
-
-        return messages.Offer(start_server(address, lambda _: b"Bearer " + token.encode(), find_file), token)
-
     def serve_confirmation(self, address: str) -> messages.Offer:
         """Tells other hosts, like `serve`, whether all stay with the new environment (see `is_confirmed`). The token
         does not travel: each side proves by the other's question that it knows it."""
@@ -304,47 +281,6 @@ class InstallSession:
         return messages.Offer(
             start_server(address, lambda path: prove_token(token, "asks", path[1:]), find_answer), token
         )
-
-    def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
-        """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
-        import http.client  # slow to import, and few sessions need them
-        import urllib.request
-        from urllib.parse import quote
-
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        total, received, reported = sum(item["size"] for item in files), 0, time.time()
-        fetched: List[str] = []
-        for item in files:
-            target = os.path.join(self.base, item["target"])
-            part = target + ".part"
-            hashed = hashlib.sha256()
-            try:
-                request = urllib.request.Request(base + "/" + quote(item["target"]))
-                request.add_header("Authorization", "Bearer " + token)
-                before = received
-                remove_path(part)
-                handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                with os.fdopen(handle, "wb") as file, opener.open(request, timeout=10) as answer:
-                    for piece in iter(lambda: answer.read(1 << 20), b""):
-                        file.write(piece)
-                        hashed.update(piece)
-                        received += len(piece)
-                        if received - before > item["size"]:
-                            raise ValueError("%s is longer than %d bytes" % (item["target"], item["size"]))
-                        if time.time() - reported > 0.5:
-                            reported = time.time()
-                            report_progress(received, total)
-                        if ENDED.is_set():
-                            raise SessionError("gone", "the controller is gone")
-                if hashed.hexdigest() != item["sha256"]:
-                    raise ValueError("%s arrived damaged" % item["target"])
-                os.chmod(part, item["mode"])
-                os.rename(part, target)
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                remove_path(part)
-                return messages.Fetched(fetched, str(error) or type(error).__name__)
-            fetched.append(item["target"])
-        return messages.Fetched(fetched, "")
 
     # -- building
 
@@ -558,21 +494,6 @@ def find_store_fault(base: str) -> str:
     return next(filter(None, (find_owner_fault(path.rstrip("/")) for path in paths)), "")
 
 
-def find_owner_fault(path: str) -> str:
-    """Why others can have put there what is at a path; empty where they cannot, and where nothing is."""
-    try:
-        info = os.lstat(path)
-    except OSError:
-        return ""
-    if stat.S_ISLNK(info.st_mode):
-        return "%s is a symbolic link" % path
-    if info.st_uid != os.getuid():
-        return "%s belongs to another user" % path
-    if info.st_mode & 0o022:
-        return "%s can be written by others (mode %04o)" % (path, info.st_mode & 0o7777)
-    return ""
-
-
 def check_store(base: str) -> None:
     """Raises `SessionError` ("foreign") where `find_store_fault` finds something."""
     fault = find_store_fault(base)
@@ -698,13 +619,6 @@ def link_environment(source: str, target: str, tmp: str) -> None:
     os.rename(linked, target)
 
 
-def get_readable_size(path: str) -> Optional[int]:
-    try:
-        return os.stat(path).st_size if os.access(path, os.R_OK) else None
-    except OSError:
-        return None
-
-
 def find_uv(base: str, uv: Dict[str, Any]) -> Optional[str]:
     """Returns the controller's own uv: at its path if this host sees it, or where an earlier install put it."""
     ours = os.path.join(base, "bin", "uv-" + uv["version"])
@@ -724,14 +638,6 @@ def is_safe_from_others(path: str) -> bool:
     if shared or info.st_uid not in (0, os.getuid()):
         return False
     return path == "/" or is_safe_from_others(os.path.dirname(path))
-
-
-def hash_file(path: str) -> str:
-    sum_ = hashlib.sha256()
-    with open(path, "rb") as file:
-        for piece in iter(lambda: file.read(1 << 20), b""):
-            sum_.update(piece)
-    return sum_.hexdigest()
 
 
 def find_unreachable(origins: List[Origin]) -> List[Origin]:
@@ -756,86 +662,9 @@ def find_unreachable(origins: List[Origin]) -> List[Origin]:
     return list(unreachable)
 
 
-def remove_path(path: str) -> None:
-    """Removes a file or a tree; of that eight entries at a time, since each waits for the disk or for a file server."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        from multiprocessing.pool import ThreadPool
-
-        tree = [os.path.join(top, name) for top, _, names in os.walk(path, topdown=False) for name in [*names, ""]]
-        with ThreadPool(8) as pool:
-            pool.map(remove_entry, tree)
-        shutil.rmtree(path, ignore_errors=True)  # directories whose turn came before that of what was in them
-    else:
-        remove_entry(path)
-
-
-def remove_entry(path: str) -> None:
-    with suppress(OSError):
-        (os.rmdir if path.endswith("/") else os.unlink)(path)
-
-
-def make_token() -> str:
-    return base64.b16encode(os.urandom(16)).decode().lower()
-
-
 def prove_token(token: str, role: str, question: str) -> bytes:
     """Returns what only one who knows the token can say to this question, in this role."""
     return hmac.new(token.encode(), ("%s %s" % (role, question)).encode(), hashlib.sha256).hexdigest().encode()
-
-
-def start_server(address: str, expect_proof: Callable[[str], bytes], find: Callable[[str], Optional[BinaryIO]]) -> int:
-    """Starts an HTTP server that lives as long as this process, `VISITOR_LIMIT` at a time; its port. Who sends the
-    proof that is expected for a path gets what is found there."""
-    from http.server import BaseHTTPRequestHandler, HTTPServer  # slow to import, and few sessions need them
-    from socketserver import ThreadingMixIn
-
-    visitors = threading.BoundedSemaphore(VISITOR_LIMIT)
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 60
-
-        def do_GET(self) -> None:
-            proof = (self.headers.get("Authorization") or "").encode("latin-1")
-            if not hmac.compare_digest(proof, expect_proof(self.path)):
-                self.send_error(403)
-                return
-            body = find(self.path)
-            if body is None:
-                self.send_error(404)
-                return
-            with body:
-                self.send_response(200)
-                self.send_header("Content-Length", str(body.seek(0, os.SEEK_END)))
-                self.end_headers()
-                body.seek(0)
-                shutil.copyfileobj(body, self.wfile, 1 << 20)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingMixIn, HTTPServer):
-        daemon_threads = True
-        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-
-        def process_request(self, request: Any, client: Any) -> None:
-            if visitors.acquire(blocking=False):
-                super().process_request(request, client)
-            else:
-                self.shutdown_request(request)
-
-        def process_request_thread(self, request: Any, client: Any) -> None:
-            try:
-                super().process_request_thread(request, client)
-            finally:
-                visitors.release()
-
-        def handle_error(self, *_: Any) -> None:
-            pass  # the receiver has gone away, and reports that to its own controller
-
-    server = Server((address, 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    port: int = server.server_address[1]
-    return port
 
 
 def is_confirmed(base: str, token: str) -> bool:

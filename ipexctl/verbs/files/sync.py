@@ -19,20 +19,28 @@ from ipexctl.model import tasks
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
+from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import FileTree
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, make_absolute
+from ipexctl.verbs.files.relay import describe_change, relay_tree
 
 _STEP = "sync"
 
 
 def sync(
-    task: tasks.Sync, inventory: Inventory, context: Context, *, dry: bool = False
+    task: tasks.Sync,
+    inventory: Inventory,
+    context: Context,
+    *,
+    dry: bool = False,
+    facts: Mapping[str, Facts] | None = None,
 ) -> Generator[Event, None, dict[str, str | Failure]]:
-    """Returns each host's absolute directory, or its failure. Raises `UsageError` before anything is contacted."""
+    """Returns each host's absolute directory, or its failure. ``facts`` are those of the hosts, where they are known.
+    Raises `UsageError` before anything is contacted."""
     project = find_project(task.source, task.project, task.exclude)
     root = _find_source(task, project)
     part = "" if root == project.root else project.part
@@ -90,7 +98,7 @@ def sync(
     if large := planning.describe_large_transfer(plans):
         yield Message(large, "warning", code="large")
     if not dry:
-        sent = yield from _send_trees(tree, plans, reachable, context)
+        sent = yield from _send_trees(tree, plans, reachable, context, facts)
         failures |= {name: failure for name, failure in sent.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or plans[host.name].path for host in inventory}
     answers: dict[str, SyncedHost | FailedTransfer] = {}
@@ -112,7 +120,11 @@ def _find_own_paths(root: Path, context: Context) -> tuple[str, ...]:
 
 
 def _send_trees(
-    tree: FileTree, plans: dict[str, SyncPlan], reachable: Sequence[Host], context: Context
+    tree: FileTree,
+    plans: dict[str, SyncPlan],
+    reachable: Sequence[Host],
+    context: Context,
+    facts: Mapping[str, Facts] | None,
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Sends each host its changed files; does not contact hosts that are up to date."""
     outdated = [host for host in reachable if not plans[host.name].is_empty]
@@ -121,6 +133,8 @@ def _send_trees(
             yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
     packer, manifest = Packer(tree), planning.format_manifest(tree)
     own = f"{_hash_origin(tree)}-{os.getpid()}"
+    relayed = yield from relay_tree(tree, plans, Inventory(tuple(outdated)), context, facts, own)
+    outdated = [host for host in outdated if host.name not in relayed]
 
     def send_tree(link: Link, emit: Emit) -> str | Failure:
         plan = plans[link.host.name]
@@ -129,12 +143,12 @@ def _send_trees(
         try:
             transfer.install_tree(link, plan.path, pieces, own=own, old=plan.parts)
         except SourceChangedError as change:
-            names = ", ".join(printable(path) for path in change.paths[:5])
-            return Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
+            return describe_change(link.host.name, change)
         progress.report(always=True)
         return plan.summary()
 
-    return (yield from run_on_hosts(context, outdated, _STEP, send_tree, outcome=lambda summary: ("changed", summary)))
+    sent = yield from run_on_hosts(context, outdated, _STEP, send_tree, outcome=lambda summary: ("changed", summary))
+    return {**relayed, **sent}
 
 
 def _hash_origin(tree: FileTree) -> str:

@@ -28,11 +28,12 @@ from ipexctl.model.stack import InstallMarker, MpiLayout
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol import session as protocol
 from ipexctl.protocol.paths import PART
+from ipexctl.verbs.common.relay import Artifact, Workflow
 from ipexctl.verbs.install.background import FETCH, fetch_wheels
-from ipexctl.verbs.install.distribute import WHEELS, Artifact
-from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
+from ipexctl.verbs.install.install_sessions import InstallJob
 from ipexctl.verbs.install.lock import find_cpu_index, load_torch_builds
 
+WHEELS = "wheels"  # below the store of environments on a host
 _IMPORT_TIMEOUT = 300.0  # seconds the import check may take: torch from a cold network file system is slow
 
 

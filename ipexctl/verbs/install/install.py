@@ -47,10 +47,10 @@ from ipexctl.model.wheels import Lock
 from ipexctl.protocol.session import Inspection
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
+from ipexctl.verbs.common.relay import Workflow, distribute_artifacts
 from ipexctl.verbs.common.select import list_flags, make_started, suggest_limit
 from ipexctl.verbs.install import build, lock
-from ipexctl.verbs.install.distribute import distribute_artifacts
-from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
+from ipexctl.verbs.install.install_sessions import InstallJob
 from ipexctl.verbs.install.requirements import build_projects, fix_requirements
 from ipexctl.verbs.install.switch import NOT_SWITCHED, switch_environments, tidy_environments
 
@@ -185,7 +185,7 @@ def _choose_wheels(
         what = f"the environment of {task.like} cannot be made again: hosts left out would keep another one"
         changes = describe_changes(model, chosen) or "wheels of the same versions have other contents"
         raise UsageError(what, reasons=[changes], hint="for all hosts: without --limit", exit=Exit.STEP)
-    return InstallJob(inventory, context, venv, chosen.id, failed, task, wanted.sources, stack, chosen, facts)
+    return InstallJob(inventory, context, failed, venv, chosen.id, task, wanted.sources, stack, chosen, facts)
 
 
 def _read_model(

@@ -11,7 +11,8 @@ from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker
 from ipexctl.model.text import join_names, printable
 from ipexctl.protocol.session import Inspection, Nothing, Offer, Removed, Used
-from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
+from ipexctl.verbs.common.relay import Workflow
+from ipexctl.verbs.install.install_sessions import InstallJob
 
 NOT_SWITCHED = Message(
     "no host was switched: every host has the environment it had before", "warning", code="not-switched"

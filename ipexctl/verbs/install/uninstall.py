@@ -20,8 +20,9 @@ from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.relay import Workflow
 from ipexctl.verbs.common.select import make_started
-from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
+from ipexctl.verbs.install.install_sessions import InstallSessions
 
 
 def uninstall(
@@ -52,7 +53,7 @@ def uninstall(
     yield Planned("uninstall", plan)
     for venv in dict.fromkeys(venv for venv, _ in places.values()) if not dry else ():
         pythons = {name: python for name, (where, python) in places.items() if where == venv}
-        sessions = InstallSessions(inventory, context, venv, "", failed)
+        sessions = InstallSessions(inventory, context, failed, venv, "")
         try:
             yield from _remove_envs(sessions, pythons, found)
         finally:

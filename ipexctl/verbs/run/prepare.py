@@ -194,7 +194,7 @@ def _sync_project(
         return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
     root = str(project.root)
     sending = Sync(source=root, project=root, workdir=task.workdir, exclude=task.exclude)
-    results = yield from run_nested(sync(sending, inventory, context))
+    results = yield from run_nested(sync(sending, inventory, context, facts=facts))
     places = {host: place for host, place in results.items() if isinstance(place, str)}
     return places if len(places) == len(inventory) else None
 

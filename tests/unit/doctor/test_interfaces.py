@@ -172,7 +172,7 @@ def test_an_install_serves_wheels_at_the_address_that_the_hostfile_names(tmp_pat
     """They listened at the address that was chosen without it: on the network that the user had kept free of them."""
     stack = resolve_stack(StackRequest(torch="2.8.0"), {}, load_releases())
     context = Context(FakeOpener({}), tmp_path, tmp_path)
-    job = InstallJob(NAMED, context, "/v", "", {}, Install(), Sources(), stack, Lock((), "3.11", ""), TWO)
+    job = InstallJob(NAMED, context, {}, "/v", "", Install(), Sources(), stack, Lock((), "3.11", ""), TWO)
     assert choose_addresses(job) == {"n1": "10.1.0.1", "n2": "10.1.0.2"}
     job.inventory = WRONG
     with pytest.raises(UsageError, match="n1 has no interface ib9 with an address") as refused:

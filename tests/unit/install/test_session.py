@@ -26,6 +26,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
+from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
 from ipexctl.remote.session import install
 from ipexctl.verbs.install.install_sessions import InstallSessions
@@ -229,7 +230,7 @@ def test_wheels_that_arrive_are_read_by_nobody_else(tmp_path: Path) -> None:
             with visitor:
                 visitor.recv(1 << 16)
                 visitor.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\naaaa")
-                part = tmp_path / "env.d/wheels/a.whl.part"
+                part = tmp_path / "env.d/wheels" / f"{PART}{wheel['sha256']}"
                 seen.extend(stat.S_IMODE(path.stat().st_mode) for path in (part.parent, part))
                 visitor.sendall(b"aaaaa")
 
@@ -412,7 +413,7 @@ def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(
 def test_whatever_a_host_answers_becomes_a_harmless_failure_of_that_host(answer: str) -> None:
     host = Host("node0", "localhost", vars={"local": "yes"})
     context = Context(Links(config=None), Path("/nonexistent"), Path("/nonexistent"))
-    crew = InstallSessions(Inventory((host,)), context, "/x/env", "id", {})
+    crew = InstallSessions(Inventory((host,)), context, {}, "/x/env", "id")
     crew.sessions["node0"] = start(HELLO + "sys.stdin.readline()\n" + answer + "\n")
     list(crew.request(["node0"], "inspect", "inspect", Inspection))
     crew.close()

@@ -120,7 +120,7 @@ def test_hosts_download_nothing_for_which_they_would_send_a_login_unencrypted(tm
         context, task = Context(FakeOpener({}), tmp_path, tmp_path), Install(wheels_from=way)
         stack = resolve_stack(StackRequest(torch="2.8.0"), {}, load_releases())
         sources = Sources(index, environ={"HOME": str(tmp_path)})
-        job = InstallJob(Inventory(()), context, "/v", "", {}, task, sources, stack, Lock((wheel,), "3.11", ""), {})
+        job = InstallJob(Inventory(()), context, {}, "/v", "", task, sources, stack, Lock((wheel,), "3.11", ""), {})
         events, workflow = list[Event](), choose_downloader(job)
         while True:
             try:

@@ -1,0 +1,166 @@
+"""A large sync to several hosts: over this machine's uplink once, then from host to host."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from ipexctl.act.context import Context
+from ipexctl.act.fanout import Emit
+from ipexctl.act.sessions import RemoteError
+from ipexctl.act.transfer.send import ARCHIVE, TREE_END, hash_file, install_stored_tree
+from ipexctl.act.transfer.source_tree import SMALL_FILE_LIMIT, Packer, SourceChangedError, check_unchanged
+from ipexctl.decide.checks.network import select_interfaces
+from ipexctl.decide.planning.sync import SyncPlan, format_manifest
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.events import HostFailed, Message, StepEnded
+from ipexctl.model.facts import Facts
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.links import Link, LinkError
+from ipexctl.model.text import format_size, pluralize, printable
+from ipexctl.model.trees import FileTree
+from ipexctl.protocol.paths import PART
+from ipexctl.protocol.session import Nothing
+from ipexctl.store.private_files import make_private_directories
+from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.relay import Artifact, RelaySessions, Workflow, distribute_artifacts
+from ipexctl.verbs.doctor.host_sessions import find_pythons
+
+_RELAY_SIZE = 64 << 20  # bytes for one host from which on they go from host to host
+
+
+@dataclass
+class SyncRelay(RelaySessions):
+    """Sends ``tree``, of which each host needs its plan. ``own`` begins the names of this sync's directories there."""
+
+    tree: FileTree
+    plans: Mapping[str, SyncPlan]
+    own: str
+    program: ClassVar = "relay"
+    step: ClassVar = "send"
+
+    @property
+    def store(self) -> str:
+        """Returns the store's name in the destination: like that of any private directory, but for the process on the
+        host (0), which a store outlives, so that the next sync takes it over or removes it."""
+        return f"{PART}{self.own}-0"
+
+    def locate_store(self, host: str) -> str:
+        return f"{self.plans[host].path}/{self.store}"
+
+    def begin(self, link: Link, python: str) -> bool:
+        """Opens the store of a host; False where there can be none."""
+        host = link.host.name
+        earlier = [name for name in self.plans[host].parts if name.endswith("-0")]
+        try:
+            self.open(link, python)
+            self.call(host, "open_store", Nothing, store=self.locate_store(host), earlier=earlier)
+        except (LinkError, RemoteError):
+            return False
+        return True
+
+    def list_artifacts(self, names: Sequence[str], spool: Path) -> dict[str, list[Artifact]]:
+        """Returns the files of each host: an archive of what is small, and each large file. Raises `OSError`,
+        `SourceChangedError`."""
+        packer, sums, artifacts = Packer(self.tree), dict[str, str](), dict[str, list[Artifact]]()
+        works = (((self.plans[name].send, self.plans[name].to_delete), name) for name in names)
+        for (entries, to_delete), hosts in group_pairs(works).items():
+            large = [entry for entry in entries if entry.kind == "f" and entry.size > SMALL_FILE_LIMIT]
+            paths = {entry.path: self.tree.root / entry.path for entry in large}
+            sums |= {name: hash_file(path) for name, path in paths.items() if name not in sums}
+            stored = {name: hashlib.sha256(os.fsencode(name)).hexdigest() for name in paths}
+            archive = spool / str(len(artifacts))
+            with archive.open("wb") as file:
+                manifest = format_manifest(self.tree)
+                file.writelines(packer.pack(entries, manifest=manifest, to_delete=to_delete, stored=stored))
+                file.write(TREE_END)
+            files = [Artifact(stored[it.path], paths[it.path], sums[it.path], it.size) for it in large]
+            files.append(Artifact(ARCHIVE, archive, hash_file(archive), archive.stat().st_size))
+            artifacts |= dict.fromkeys(hosts, files)
+        return artifacts
+
+    def install_tree(self, link: Link, _: Emit) -> str | Failure:
+        """Puts what has arrived on a host into place."""
+        plan = self.plans[link.host.name]
+        try:
+            check_unchanged(self.tree, plan.send)
+        except SourceChangedError as change:
+            return describe_change(link.host.name, change)
+        install_stored_tree(link, plan.path, self.store, plan.size, own=self.own, old=plan.parts)
+        return plan.summary()
+
+
+def relay_tree(
+    tree: FileTree,
+    plans: Mapping[str, SyncPlan],
+    inventory: Inventory,
+    context: Context,
+    facts: Mapping[str, Facts] | None,
+    own: str,
+) -> Workflow[dict[str, str | Failure]]:
+    """Sends to those hosts that get much and can take part: returns what was done there, or why it failed. A transfer
+    that was interrupted goes on where it was."""
+    large = Inventory(tuple(host for host in inventory if plans[host.name].size > _RELAY_SIZE))
+    if len(large) < 2:
+        return {}
+    if facts is None:
+        probed = yield from probe_hosts(large, context)
+        facts = {name: fact for name, fact in probed.items() if isinstance(fact, Facts)}
+    facts = {name: facts[name] for name in large.names if name in facts}
+    pythons, addresses = find_pythons(facts), select_interfaces(large, facts)[0]
+    relay = SyncRelay(large, context, {}, tree, plans, own)
+    make_private_directories(context.cache)
+    with tempfile.TemporaryDirectory(prefix="sync-", dir=context.cache) as spool:
+        try:
+            artifacts = relay.list_artifacts([*pythons], Path(spool))
+        except (OSError, SourceChangedError):  # no room here; or sending it to each host says what has changed
+            return {}
+        try:
+            return (
+                yield from _run_relay(relay, artifacts, pythons, {name: it.address for name, it in addresses.items()})
+            )
+        finally:
+            relay.close()
+
+
+def _run_relay(
+    relay: SyncRelay,
+    artifacts: Mapping[str, Sequence[Artifact]],
+    pythons: Mapping[str, str],
+    addresses: Mapping[str, str],
+) -> Workflow[dict[str, str | Failure]]:
+    opened = yield from relay.run([*pythons], "open", lambda link, _: relay.begin(link, pythons[link.host.name]))
+    names = [name for name, is_open in opened.items() if is_open]
+    if len(names) < 2:
+        yield from relay.request(names, "tidy", "remove_store", Nothing)
+        return {}
+    size = format_size(max(relay.plans[name].size for name in names))
+    text = f"{size} for each of {pluralize(len(names), 'host')}: sent once, to {names[0]}, then host to host"
+    yield Message(text, code="relay")
+    groups = yield from relay.find_shared_fs_groups(names, "receives")
+    sent = {group[0]: artifacts[group[0]] for group in groups}
+    yield from distribute_artifacts(relay, sent, addresses)
+    leaders = [name for name in sent if name not in relay.failed]
+    done = yield from relay.run(leaders, "sync", relay.install_tree, outcome=lambda summary: ("changed", summary))
+    yield from relay.request([*done], "tidy", "remove_store", Nothing)
+    results: dict[str, str | Failure] = {}
+    for leader, *others in groups:
+        results[leader] = done[leader] if leader in done else relay.failed[leader]
+        for name in others:
+            if isinstance(result := results[leader], Failure):
+                results[name] = replace(result, host=name)
+                yield HostFailed(replace(result, host=name))
+            else:
+                results[name] = result
+                yield StepEnded(name, "sync", "changed", result)
+    return results
+
+
+def describe_change(host: str, change: SourceChangedError) -> Failure:
+    """Returns the failure of a host whose files changed while they were sent."""
+    names = ", ".join(printable(path) for path in change.paths[:5])
+    return Failure(host, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
