@@ -193,14 +193,15 @@ def _describe_artifacts(artifacts: Sequence[Artifact]) -> list[dict[str, object]
 
 def _send_files(sessions: RelaySessions, link: Link, files: Sequence[Artifact], total: int, emit: Emit) -> None:
     """Sends the last ``files`` of a host from the controller; their progress is that of all, ``total`` bytes."""
-    before = total - sum(artifact.size for artifact in files)
+    before, name = total - sum(artifact.size for artifact in files), ""
 
     def report(event: Event) -> None:
         if isinstance(event, Progress):
-            event = replace(event, done=before + event.done, total=total, detail=f"sending {event.detail}")
+            event = replace(event, done=before + event.done, total=total, detail=f"sending {name}")
         emit(event)
 
     for file in files:
+        name = file.path.name
         target = f"{sessions.locate_store(link.host.name)}/{file.target}"
         send_file(link, file.path, target, report, sessions.step, sha256=file.sha256, mode=file.mode)
         before += file.size

@@ -73,7 +73,7 @@ class SyncRelay(RelaySessions):
             paths = {entry.path: self.tree.root / entry.path for entry in large}
             sums |= {name: hash_file(path) for name, path in paths.items() if name not in sums}
             stored = {name: hashlib.sha256(os.fsencode(name)).hexdigest() for name in paths}
-            archive = spool / str(len(artifacts))
+            archive = spool / f"small-files-{len(artifacts)}"
             with archive.open("wb") as file:
                 manifest = format_manifest(self.tree)
                 file.writelines(packer.pack(entries, manifest=manifest, to_delete=to_delete, stored=stored))
