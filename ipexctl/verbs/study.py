@@ -91,6 +91,7 @@ class StudyRunner:
     budget: float
     steps: int
     describe_changes: Callable[[Values], str] = lambda values: ""
+    hurried: bool = True  # a launch that takes much longer than the default is ended
     interrupted: Interrupted | None = None
     failed: bool = False  # the default failed before it was ever measured; its failures stand
     unproved: list[LaunchAttempt] = field(default_factory=list)  # with hosts that could not be searched
@@ -178,4 +179,6 @@ class StudyRunner:
         """Seconds that a launch may take: much more than the default did, and not much more than the budget has."""
         whole = [each.seconds for each in self.study.tried if not each.values and each.outcome == "measured"]
         left = max(self.budget - self.seconds, 0.0)
-        return min(_PATIENCE * max(whole) + _MORE_PATIENCE, left + max(whole)) if whole else max(left, 60.0)
+        if not whole or not self.hurried:
+            return max(left, 60.0)
+        return min(_PATIENCE * max(whole) + _MORE_PATIENCE, left + max(whole))

@@ -151,7 +151,8 @@ def compare_launches(
         study.add(replace(tried, purpose="search" if tried.values else "default"))
         yield tried
     begun = context.clock() - spent
-    runner = StudyRunner(study, launches, context, begun, budget, task.steps, describe_changes)
+    hurried = not each_once  # torch.compile takes its time
+    runner = StudyRunner(study, launches, context, begun, budget, task.steps, describe_changes, hurried)
     yield from runner.run()
     exit = runner.interrupted.exit if runner.interrupted else Exit.OK
     if runner.failed:  # which says why; a table without a rate says nothing
