@@ -203,6 +203,8 @@ def test_a_mirror_that_is_slow_for_one_host(desk: Workspace, hosts: Cluster) -> 
         finally:
             stop.set()
             terminal.kill()
+            for name in hosts.names:  # what the install had begun
+                hosts.exec(name, ["rm", "-rf", "/root/.local/share/ipexctl/env.d"])
 
 
 def test_two_runs_on_the_same_hosts(desk: Workspace, start: Callable[..., Started]) -> None:

@@ -41,17 +41,27 @@ def list_kept(hosts: Cluster, place: str) -> list[str]:
     return [name for name in hosts.names if hosts.exec(name, ["test", "-d", place]).returncode == 0]
 
 
+def measure(workspace: Workspace, kind: str) -> int:
+    places = workspace("du", "--json").answer["places"]
+    return sum(place["bytes"] for place in places if (place["host"], place["kind"]) == ("node1", kind))
+
+
 def test_places_are_measured_on_hosts_and_here(workspace: Workspace, hosts: Cluster) -> None:
-    hosts.write("node1", "/root/.local/share/ipexctl/env.d/abc/lib/x", os.urandom(300_000))
-    hosts.write("node1", "/root/.local/share/ipexctl/env.d/wheels/y.whl", os.urandom(100_000))
+    before = {kind: measure(workspace, kind) for kind in ("environment", "wheels")}  # of other tests
+    added = {
+        "environment": "/root/.local/share/ipexctl/env.d/abc",
+        "wheels": "/root/.local/share/ipexctl/env.d/wheels/abc",
+    }
+    hosts.write("node1", f"{added['environment']}/lib/x", os.urandom(300_000))
+    hosts.write("node1", f"{added['wheels']}/y.whl", os.urandom(100_000))
     answer = workspace("du", "--json").answer
     own = [
         place for place in answer["places"] if place["kind"] != "project" or place["path"] == find_place(workspace.path)
     ]
     places = {(place["host"], place["kind"]): place for place in own}
     assert answer["hosts"] == list(hosts.names)
-    assert 300_000 <= places["node1", "environment"]["bytes"] < 400_000
-    assert 100_000 <= places["node1", "wheels"]["bytes"] < 200_000
+    assert 300_000 <= places["node1", "environment"]["bytes"] - before["environment"] < 400_000
+    assert 100_000 <= measure(workspace, "wheels") - before["wheels"] < 200_000
     assert places["node0", "project"] | {"changed": 0} == {
         "host": "node0", "kind": "project", "path": find_place(workspace.path), "changed": 0, "written": 5000,
         "bytes": places["node1", "project"]["bytes"] + 5000, "removed": False, "stays": "",
@@ -59,7 +69,7 @@ def test_places_are_measured_on_hosts_and_here(workspace: Workspace, hosts: Clus
     assert places["", "runs"]["bytes"] > 0
     assert "dry" not in answer
     assert answer["next"] == []
-    hosts.exec("node1", ["rm", "-r", "/root/.local/share/ipexctl/env.d"])
+    hosts.exec("node1", ["rm", "-r", *added.values()])
 
 
 def test_old_projects_are_named_first_and_then_removed(workspace: Workspace, hosts: Cluster) -> None:
