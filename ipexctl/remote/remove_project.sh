@@ -1,9 +1,10 @@
 # Removes a project's directory: one that a sync of this account has made and no run here names. POSIX sh; target_directory.sh stands
 # before it; run as:
-#   sh -c TEXT NAME DIRECTORY MANIFEST RUNS
+#   sh -c TEXT NAME DIRECTORY MANIFEST RUNS JSON
+# JSON is the directory as a run's specification, which is ASCII, has it.
 # Prints why it stays, if it does. Ends 0, or 3 with one line on stderr.
 [ -f "$dir/$1" ] && [ ! -L "$dir/$1" ] && [ -O "$dir/$1" ] || fail "$dir has no manifest of a sync"
 for spec in "$HOME/$2"/*/spec.json; do
-  ! grep -qsF -- "\"$dir" "$spec" || { spec=${spec%/*}; printf 'used by run %s' "${spec##*/}"; exit 0; }
+  ! grep -qsF -e "\"$dir" -e "\"$3" -- "$spec" || { spec=${spec%/*}; printf 'used by run %s' "${spec##*/}"; exit 0; }
 done
 cd / && said=$(rm -rf -- "$dir" 2>&1) || fail "cannot remove $dir: ${said##*: }"

@@ -19,7 +19,7 @@ OLD = ("du", "--prune", "--older-than", "30d", "--json")
 @pytest.fixture
 def workspace(hosts: Cluster, tmp_path: Path) -> Iterator[Workspace]:
     """A user whose project lies on all hosts since 40 days; on node0 the script has written a checkpoint as well."""
-    made = Workspace(hosts, tmp_path / "proj")
+    made = Workspace(hosts, tmp_path / "prøj")
     (made.path / ".ipexctlignore").write_text("home\n")
     (made.path / "train.py").write_text("print('hello')\n")
     assert made("sync", "train.py").code == 0

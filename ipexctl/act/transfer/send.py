@@ -164,7 +164,7 @@ class ProgressReporter:
 TREE_END = build_tar_file("whole", b"", 0o600) + bytes(1024)
 
 
-ARCHIVE = "tree.tar"  # of `Packer.write_archive` in a store on a host
+ARCHIVE = "tree.tar"  # what `Packer.pack` made, in a store on a host
 _BEGINS = "target_directory.sh"
 
 

@@ -1,5 +1,6 @@
 """``du``: the space that ipexctl takes on hosts and on this machine, and the removal of old projects from hosts."""
 
+import json
 import os
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -83,6 +84,6 @@ def _list_places(link: Link) -> Iterator[UsedPlace]:
 
 def _remove_project(link: Link, directory: str) -> str:
     """Returns why it stays, if it does. Raises `LinkError`."""
-    words = (directory, MANIFEST, RUNS)
+    words = (directory, MANIFEST, RUNS, json.dumps(directory)[1:-1])
     command = build_script_command("remove_project.sh", *words, begins="target_directory.sh", patience=_PATIENCE)
     return printable(os.fsdecode(read_listing(link, command, 1)), 200)
