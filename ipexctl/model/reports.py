@@ -77,6 +77,7 @@ class RankOutcome(Record):
     oom: OutOfMemory | None = None
     libraries: tuple[LoadedLibrary, ...] = ()
     where: str = ""  # the line of its script shortly before it was killed for lack of memory
+    line: str = ""  # of its script, in which it failed: "train.py:41"
     abort: int | None = None  # the error code with which it called MPI_Abort
 
 

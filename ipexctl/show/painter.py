@@ -36,7 +36,7 @@ class Painter:
         lines = self._render(frame, width)[: max(height - 1, 1)]
         written = ""
         if above or (self._lines and self._size != (width, height)):
-            written += self._move_to_top(width, height) + "\x1b[J" + self._print(above)
+            written += self._take_away(width, height) + self._print(above)
             self._lines = []
         written += self._draw_changes(lines)
         self._lines, self._size = lines, (width, height)
@@ -50,7 +50,7 @@ class Painter:
         """Takes the frame away and gives the cursor back: the terminal is as it was, below what was printed."""
         if self._hidden or self._lines:
             width, height = self._console.size
-            self._out.write(self._move_to_top(width, height) + "\x1b[J" + _SHOW)
+            self._out.write(self._take_away(width, height) + _SHOW)
             self._out.flush()
         self._lines, self._hidden = [], False
 
@@ -65,13 +65,13 @@ class Painter:
                 self._console.print(item, crop=False)
         return captured.get()
 
-    def _move_to_top(self, width: int, height: int) -> str:
-        """To the first cell of the frame on the screen. Lines of a wider screen may have become several."""
+    def _take_away(self, width: int, height: int) -> str:
+        """Moves to the first cell of the frame on the screen and clears from there on. Lines of a wider screen may have
+        become several. Line by line, from the last one: tmux keeps a screen that is cleared at once in its history."""
         rows = (
             sum(max(1, -(-len(line) // width)) for line in self._lines) if width < self._size[0] else len(self._lines)
         )
-        up = min(max(rows, 1), height) - 1
-        return "\r" + (f"\x1b[{up}A" if up else "")
+        return "\r\x1b[2K\x1b[J" + "\x1b[A\x1b[2K" * (min(max(rows, 1), height) - 1)
 
     def _draw_changes(self, lines: list[CellLine]) -> str:
         old = self._lines

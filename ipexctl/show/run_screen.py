@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 
 from ipexctl.model.facts import format_ranks
 from ipexctl.model.grouping import group_pairs
@@ -75,20 +75,50 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
     who = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}"
     items: list[RenderableType] = [outcome(False, (who, STRONG), f"{after}{first}")]
     output = get_last_output(rank)
-    lines = escape_lines(output)[-LAST_WORDS:] if output else []
-    items += whole("\n".join(lines), 2) if lines else []
+    items += [_LastWords(escape_lines(output), "" if rank.where else rank.line)] if output else []
     if rank.where:
         items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
-    if len(lines) > _SEEN:
-        items.append(labelled("  first", (who, STRONG)))
-    words = [rank.error, run.diagnosis.evidence if run.diagnosis else ""]
-    items += [Line(text(f"  {word}"), 2) for word in dict.fromkeys(words) if word not in output and not rank.oom]
+    words = dict.fromkeys(["" if rank.traceback else rank.error, run.diagnosis.evidence if run.diagnosis else ""])
+    items += [_LastWords([one_line(word)]) for word in words if word not in output and not rank.oom]
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
     return items
 
 
-LAST_WORDS, _SEEN = 30, 10  # lines of a failed rank; after more than a small screen holds, who it was is said again
+LAST_WORDS = 30  # lines of a failed rank, where no screen bounds them
+_LEAST_WORDS, _REST = 6, 14  # rows of them at least; rows of a screen for all else of a card and a prompt
+_LONGEST = 3  # rows of a line
+
+
+class _LastWords:
+    """The end of what a failed rank wrote, so that who failed above it and what to do below stay on one screen: of a
+    long line the middle gives way, of many lines those between the first and the last ones; then the line of its script
+    is named."""
+
+    def __init__(self, lines: Sequence[str], line: str = "") -> None:
+        self._lines, self._line = lines, line
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = options.max_width - 2
+        most = max(console.height - _REST, _LEAST_WORDS) if console.is_terminal else LAST_WORDS * _LONGEST
+        first, *lines = [_cut_line(line, _LONGEST * width) for line in self._lines]
+        lines = lines[1 - LAST_WORDS :]
+        rows = [-(-phrases.count_cells(line) // width) for line in [first, _CUT, *lines]]
+        while len(lines) > 1 and sum(rows) > most:
+            del lines[0], rows[2]
+        cut = len(lines) + 1 < len(self._lines)
+        yield from (item for line in [first, *([_CUT] if cut else []), *lines] for item in whole(line, 2))
+        if cut and self._line:
+            yield labelled("  line", (self._line, STRONG))
+
+
+_CUT = "…"
+
+
+def _cut_line(line: str, cells: int) -> str:
+    """A line without its middle, if it is longer."""
+    half = cells // (2 if line.isascii() else 4) - 2
+    return line if phrases.count_cells(line) <= cells else f"{line[:half]} {_CUT} {line[-half:]}"
 
 
 def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:

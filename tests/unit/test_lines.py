@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.run.lines import LONGEST, MORE, LineHolder, LineSplitter, drop_overwritten
+from ipexctl.decide.run.lines import LONGEST, MORE, LineHolder, LineSplitter, drop_overwritten, extend_tail
 
 
 def split(pieces: list[bytes]) -> bytes:
@@ -92,3 +92,17 @@ def test_a_line_without_its_end_is_released_once_it_has_not_grown() -> None:
     assert holder.feed(b"name? ") == b""
     assert [holder.release(), holder.release(), holder.release()] == [b"", b"name? ", b""]
     assert holder.feed(b"me\n") == b"me\n"
+
+
+@given(st.integers(64, 1 << 17))
+def test_a_line_of_any_length_leaves_room_for_those_before_it_in_the_tail(piece: int) -> None:
+    splitter, tail = LineSplitter(), b""
+    data = b"before\n" + "ValueError: €".encode() + "é".encode() * (1 << 18) + b" end\nafter\n"
+    for at in range(0, len(data), piece):
+        if lines := splitter.feed(data[at : at + piece]):
+            tail = extend_tail(tail, lines)
+    before, long, after = tail.decode().splitlines()
+    assert (before, after) == ("before", "after")
+    assert long.startswith("ValueError: €é")
+    assert long.endswith("é end")
+    assert len(long) < 1200

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import isfinite, isnan
 
 from ipexctl.decide.run.figures import LIMIT, read_figures
-from ipexctl.decide.run.lines import LineSplitter, decode_line
+from ipexctl.decide.run.lines import LineSplitter, decode_line, extend_tail
 from ipexctl.decide.run.output_log import add_lines, shrink_log
 from ipexctl.decide.run.series import add_point, count_columns, thin_series
 from ipexctl.decide.run.slowdown import judge_pace, note_best_pace
@@ -334,7 +334,7 @@ class RunFold:
             return
         self.state.lines += (NewLines(number, host, stream, text),)
         if rank := self._find_rank(number):
-            rank.tail = (rank.tail + text[-_TAIL:])[-_TAIL:]
+            rank.tail = extend_tail(rank.tail, text)[-_TAIL:]
             ranks = len(self.state.run.attempts[-1].ranks)
             log = self.state.run.outputs.setdefault(number, OutputLog(max(_LOGS // ranks, _LEAST_LOG)))
             add_lines(log, at, stream, text)

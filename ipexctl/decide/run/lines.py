@@ -79,6 +79,20 @@ def _cut_long_line(line: bytes) -> bytes:
     return b"\n".join([*pieces, line])
 
 
+def extend_tail(tail: bytes, text: bytes) -> bytes:
+    """The last lines of both. A long line, also one that was cut into several, is only its beginning and its end."""
+    lines = (tail + text).replace(MORE + b"\n" + MORE, b"").rsplit(b"\n", _LAST)[-_LAST:]
+    return b"\n".join([_drop_middle(line) if len(line) > _TELLING else line for line in lines])
+
+
+_LAST, _TELLING = 32, 1 << 10  # lines; bytes of one
+
+
+def _drop_middle(line: bytes) -> bytes:
+    begin, end = line[: _TELLING // 2], line[-_TELLING // 2 :]
+    return begin[: find_decodable_end(begin)] + MORE + end.lstrip(bytes(range(0x80, 0xC0)))
+
+
 @dataclass(slots=True)
 class LineHolder:
     """Holds the last line of a stream back until it ends, so that events have whole lines. What comes out, joined, is

@@ -79,7 +79,7 @@ class Hooks(names.ModuleHooks):
                 last = "".join(traceback.format_exception_only(kind, error)).strip()
                 if isinstance(error, SyntaxError):  # the lines of which begin with the text of the script
                     last = "%s: %s" % (kind.__name__, error)
-                report: "Any" = {"error": last[-2000:], "traceback": text[-20000:], "at": time.time()}
+                report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
                 report["argv"] = read_own_command()
                 if any(words in text for words in FULL):
                     report["room"] = find_tightest_directory(error, trace)
@@ -250,6 +250,11 @@ def read_gloo_threads() -> "Any":
         if lines.get(b"Name", b"").strip() == LOOP:
             threads[thread] = lines.get(b"State", b"").split()[0], lines.get(b"voluntary_ctxt_switches")
     return threads
+
+
+def cut(text: str, room: int) -> str:
+    """The beginning and the end of a text that is longer."""
+    return text if len(text) <= room else "%s … %s" % (text[: room // 2], text[-room // 2 :])
 
 
 def format_command(command: "Any") -> str:

@@ -58,7 +58,7 @@ def make_verdict(page: RunPage) -> RunVerdict:
 def _list_last_words(rank: RankOutcome) -> tuple[str, ...]:
     output = get_last_output(rank)
     lines = output.split("\n")[-LAST_WORDS:] if output else []
-    if rank.error and rank.error not in output:
+    if not rank.traceback and rank.error not in output:
         lines.append(rank.error)
     return (*lines, *([f"kernel: {rank.kernel}"] if rank.kernel else []))
 

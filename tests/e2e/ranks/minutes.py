@@ -42,3 +42,6 @@ for step in range(3000):
     while FAULT == "memory" and RANK == 1 and step >= BEGIN:
         ballast.append(bytearray(b"x" * (1 << 24)))
         time.sleep(0.4)
+    if FAULT == "flood" and RANK == 1 and step == BEGIN:
+        print("x" * 10_000_000)
+        raise ValueError("label " + "y" * 10_000_000)

@@ -207,7 +207,8 @@ def write_plainly(picture: Picture) -> str:
         return _run_command(picture.command, WIDTH).decode()
     out = Pipe(raw := Terminal(), choose_terminal_encoding({"TERM": "dumb"}))
     sink = Plain(out, out)
-    sink.close(make_report(streams.feed(sink, picture.events()), read_known_errors))
+    with set_environ("COLUMNS", str(WIDTH)), set_environ("LINES", str(HEIGHT)):
+        sink.close(make_report(streams.feed(sink, picture.events()), read_known_errors))
     return raw.getvalue().decode()
 
 

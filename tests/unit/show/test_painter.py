@@ -19,6 +19,17 @@ from tests.unit.show.terminal import Terminal
 from tests.unit.show.test_live import watch
 
 
+class _Tmux(pyte.HistoryScreen):
+    """Keeps a screen that is cleared at once in its history, as tmux does."""
+
+    def erase_in_display(self, how: int = 0, *args: object, **kwargs: object) -> None:
+        if how == 0 and (self.cursor.x, self.cursor.y) == (0, 0):
+            self.history.top.extend(self.buffer[y] for y in range(self.lines) if self.display[y].strip())
+            for y in range(self.lines):
+                self.buffer.pop(y, None)
+        super().erase_in_display(how, *args, **kwargs)
+
+
 class Screen:
     """A painter, and the terminal it paints on."""
 
@@ -35,7 +46,7 @@ class Screen:
             highlight=False,
         )
         self.painter = Painter(self.console, self.pipe)
-        self.terminal = pyte.HistoryScreen(width, height, history=1000)
+        self.terminal = _Tmux(width, height, history=1000)
         self._stream = pyte.ByteStream(self.terminal)
 
     def paint(self, *lines: str | Text, above: tuple[str, ...] = ()) -> str:
@@ -49,6 +60,12 @@ class Screen:
         self.raw.truncate()
         self._stream.feed(data.replace(b"\n", b"\r\n"))
         return data.decode()
+
+    @property
+    def above(self) -> list[str]:
+        """What has scrolled out of the screen."""
+        columns = range(self.terminal.columns)
+        return ["".join(line[x].data for x in columns).rstrip() for line in self.terminal.history.top]
 
     @property
     def shown(self) -> list[str]:
@@ -73,8 +90,7 @@ def test_what_is_printed_goes_above_and_stays() -> None:
     for number in range(20):
         screen.paint("a", "b", f"{number}", above=(f"message {number}",))
     assert screen.shown[-4:] == ["message 19", "a", "b", "19"]
-    above = ["".join(line[x].data for x in range(40)).rstrip() for line in screen.terminal.history.top]
-    assert above == [f"message {number}" for number in range(20 - 10 + 4 - 1)]
+    assert screen.above == [f"message {number}" for number in range(20 - 10 + 4 - 1)]
 
 
 def test_erasing_leaves_what_was_printed_and_gives_the_cursor_back() -> None:
@@ -88,6 +104,17 @@ def test_erasing_leaves_what_was_printed_and_gives_the_cursor_back() -> None:
     assert screen.take() == ""
     screen.paint("again")
     assert screen.shown == ["message", "again"]
+
+
+def test_a_frame_as_high_as_the_screen_is_not_in_its_history() -> None:
+    screen = Screen()
+    frame = [f"line {number}" for number in range(9)]
+    screen.paint(*frame)
+    screen.paint(*frame, above=("first",))
+    screen.paint(*frame, above=("second",))
+    screen.painter.erase()
+    screen.take()
+    assert screen.above + screen.shown == ["first", "second"]
 
 
 @pytest.mark.parametrize(("width", "height"), [(20, 10), (60, 10), (40, 6), (40, 30)])
