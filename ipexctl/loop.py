@@ -65,7 +65,6 @@ class OutputOptions:
     connect_timeout: float = 10.0
     forks: int = 32
     ask_pass: bool = False
-    only: str = ""  # the one key of the answer that --json prints
     bare: bool = False  # the bytes of the ranks and nothing else on standard output
     notify: Sequence[str] | None = None  # commands that get notifications
     bell: bool = False
@@ -390,6 +389,9 @@ class Delivery:
             ok=exit is Exit.OK,
             saved=str(self._record.directory) if self._record else None,
             refused=described.sentence if described else None,
+            reasons=described.reasons if described else None,
+            hint=described.hint if described else None,
+            refusal_code=described.code if described else "",
         )
         record = (self._record,) if self._record else ()
         for sink in (*record, *self._sinks, *self._broken):
@@ -451,7 +453,7 @@ def make_screen_sink(
     if options.output == "json":
         return sinks.JsonLines(out)
     if options.json_:
-        return sinks.JsonAnswer(out, err, options.only)
+        return sinks.JsonAnswer(out, err)
     if options.output == "live" or (options.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
         from ipexctl.show.live import Live
 

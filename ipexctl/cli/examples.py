@@ -19,7 +19,7 @@ examples_app = typer.Typer(name="examples", invoke_without_command=True)
 app.add_typer(examples_app)
 
 
-@command(examples_app, output=lambda flags: {"only": "examples"}, examples=("", "--json"))
+@command(examples_app, examples=("", "--json"))
 def examples(context: Context) -> Workflow:
     """List the playbooks and scripts that come with ipexctl."""
     from ipexctl.verbs.examples import examples

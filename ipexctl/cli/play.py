@@ -40,8 +40,7 @@ def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
     app,
     "play",
     acting=lambda flags: not (flags.list_ or _asks_for_lint(flags.files)),
-    output=lambda flags: {"only": "playbooks" if _asks_for_lint(flags.files) else "list" if flags.list_steps else "",
-                          "detachable": not _asks_for_lint(flags.files)},
+    output=lambda flags: {"detachable": not _asks_for_lint(flags.files)},
     examples=(
         "playbook.yaml --check --diff",
         "playbook.yaml --var epochs=3 --tags train",

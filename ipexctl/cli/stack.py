@@ -25,11 +25,7 @@ app.add_typer(stacks_app)
 app.add_typer(wheels_app)
 
 
-@command(
-    stacks_app,
-    output=lambda flags: {"only": "rows"},
-    examples=("", "--for-torch 2.8.0", "--for-hosts --hosts node0,node1"),
-)
+@command(stacks_app, examples=("", "--for-torch 2.8.0", "--for-hosts --hosts node0,node1"))
 def stacks(context: Context, hosts: HostSelection, flags: StacksFlags) -> Workflow:
     """Print the version table: which versions fit together."""
     from ipexctl.verbs.install.list_releases import stacks

@@ -169,7 +169,8 @@ class LostOutput(JsonRecord):
 
 
 class CommandReport(JsonRecord):
-    """The outcome of a command. ``saved`` is the directory of its record; ``refused`` is why it ended in the middle."""
+    """The outcome of a command. ``saved`` is the directory of its record; ``refused`` is why it ended in the middle,
+    with the ``reasons`` and the ``hint``."""
 
     verb: str
     title: str
@@ -190,3 +191,6 @@ class CommandReport(JsonRecord):
     ] = ()  # options by which a further command finds the same hosts
     saved: str | None = None
     refused: str | None = None
+    reasons: tuple[str, ...] | None = None
+    hint: str | None = None
+    refusal_code: Annotated[str, UNWRITTEN] = ""

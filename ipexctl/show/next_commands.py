@@ -17,7 +17,7 @@ def list_next_commands(answer: AnyAnswer | None, report: CommandReport | None) -
         texts += [finding.fix for finding in report.findings if finding.level == "error"]
         texts.append(_find_next_step(run, report.selection_flags) if run else None)
         texts += [shlex.join(run.slow_host.command)] if run and run.slow_host else []
-        texts.append(report.refused)
+        texts.append(report.hint)
     return split_commands(texts)
 
 
@@ -35,7 +35,9 @@ def split_commands(texts: Iterable[str | None]) -> list[list[str]]:
 
 def list_codes(report: CommandReport) -> list[str]:
     """The codes of what went wrong, each once."""
-    diagnosis = report.run.diagnosis if report.run else None
-    codes = [failure.code for failure in report.failures] + ([diagnosis.code] if diagnosis else [])
+    codes = [failure.code for failure in report.failures]
     codes += [finding.code for finding in report.findings if finding.level == "error"]
+    codes.append(report.refusal_code)
+    if run := report.run:
+        codes += [run.diagnosis.code if run.diagnosis else "", run.reason if run.reason != "done" else ""]
     return list(dict.fromkeys(filter(None, codes)))

@@ -293,12 +293,10 @@ class JsonAnswer(_Quiet):
     """``--json``: the answer as one JSON document on ``out`` at the end, and nothing else there.
 
     An answer without ``hosts`` of its own, and a command that came to no answer, are completed from the report, so that
-    a program always reads one document with every host's and every rank's outcome. ``only`` names the one key of the
-    answer that is printed."""
+    a program always reads one document with every host's and every rank's outcome."""
 
-    def __init__(self, out: Pipe, err: Pipe, only: str = "") -> None:
+    def __init__(self, out: Pipe, err: Pipe) -> None:
         super().__init__(out, err)
-        self._only = only
         self._answer: AnyAnswer | None = None
         self._closed = False
 
@@ -318,7 +316,7 @@ class JsonAnswer(_Quiet):
             value |= {"next": list_next_commands(self._answer, report), "codes": list_codes(report)}
             value.setdefault("exit", report.exit)
         if value:
-            for piece in event_json.format_document(value.get(self._only, value)):
+            for piece in event_json.format_document(value):
                 self._out.send(piece.encode())
             self._out.send(b"\n")
         super().close(report)

@@ -29,12 +29,20 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 
 def test_each_playbook_and_example_is_listed_with_its_first_sentence(cli: CliRunner) -> None:
-    listed = json.loads(cli.invoke(app, ["examples", "--json"]).output)
+    listed = json.loads(cli.invoke(app, ["examples", "--json"]).output)["examples"]
     assert [each["name"] for each in listed] == [*PLAYBOOKS, *EXAMPLES]
     assert "README.md" not in EXAMPLES
     assert all(10 < len(each["title"]) < 150 and "\n" not in each["title"] for each in listed)
     shown = cli.invoke(app, ["examples"], env={"COLUMNS": "80"}).output
     assert all(f"  {each['name']} " in shown for each in listed)
+
+
+@pytest.mark.parametrize("words", ["stacks", "examples", "play --list", "play lint playbook.yaml", "runs"])
+def test_every_json_answer_is_an_object_with_what_comes_next(cli: CliRunner, words: str) -> None:
+    assert cli.invoke(app, ["examples", "copy", "demo", "."]).exit_code == 0
+    Path("demo.yaml").rename("playbook.yaml")
+    answer = json.loads(cli.invoke(app, [*words.split(), "--json"]).output)
+    assert (answer["next"], answer["codes"], answer["exit"]) == ([], [], 0)
 
 
 def test_play_lists_the_playbooks_only(cli: CliRunner) -> None:

@@ -264,6 +264,17 @@ def test_a_look_up_is_saved_from_the_run_on_that_it_finds(state: Path) -> None:
     assert kinds[:4] == ["started", "step-ended", "run-started", "ended"]
 
 
+def test_a_refusal_in_the_middle_answers_as_one_before_the_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    def attach(_: Context) -> Workflow:
+        yield Started("attach", "k7", ("node0",))
+        raise UsageError("no run k7 is kept", reasons=["two are"], hint=advise("runs"), exit=Exit.STEP, code="no-run")
+
+    assert loop.run_command(attach, loop.OutputOptions(json_=True)) is Exit.STEP
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["refused"], answer["reasons"], answer["hint"]) == ("no run k7 is kept", ["two are"], "ipexctl runs")
+    assert (answer["next"], answer["codes"], answer["exit"]) == ([["ipexctl", "runs"]], ["no-run"], 4)
+
+
 def test_a_look_up_that_cannot_be_saved_says_so(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def attach(_: Context) -> Workflow:
         yield Started("attach", "k7", ("node0",))

@@ -237,6 +237,7 @@ def test_a_run_answers_with_the_outcome_of_every_host_and_rank() -> None:
     assert (answer["exit"], answer["run"], answer["first"]) == (5, "1031-k7", 1)
     assert [rank["state"] for rank in answer["ranks"]] == ["stopped", "failed", "stopped", "stopped"]
     assert [host["host"] for host in answer["hosts"]] == ["xeon01", "xeon02"]
+    assert answer["codes"] == ["rank"]
 
 
 def test_a_refusal_is_reported_without_anything_raw() -> None:
