@@ -1,9 +1,10 @@
 """The input and the results of checks: a cluster of hosts, and hits."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import TypeVar
 
+from ipexctl.decide.releases.env_health import format_limit
 from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.errors import Failure
 from ipexctl.model.facts import Facts
@@ -27,6 +28,12 @@ class Cluster(Record):
     def collect_known(self, read_fact: Callable[[Facts], T | None]) -> dict[str, T]:
         """Returns the values of a fact, by host, where it is known."""
         return {host: value for host, facts in self.facts.items() if (value := read_fact(facts)) is not None}
+
+    def leave_out(self, hosts: Collection[str]) -> str:
+        """Returns the value of --limit that leaves these hosts out, and all others that the user has left out, too."""
+        if self.inventory.limit:
+            return format_limit([name for name in self.facts if name not in hosts])
+        return format_limit(hosts, "!")
 
 
 def find_majority(values: Mapping[str, T]) -> T | None:

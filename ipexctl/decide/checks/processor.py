@@ -1,10 +1,12 @@
 """Checks of processors, their use, and memory."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.facts.cpu import find_numa_domains
 from ipexctl.decide.facts.isa import ARM_LEVELS, BELOW, find_isa_level, get_order, has_bf16
+from ipexctl.decide.releases.env_health import format_limit
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.text import format_size, pluralize
 
@@ -145,7 +147,13 @@ def check_memory(host: str, fact: Facts) -> Iterator[CheckHit]:
 
 
 def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
-    """Recommend a number format and a number of ranks per host, in sentences."""
+    """Recommend a number format and a number of ranks per host, in sentences. A few hosts that have less than most do
+    not turn the advice for all: it is that for the others, and says how to leave them out."""
+    if weak := _find_weak_hosts(cluster):
+        others = {host: fact for host, fact in cluster.facts.items() if host not in weak}
+        rest = replace(cluster, facts=others)
+        first = f"{format_limit(weak)}: less than most; with --limit '{cluster.leave_out(weak)}' the common level is"
+        return (f"{first} {find_common_level(rest)}, and then:", *recommend_settings(rest))
     sentences = []
     common = find_common_level(cluster)
     if common == BELOW:
@@ -171,6 +179,17 @@ def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
     elif len(shapes) > 1 and None not in shapes:
         sentences.append("hosts differ in cores or NUMA nodes: one rank per NUMA node of each is the default")
     return tuple(sentences)
+
+
+def _find_weak_hosts(cluster: Cluster) -> list[str]:
+    """The hosts, fewer than half, without which the others compute in bf16, or have IPEX at all."""
+    levels = cluster.collect_known(lambda fact: fact.isa_level)
+    usual, common = find_majority(levels), find_common_level(cluster)
+    if common != BELOW and (common is None or has_bf16(common) or not has_bf16(usual)):
+        return []
+    order = get_order(usual)
+    weak = [host for host, level in levels.items() if order.index(level) > order.index(usual or BELOW)]
+    return weak if 2 * len(weak) < len(levels) else []
 
 
 def _count_numa_nodes_and_cores(fact: Facts) -> tuple[int, int] | None:

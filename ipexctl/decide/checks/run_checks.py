@@ -9,7 +9,7 @@ from typing import get_args
 from ipexctl.decide.checks import processor, software, system
 from ipexctl.decide.checks.catalogue import Catalogue, CatalogueEntry
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
-from ipexctl.decide.releases.env_health import find_repair, format_limit
+from ipexctl.decide.releases.env_health import find_repair
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
 from ipexctl.model.grouping import group_pairs
@@ -66,19 +66,11 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
         hosts = tuple(evidence)
         entry, others = catalogue[code], cluster.facts.keys() - hosts
         entry = entry if others or not entry.fix_all else replace(entry, fix=entry.fix_all)
-        fix = _make_fix(entry, {**dict(pairs), "host": hosts[0], "out": _format_limit(cluster, hosts)}, hints)
+        fix = _make_fix(entry, {**dict(pairs), "host": hosts[0], "out": cluster.leave_out(hosts)}, hints)
         if isinstance(fix, Hint) and (repair := find_repair(cluster.facts, hosts)):
             fix = Hint(repair.hint.words, fix.advice) if entry.repairs else fix.keep_installed(repair.model)
         findings.append(Finding(code, level, hosts, title, _merge_evidence(evidence), fix, action))
     return tuple(sorted(findings, key=lambda finding: (_GRAVITY.index(finding.level), finding.code)))
-
-
-def _format_limit(cluster: Cluster, excluded: Sequence[str]) -> str:
-    """Returns the value of --limit that leaves these hosts out, and all others that the user has left out, too."""
-    limit = cluster.inventory.limit
-    if limit:
-        return format_limit([name for name in cluster.facts if name not in excluded])
-    return format_limit(excluded, "!")
 
 
 def _make_fix(entry: CatalogueEntry, words: Mapping[str, str], hints: Mapping[str, Hint]) -> str:

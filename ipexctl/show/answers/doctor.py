@@ -41,7 +41,8 @@ def format_answer(answer: DoctorAnswer | ExplainAnswer) -> list[RenderableType]:
         labelled("fixed", (phrases.format_hosts(fix.hosts), STRONG), f"  {fix.action}") for fix in answer.fixed or ()
     ]
     if answer.common_isa:
-        items.append(labelled("common", (answer.common_isa, STRONG), " on every host that answered"))
+        level = "below AVX2" if answer.common_isa == "below" else answer.common_isa
+        items.append(labelled("common", (level, STRONG), " on every host that answered"))
     items += [labelled("advice", line) for line in answer.advice]
     items += [""] if findings and (answer.common_isa or answer.advice) else []
     items += [line for finding in findings for line in _format_finding(finding, len(answer.hosts))]

@@ -190,6 +190,15 @@ def test_advice_is_bf16_only_where_every_host_computes_in_it() -> None:
     assert "float32" in recommend_settings(cluster({"a": healthy(1), "b": slow}))[0]
 
 
+@pytest.mark.parametrize("flags", [VNNI, frozenset({"sse4_2"})])
+def test_one_weak_host_of_many_does_not_turn_the_advice_for_all(flags: frozenset[str]) -> None:
+    facts = {f"node{n}": healthy(n) for n in range(50)}
+    facts["node17"] = healthy(17, **isa(flags, "AVX512_VNNI" if flags == VNNI else "below", "old"))
+    first, second, _ = recommend_settings(cluster(facts))
+    assert first.startswith("node17: less than most; with --limit '!node17' the common level is AMX")
+    assert second.startswith("bf16: every host has AMX")
+
+
 def test_advice_says_what_holds_where_nothing_better_does() -> None:
     old = isa(frozenset({"avx"}), "below", "ivy_bridge_ep")
     hosts = {"a": healthy(1, **old), "b": healthy(2, **old, physical_cores=4, cores=())}
