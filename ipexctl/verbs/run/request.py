@@ -158,6 +158,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         kind = f"{shown} is {'a directory' if path.is_dir() else 'not a regular file'}"
         hint = "give the path of a file on this machine; --program takes one of the hosts"
         raise UsageError(kind if path.exists() else f"the script {shown} does not exist", hint=hint)
+    if path.suffix == ".ipynb":
+        raise UsageError(f"{shown} is a notebook", hint=f"jupyter nbconvert --to python {shlex.quote(shown)}")
     try:
         with path.open("rb") as file:
             return parse_file(word, file.read(_LARGEST), os.access(path, os.X_OK), args)

@@ -93,6 +93,7 @@ def test_a_file_that_does_not_say_what_starts_it_is_refused(data: bytes, executa
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("pass\n")
+    Path("train.ipynb").write_text("{}")
     Path("trl").mkdir()
     return tmp_path
 
@@ -121,6 +122,7 @@ def test_a_word_is_a_file_a_module_a_program_of_the_environment_or_of_the_hosts(
     [
         ({"script": "trl"}, "trl is a directory"),
         ({"script": "none.sh"}, "the script none.sh does not exist"),
+        ({"script": "train.ipynb"}, "train.ipynb is a notebook"),
         ({"script": "a", "module": True, "program": True}, "-m and --program name two kinds of WHAT"),
         ({"script": "./a", "program": True}, "--program ./a is neither a name nor an absolute path"),
         ({"script": "a", "role": ("tail:b",)}, "--role takes head:COMMAND or rest:COMMAND, once each, not 'tail:b'"),
