@@ -147,28 +147,36 @@ def expand_step_paths(step: Step) -> Step:
 
 
 def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
-    """One sentence for each local script or source directory of the steps that does not exist, or is of the wrong kind,
-    and for each requirement that would have to be built. Steps after a fetch are not checked: it may bring their
-    files."""
+    """One sentence for each file or directory of this machine that a step reads and that does not exist, or is of the
+    wrong kind, and for each requirement that would have to be built. Steps after a fetch are not checked: it may bring
+    their files."""
     for step in steps:
-        match step.task:
-            case tasks.Fetch():
-                return
-            case tasks.Run(script=str(path), module=False, program=False) if path and not is_program_name(path):
-                key = "script"
-            case tasks.Sync(source=path):
-                key = "source"
-            case tasks.Install() as task:
-                yield from find_unfit_requirements(task, f"{step.locate('with')}: {step.action}")
-                continue
-            case _:
-                continue
-        location = f"{step.locate(key)}: {step.action}.{key} {printable(path, 300)}"
-        file = Path(path)
-        if not file.exists():
-            yield f"{location} does not exist"
-        elif key == "script" and file.is_dir():
-            yield f"{location} is a directory"
+        if isinstance(step.task, tasks.Fetch):
+            return
+        for key, path in _list_inputs(step.task):
+            location = f"{step.locate(key)}: {step.action}.{key} {printable(path, 300)}"
+            file = Path(path)
+            if not file.exists():
+                yield f"{location} does not exist"
+            elif key == "script" and file.is_dir():
+                yield f"{location} is a directory"
+        if isinstance(step.task, tasks.Install):
+            yield from find_unfit_requirements(step.task, f"{step.locate('with')}: {step.action}")
+
+
+_INPUTS = ("script", "source", "project", "requirements", "wheels", "find_links", "env_file", "accelerate_config")
+
+
+def _list_inputs(task: tasks.Task) -> Iterator[tuple[str, str]]:
+    for key in _INPUTS:
+        value = getattr(task, key, None) or ()
+        for path in (value,) if isinstance(value, str) else value:
+            if key == "script" and isinstance(task, tasks.Run):
+                local = not (task.module or task.program or is_program_name(path))
+            else:
+                local = key != "find_links" or ":" not in path.partition("/")[0]  # no URL
+            if local:
+                yield key, path
 
 
 def _limit_hosts(step: Step, inventory: Inventory) -> Inventory:

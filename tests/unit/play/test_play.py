@@ -86,7 +86,7 @@ def test_a_host_that_fails_is_left_out_and_the_others_go_on() -> None:
 def test_a_step_that_is_refused_as_a_whole_has_failed_on_every_host(tmp_path: Path) -> None:
     """Else the recap above the error would say failed=0."""
     (script := tmp_path / "t.py").touch()
-    text = f"steps: [{{command: {{argv: [x]}}}}, {{run: {{script: {script}, accelerate_config: none.yaml}}}}]"
+    text = f"steps: [{{command: {{argv: [x]}}}}, {{run: {{script: {script}, accelerate_config: {script}}}}}]"
     story = play(playbook.parse_playbook(text, "p.yaml"), HOSTS, Context(FakeOpener(fine), tmp_path, tmp_path), {})
     events: list[Event] = []
     with pytest.raises(UsageError) as refused:
@@ -303,6 +303,23 @@ def test_a_script_that_is_a_directory_is_refused_before_anything_is_done_and_a_m
     assert refused.value.reasons == (f"play.yaml:1:49: run.script {tmp_path}/there is a directory",)
     book.write_text("steps: [{sync: {source: there}}, {run: {script: there, module: true}}]")
     assert [*lint([book.name], environ={}, cwd=tmp_path, variables={})]
+
+
+def test_every_file_that_a_step_reads_must_exist(tmp_path: Path) -> None:
+    keys = "requirements: [list.txt], wheels: wheels, find_links: [links, 'https://example.org/x']"
+    ranks = "script: trl, project: project, env_file: [names.env], launcher: accelerate, accelerate_config: a.yaml"
+    (tmp_path / "p.yaml").write_text(f"steps:\n- install: {{{keys}}}\n- run: {{{ranks}}}\n")
+    with pytest.raises(UsageError) as refused:
+        [*lint(["p.yaml"], environ={}, cwd=tmp_path, variables={})]
+    named = [reason.split(": ", 1)[1].replace(f"{tmp_path}/", "") for reason in refused.value.reasons]
+    assert named == [
+        *("install.requirements list.txt does not exist", "install.wheels wheels does not exist"),
+        *("install.find_links links does not exist", "run.project project does not exist"),
+        *("run.env_file names.env does not exist", "run.accelerate_config a.yaml does not exist"),
+    ]
+    for name in ("list.txt", "wheels", "links", "project", "names.env", "a.yaml"):
+        (tmp_path / name).touch()
+    assert [*lint(["p.yaml"], environ={}, cwd=tmp_path, variables={})]
 
 
 def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
