@@ -37,6 +37,7 @@ class Carrier:
         self.base, self.leaf = os.path.split(os.path.normpath(spec.keep.path))
         self.store = os.path.join(self.base, paths.KEEP + self.leaf)
         self.writing = threading.Lock()
+        self.copying = threading.Lock()  # the keeper hears of copies in the order in which they came to be
         self.callers = threading.BoundedSemaphore(CALLERS_LIMIT)
         self.before: Dict[str, Tuple[List[str], Optional[bool]]] = {}  # mark → what the last look found out
         # Files that are not the run's, or that nobody wrote to their end; name → mark of what was found to be whole.
@@ -98,10 +99,11 @@ class Carrier:
     def report(self, number: int) -> None:
         """Tells the keeper what is here, if it asks, or does not know it yet."""
         own = sorted(self.list_own(quiet=number > 0), key=lambda part: part.at)[-PARTS_LIMIT:]
-        parts = own + self.list_copies()
-        if number or parts != self.reported:
-            self.reported = parts
-            self.send(messages.CheckpointsFound(number, self.port, parts))
+        with self.copying:
+            parts = own + self.list_copies()
+            if number or parts != self.reported:
+                self.reported = parts
+                self.send(messages.CheckpointsFound(number, self.port, parts))
 
     def list_own(self, quiet: bool, fresh: bool = False) -> "List[CheckpointPart]":
         """This host's parts. ``quiet``: no rank runs, so that what stands still may be half written. ``fresh``: from
@@ -214,14 +216,18 @@ class Carrier:
                 raise OSError("no space left in %s (need %d MiB, %d free)" % (self.base, need >> 20, free >> 20))
             for source in order.sources:
                 self.take_from(source, incoming, total, None if order.part is None else RATE)
-            if order.part:
-                self.add_copy(order.part, incoming)
-            else:
+            if order.part is None:
                 self.place(order, incoming)
         except OSError as error:
             why = str(error.strerror or error)
+        with self.copying:
+            try:
+                if order.part and not why:
+                    self.add_copy(order.part, incoming)
+            except OSError as error:
+                why = str(error.strerror or error)
+            self.send(messages.CheckpointTaken(order.number, why, total[0], time.monotonic() - began))
         shutil.rmtree(incoming, ignore_errors=True)
-        self.send(messages.CheckpointTaken(order.number, why, total[0], time.monotonic() - began))
 
     def check_names(self, order: "messages.TakeCheckpoint") -> None:
         """Raises OSError where a name that another host may have made leads out of where checkpoints and copies are."""
@@ -266,7 +272,8 @@ class Carrier:
         folder = os.path.join(self.store, part.owner)
         os.makedirs(folder, 0o700, exist_ok=True)
         files.write_json(folder, part.mark + ".json", encode(part))
-        os.rename(incoming, os.path.join(folder, part.mark))
+        if not os.path.isdir(os.path.join(folder, part.mark)):  # else it is the same, as its mark says
+            os.rename(incoming, os.path.join(folder, part.mark))
         for old in [each for each in self.list_copies() if each.owner == part.owner][:-COPIES_HELD]:
             shutil.rmtree(os.path.join(folder, old.mark), ignore_errors=True)
             os.unlink(os.path.join(folder, old.mark + ".json"))

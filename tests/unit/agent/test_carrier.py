@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from ipexctl.protocol import paths
-from ipexctl.protocol.messages import CheckpointPart, CheckpointSource, CheckpointTaken, Message, TakeCheckpoint
+from ipexctl.protocol.messages import (
+    CheckpointPart,
+    CheckpointsFound,
+    CheckpointSource,
+    CheckpointTaken,
+    Message,
+    TakeCheckpoint,
+)
 from ipexctl.protocol.run_spec import KeepSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import checkpoints, rpc
@@ -184,6 +191,37 @@ def test_a_copy_is_whole_has_its_times_and_stays(tmp_path: Path) -> None:
     assert file.read_bytes() == path.read_bytes()
     assert file.stat().st_mtime_ns == path.stat().st_mtime_ns
     assert not (b.folder / "ckpt").exists()
+
+
+def test_a_copy_that_is_there_already_is_no_failure(tmp_path: Path) -> None:
+    """The keeper asks again for what it has not heard of yet."""
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    a.save("ckpt/last.pt")
+    part, source = a.give("ckpt/last.pt")
+    copy = part._replace(owner="a", marks={"a": part.mark})
+    assert [b.take(TakeCheckpoint(number, part.name, [source], copy)).why for number in (1, 2)] == ["", ""]
+    assert [each.mark for each in b.carrier.list_copies()] == [part.mark]
+    assert not list((b.folder / ".ipexctl-keep-ckpt").glob(".incoming/*"))
+
+
+def test_a_look_that_began_before_a_copy_came_is_not_reported_after_it(tmp_path: Path) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    a.save("ckpt/last.pt")
+    part, source = a.give("ckpt/last.pt")
+    order = TakeCheckpoint(1, part.name, [source], part._replace(owner="a", marks={"a": part.mark}))
+    list_copies, taker = b.carrier.list_copies, threading.Thread(target=b.carrier.take, args=(order,))
+
+    def list_and_wait() -> list[CheckpointPart]:
+        parts = list_copies()
+        if taker.ident is None:
+            taker.start()
+            taker.join(0.5)
+        return parts
+
+    b.carrier.list_copies = list_and_wait  # type: ignore[method-assign]
+    b.carrier.report(7)
+    taker.join(10)
+    assert [type(message) for message in b.sent] == [CheckpointsFound, CheckpointTaken]
 
 
 def test_a_file_that_changes_or_goes_is_not_taken(tmp_path: Path) -> None:
