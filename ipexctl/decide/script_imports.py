@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from ipexctl.model.hints import Hint
 from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
 from ipexctl.model.text import join_names, printable
@@ -80,18 +81,26 @@ def _walk_unconditional(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def describe_missing_modules(
-    lines: Mapping[str, int], script: str, table: ImportTable, install: str, ipex: bool
+    lines: Mapping[str, int], script: str, table: ImportTable, host: str, ipex: bool
 ) -> tuple[Note, ...]:
     """Returns a note about modules (name → line) that the environment's interpreter does not find, with the command
-    that brings them; ``install`` is its beginning, ``ipex``: the packages must know IPEX."""
-    words, unknown = [install], [name for name in lines if name not in {*table.options, *table.distributions}]
+    that brings them where that is certain; ``host`` has the environment, ``ipex``: the packages must know IPEX."""
+    if not lines:
+        return ()
+    words, unknown = ["install"], list[str]()
     for name in lines:
-        package = table.distributions.get(name, "PACKAGE")
-        words.append(table.options.get(name) or f"--with {table.with_ipex.get(package, package) if ipex else package}")
-    ending = f" (PACKAGE: what brings {printable(join_names(unknown, 3))})" if unknown else ""
+        if name in table.options:
+            words += table.options[name].split()
+        elif package := table.distributions.get(name):
+            words += ["--with", table.with_ipex.get(package, package) if ipex else package]
+        else:
+            unknown.append(printable(name))
     names = join_names([f"{printable(name)} (line {line})" for name, line in lines.items()], 5)
-    text = f"{printable(script)} imports {names}, not in the environment: {' '.join(dict.fromkeys(words))}{ending}"
-    return (Note("missing-module", text),) if lines else ()
+    text = f"{printable(script)} imports {names}, not in the environment"
+    if len(unknown) == len(lines):
+        return (Note("missing-module", f"{text}: install --with and the name of its package"),)
+    text += f" (add --with and the package of {join_names(unknown, 3)})" if unknown else ""
+    return (Note("missing-module", Hint(words, f"{text}:").keep_installed(host)),)
 
 
 def describe_local_modules(lines: Mapping[str, int], script: str) -> tuple[Note, ...]:

@@ -128,8 +128,9 @@ def fold_line(line: str, width: int, hang: int = 0, *, copied: bool = False) -> 
 def split_line(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[tuple[int, int]]:
     """Where a line is broken: between words, never inside one; lines after the first are to be indented by ``hang``.
 
-    What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, and
-    of what is meant to be ``copied`` (a hint, a fix) every command; one that no line could hold stays beside its label.
+    What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, a
+    command of ours, and of what is meant to be ``copied`` (a hint, a fix) every command; one that no line could hold
+    stays beside its label.
     """
     if width <= 0 or count_cells(line) <= width:
         return [(0, len(line))]
@@ -147,14 +148,15 @@ def split_line(line: str, width: int, hang: int = 0, *, copied: bool = False) ->
 # Where a hint's sentence ends and a command begins or ends, as our texts write it: "on node0: sudo …   or: ipexctl …".
 _JOINTS = re.compile(r"(?<=[:;]) +| {2,}|(?<=,) +(?=or |then )| +(?=\()|(?<=\)) +|(?<=\),) +")
 _QUOTES = [re.compile(rf"(?<!\w){quote}|{quote}(?!\w)") for quote in "'\""]  # not the apostrophe inside a word
-_COMMAND = re.compile(r"\(?(?:sudo|ipexctl) |(?:.*\s|\(?)(?:--?[A-Za-z]|[|<>&'\"/~$]|[A-Za-z_]\w*=)")
+_OUR_COMMAND = re.compile(r"\(?(?:or |then )?(?:sudo|ipexctl) ")
+_COMMAND = re.compile(_OUR_COMMAND.pattern + r"|(?:.*\s|\(?)(?:--?[A-Za-z]|[|<>&'\"/~$]|[A-Za-z_]\w*=)")
 
 
 def _split_words(line: str, copied: bool) -> list[tuple[int, int]]:
     """What is never broken: words, and commands. The first has the blanks at the line's beginning."""
     atoms: list[tuple[int, int]] = []
-    for start, end in _split_hint(line) if copied else [(0, len(line))]:
-        if copied and _COMMAND.match(line[start:end].lstrip()):
+    for start, end in _split_hint(line):
+        if (_COMMAND if copied else _OUR_COMMAND).match(line[start:end].lstrip()):
             atoms.append((start, end))
         else:
             atoms += [(start + word.start(), start + word.end()) for word in re.finditer(r"\S+", line[start:end])]

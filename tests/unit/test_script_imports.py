@@ -90,14 +90,16 @@ def test_the_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:
 def test_the_warning_holds_the_command_that_helps() -> None:
     def reported(*names: str, ipex: bool = False) -> str:
         lines = {name: at for at, name in enumerate(names, 1)}
-        return "".join(map(str, describe_missing_modules(lines, "train.py", TABLE, "ipexctl install", ipex)))
+        return "".join(map(str, describe_missing_modules(lines, "train.py", TABLE, "n1", ipex)))
 
     assert reported("sklearn") == (
-        "train.py imports sklearn (line 1), not in the environment: ipexctl install --with scikit-learn"
+        "train.py imports sklearn (line 1), not in the environment:\nipexctl install --with scikit-learn"
     )
-    assert reported("transformers", ipex=True).endswith("ipexctl install --with transformers==4.52.4")
-    assert reported("oneccl_bindings_for_pytorch").endswith("ipexctl install --backend ccl")
-    assert reported("odd_one").endswith("ipexctl install --with PACKAGE (PACKAGE: what brings odd_one)")
+    assert reported("transformers", ipex=True).endswith("\nipexctl install --with transformers==4.52.4")
+    assert reported("oneccl_bindings_for_pytorch").endswith("\nipexctl install --backend ccl --like n1")
+    assert reported("odd_one").endswith("not in the environment: install --with and the name of its package")
+    both = "not in the environment (add --with and the package of odd_one):\nipexctl install --with einops"
+    assert reported("odd_one", "einops").endswith(both)
     assert reported() == ""
 
 

@@ -24,7 +24,7 @@ from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.programs import Start, wrap_start
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
 from ipexctl.decide.planning.sync import choose_destination, join_part
-from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
+from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.resolve import require_one_architecture
 from ipexctl.decide.releases.runtime import build_runtime
@@ -227,8 +227,7 @@ def _check_imports(
     if local and script.resolve().is_relative_to(Path.cwd()):
         return describe_local_modules({name: lines[name] for name in local}, name)
     lines = {name: line for name, line in lines.items() if name in missing and name not in local}
-    ipex, install = accelerate.has_ipex(installed.packages), format_install_command(facts[head.name])
-    return describe_missing_modules(lines, name, table, install.keep_installed(head.name), ipex)
+    return describe_missing_modules(lines, name, table, head.name, accelerate.has_ipex(installed.packages))
 
 
 def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:

@@ -22,6 +22,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.reports import SeparateWorlds
+from ipexctl.show import typeset
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.rank_log import RECENT, LineSpool, RankLogs
@@ -464,6 +465,17 @@ def test_our_own_talk_also_goes_to_a_standard_error_that_is_a_file() -> None:
     feeder.handle_event(Stamped(0.0, e.Message("mind \x1b[2J this", "warning", "a")))
     sink.close()
     assert err.getvalue().decode() == "! a: mind \\x1b[2J this\n"
+
+
+@pytest.mark.parametrize("before", ["\n", " "])
+def test_a_command_in_a_message_is_one_line_for_who_copies_it(before: str) -> None:
+    out = io.BytesIO()
+    pipe, command = Pipe(out), "ipexctl install --venv /opt/lab/env --like lab0 --with einops"
+    message = f"train.py imports einops (line 7), not in the environment:{before}{command}"
+    typeset.print_items(typeset.make_console(pipe, 40), pipe, typeset.format_message(message, "! "))
+    first, *_, last = out.getvalue().decode().splitlines()
+    assert first == "! train.py imports einops (line 7), not"
+    assert last.strip() == command
 
 
 def test_an_error_in_drawing_is_raised_to_the_loop_and_the_terminal_is_given_back() -> None:

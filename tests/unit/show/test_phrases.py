@@ -102,6 +102,24 @@ def test_of_a_hint_sentences_are_broken_and_commands_are_not(hint: str, rows: li
     assert phrases.fold_line(hint, 22, copied=True) == rows
 
 
+@given(
+    st.sampled_from(
+        ["", "train.py imports einops (line 7), not in the environment: ", "a; ", "b, or ", "it's so: ", "x ("]
+    ),
+    st.sampled_from(
+        ["ipexctl install --venv /opt/lab/env --like lab0 --with einops", "sudo ufw allow from 10.0.0.0/8"]
+    ),
+    st.integers(1, 90),
+    st.booleans(),
+)
+def test_a_command_is_never_broken_whatever_stands_before_it(
+    before: str, command: str, width: int, copied: bool
+) -> None:
+    """A part of one is another command: a bare install."""
+    rows = phrases.fold_line(before + command, width, 4, copied=copied)
+    assert sum(command in row for row in rows) == 1
+
+
 def test_signals_have_names_where_they_have_one() -> None:
     assert (phrases.format_signal(9), phrases.format_signal(99)) == ("SIGKILL", "signal 99")
 
