@@ -53,6 +53,9 @@ def command(folder: Path) -> Iterator[Command]:
 
 def test_the_wheel_brings_the_program_and_its_man_page(folder: Path, command: Command) -> None:
     assert command("--version").stdout.split()[-1] == ipexctl.__version__
+    metadata = next((folder / "env").glob("lib/python3*/site-packages/ipexctl-*.dist-info/METADATA")).read_text("utf-8")
+    assert "# ipexctl\n" in metadata
+    assert "](docs/" not in metadata
     assert (folder / "env/share/man/man1/ipexctl.1").read_text("utf-8").startswith(".TH IPEXCTL 1")
 
 

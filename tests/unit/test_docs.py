@@ -17,6 +17,7 @@ from ipexctl.cli import app
 from ipexctl.decide import parsing
 from ipexctl.decide.parsing import playbook
 from ipexctl.model.errors import Exit
+from tools.project_page import list_urls, write_description
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "examples/README.md")
@@ -86,6 +87,17 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         there = (page.parent / file).resolve() if file else page
         assert there.exists(), target
         assert not anchor or there.suffix != ".md" or anchor in anchors(there), target
+
+
+@pytest.mark.parametrize("home", ["", "https://git.example/x"])
+def test_the_page_on_a_package_index_has_no_link_to_a_file_beside_it(home: str) -> None:
+    text = write_description((ROOT / "README.md").read_text("utf-8"), home, "1.2.3")
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert all(target.startswith("https://") for target in targets)
+    assert (f"{home}/raw/v1.2.3/docs/images/first-run.svg" in targets) == bool(home)
+    assert (f"{home}/blob/v1.2.3/docs/failures.md" in targets) == bool(home)
+    assert ("know why a run failed, hangs or is slow; resume it | Failures, resume |" in text) != bool(home)
+    assert [*list_urls(home, "1.2.3")][:2] == (["Source", "Documentation"] if home else [])
 
 
 def test_every_page_is_in_the_index() -> None:
