@@ -19,6 +19,7 @@ from ipexctl.show.next_commands import list_codes, list_next_commands, split_com
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print
+from ipexctl.show.step_lines import FEW, StepLines, format_host_mark
 from ipexctl.store import event_json
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def print_refusal(refused: UsageError, err: Pipe) -> None:
 
 
 class Plain:
-    """For pipes and CI: ``rank│line``, or ``[rank host] line`` with ``label="host"``; one line per step of a host.
+    """For pipes and CI: ``rank│line``, or ``[rank host] line`` with ``label="host"``; one line per step, with
+    the hosts that ended it alike.
 
     Ranks' standard output and the result go to ``out``, their standard error and our own talk to ``err``. With ``raw``,
     ranks' lines pass unescaped. A bar that redraws itself is shown every ten seconds and at its end."""
@@ -58,12 +60,15 @@ class Plain:
         self._prefixes: dict[int, str] = {}
         self._shown_at: dict[object, float] = {}
         self._failures = PendingFailures()
+        self._steps = StepLines()
         self._answer: AnyAnswer | None = None
         self._closed = False
         self._state: RunState | None = None
 
     def handle_event(self, stamped: Stamped, state: RunState) -> None:
         event, at, self._state = stamped.event, stamped.at, state
+        if not isinstance(event, _PASSING) or at - self._steps.since >= self.BAR:
+            self._show_steps()
         if self._raw and isinstance(event, e.Output):
             self._print_raw(event)
             return
@@ -82,20 +87,22 @@ class Plain:
             case e.Message(text=text, level=level, host=host):
                 first, *more = escape_lines(text)  # a command to paste is a line of its own
                 mark = "warning: " if level == "warning" else ""
-                self._print(_format_host_mark(host) + mark + first, *more)
+                self._print(format_host_mark(host) + mark + first, *more)
             case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
-                if at - self._shown_at.setdefault(host, at) >= self.BAR:
-                    self._shown_at[host] = at
+                key = host if len(state.working) <= FEW else step
+                if at - self._shown_at.setdefault(key, at) >= self.BAR:
+                    self._shown_at[key] = at
+                    self._show_steps()
                     pace = ", ".join(phrases.format_pace(state.hosts[host].at, at))
                     parts = (f"{escape(step)}:", phrases.format_amount(done, total, unit), pace, escape(detail))
-                    self._print(_format_host_mark(host) + " ".join(filter(None, parts)))
+                    self._print(format_host_mark(host) + " ".join(filter(None, parts)))
             case e.PhaseStarted():
                 self._print(phrases.format_phase(event))
             case e.StepStarted(host=host):
                 self._shown_at[host] = at
-            case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
-                words = "\n  ".join(escape_lines(f": {detail}" if detail else ""))
-                self._print(f"{_format_host_mark(host)}{escape(step)}: {outcome}{words}")
+            case e.StepEnded():
+                self._steps.add(event, at)
+                self._show_steps(complete=True)
             case e.Answer(value=value):
                 self._answer = value
                 self._show_failures()
@@ -117,6 +124,7 @@ class Plain:
         if self._closed:
             return
         self._closed = True
+        self._show_steps()
         if self._state is not None:
             self._show_open_lines(self._state)
         for key, data in self._unfinished.items():
@@ -235,8 +243,15 @@ class Plain:
         self._err.write("".join(f"{line}\n" for line in lines))
         self._err.flush()
 
+    def _show_steps(self, *, complete: bool = False) -> None:
+        state = self._state
+        hosts = max(len(state.working), len(state.verb.hosts) if state.verb else 0) if state else 0
+        if lines := self._steps.pop(hosts, complete=complete):
+            self._print(*lines)
+
     def _show_failures(self) -> None:
         if failures := self._failures.pop_failures():
+            self._show_steps()
             self._print(*phrases.format_failure_lines(failures))
 
 
@@ -247,10 +262,6 @@ _PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e
 _MORE = "…"  # before the rest of a line whose beginning was shown
 _LONGEST_COLOUR = 24  # bytes of the sequence of a colour
 _LONGEST_RAW = 1 << 16  # bytes held of a line that has not ended
-
-
-def _format_host_mark(host: str) -> str:
-    return f"[{escape(host)}] " if host else ""
 
 
 class JsonLines:

@@ -114,7 +114,7 @@ def describe_cause(report: CommandReport) -> str:
         return ""
     if run and run.first is not None:
         rank = next(rank for rank in run.ranks if rank.rank == run.first)
-        error = f": {rank.error}" if rank.error and not rank.oom else ""
+        error = f": {' '.join(rank.error.split())}" if rank.error and not rank.oom else ""
         return printable(f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}{error}", _CAUSE_WIDTH)
     failure = next((failure for host in report.hosts for failure in host.failures), None)
     failure = next(iter(report.failures), failure)
@@ -130,4 +130,4 @@ def describe_cause(report: CommandReport) -> str:
     return printable(" ".join(cause.split()), _CAUSE_WIDTH)
 
 
-_CAUSE_WIDTH = 300  # characters of a cause
+_CAUSE_WIDTH = 200  # characters of a cause

@@ -289,12 +289,13 @@ LISTED = (
 def test_the_list_fits_every_width(width: int) -> None:
     lines = drawn(format_saved_runs(RunsAnswer("/r", 2, LISTED)), width)
     assert all(len(line) <= width for line in lines), lines
-    assert lines[1].startswith("1120-103112-k7")
-    assert "failed" in lines[1]
+    newest = next(line for line in lines if line.startswith("1120-103112-k7"))
+    assert lines.index(newest) > 1, "last, above the prompt"
+    assert "failed" in newest
     assert "rank 5 on xeon02 was killed" in " ".join(line.strip() for line in lines)
     if width >= 120:
-        assert "8 on 4 hosts" in lines[1]
-        assert "train_ddp.py --epochs 3" in lines[1]
+        assert "8 on 4 hosts" in newest
+        assert "train_ddp.py --epochs 3" in newest
 
 
 def test_an_empty_list_says_where_it_looked() -> None:

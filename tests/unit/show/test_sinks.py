@@ -134,6 +134,49 @@ def test_our_own_talk_goes_to_standard_error_and_results_to_standard_output() ->
     assert out == "hostfile  /tmp/hosts\nname  port\na     2201\n"
 
 
+@pytest.mark.parametrize("count", [3, 200])
+def test_a_step_is_one_line_however_many_hosts_have_it(count: int) -> None:
+    names = tuple(f"n{k}" for k in range(count))
+    events: list[Event] = [e.Started("run", "train.py", names)]
+    for step in ("probe", "compare", "sync", "prepare", "start guard"):
+        events += [e.StepEnded(name, step) for name in names]
+    events += [e.StepEnded("n0", "start keeper"), e.RunStarted("r", "n0", names, "")]
+    feed(sink := Plain(Pipe(io.BytesIO()), Pipe(err := io.BytesIO())), [Stamped(1.0, event) for event in events])
+    sink.close()
+    steps = [f"[{count} hosts] {step}: ok" for step in ("probe", "compare", "sync", "prepare", "start guard")]
+    lines = ["train.py", *steps, "[n0] start keeper: ok", f"run r: {count} ranks, started from n0"]
+    assert err.getvalue().decode().splitlines() == lines
+
+
+def test_what_some_hosts_did_otherwise_has_its_line_and_nothing_waits_for_the_slowest_host() -> None:
+    names = ("a", "b", "c", "d")
+    events = [
+        Stamped(0.0, e.Started("sync", "", names)),
+        *(Stamped(1.0, e.StepEnded(name, "sync", "changed", "3 files")) for name in "ab"),
+        Stamped(2.0, e.StepEnded("c", "sync", "failed", "no space")),
+        Stamped(12.0, e.StepStarted("d", "sync")),
+        Stamped(13.0, e.StepEnded("d", "sync", "ok", "nothing to do")),
+    ]
+    err = io.BytesIO()
+    sink = Plain(Pipe(io.BytesIO()), Pipe(err))
+    feed(sink, events[:-1])
+    first = "[a, b] sync: changed: 3 files\n[c] sync: failed: no space\n"
+    assert err.getvalue().decode() == first
+    feed(sink, events[-1:])
+    sink.close()
+    assert err.getvalue().decode() == first + "[d] sync: ok: nothing to do\n"
+
+
+def test_what_differs_on_each_of_many_hosts_is_not_a_line_each() -> None:
+    names = tuple(f"n{k}" for k in range(200))
+    steps = [e.StepEnded(name, "verify", "ok", f"step {name}") for name in names]
+    events = [Stamped(0.0, event) for event in (e.Started("install", "", names), *steps)]
+    feed(sink := Plain(Pipe(io.BytesIO()), Pipe(err := io.BytesIO())), events)
+    sink.close()
+    assert len(err.getvalue().splitlines()) == 9
+    assert err.getvalue().decode().endswith("[n[8-199]] verify: ok\n")
+
+
 def test_hosts_that_fail_together_are_reported_together_and_once() -> None:
     dark: list[Event] = [
         e.HostFailed(Failure(f"n{k}", Kind.UNREACHABLE, f"no answer within 10 s (10.0.0.{k}:22)")) for k in (1, 2, 3)
