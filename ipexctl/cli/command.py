@@ -251,13 +251,20 @@ def _perform_command(
         )
 
     def make_workflow(context: Context) -> Workflow:
+        from ipexctl.model.errors import UsageError
         from ipexctl.model.events import Message, Started
+        from ipexctl.model.hints import repeat_install
 
-        workflow = call(Context=context)
-        first = next(workflow)
-        yield dataclasses.replace(first, words=ctx.meta[_WORDS]) if isinstance(first, Started) else first
-        yield from (Message(text, "warning", code="inventory") for text in hosts.warnings)
-        return (yield from workflow)
+        words = ctx.meta[_WORDS]
+        try:
+            workflow = call(Context=context)
+            first = next(workflow)
+            yield dataclasses.replace(first, words=words) if isinstance(first, Started) else first
+            yield from (Message(text, "warning", code="inventory") for text in hosts.warnings)
+            return (yield from workflow)
+        except UsageError as error:
+            error.hint = repeat_install(error.hint, words)
+            raise
 
     direct = "OutputOptions" in function.__annotations__.values()
     raise typer.Exit(int(call() if direct else loop.run_command(make_workflow, options, acting=acting)))

@@ -59,6 +59,14 @@ def advise(*words: str, text: str = "") -> Hint:
     return Hint(words, text)
 
 
+def repeat_install(text: Text, words: Sequence[str]) -> Text:
+    """Returns a hint that advises an install after the install of these words as the same one, so that what the user
+    asked for stays. Any other text stays as it is."""
+    if not isinstance(text, Hint) or not words or not text.words[0] == words[0] == "install":
+        return text
+    return text.repeat(words)  # type: ignore[return-value]  # a Hint is a text
+
+
 def complete_hint(text: Text, place: Sequence[str]) -> Text:
     """Returns a hint whose command has these options (names and values in turn), if it takes them and does not have
     them yet. A command that names its hosts gets no others; one with ``--limit`` gets where they are written. Any other

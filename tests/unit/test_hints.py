@@ -225,3 +225,15 @@ def test_any_other_text_stays_as_it_is() -> None:
 
 def test_words_with_blanks_are_filled_in_before_they_are_quoted() -> None:
     assert advise("logs", "{run}").fill(run="a b") == "ipexctl logs 'a b'"
+
+
+def test_a_refused_install_is_advised_again_with_all_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (hosts := tmp_path / "hosts").write_text("node0\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ["install", "-f", str(hosts), "--torch", "2.0.1", "--backend=impi", "--with", "a b", "--venv", "/opt/x"]
+    assert TOP.main(words, standalone_mode=False) == 2
+    last = capsys.readouterr().err.splitlines()[-1].strip()
+    kept = ["install", "-f", str(hosts), "--torch", "2.0.1", "--with", "a b", "--venv", "/opt/x", "--backend", "ccl"]
+    assert shlex.split(last.removeprefix("hint: ")) == ["ipexctl", *kept]

@@ -9,7 +9,6 @@ from ipexctl.decide.launch.mpi_launchers import offers_library
 from ipexctl.decide.releases.resolve import replace_impi_by_gloo
 from ipexctl.decide.releases.table import ReleaseTable, parse_version
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.hints import advise
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher, MpiWheel, Stack, StackRelease
 
@@ -84,6 +83,6 @@ def require_one_mpi(packages: Collection[str]) -> None:
     raise UsageError(
         f"{' and '.join(sorted(dialects))} cannot be in one environment",
         reasons=["each holds an MPI, with bin/mpiexec, bin/mpirun and lib/libmpi.so of its own"],
-        hint=advise("install", "--mpi", dialect.name, text=f"leave out --with {package}, and for {dialect.title}:"),
+        hint=f"leave out --with {package}; --mpi {dialect.name} installs {dialect.title}",
         exit=Exit.STEP,
     )

@@ -11,7 +11,7 @@ from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.run.lines import drop_overwritten
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
-from ipexctl.model.hints import Hint, advise, complete_hint
+from ipexctl.model.hints import Hint, advise, complete_hint, repeat_install
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput, RankOutcome, RunOutcome
 from ipexctl.model.run_state import Attempt, HostState, RankState, RunHistory, RunState
@@ -54,8 +54,7 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
     hint, verb = failure.hint, state.command.verb if state.command else ""
     if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and verb != "doctor":
         hint = advise("doctor")
-    if isinstance(hint, Hint) and state.command and hint.words[0] == verb == "install":
-        hint = hint.repeat(state.command.words)  # what the user asked for stays
+    hint = repeat_install(hint, state.command.words if state.command else ())
     return replace(failure, hint=complete_hint(hint, state.selection_flags))
 
 
