@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import HostFailed
+from ipexctl.model.events import HostFailed, Message
 from tests import wheels
 from tests.integration.test_install import Bench
 from tests.wheels import Index, serving
@@ -253,3 +253,21 @@ def test_the_wheel_of_a_local_project_is_built_here_and_installed(
     assert any("no compiler" in reason for reason in failed.refusal.reasons), failed.refusal.reasons
     assert os.popen(python).read() == "2\n"
     assert "builds nothing" in str(change(bench, index, with_=(".",)).refusal), "not for a playbook"
+
+
+def test_what_is_installed_stays_unless_another_release_is_asked_for(bench: Bench, index: Index) -> None:
+    """A bare install replaced a newer torch by the default release, and another release dropped added packages."""
+    first = bench.play(index, with_=("greeting",))
+    index.wheels += [wheels.torch("2.9.0"), tool("2.0")]
+    fetched(index)
+    bare = change(bench, index)
+    assert bare.exit == Exit.OK, (bare.refusal, bare.failures())
+    assert (bare.answer["id"], bare.answer["changed"], fetched(index)) == (first.answer["id"], [], [])
+    text = "torch 2.8.0 stays, as it is installed; --torch or --track asks for another release"
+    assert text in [event.text for event in bare.events if isinstance(event, Message)]
+    newer = bench.play(index, torch="2.9.0")
+    assert newer.exit == Exit.OK, (newer.refusal, newer.failures())
+    assert bench.works() == "2.9.0"
+    assert bench.marker()["requested"] == ["greeting"]
+    assert bench.play(index, torch="2.8.0", without=("greeting",)).exit == Exit.OK
+    assert bench.marker()["requested"] == []

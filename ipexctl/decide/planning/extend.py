@@ -1,6 +1,6 @@
 """An installed environment that gets, loses or renews packages: its release, MPI, interpreter and the rest stay."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
@@ -27,12 +27,11 @@ def find_environment(
     if packages are to be removed or renewed that it has not, or that are its release."""
     if not (task.with_ or task.without or task.upgrade):
         return None
-    envs = [fact.installed for fact in facts.values() if fact.installed and fact.installed.venv == venv]
-    marker, kept = next((env.marker for env in envs if env.marker), None), None
+    marker, kept = find_marker(venv, facts), None
     if marker:
         with suppress(UsageError):  # another release is asked for
             kept = _keep_release(marker, request, task.mpi)
-    held = marker.packages if marker and kept else {}
+    held = marker.packages if marker else {}
     release = list_release_packages(marker) if marker else {*_RELEASE}
     reasons = [
         f"--{word} {name}: it is " + ("of the release, which --torch changes" if name in release else f"not in {venv}")
@@ -43,6 +42,29 @@ def find_environment(
     if reasons:
         raise UsageError("the environment cannot be changed in this way", reasons=reasons, exit=Exit.STEP)
     return (marker, kept) if marker and kept else None
+
+
+def find_marker(venv: str, facts: Mapping[str, Facts]) -> InstallMarker | None:
+    """Returns the environment at ``venv`` of the first host that has one."""
+    envs = [fact.installed for fact in facts.values() if fact.installed and fact.installed.venv == venv]
+    return next((env.marker for env in envs if env.marker), None)
+
+
+def keep_environment(
+    task: Install, request: StackRequest, marker: InstallMarker
+) -> tuple[InstallMarker | None, Install, StackRequest]:
+    """What stays of an environment in whose place ``task`` installs: its release, unless one is asked for, and packages
+    that were asked for earlier, unless a file lists what is to be there. Returns the environment whose versions are
+    kept, if any, the task and the request."""
+    base, kept = None, request
+    if replace(request, backend="auto", python=None) == StackRequest() and not task.wheels:
+        base, kept = follow_model(marker, task, replace(request, python=None))
+    if task.python or task.requirements:
+        base, kept = None, replace(kept, python=request.python)
+    if base:
+        return base, keep_requirements(base, task, model=True), kept
+    earlier = () if task.requirements else marker.requested or ()
+    return None, replace(task, with_=_add_earlier(earlier, task)), kept
 
 
 def follow_model(
@@ -95,19 +117,24 @@ def build_release_request(
     return release, own
 
 
-def keep_requirements(marker: InstallMarker, task: Install) -> Install:
-    """Returns the task with the MPI and the requirements that an environment then has."""
-    changed = {read_package_name(text) for text in (*task.with_, *task.without)} - {""}
+def keep_requirements(marker: InstallMarker, task: Install, *, model: bool = False) -> Install:
+    """Returns the task with the MPI and the requirements that an environment then has; of a ``model``, the backend and
+    the MPI unless others are asked for."""
     earlier = marker.requested
     if earlier is None:  # not known of an older ipexctl's: all stay
         earlier = tuple(name for name in marker.packages if name not in list_release_packages(marker))
-    kept = [text for text in earlier if read_package_name(text) not in changed]
-    requested = tuple(dict.fromkeys([*kept, *task.with_]))
     backend, mpi = marker.stack.backend, _find_env_mpi(marker)
-    if task.like:
+    if model:
         backend = backend if task.backend == "auto" else task.backend
         mpi = mpi if task.mpi == "auto" else task.mpi
-    return replace(task, with_=requested, backend=backend, mpi=mpi)
+    return replace(task, with_=_add_earlier(earlier, task), backend=backend, mpi=mpi)
+
+
+def _add_earlier(earlier: Iterable[str], task: Install) -> tuple[str, ...]:
+    """Requirements of earlier and of now, of which those of now count."""
+    changed = {read_package_name(text) for text in (*task.with_, *task.without)} - {""}
+    kept = [text for text in earlier if read_package_name(text) not in changed]
+    return tuple(dict.fromkeys([*kept, *task.with_]))
 
 
 def list_release_packages(marker: InstallMarker) -> set[str]:

@@ -163,12 +163,20 @@ def _choose_wheels(
         model = yield from _read_model(task.like, inventory, facts, context, task.venv)
         venv = model.venv
         base, request = extend.follow_model(model, task, request)
-        task, facts = extend.keep_requirements(model, task), extend.use_env_python(model, facts)
+        task, facts = extend.keep_requirements(model, task, model=True), extend.use_env_python(model, facts)
     else:
         venv = choose_venv(task.venv, inventory, facts)
     if not (locked or model) and (found := extend.find_environment(task, request, venv, facts)):
         base, request = found
         task, facts = extend.keep_requirements(base, task), extend.use_env_python(base, facts)
+    elif not (locked or model) and (marker := extend.find_marker(venv, facts)):
+        asked = request
+        base, task, request = extend.keep_environment(task, request, marker)
+        facts = extend.use_env_python(base, facts) if base else facts
+        if request != asked:
+            text = f"torch {request.torch} stays, as it is installed; --torch or --track asks for another release"
+            yield events.Message(text, code="keeps-release")
+    if base and not model:
         _check_input(task, inventory)  # a host wrote what the environment has
     if locked or base:
         stack = resolve_stack(request, facts, table)

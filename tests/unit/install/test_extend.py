@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -78,8 +79,29 @@ def test_what_is_not_there_or_is_the_release_is_neither_removed_nor_renewed() ->
         f"--without tqdm: it is not in {ENV.venv}",
         "--upgrade oneccl-bind-pt: it is of the release, which --torch changes",
     )
-    with pytest.raises(UsageError, match="cannot be changed in this way"):
-        find(Install(without=("tabulate",)), ENV, request=StackRequest(torch="2.8.0"))
+    assert find(Install(without=("tabulate",)), ENV, request=StackRequest(torch="2.8.0")) is None
+
+
+def keep(request: StackRequest = ANY, **task: Any) -> tuple[bool, tuple[str | None, str | None], tuple[str, ...]]:
+    """Whether the versions stay, the torch and Python that are asked for then, and the requirements."""
+    native = replace(ENV, packages={"torch": "2.13.0", "einops": "0.8"}, requested=("einops",))
+    base, kept, release = extend.keep_environment(Install(**task), request, native)
+    return base is native, (release.torch, release.python), kept.with_
+
+
+def test_an_install_that_names_no_release_keeps_the_installed_one() -> None:
+    """A bare one went from torch 2.13.0 back to 2.8.0 with IPEX, and dropped what had been added."""
+    assert keep() == (True, ("2.13.0", "3.11"), ("einops",))
+    assert keep(mpi="mpich") == (True, ("2.13.0", "3.11"), ("einops",))
+    assert keep(StackRequest(python="3.12"), python="3.12") == (False, ("2.13.0", "3.12"), ("einops",))
+    assert keep(requirements=("all.txt",)) == (False, ("2.13.0", None), ())
+    assert keep(wheels="house") == (False, (None, None), ("einops",))
+
+
+def test_another_release_keeps_what_was_asked_for_earlier() -> None:
+    assert keep(StackRequest(torch="2.12.0")) == (False, ("2.12.0", None), ("einops",))
+    assert keep(StackRequest(torch="2.12.0"), without=("einops",), with_=("tqdm",))[2] == ("tqdm",)
+    assert keep(StackRequest(track="ipex"), with_=("einops<1",))[2] == ("einops<1",)
 
 
 def test_an_mpi_of_the_hosts_stays_and_another_is_another_stack() -> None:
@@ -144,6 +166,6 @@ def test_a_model_gives_its_release_unless_another_is_asked_for_and_its_packages_
 ) -> None:
     marker, kept = extend.follow_model(ENV, Install(like="node1"), request_)
     assert (marker is ENV, (kept.torch, kept.backend)) == (base, release)
-    assert extend.keep_requirements(ENV, Install(like="node1")).with_ == ("tabulate", "numpy<3")
-    asked = extend.keep_requirements(ENV, Install(like="node1", backend="gloo", mpi="mpich"))
+    assert extend.keep_requirements(ENV, Install(), model=True).with_ == ("tabulate", "numpy<3")
+    asked = extend.keep_requirements(ENV, Install(backend="gloo", mpi="mpich"), model=True)
     assert (asked.backend, asked.mpi) == ("gloo", "mpich")
