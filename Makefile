@@ -28,6 +28,8 @@ STACK ?= native
 demo: $(VENV)/.user
 	@sh tools/system.sh demo
 	@$(BIN)/ipexctl lab demo --stack $(STACK)
+	@printf '%s\n' '' 'A script of your own on the same two hosts:' '' '  . $(BIN)/activate' '  ipexctl lab up' \
+	    "  ipexctl run -f $${XDG_STATE_HOME:-$$HOME/.local/state}/ipexctl/lab/hostfile train.py"
 
 # What a developer needs: the environment with all tools, and the checks of .pre-commit-config.yaml before each commit.
 dev: $(VENV)/.dev

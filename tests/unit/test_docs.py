@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,15 @@ def test_the_make_targets_named_exist() -> None:
     text = "\n".join(page.read_text("utf-8") for page in PAGES)
     named = set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z-]+)", text))
     assert {"demo", "test"} <= named <= made
+
+
+def test_the_demo_ends_with_what_runs_a_script_of_ones_own() -> None:
+    recipe = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    said = recipe[recipe.index("printf") :].replace("${XDG_STATE_HOME:-$HOME/.local/state}", "~/.local/state")
+    lines = ["ipexctl lab up", "ipexctl run -f ~/.local/state/ipexctl/lab/hostfile train.py"]
+    blocks = [block for _, block in FENCE.findall((ROOT / "README.md").read_text())]
+    assert [". .venv/bin/activate", *lines] in [block.splitlines() for block in blocks]
+    assert all(line in said for line in ["/bin/activate", *lines])
 
 
 def test_the_readmes_hostfile_is_read() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,8 @@ from ipexctl.model.facts import Disk, Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome
-from ipexctl.show.run_screen import describe_rank_end
+from ipexctl.show.run_screen import describe_rank_end, format_run_card
+from ipexctl.show.typeset import Line
 from tests.unit.show import streams
 from tests.unit.show.streams import fold, fold_state
 
@@ -54,6 +56,27 @@ def done(*ends: e.RankEnded, reason: str = "done") -> list[Event]:
     given = {event.rank for event in ends}
     rest = [end(rank) for rank in range(4) if rank not in given]
     return [STARTED, RUN, *ends, *rest, e.RunEnded("r1", reason), e.CleanupChecked("r1", HOSTS, {})]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("run", "--keep", "ckpt", "train.py", "--lr", "1"), "ipexctl run --resume auto --keep ckpt train.py --lr 1"),
+        (("run", "--keep=ckpt", "--resume", "auto", "train.py"), "ipexctl run --keep=ckpt --resume auto train.py"),
+        (("run", "train.py", "--keep", "ckpt"), None),
+        (("play", "book.yaml"), None),
+    ],
+)
+def test_a_failed_run_that_keeps_checkpoints_has_the_command_that_resumes(
+    words: tuple[str, ...], command: str | None
+) -> None:
+    started = replace(STARTED, words=words)
+    _, *failed = done(end(1, 3))
+    assert of_run(folded(started, *failed)).resume == command
+    _, *good = done()
+    assert of_run(folded(started, *good)).resume is None
+    lines = [line.plain for line in format_run_card(of_run(folded(started, *failed))) if isinstance(line, Line)]
+    assert [line for line in lines if "--keep" in line] == ([f"  resume   {command}"] if command else [])
 
 
 def test_all_went_well_is_0() -> None:

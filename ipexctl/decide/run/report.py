@@ -9,6 +9,7 @@ from dataclasses import replace
 from ipexctl.decide.diagnosis.cause import Cause, find_cause
 from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.run.lines import drop_overwritten
+from ipexctl.decide.run.slowdown import find_script_word
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
 from ipexctl.model.hints import Hint, advise, complete_hint, repeat_install
@@ -95,7 +96,18 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         lost_loss=attempt.lost_loss if attempt else None,
         slow_host=attempt.slow_host if attempt else None,
         restarts=tuple(each.over.detail if each.over else "" for each in run.attempts[:-1]),
+        resume=_make_resume_command(state) if cause.failed or (over and over.reason in _REASONS) else None,
     )
+
+
+def _make_resume_command(state: RunState) -> Hint | None:
+    """Returns the same command line that goes on from the newest checkpoint, where the run keeps them."""
+    words = list(state.command.words) if state.command else []
+    options = {word.partition("=")[0] for word in words[: find_script_word(state, words)]}
+    if words[:1] != ["run"] or "--keep" not in options:
+        return None
+    words[1:1] = [] if "--resume" in options else ["--resume", "auto"]
+    return complete_hint(Hint(words), state.selection_flags)
 
 
 def _find_end(state: RunState) -> e.RunEnded | None:
