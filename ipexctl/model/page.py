@@ -114,16 +114,17 @@ class DoctorRecord(JsonRecord):
 
 
 class RunPage(Record):
-    """Everything that the page of a run shows. ``length`` is that of its time axis; ``live``: the run goes on;
-    ``watched_from``: lines of before were read at that moment; ``former``: the runs before it in the same record, with
-    less of their logs and curves, and ``dropped`` how many are left out before those. No curve goes on over the times
-    in ``restarts``."""
+    """Everything that the page of a run shows. ``length`` is that of its time axis, ``seconds`` how long it took;
+    ``live``: the run goes on; ``watched_from``: lines of before were read at that moment; ``former``: the runs before
+    it in the same record, with less of their logs and curves, and ``dropped`` how many are left out before those. No
+    curve goes on over the times in ``restarts``."""
 
     title: str
     run: str
     command: str
     begun: float  # Unix seconds
     length: float
+    seconds: float
     live: bool
     attempts: int
     report: CommandReport

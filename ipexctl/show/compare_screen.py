@@ -13,7 +13,10 @@ from ipexctl.show.sanitise import one_line
 from ipexctl.show.typeset import QUIET, STRONG, labelled, text
 
 _UNITS = {"pace": "it/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}
-_WORDS = {"samples_s": "samples", "tokens_s": "tokens", "grad_norm": "gradient norm"}
+_WORDS = {
+    "samples_s": "samples", "tokens_s": "tokens", "grad_norm": "gradient norm", "eval_loss": "evaluation loss",
+    "eval_accuracy": "evaluation accuracy",
+}  # fmt: skip
 
 
 def format_comparison(value: CompareAnswer) -> list[RenderableType]:
@@ -63,6 +66,8 @@ def list_figure_rows(value: CompareAnswer) -> list[tuple[str, ...]]:
         ("time", *(format_duration(run.seconds) for run in runs)),
         ("ranks", *(f"{run.ranks} on {pluralize(len(run.hosts), 'host')}" for run in runs)),
     ]
+    for name in dict.fromkeys(name for run in runs for name, seconds in run.phases.items() if seconds >= 0.05):
+        rows.append((f"  {name}", *(format_duration(run.phases.get(name, 0.0)) for run in runs)))
     for name in dict.fromkeys(name for run in runs for name in run.figures):
         cells = [_format_spread(run.figures.get(name), name) + _format_ratio(value, run, name) for run in runs]
         rows.append((_WORDS.get(name, name), *cells))

@@ -61,6 +61,10 @@ class Browser:
         """What a function body in JavaScript returns."""
         return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
+    def wait_for(self, script: str) -> Any:
+        """What a function body in JavaScript gives its last argument."""
+        return self._call("POST", "/execute/async", {"script": script, "args": []})
+
     def press(self, *keys: str) -> None:
         """Presses keys, by their name or their character, one after the other; "Shift+n" holds the first."""
         actions = []

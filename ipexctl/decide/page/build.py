@@ -1,6 +1,6 @@
 """`RunState` → the values of a run's page."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from statistics import median
 from typing import Literal
@@ -12,6 +12,7 @@ from ipexctl.decide.run.report import ReadErrors, judge_run
 from ipexctl.decide.run.series import find_stragglers, list_points
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
+from ipexctl.model.facts import format_ranks
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.harmless import find_harmless
 from ipexctl.model.hints import Hint, complete_hint
@@ -30,15 +31,16 @@ from ipexctl.model.page import (
     SpanKind,
 )
 from ipexctl.model.profile import Profile
-from ipexctl.model.reports import CommandReport, RankResult
+from ipexctl.model.reports import CommandReport, RankResult, SlowHost
 from ipexctl.model.run_state import Attempt, OutputLog, RankState, ReachedStage, RunHistory, RunState, Series, Stall
 
 _CURVES = 64  # drawn of one figure: the eye tells no more apart
 _FORMER_CURVES = 16  # of a run that another one follows
 _LONGEST = 2000  # characters of a line that are shown
-_ORDER = ("loss", "pace", "samples_s", "tokens_s", "accuracy", "grad_norm", "lr", "epoch")
+_ORDER = ("loss", "pace", "samples_s", "tokens_s", "accuracy", "eval_loss", "eval_accuracy", "grad_norm", "lr", "epoch")
 _TITLES = {
     "loss": ("loss", ""), "pace": ("pace", "it/s"), "samples_s": ("samples", "1/s"), "tokens_s": ("tokens", "1/s"),
+    "eval_loss": ("evaluation loss", ""), "eval_accuracy": ("evaluation accuracy", ""),
     "grad_norm": ("gradient norm", ""), "lr": ("learning rate", ""),
     "cpu": ("CPU", "cores"), "memory": ("memory", "GiB"), "swap": ("swap", "GiB"),
     "received": ("network received", "MiB/s"), "sent": ("network sent", "MiB/s"), "disk": ("disk", "MiB/s"),
@@ -78,13 +80,12 @@ def build_page(
     doctor = make_doctor_record(at, answer) if isinstance(answer, DoctorAnswer) else saved
     study = state.answers.get("tune", (0.0, None))[1]
     own = report if report.run else replace(report, run=judge_run(state, state.run, known))
-    page = _PageBuilder(state, state.run, own).build()
+    page = _PageBuilder(state, state.run, own).build(doctor)
     former = []
     for run in state.former:
         own = replace(report, run=judge_run(state, run, known), finished=True)
-        drawn = _PageBuilder(state, run, own, _FORMER_CURVES).build()
-        former.append(replace(drawn, doctor=doctor))
-    return replace(page, doctor=doctor, former=tuple(former), dropped=state.dropped, study=study)
+        former.append(_PageBuilder(state, run, own, _FORMER_CURVES).build(doctor))
+    return replace(page, former=tuple(former), dropped=state.dropped, study=study)
 
 
 class _PageBuilder:
@@ -103,8 +104,9 @@ class _PageBuilder:
         """A time of a host's own clock on the controller's; when it was seen, where it is not known."""
         return own + self._shifts.get(host, 0.0) if own else seen
 
-    def build(self) -> RunPage:
-        run, begun = self._run, self._begun
+    def build(self, doctor: DoctorRecord | None) -> RunPage:
+        """``doctor`` is left out where it came after the run: the page says what was known then."""
+        run, begun, outcome = self._run, self._begun, self._report.run
         last = run.attempts[-1]
         end = max(self._state.at, begun + 0.1)
         if last.over is not None:
@@ -112,22 +114,26 @@ class _PageBuilder:
         waits = self._list_collective_waits(end)
         count = max(len(attempt.ranks) for attempt in run.attempts)
         rows = tuple(self._build_row(rank, end, waits.get(rank, [])) for rank in range(count))
+        hosts = self._build_hosts(rows)
+        odd = {host.host for host in hosts if host.lost or host.straggles}
         return RunPage(
             title=run.title,
             run=last.started.run,
             command=last.started.command,
             begun=begun,
             length=end - begun,
+            seconds=outcome.ended - outcome.started if outcome else end - begun,
             live=not last.is_final and not self._report.finished,
             attempts=len(run.attempts),
             report=self._report,
             rows=rows,
-            hosts=self._build_hosts(rows),
-            figures=(*self._build_figures(), *self._build_samples()),
+            hosts=hosts,
+            figures=(*self._build_figures(), *self._build_samples(odd)),
             logs=tuple(self._build_log(row) for row in rows if row.rank in run.outputs),
             launcher=self._list_lines(run.launcher)[0],
             plan=run.plan,
             launch=run.launch,
+            doctor=doctor if doctor and doctor.at <= end else None,
             watched_from=run.watched_from - begun if run.watched_from else None,
             profile=run.answer.profile if isinstance(run.answer, RunAnswer) else None,
             restarts=tuple(attempt.at - begun for attempt in run.attempts[1:]),
@@ -179,6 +185,8 @@ class _PageBuilder:
                 spans.append(Span(alive - begun, stop - begun, "lost", f"no sign of {rank.host}"))
             for stall in attempt.stalls:
                 spans += self._list_stall_spans(stall, number, attempt.started.head, stop)
+            if (slow := attempt.slowdown and attempt.slowdown.verdict) and slow.host == host:
+                spans.append(Span(slow.since - begun, stop - begun, "odd", _describe_slow_host(slow)))
         spans += waits
         outcomes = {each.rank: each.state for each in self._report.run.ranks} if self._report.run else {}
         loss = run.figures.get("loss", {}).get(number)
@@ -244,7 +252,7 @@ class _PageBuilder:
         return tuple(
             HostPart(
                 name, self._state.facts.get(name), lost.get(name, ""), self._run.joules.get(name),
-                f"rank {', '.join(map(str, late[name][:4]))} straggles" if name in late else "",
+                f"{format_ranks(late[name])}: {self._slow[late[name][0]]}" if name in late else "",
             )
             for name in self._run.hosts
         )  # fmt: skip
@@ -276,7 +284,7 @@ class _PageBuilder:
         return [
             Curve(f"rank {rank}", list_points(series, shifts.get(rank, 0.0) - self._begun), rank in self._slow)
             for rank, series in sorted(table.items())
-            if series.count > 1
+            if series.count
         ]
 
     def _build_figures(self) -> list[Figure]:
@@ -289,15 +297,15 @@ class _PageBuilder:
                 figures.append(Figure(name, title, unit, "rank", chosen, zero=name in _AMOUNTS))
         return figures
 
-    def _build_samples(self) -> list[Figure]:
-        """Samples have the times of the head's clock."""
+    def _build_samples(self, odd: Container[str]) -> list[Figure]:
+        """Samples have the times of the head's clock. The curves of ``odd`` hosts are marked."""
         run, figures = self._run, []
         shift = self._shifts.get(run.attempts[-1].started.head, 0.0)
         for name in _OF_HOSTS:
             curves = [
-                Curve(host, list_points(table[name], shift - self._begun))
-                for host, table in run.samples.items()
-                if name in table and table[name].count > 1
+                Curve(host, list_points(series, shift - self._begun), host in odd)
+                for host in run.hosts
+                if (series := run.samples.get(host, {}).get(name)) and series.count > 1
             ]
             if any(value for curve in curves for _, value in curve.points):
                 figures.append(_make_usage_figure(name, "host", curves, self._curves))
@@ -308,6 +316,10 @@ class _PageBuilder:
         return figures
 
 
+def _describe_slow_host(slow: SlowHost) -> str:
+    return f"makes the run slow: {slow.cause}" if slow.cause else "makes the run slow"
+
+
 def _find_slow_ranks(run: RunHistory, paces: Mapping[int, float]) -> dict[int, str]:
     """Ranks that are slower than the others, and why they are called so."""
     slow = {rank: f"pace {share:.0%} of the median" for rank, share in find_stragglers([*paces.items()]).items()}
@@ -316,6 +328,9 @@ def _find_slow_ranks(run: RunHistory, paces: Mapping[int, float]) -> dict[int, s
             slow |= dict.fromkeys(stall.event.ranks, "still running when others were done")
         else:
             slow |= dict.fromkeys(stall.odd, "others waited for it")
+    for host in (attempt.slow_host for attempt in run.attempts if attempt.slow_host):
+        ranks = run.attempts[-1].ranks
+        slow |= {rank.rank: _describe_slow_host(host) for rank in ranks if rank.host == host.host}
     return slow
 
 

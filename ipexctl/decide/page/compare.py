@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from statistics import median
 
 from ipexctl.decide.page.cluster import list_properties
 from ipexctl.model.answers.saved import CompareAnswer, FigureRatio, RankSpread, ReportedRun, RunDifference
 from ipexctl.model.grouping import group_pairs
-from ipexctl.model.page import Curve, Figure, RunPage
+from ipexctl.model.page import Curve, Figure, RunPage, SpanKind
 from ipexctl.model.text import join_names
 
 NamedPage = tuple[str, RunPage]  # by the name of its saved run
 
+_PHASES: tuple[SpanKind, ...] = ("start", "python", "torch", "rendezvous", "running")
 _RATES = ("pace", "samples_s", "tokens_s")  # whose median counts; of others the last value
 _ABSENT = "-"
+_FELT = 0.1  # seconds from which a phase is named
 
 
 def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
@@ -31,38 +34,52 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
 
 
 _ORDER = (
+    "slow host",
     "backend",
     "MPI",
     "ranks",
     "ranks per host",
     "threads per rank",
     "words of the script",
-)  # of parts of a launch
+)  # what tells most comes first
+_NAMED = 4  # differences in the summary
 
 
 def _summarise_pair(
     runs: Sequence[ReportedRun], differences: Sequence[RunDifference], ratios: Sequence[FigureRatio]
 ) -> tuple[str, ...]:
-    """Three lines: how much slower or faster the second run is, what differs in plan and environment, and when each
-    came to its first figure."""
+    """Three lines: how much slower or faster the second run is, what differs in plan and environment, and in which
+    phases it took longer or less long."""
     first, second = runs
     rate = next((each for each in ratios if each.figure in _RATES), None)
+    line = "no pace of both is known"
     if rate:
-        slower, ours, theirs = rate.ratio < 1, second.figures[rate.figure], first.figures[rate.figure]
-        share = abs(100 * (1 / rate.ratio - 1 if slower else rate.ratio - 1))
+        ours, theirs = second.figures[rate.figure], first.figures[rate.figure]
+        share = 100 * abs(rate.ratio - 1)
+        how = f"{share:.0f} % {'slower' if rate.ratio < 1 else 'faster'} than" if share >= 1 else "as fast as"
         ranges = "ranges do not overlap" if rate.apart else "ranges overlap: no clear difference"
-        line = f"B is {share:.0f} % {'slower' if slower else 'faster'} than A: {rate.figure} {ours.median:.4g} / "
-        lines = [f"{line}{theirs.median:.4g}, {ranges}"]
-    else:
-        lines = [f"B took {second.seconds:.1f} s, A {first.seconds:.1f} s; no pace of both is known"]
-    ranked = sorted(differences, key=lambda each: _ORDER.index(each.name) if each.name in _ORDER else len(_ORDER))
-    named = [f"{each.name} {each.values[1]:.40} (A: {each.values[0]:.40})" for each in ranked[:4]]
-    more = [f"{len(ranked) - 4} more below"] if len(ranked) > 4 else []
-    lines.append(f"differs: {'; '.join([*named, *more])}" if named else "nothing that is recorded differs")
-    begun = [f"{run.begins:.1f} s" for run in (second, first) if run.begins is not None]
-    phases = f"first figure after {begun[0]} (A: {begun[1]}), " if len(begun) == 2 else ""
-    lines.append(f"{phases}whole run {second.seconds:.1f} s (A: {first.seconds:.1f} s)")
-    return tuple(lines)
+        line = f"B is {how} A: {rate.figure} {ours.median:.4g} / {theirs.median:.4g}, {ranges}"
+    named: dict[tuple[str, ...], str] = {}  # of those that say the same the first
+    for each in sorted(differences, key=lambda each: (*_ORDER, each.name).index(each.name)):
+        one, other = _drop_common_words(*each.values)
+        named.setdefault(each.values, f"{each.name} {other:.60} (A: {one:.60})")
+    more = [f"{len(named) - _NAMED} more below"] if len(named) > _NAMED else []
+    phases = [(name, seconds, first.phases.get(name, 0.0)) for name, seconds in second.phases.items()]
+    phases.sort(key=lambda phase: -abs(phase[1] - phase[2]))
+    times = [f"{name} {ours:.1f} s (A: {theirs:.1f} s)" for name, ours, theirs in phases if abs(ours - theirs) >= _FELT]
+    return (
+        line,
+        f"differs: {'; '.join([*named.values()][:_NAMED] + more)}" if named else "nothing that is recorded differs",
+        "; ".join([f"whole run {second.seconds:.1f} s (A: {first.seconds:.1f} s)", *times]),
+    )
+
+
+def _drop_common_words(one: str, other: str) -> tuple[str, str]:
+    """Two values without the words that both begin with, but with the option that the first other word belongs to."""
+    words, others = one.split(" "), other.split(" ")
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(words, others, strict=False)))
+    same -= same > 0 and words[same - 1].startswith("--") and same < min(len(words), len(others))
+    return " ".join(words[same:]) or _ABSENT, " ".join(others[same:]) or _ABSENT
 
 
 def _summarise_run(name: str, page: RunPage) -> ReportedRun:
@@ -80,9 +97,19 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
     energy = sum(joules) if joules else None
     earlier = page.dropped + len(page.former)
     return ReportedRun(
-        name, page.run, page.title, result, page.length, len(page.rows), hosts, figures, energy, len(joules), earlier,
-        min((curve.points[0][0] for each in page.figures if each.key == "loss" for curve in each.curves), default=None),
+        name, page.run, page.title, result, page.seconds, len(page.rows), hosts, figures, energy, len(joules), earlier,
+        _measure_phases(page),
     )  # fmt: skip
+
+
+def _measure_phases(page: RunPage) -> dict[str, float]:
+    """Seconds of the median rank in each stage."""
+    spent = [dict.fromkeys(_PHASES, 0.0) for _ in page.rows]
+    for row, seconds in zip(page.rows, spent, strict=True):
+        for span in row.spans:
+            if span.kind in _PHASES:
+                seconds[span.kind] += span.end - span.begin
+    return {kind: median(seconds[kind] for seconds in spent) for kind in _PHASES}
 
 
 def _choose_value(figure: str, curve: Curve) -> float:
@@ -113,6 +140,7 @@ def _list_plan(page: RunPage) -> dict[str, str]:
     launch = page.launch
     if launch is None:
         return values
+    words = launch.argv[launch.argv.index(launch.script) :] if launch.script in launch.argv else launch.argv
     threads = sorted({placement.threads for placement in launch.ranks})
     workers = sorted({len(placement.workers) for placement in launch.ranks})
     per_host = sorted(
@@ -127,7 +155,7 @@ def _list_plan(page: RunPage) -> dict[str, str]:
         "threads per rank": _join_numbers(threads),
         "CPUs of collectives": _join_numbers(workers),
         "interface": join_names([*interfaces], 4),
-        "words of the script": " ".join(launch.argv),
+        "words of the script": " ".join(words),
     }
 
 
@@ -157,6 +185,8 @@ def _list_stack(page: RunPage) -> dict[str, str]:
 
 def _list_hosts(page: RunPage) -> dict[str, str]:
     names = {"names": join_names([host.host for host in page.hosts], 8)}
+    if page.report.run and (slow := page.report.run.slow_host):
+        names["slow host"] = f"{slow.host}: {slow.cause}" if slow.cause else slow.host
     return names | {name: value for name, value in _list_all_properties(page).items() if name not in _STACK}
 
 

@@ -10,10 +10,10 @@ import re
 LIMIT = 4096  # characters of a line that are searched
 
 KEYS = ("step", "steps", "epoch", "loss", "lr", "grad_norm", "pace", "samples_s", "tokens_s", "accuracy",
-        "eval_loss")  # fmt: skip
+        "eval_loss", "eval_accuracy")  # fmt: skip
 
-# Names in lower case with "_" for each of "/ . -" and blanks. The loss of an evaluation is not the loss that a training
-# step reports.
+# Names in lower case with "_" for each of "/ . -" and blanks. Loss and accuracy of an evaluation are not those that a
+# training step reports.
 _NAMES = {
     "step": "step global_step iter iteration train_step training_step",
     "steps": "total_steps max_steps num_steps optimization_steps total_iters",
@@ -28,7 +28,9 @@ _NAMES = {
     " images_s images_sec images_per_second img_s imgs_s examples_s examples_per_second sequences_s",
     "tokens_s": "tokens_s tokens_sec tok_s tokens_per_second tokens_per_sec tokens_per_s train_tokens_per_second"
     " tok_per_s",
-    "accuracy": "accuracy acc train_acc train_accuracy val_acc val_accuracy eval_accuracy test_acc test_accuracy",
+    "accuracy": "accuracy acc train_acc train_accuracy",
+    "eval_accuracy": "eval_accuracy eval_acc val_accuracy val_acc valid_accuracy valid_acc validation_accuracy"
+    " test_accuracy test_acc dev_accuracy dev_acc",
 }  # fmt: skip
 _BATCH = "batch"  # a step where its number is one of so many, else the size of a batch
 _KEY_OF = {name: key for key, names in _NAMES.items() for name in names.split()} | {"batch": _BATCH}
@@ -180,8 +182,6 @@ def _find_key(line: str, words: list[tuple[str, int]], start: int) -> str:
     before = _normalise(words[-2][0]) if len(words) > 1 else ""
     if before and (key := _KEY_OF.get(f"{before}_{name}")):
         return key
-    if before in ("eval", "val", "valid", "validation", "test", "dev") and name == "loss":
-        return "eval_loss"
     return _KEY_OF.get(name, "")
 
 

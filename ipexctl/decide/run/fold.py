@@ -3,7 +3,7 @@ of a run is known here once."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 
 from ipexctl.decide.run.figures import LIMIT, read_figures
 from ipexctl.decide.run.lines import LineSplitter, decode_line, extend_tail
@@ -46,6 +46,7 @@ _FORMER_CURVES, _FORMER_COLUMNS = 16, 2000  # of one of its figures, and columns
 _MOST_RANKS = 1 << 16
 _NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
 _POSITIONS = ("step", "steps")  # where a rank is, no figure by themselves
+_MOMENTARY = ("memory", "swap", "celsius", "mhz", "rank memory")  # samples of one moment, not rates
 
 
 class RunFold:
@@ -372,6 +373,10 @@ class RunFold:
     # figures -------------------------------------------------------------------------------------------------------
 
     def _add_figures(self, number: int, host: str, stream: e.Stream, figures: dict[str, float], at: float) -> None:
+        rank = self._find_rank(number)
+        if rank and _is_inner_bar(rank.figures, figures):
+            rank.moved = at
+            return
         if not figures:
             return
         if "step" in figures:
@@ -379,7 +384,6 @@ class RunFold:
         step = self._steps.get(number)
         printed = [(name, value) for name, value in figures.items() if name not in _POSITIONS]
         self.state.values += tuple(FigureValue(number, host, stream, name, step, value) for name, value in printed)
-        rank = self._find_rank(number)
         if rank is None:
             return
         self._check_values(rank, printed, step, at)
@@ -449,19 +453,16 @@ class RunFold:
         self._note_delay(attempt.started.head, at, sample.at)
         if sample.joules is not None:
             run.joules[sample.host] = run.joules.get(sample.host, 0.0) + sample.joules
-        table = run.samples.setdefault(sample.host, {})
+        table, columns = run.samples.setdefault(sample.host, {}), count_columns(len(set(attempt.started.ranks)))
         for name, value in _list_usage(sample).items():
-            if name not in table:
-                table[name] = Series(count_columns(len(set(attempt.started.ranks))))
-            add_point(table[name], sample.at, value)
+            _add_use(table.setdefault(name, Series(columns)), sample, name, value)
         for use in sample.ranks:
             if rank := self._find_rank(use.rank):
                 rank.cpu, rank.rss = use.cpu, use.rss
             for name, value in (("rank cpu", use.cpu), ("rank memory", use.rss / (1 << 30))):
                 ranks = run.rank_samples.setdefault(name, {})
-                if use.rank not in ranks:
-                    ranks[use.rank] = Series(count_columns(len(attempt.ranks)))
-                add_point(ranks[use.rank], sample.at, value)
+                series = ranks.setdefault(use.rank, Series(count_columns(len(attempt.ranks))))
+                _add_use(series, sample, name, value)
         self._judge_pace(at)
 
     def _judge_pace(self, at: float, *, now: bool = False) -> None:
@@ -493,9 +494,22 @@ def _list_usage(sample: e.HostSample) -> dict[str, float]:
     return usage | {name: value for name, value in measured.items() if value is not None}
 
 
+def _add_use(series: Series, sample: e.HostSample, name: str, value: float) -> None:
+    """One more point; that of a rate is true of the time since the sample before it, also the first one's."""
+    if not series.count and name not in _MOMENTARY:
+        add_point(series, sample.at - sample.seconds, value)
+    add_point(series, sample.at, value)
+
+
 def _sum_network(interfaces: Mapping[str, int]) -> int:
     """Bytes of all interfaces but loopback, which is no network."""
     return sum(size for name, size in interfaces.items() if name != "lo")
+
+
+def _is_inner_bar(known: Mapping[str, float], figures: Mapping[str, float]) -> bool:
+    """Whether this is a bar of fewer steps while a longer one goes on: of an evaluation within the training."""
+    inner = "pace" in figures and "loss" not in figures and figures.get("steps", inf) < known.get("steps", 0)
+    return inner and known.get("step", 0) < known["steps"]
 
 
 def _describe_lost_loss(lost: LostLoss, ranks: list[RankState], value: float) -> str:

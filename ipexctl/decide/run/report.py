@@ -73,7 +73,7 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         orphans[host] = (*orphans.get(host, ()), *pids)
     unchecked = tuple(dict.fromkeys(host for proof in proofs for host in proof.unchecked))
     checked = dict.fromkeys(host for proof in proofs for host in proof.hosts)
-    started, ended = _find_run_times(state, attempt, shifts)
+    started, ended = _find_run_times(state, run, shifts)
     stall = attempt.stall if attempt else None
     return RunOutcome(
         run=attempt.started.run if attempt else over.run if over else "",
@@ -118,16 +118,18 @@ def _find_end(state: RunState) -> e.RunEnded | None:
     return attempt.over if attempt and attempt.is_final else None
 
 
-def _find_run_times(state: RunState, attempt: Attempt | None, shifts: Mapping[str, float]) -> tuple[float, float]:
-    """The run's beginning and end: as we saw them, or, when we came later, as they were noted on the head."""
-    if attempt is None:
+def _find_run_times(state: RunState, run: RunHistory, shifts: Mapping[str, float]) -> tuple[float, float]:
+    """The beginning of the first attempt and the end of the last: as we saw them, or, when we came later, as they were
+    noted on the head."""
+    if not run.attempts:
         return 0.0, 0.0 if state.launch_failed else state.at
-    over = attempt.over
-    ended = attempt.over_at if over else state.at
-    if not (attempt.late and attempt.started.at):
-        return attempt.at, ended
-    shift = shifts.get(attempt.started.head, 0.0)
-    return attempt.started.at + shift, over.at + shift if over and over.at else ended
+    first, last = run.attempts[0], run.attempts[-1]
+    started, ended = first.at, last.over_at if last.over else state.at
+    if first.late and first.started.at:
+        started = first.started.at + shifts.get(first.started.head, 0.0)
+    if last.late and last.over and last.over.at:
+        ended = last.over.at + shifts.get(last.started.head, 0.0)
+    return started, ended
 
 
 def _find_cause(

@@ -109,7 +109,8 @@ class RankSpread(JsonRecord):
 
 class ReportedRun(JsonRecord):
     """A run beside others. ``figures`` maps a figure ("pace" in steps a second, "loss" at the end …) to its spread
-    between ranks; ``joules`` is the energy of the ``metered`` hosts, None where none was metered. ``earlier`` counts
+    between ranks, ``phases`` maps "start", "python", "torch", "rendezvous" and "running" to the seconds that the median
+    rank spent in it; ``joules`` is the energy of the ``metered`` hosts, None where none was metered. ``earlier`` counts
     the runs before it in the same record, of which nothing is compared."""
 
     name: str
@@ -123,7 +124,7 @@ class ReportedRun(JsonRecord):
     joules: float | None
     metered: int
     earlier: int = 0
-    begins: float | None = None  # seconds until its first loss
+    phases: Mapping[str, float] = {}
 
 
 class RunDifference(JsonRecord):

@@ -5,15 +5,15 @@ stretches."""
 
 from bisect import bisect
 from collections.abc import Iterable, Sequence
-from itertools import groupby
-from math import floor, log10
+from itertools import groupby, pairwise
+from math import ceil, floor, log10
 
 from markupsafe import Markup
 
 from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.launch import PlannedLaunch, RankPlacement
-from ipexctl.model.page import Figure, Mark, RankRow, Span
+from ipexctl.model.page import Curve, Figure, Mark, RankRow, Span
 from ipexctl.model.run_state import Points
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show.phrases import format_clock, format_duration
@@ -21,7 +21,7 @@ from ipexctl.show.sanitise import escape
 
 ROW = 20  # pixels of a rank on the time axis
 _LAYERED = ("wait", "odd", "stall", "straggles", "collective")  # spans that are drawn over those of stages
-_GLYPHS = {"ended": "✓", "failed": "✗", "stopped": "■", "lost": "✗", "restart": "↻", "figure": "!"}
+GLYPHS = {"ended": "✓", "failed": "✗", "stopped": "■", "lost": "✗", "restart": "↻", "figure": "!"}
 _HEIGHT = 120
 _HUES = 8  # classes c0 to c7 of page.css
 
@@ -69,10 +69,10 @@ def _draw_span(span: Span, rank: int, top: int, length: float) -> Markup:
 
 
 def _draw_mark(mark: Mark, rank: int, top: int, length: float) -> Markup:
-    about = f"rank {rank}, {format_clock(mark.at)}: {clean(mark.text)}"
-    kind = f"m-{mark.kind}{' late' if mark.at > 0.95 * length else ''}"
-    glyph = _GLYPHS[mark.kind]
-    return make_tag("text", glyph, make_tag("title", about), x=_percent(mark.at, length), y=top + 15, class_=kind)
+    """Beside the bar, not on it: an end stands to the right of its moment, a restart to the left."""
+    title = make_tag("title", f"rank {rank}, {format_clock(mark.at)}: {clean(mark.text)}")
+    place = {"x": _percent(mark.at, length), "y": top + 15, "dx": -2 if mark.kind == "restart" else 2}
+    return make_tag("text", GLYPHS[mark.kind], title, **place, class_=f"m-{mark.kind}")
 
 
 def choose_scale(values: Iterable[float], *, zero: bool = False) -> tuple[float, float]:
@@ -95,46 +95,64 @@ def format_value(value: float) -> str:
 
 _FEW = 4  # curves of ranks of which each is drawn
 _BAND = 200  # columns of a band
+_EDGE = 3  # pixels above and below the scale, for the half of a line on its end
 
 
-def _draw_band(curves: Sequence[Points], length: float, low: float, high: float) -> Markup:
-    """From the least to the greatest of many curves, column by column."""
+def choose_curves(figure: Figure) -> tuple[Sequence[Curve], Sequence[Curve]]:
+    """The curves that are drawn, and those that are one band: of many that are alike the first one is drawn, beside at
+    most so many odd ones that each has a colour of its own."""
+    odd = [curve for curve in figure.curves if curve.marked][: _HUES - 1]
+    alike = [curve for curve in figure.curves if curve not in odd]
+    if figure.by == "run" or len(alike) <= _FEW:
+        return figure.curves, ()
+    return [alike[0], *odd], alike
+
+
+def _list_band(curves: Iterable[Points], length: float, breaks: Sequence[float]) -> list[tuple[float, float, float]]:
+    """The least and the greatest of many curves at each column of time, none over a break."""
     columns: dict[int, list[float]] = {}
-    for at, value in (point for points in curves for point in points):
-        columns.setdefault(int(min(max(at / length, 0), 1) * _BAND), []).append(value)
-    edges = [(column, max(values)) for column, values in sorted(columns.items())]
-    edges += [(column, min(values)) for column, values in sorted(columns.items(), reverse=True)]
-    points = " ".join(f"{1000 * at / _BAND:.1f},{_HEIGHT * (high - value) / (high - low):.1f}" for at, value in edges)
-    return make_tag("polygon", points=points, class_="band")
+    size = length / _BAND
+    for points in curves:
+        for at, value in points:
+            columns.setdefault(round(at / size), []).append(value)
+        for (begin, first), (end, last) in pairwise(points):
+            for column in range(ceil(begin / size), floor(end / size) + 1):
+                if end > begin and bisect(breaks, begin) == bisect(breaks, end):
+                    share = (column * size - begin) / (end - begin)
+                    columns.setdefault(column, []).append(first + share * (last - first))
+    return [(column * size, min(values), max(values)) for column, values in sorted(columns.items())]
 
 
 def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = (), broken: Iterable[float] = ()) -> Markup:
-    """The curves of one figure, each in parts at ``breaks``; of many that are alike the first one, and a band around
-    all of them. A line at each moment of ``broken``: a value was no number. The script reads values back from the
-    points by the scale in ``data-`` attributes."""
+    """The curves of one figure, each in parts at ``breaks``, and the band of those that are alike. A line at each
+    moment of ``broken``: a value was no number. The script reads values back from the points by the scale in
+    ``data-`` attributes."""
     low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
-    shown, lines = figure.curves, []
-    alike = [curve for curve in shown if not curve.marked]
-    if figure.by == "rank" and len(alike) > _FEW:
-        shown = (*alike[:1], *(curve for curve in shown if curve.marked))
-        lines.append(_draw_band([curve.points for curve in alike], length, low, high))
-    lines += [
-        make_tag("line", x1=f"{1000 * at / length:.1f}", x2=f"{1000 * at / length:.1f}", y1=0, y2=_HEIGHT, class_="nan")
-        for at in broken
-    ]
+
+    def place(points: Iterable[tuple[float, float]]) -> str:
+        return " ".join(
+            f"{max(min(1000 * at / length, 1000), 0):.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
+            for at, value in points
+        )
+
+    lines = []
+    shown, alike = choose_curves(figure)
+    band = _list_band((curve.points for curve in alike), length, breaks)
+    for _, part in groupby(band, lambda column: bisect(breaks, column[0])):
+        edges = [*part]
+        around = [(at, most) for at, _, most in edges] + [(at, least) for at, least, _ in reversed(edges)]
+        lines.append(make_tag("polygon", points=place(around), class_="band"))
+    for at in broken:
+        x = f"{1000 * at / length:.1f}"
+        lines.append(make_tag("line", x1=x, x2=x, y1=0, y2=_HEIGHT, class_="nan"))
     for number, curve in enumerate(shown):
         kind = f"c{number % _HUES}{' marked' if curve.marked else ''}"
-        for _, part in groupby(curve.points, lambda point: bisect(breaks, point[0])):
-            points = " ".join(
-                f"{max(min(1000 * at / length, 1000), 0):.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
-                for at, value in part
-            )
-            lines.append(make_tag("polyline", points=points, class_=kind, data_name=clean(curve.name)))
+        for _, points in groupby(curve.points, lambda point: bisect(breaks, point[0])):
+            lines.append(make_tag("polyline", points=place(points), class_=kind, data_name=clean(curve.name)))
     heights = [_HEIGHT * part // 4 for part in (0, 2, 4)]
     grid = [make_tag("line", x1=0, x2="100%", y1=at, y2=at, class_="grid") for at in heights]
-    inner = make_tag(
-        "svg", *lines, viewBox=f"0 0 1000 {_HEIGHT}", preserveAspectRatio="none", width="100%", height=_HEIGHT
-    )
+    box, height = f"0 {-_EDGE} 1000 {_HEIGHT + 2 * _EDGE}", _HEIGHT + 2 * _EDGE
+    inner = make_tag("svg", *lines, viewBox=box, preserveAspectRatio="none", y=-_EDGE, width="100%", height=height)
     about = f"{clean(figure.title)} of {len(figure.curves)} {figure.by}s"
     return make_tag(
         "svg", *grid, inner, class_="plot", width="100%", height=_HEIGHT, tabindex=0, role="img",

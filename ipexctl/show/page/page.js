@@ -17,7 +17,7 @@
   const readCurves = (plot) => {
     if (!curves.has(plot)) {
       const low = Number(plot.dataset.low), high = Number(plot.dataset.high), inner = plot.querySelector("svg");
-      const height = inner.viewBox.baseVal.height;
+      const height = Number(plot.getAttribute("height"));
       const named = new Map();  // a curve has a line for each start of the run
       for (const line of find("polyline", inner)) {
         const { name } = line.dataset, curve = named.get(name) || { name, marked: line.classList.contains("marked"), xs: [], ys: [] };
@@ -63,13 +63,13 @@
   };
   const drawTimes = () => {
     const [begin, end] = readWindow(), length = readLength(), span = end - begin;
-    const place = (at) => Math.min(Math.max((at - begin) / span, -1), 2) * 100;
+    const place = (at) => (at - begin) / span * 100;
     for (const bar of find(".rows rect[width], .rows text", article())) {
       bar.at ??= ["x", "width"].map((name) => parseFloat(bar.getAttribute(name) || 0) / 100 * length);
       const from = place(bar.at[0]), to = place(bar.at[0] + bar.at[1]);
-      bar.setAttribute("x", `${from}%`);
-      if (bar.tagName === "rect") bar.setAttribute("width", `${to - from}%`);
-      else { bar.style.display = from < 0 || from > 100 ? "none" : ""; bar.classList.toggle("late", from > 95); }
+      bar.setAttribute("x", `${Math.max(from, 0)}%`);
+      if (bar.tagName === "rect") bar.setAttribute("width", `${Math.max(Math.min(to, 100) - Math.max(from, 0), 0)}%`);
+      else bar.style.display = from < 0 || from > 100 ? "none" : "";
     }
     const ticks = listTicks(begin, end).map((at) => [place(at), end < 60 ? `${Number(at.toFixed(4))} s` : formatMoment(at, span)]);
     const lines = ticks.map(([x]) => draw("line", { x1: `${x}%`, x2: `${x}%`, y1: 0, y2: "100%", class: "grid" }));
@@ -81,8 +81,8 @@
     drawTimes();
     const [begin, end] = readWindow(), length = readLength();
     for (const inner of find(".plot > svg", article())) {
-      const box = [1000 * begin / length, 0, 1000 * (end - begin) / length, inner.viewBox.baseVal.height];
-      inner.setAttribute("viewBox", box.join(" "));
+      const box = inner.viewBox.baseVal;
+      [box.x, box.width] = [1000 * begin / length, 1000 * (end - begin) / length];
     }
     const shown = windows.get(prefix()), span = shown && shown[1] - shown[0];
     for (const note of find(".window", article())) {

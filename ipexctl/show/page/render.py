@@ -2,7 +2,8 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from io import StringIO
@@ -16,7 +17,7 @@ from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.answers.saved import CompareAnswer
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
-from ipexctl.model.page import DoctorRecord, Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
+from ipexctl.model.page import Curve, DoctorRecord, Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size, format_time, pluralize, strip_colours
 from ipexctl.show.answers.run import format_profile
@@ -31,9 +32,13 @@ _LOGS = 8 << 20  # characters of all logs of a page, markup included
 _KINDS = (
     ("start", "start"), ("python", "Python"), ("torch", "torch"), ("rendezvous", "rendezvous"), ("running", "running"),
     ("wait", "waits in a collective"), ("stall", "no progress"), ("odd", "the others wait for it"),
-    ("lost", "no sign of its host"),
+    ("straggles", "still running when the others were done"), ("lost", "no sign of its host"),
     ("collective", "waits in a collective (profiled steps)"),
 )  # fmt: skip
+_MARKS: Mapping[str, str] = {
+    "ended": "ended well", "stopped": "ended by ipexctl", "failed": "failed or lost", "lost": "failed or lost",
+    "restart": "started again", "figure": "a figure is no number",
+}  # fmt: skip
 _SECTIONS = (
     ("time", "Time"), ("figures", "Figures"), ("resources", "Over time"), ("hosts", "Hosts"), ("network", "Network"),
     ("profile", "Profile"), ("plan", "Plan"), ("logs", "Logs"),
@@ -88,14 +93,15 @@ def render_run(page: RunPage, *, renew: bool = False) -> str:
 
 def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
     """What the template shows of one run, whose elements have ids with this ``prefix``."""
-    drawn: dict[str, list[dict[str, str]]] = {"rank": [], "host": []}
+    drawn: dict[str, list[dict[str, object]]] = {"rank": [], "host": []}
     for figure in page.figures:
         by = "host" if figure.key in ("rank cpu", "rank memory") else figure.by
-        broken = [mark.at for row in page.rows for mark in row.marks if mark.figure == figure.key]
-        drawn[by].append(_draw_figure(figure, page.length, page.restarts, sorted(broken)[:1]))
-    then = page.doctor if page.doctor and page.doctor.at <= page.begun + page.length else None
-    findings = page.report.findings or (then.findings if then else ())
+        if curves := tuple(curve for curve in figure.curves if _is_seen(curve, page.length)):
+            figure = replace(figure, curves=curves)
+            drawn[by].append(_draw_figure(figure, page.length, page.restarts, _find_broken(page, figure.key)))
+    findings = page.report.findings or (page.doctor.findings if page.doctor else ())
     used = {span.kind for row in page.rows for span in row.spans}
+    marks = {mark.kind for row in page.rows for mark in row.marks}
     present = {"figures": drawn["rank"], "resources": drawn["host"], "profile": page.profile}
     harmless = sum(bool(line.harmless) for log in page.logs for line in log.lines)
     lines, hidden = pluralize(sum(len(log.lines) for log in page.logs), "line"), pluralize(harmless, "harmless line")
@@ -108,9 +114,9 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
         "sections": [(name, title) for name, title in _SECTIONS if present.get(name, True)],
         "timeline": drawings.draw_timeline(page.rows, page.length),
         "kinds": [(kind, title) for kind, title in _KINDS if kind in used],
+        "marks": dict.fromkeys((drawings.GLYPHS[kind], title) for kind, title in _MARKS.items() if kind in marks),
         "profiled": " to ".join(format_clock(at) for at in page.profiled or ()),
         "figures": drawn,
-        "broken": any(mark.kind == "figure" for row in page.rows for mark in row.marks),
         "hosts": _list_hosts([(host.host, host.facts, host.lost or host.straggles) for host in page.hosts]),
         "topologies": _draw_topologies(page),
         "heat": _draw_links([host.host for host in page.hosts], page.links),
@@ -118,7 +124,7 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
         "variables": _list_variables(page),
         "stacks": _list_installed_stacks(page),
         "held": [(finding, format_hosts(finding.hosts) or "all") for finding in findings],
-        "checked": _describe_checks(then, bool(findings)),
+        "checked": _describe_checks(page.doctor, bool(findings)),
         "tiles": _list_tiles(page, joules),
         "harmless": f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
         "profile": _format_profile(page.profile) if page.profile else "",
@@ -152,7 +158,7 @@ def _format_summary(page: RunPage) -> str:
     parts = [pluralize(len(page.rows), "rank"), pluralize(len(page.hosts), "host")]
     if page.launch:
         parts += [page.launch.launcher, page.launch.backend]
-    parts += [format_time(page.begun, "%Y-%m-%d %H:%M:%S"), format_duration(page.length)]
+    parts.append(format_time(page.begun, "%Y-%m-%d %H:%M:%S"))
     return " · ".join(clean(part) for part in parts if part)
 
 
@@ -160,18 +166,28 @@ def _list_tiles(page: RunPage, joules: Sequence[float]) -> list[tuple[str, str]]
     """The few figures that stand above all: name and value."""
     figures = {figure.key: figure.curves for figure in page.figures if figure.by == "rank"}
     paces = [row.pace for row in page.rows if row.pace is not None]
-    first = min((curve.points[0][0] for curve in figures.get("pace", figures.get("loss", ()))), default=None)
+    first = min((curve.points[0][0] for name in ("loss", "pace") for curve in figures.get(name, ())), default=None)
     memory = [value for curve in figures.get("rank memory", ()) for _, value in curve.points]
     unit = next((figure.unit for figure in page.figures if figure.key == "rank memory"), "")
-    tiles = [("time", format_duration(page.length))]
+    tiles = [("time", format_duration(page.seconds))]
     tiles += [("pace", f"{drawings.format_value(median(paces))} it/s")] if paces else []
     for key in ("loss", "eval_loss"):
         if curves := figures.get(key):
             values = [drawings.format_value(curves[0].points[at][1]) for at in (0, -1)]
-            tiles.append((key.replace("_", " "), " → ".join(values)))
+            values += ["no number"] if _find_broken(page, key) else []
+            tiles.append((key.replace("_", " "), " → ".join(dict.fromkeys(values))))
     tiles += [("first figure", f"after {format_duration(first)}")] if first is not None else []
     tiles += [("memory of a rank", f"{drawings.format_value(max(memory))} {unit}")] if memory else []
     return [*tiles, *([("energy", _format_energy(joules, len(page.hosts)))] if joules else [])]
+
+
+def _is_seen(curve: Curve, length: float) -> bool:
+    return curve.points[-1][0] - curve.points[0][0] > length / 500
+
+
+def _find_broken(page: RunPage, figure: str) -> list[float]:
+    """When a value of this figure was no number for the first time, if ever."""
+    return sorted(mark.at for row in page.rows for mark in row.marks if mark.figure == figure)[:1]
 
 
 def _format_profile(profile: Profile) -> str:
@@ -186,14 +202,15 @@ def _format_profile(profile: Profile) -> str:
 
 def _draw_figure(
     figure: Figure, length: float, breaks: Sequence[float] = (), broken: Sequence[float] = ()
-) -> dict[str, str]:
+) -> dict[str, object]:
     """A chart with its words."""
     high, low = drawings.list_scale(figure)
-    names = [curve.name for curve in figure.curves if curve.marked]
-    about = pluralize(len(figure.curves), figure.by) + (f", slow: {', '.join(names[:4])}" if names else "")
-    about += f", no number from {format_clock(broken[0])} on" if broken else ""
+    shown, alike = drawings.choose_curves(figure)
+    keys = [(f"c{number % 8}", curve.name) for number, curve in enumerate(shown)]
+    keys += [("band", f"{len(alike)} {figure.by}s, least to greatest")] if alike else []
+    keys += [("nan", f"no number from {format_clock(broken[0])} on")] if broken else []
     drawing = drawings.draw_chart(figure, length, breaks, broken)
-    return {"title": figure.title, "unit": figure.unit, "about": about, "high": high, "low": low, "drawing": drawing}
+    return {"title": figure.title, "unit": figure.unit, "keys": keys, "high": high, "low": low, "drawing": drawing}
 
 
 def _format_energy(joules: Sequence[float], hosts: int) -> str:

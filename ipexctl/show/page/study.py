@@ -9,7 +9,7 @@ from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.text import pluralize
 from ipexctl.show.page.drawings import clean, make_tag
 
-_HEIGHT, _MARGIN, _ROW = 240, 24, 20  # pixels: of the axes, above and below them, of a bar
+_HEIGHT, _MARGIN, _ROW = 260, 34, 20  # pixels: of the axes, above and below them, of a bar
 
 
 def draw_study(value: AnyAnswer) -> dict[str, object]:
@@ -17,7 +17,10 @@ def draw_study(value: AnyAnswer) -> dict[str, object]:
     if not isinstance(value, TuneAnswer):
         return {}
     best = max([1.0, *(row.high or row.ratio or 0.0 for row in value.launches)])
-    return {"axes": draw_launches(value), "bars": [(row, draw_bar(row, best)) for row in value.launches]}
+    keys = [("c1", "best, and in the table how many times it is as fast as the default"), ("c0", "other launches")]
+    keys += [("c7", "dropped")] if any(row.dropped for row in value.launches) else []
+    keys.append(("spread", "least to greatest of its runs"))
+    return {"axes": draw_launches(value), "keys": keys, "bars": [(row, draw_bar(row, best)) for row in value.launches]}
 
 
 def draw_launches(value: TuneAnswer) -> Markup:
@@ -29,14 +32,18 @@ def draw_launches(value: TuneAnswer) -> Markup:
     axes = {name: [*dict.fromkeys(["default", *(_word(row, name) for row in rows)])] for name in names}
     low, high = (edge(row.ratio or 0.0 for row in rows) for edge in (min, max))
     parts: list[Markup] = []
+    labels: list[Markup] = []  # over the lines
     for number, name in enumerate([*names, f"× the default, {value.metric}"]):
         x = _place(number, len(names))
         ticks = axes.get(name, [])
         marks = [(word, _height(at, len(ticks) - 1)) for at, word in enumerate(ticks)]
         marks = marks or [(f"{high:.2f}", _height(1, 1)), (f"{low:.2f}", _height(0, 1))]
         parts.append(make_tag("line", x1=x, x2=x, y1=_MARGIN, y2=_HEIGHT - _MARGIN, class_="grid"))
-        parts.append(make_tag("text", clean(name), x=x, y=14, class_="middle"))
-        parts += [make_tag("text", clean(word), x=x, y=f"{y:.0f}", dx=4, class_="label") for word, y in marks]
+        side = "middle" if 0 < number < len(names) else "end" if number else "first"
+        labels.append(
+            make_tag("text", clean(name), x=x if side == "middle" else f"{100 * (number > 0)}%", y=14, class_=side)
+        )
+        labels += [make_tag("text", clean(word), x=x, y=f"{y + 4:.0f}", dx=6, class_="label") for word, y in marks]
     for row in reversed(rows):
         heights = [_height(axes[name].index(_word(row, name)), len(axes[name]) - 1) for name in names]
         heights.append(_height((row.ratio or 0.0) - low, high - low))
@@ -46,7 +53,7 @@ def draw_launches(value: TuneAnswer) -> Markup:
             title = make_tag("title", f"{clean(row.name)}: {row.ratio:.2f} × the default")
             parts.append(make_tag("line", title, **ends, y1=f"{begin:.1f}", y2=f"{end:.1f}", class_=f"launch {kind}"))
     about = f"{pluralize(len(rows), 'launch')} over {pluralize(len(names), 'axis')}; the table says the same"
-    return make_tag("svg", *parts, class_="study", width="100%", height=_HEIGHT, role="img", aria_label=about)
+    return make_tag("svg", *parts, *labels, class_="study", width="100%", height=_HEIGHT, role="img", aria_label=about)
 
 
 def draw_bar(row: TriedLaunch, best: float) -> Markup:

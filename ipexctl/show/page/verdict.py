@@ -31,7 +31,7 @@ def make_verdict(page: RunPage) -> RunVerdict:
     if run is None:
         return RunVerdict("warn", "nothing is known of the end of this run")
     many = count_ranks(run)
-    after = format_duration(run.ended - (run.started or page.report.started))  # of a launch that failed, the command
+    after = format_duration(page.seconds)
     details = _list_details(page, run)
     notes = (run.lost_loss, run.separate)
     slow = run.slow_host.lines if run.slow_host else ()
@@ -48,6 +48,7 @@ def make_verdict(page: RunPage) -> RunVerdict:
         # All is done, and not by all of them, or not well.
         lost = run.unchecked or run.lost_loss or any(host.lost for host in page.hosts)
         headline = f"{many} ended well after {after}" + (", but did not work together" if run.separate else "")
+        headline += ", but the loss is no number" if run.lost_loss else ""
         return RunVerdict("warn" if lost or run.separate else "good", headline, stall, details)
     if run.reason == "stopped" and run.detail in STUDY_ENDS:
         return RunVerdict("good", f"{many}, {run.detail} and then ended, after {after}", stall, details)

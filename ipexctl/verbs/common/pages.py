@@ -18,8 +18,8 @@ from ipexctl.store.event_json import dump_ascii_json
 from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import make_private_directories, write_private_file
 
-_RECORDS = "doctor"  # directory below the state: what doctor reported, a file per set of hosts
-_STORED_REPORTS = 32  # files in it
+_RECORDS = "doctor"  # directory below the state: what doctor reported, a file each time
+_STORED_REPORTS = 64  # files in it
 
 
 def check_destination(path: Path) -> None:
@@ -63,9 +63,11 @@ def save_doctor_record(state: Path, answer: DoctorAnswer, at: float, masker: Mas
     """Remembers what doctor reported of these hosts, without secrets. A record that cannot be written is left out: a
     page shows less."""
     names = sorted(host.host for host in answer.hosts)
-    path = state / _RECORDS / f"{sha256(chr(0).join(names).encode()).hexdigest()[:16]}.json"
+    path = state / _RECORDS / f"{sha256(chr(0).join(names).encode()).hexdigest()[:16]}-{at:.0f}.json"
     try:
-        record = make_doctor_record(at, masker.mask_value(answer), _read_record(path))
+        same = (record for record in _read_records(state) if sorted(record.hosts) == names)
+        before = max(same, key=lambda record: record.at, default=None)
+        record = make_doctor_record(at, masker.mask_value(answer), before)
         write_private_file(path, dump_ascii_json(to_json(record)).encode())
         newest = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime, reverse=True)
         for old in newest[_STORED_REPORTS:]:
@@ -74,14 +76,14 @@ def save_doctor_record(state: Path, answer: DoctorAnswer, at: float, masker: Mas
         return
 
 
-def find_doctor_record(state: Path, hosts: Iterable[str]) -> DoctorRecord | None:
-    """Returns what doctor reported last of these hosts, and perhaps of others."""
-    records = (_read_record(path) for path in (state / _RECORDS).glob("*.json"))
-    return choose_doctor_record((record for record in records if record), hosts)
+def find_doctor_record(state: Path, hosts: Iterable[str], until: float) -> DoctorRecord | None:
+    """Returns what doctor had reported last of these hosts, and perhaps of others, at this time."""
+    return choose_doctor_record((record for record in _read_records(state) if record.at <= until), hosts)
 
 
-def _read_record(path: Path) -> DoctorRecord | None:
-    try:
-        return parse_json(DoctorRecord, path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
+def _read_records(state: Path) -> Iterator[DoctorRecord]:
+    for path in (state / _RECORDS).glob("*.json"):
+        try:
+            yield parse_json(DoctorRecord, path.read_text("utf-8"))
+        except (OSError, ValueError):
+            continue

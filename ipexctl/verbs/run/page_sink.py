@@ -33,7 +33,7 @@ class PageSink:
             from ipexctl.show.page.render import render_run
             from ipexctl.verbs.common.pages import find_doctor_record, write_page
 
-            saved = find_doctor_record(self._saved, self._state.run.hosts)
+            saved = find_doctor_record(self._saved, self._state.run.hosts, self._state.at)
             page = build_page(self._state, report, saved, self._known)
             write_page(self._directory / PAGE, render_run(page))
         except Exception as error:

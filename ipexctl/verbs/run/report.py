@@ -45,7 +45,8 @@ class MaskedFold:
             if saved
             else make_report(self.state, self._known)
         )
-        return build_page(self.state, report, find_doctor_record(state, self.state.run.hosts), self._known)
+        doctor = find_doctor_record(state, self.state.run.hosts, self.state.at)
+        return build_page(self.state, report, doctor, self._known)
 
 
 def report(

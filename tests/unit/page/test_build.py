@@ -81,6 +81,44 @@ def test_a_rank_that_called_mpi_abort_is_marked_with_its_code() -> None:
     assert [mark.text for mark in fold_page(stream).rows[3].marks] == ["failed: MPI_Abort(7)"]
 
 
+def test_the_pace_is_that_of_the_training_not_of_an_evaluation_within_it() -> None:
+    """As transformers' Trainer draws them: the bar of an evaluation has no name."""
+    bars = ["10/150 [00:02<00:30, 4.5it/s]", "3/10 [00:00<00:00, 150.0it/s]", "10/10 [00:00<00:00, 140.0it/s]",
+            "20/150 [00:05<00:30, 4.0it/s]"]  # fmt: skip
+    stream = [each for each in make_run("good", 2) if not isinstance(each.event, e.Output)]
+    stream += [
+        Stamped(START + 20 + number, e.Output(0, "xeon01", "err", f"{bar}\n".encode()))
+        for number, bar in enumerate(bars)
+    ]
+    page = fold_page(sorted(stream, key=lambda each: each.at))
+    (pace,) = (figure.curves[0].points for figure in page.figures if figure.key == "pace")
+    assert [value for _, value in pace] == [4.5, 4.0]
+
+
+def test_a_host_that_makes_the_run_slow_is_not_green() -> None:
+    page = fold_page(read_recorded("slow-host"))
+    assert ["odd" in kinds(row) for row in page.rows] == [False, True, False]
+    assert [row.straggles.partition(":")[0] for row in page.rows] == ["", "makes the run slow", ""]
+    assert page.hosts[1].straggles.startswith("rank 1: makes the run slow: its control group limits CPU time")
+    marked = [curve.name for figure in page.figures for curve in figure.curves if curve.marked]
+    assert set(marked) == {"rank 1", "node1"}
+
+
+def test_the_first_sample_of_a_rate_is_that_of_the_time_before_it_too() -> None:
+    figures = {figure.key: figure for figure in fold_page(make_run("good", every=5.0)).figures}
+    first = {name: figures[name].curves[0].points[0] for name in ("cpu", "rank cpu", "memory", "rank memory")}
+    assert [round(first[name][0], 1) for name in first] == [4.0, 4.0, 9.0, 9.0]
+    assert figures["cpu"].curves[0].points[1][1] == first["cpu"][1]
+
+
+@pytest.mark.parametrize(("later", "findings"), [(0.0, 1), (7200.0, 0)])
+def test_a_page_that_is_drawn_again_shows_no_finding_of_later(later: float, findings: int) -> None:
+    doctor = make_doctor(names(2))
+    page = fold_page(make_run("good"), replace(doctor, at=doctor.at + later))
+    assert len(page.doctor.findings if page.doctor else ()) == findings
+    assert len(page.links) == findings
+
+
 def test_a_good_run_has_stages_figures_and_samples_on_one_axis() -> None:
     page = fold_page(make_run("good"), make_doctor(names(2)))
     assert [span.text for span in page.rows[0].spans] == [

@@ -40,10 +40,12 @@ def test_limits_are_compared_in_words() -> None:
 def test_a_run_shows_what_doctor_last_reported_of_its_hosts(tmp_path: Path) -> None:
     save_doctor_record(tmp_path, make_answer(names(3)), START - 500, MASKER)
     save_doctor_record(tmp_path, make_answer(names(3), bench=False), START - 400, MASKER)
-    record = find_doctor_record(tmp_path, names(2))
+    save_doctor_record(tmp_path, make_answer(names(3)), START + 900, MASKER)  # which a page drawn again does not show
+    record = find_doctor_record(tmp_path, names(2), START)
     assert record is not None
     assert (record.at, record.speed_at) == (START - 400, START - 500)  # speeds are of the look that measured them
-    assert find_doctor_record(tmp_path, names(4)) is None
+    assert find_doctor_record(tmp_path, names(4), START) is None
+    assert find_doctor_record(tmp_path, names(2), START - 600) is None
     text = render_run(fold_page(make_run("good"), record))
     assert "NET004" in text
     assert "19.2" in text
@@ -53,7 +55,7 @@ def test_a_record_of_doctor_that_is_damaged_or_cannot_be_written_is_none(tmp_pat
     save_doctor_record(tmp_path, make_answer(names(2)), START, MASKER)
     (path,) = (tmp_path / "doctor").iterdir()
     path.write_text('{"at": 1}')
-    assert find_doctor_record(tmp_path, names(2)) is None
+    assert find_doctor_record(tmp_path, names(2), START) is None
     (tmp_path / "file").touch()
     save_doctor_record(tmp_path / "file", make_answer(names(2)), START, MASKER)
 
@@ -68,14 +70,14 @@ def test_a_record_of_doctor_holds_no_password_of_a_command_that_failed(tmp_path:
 
 
 def test_old_records_of_doctor_make_room(tmp_path: Path) -> None:
-    for number in range(40):
+    for number in range(80):
         hosts = (f"a{number}", f"b{number}")
         save_doctor_record(tmp_path, make_answer(hosts, bench=False), START + number, MASKER)
         for path in (tmp_path / "doctor").iterdir():
             os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 1))
-    assert len(list((tmp_path / "doctor").iterdir())) == 32
-    assert find_doctor_record(tmp_path, ("a39",)) is not None
-    assert find_doctor_record(tmp_path, ("a0",)) is None
+    assert len(list((tmp_path / "doctor").iterdir())) == 64
+    assert find_doctor_record(tmp_path, ("a79",), START + 99) is not None
+    assert find_doctor_record(tmp_path, ("a0",), START + 99) is None
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -14,11 +14,13 @@ from ipexctl.model.answers.saved import CompareAnswer
 from ipexctl.model.events import Stamped
 from ipexctl.model.launch import PlannedVariable
 from ipexctl.model.page import RunPage
+from ipexctl.model.reports import SlowHost
 from ipexctl.show import screens, typeset
-from ipexctl.show.page.render import render_comparison
+from ipexctl.show.page.render import render_comparison, render_run
 from ipexctl.show.pipe import Pipe
 from tests.unit.page.runs import EVIL, fold_page, make_run
 from tests.unit.page.test_render import Reader
+from tests.unit.show.streams import START
 
 
 def make_other(every: float = 0.5, backend: str = "gloo", threads: str = EVIL) -> Iterator[Stamped]:
@@ -102,17 +104,55 @@ def show(answer: CompareAnswer, width: int = 100) -> str:
     return stream.getvalue().decode()
 
 
-def test_the_terminal_has_a_column_per_run(answer: CompareAnswer) -> None:
+def test_the_terminal_has_a_column_per_run(answer: CompareAnswer, pages: list[tuple[str, RunPage]]) -> None:
+    (_, first), (_, second) = pages
     lines = show(answer).splitlines()
     assert lines[0] == "B is 100 % faster than A: pace 2 / 1, ranges do not overlap"
     assert lines[1].startswith("differs: backend gloo (A: ccl); ")
     assert "whole run 61.0 s (A: 61.0 s)" in " ".join(lines[:6])
+    assert show(compare_runs([("b", second), ("a", first)])).startswith("B is 50 % slower than A: pace 1 / 2, ")
     assert ["A", "run-a", "train.py"] in [line.split() for line in lines]
     row = next(line for line in lines if line.startswith("pace"))
     assert row.split() == ["pace", "1", "it/s", "(0.8", "to", "1)", "2", "it/s", "(1.6", "to", "2)", "×", "2"]
     assert any(line.split() == ["backend", "ccl", "gloo"] for line in lines)
     assert "\x1b" not in "\n".join(lines)
     assert max(map(len, show(answer, 60).splitlines())) <= 60
+
+
+def test_two_runs_are_told_apart_by_their_own_words_by_a_slow_host_and_by_their_phases() -> None:
+    """Words that both have are left out, and what follows from another difference is not named beside it."""
+
+    def change(stamped: Stamped) -> Stamped:
+        event = stamped.event
+        if isinstance(event, e.Planned) and event.launch:
+            argv = ("/other/python", "-u", "train.py", "--steps", "9")
+            event = replace(event, launch=replace(event.launch, argv=argv))
+        if isinstance(event, e.RankStage) and event.stage == "running":
+            event = replace(event, at=event.at + 20)
+        return replace(stamped, event=event)
+
+    first = fold_page(make_run("good"))
+    second = fold_page(map(change, make_run("good")))
+    assert second.report.run
+    slow = SlowHost("xeon02", (2, 3), START, 0.5, 1.0, "throttled", (), ())
+    second = replace(second, report=replace(second.report, run=replace(second.report.run, slow_host=slow)))
+    pace, differs, phases = compare_runs([("a", first), ("b", second)]).summary
+    assert pace.startswith("B is as fast as A: pace 1 / 1, ranges overlap")
+    assert differs == "differs: slow host xeon02: throttled (A: -); words of the script --steps 9 (A: -)"
+    assert phases == "whole run 61.0 s (A: 61.0 s); rendezvous 23.3 s (A: 3.3 s); running 33.3 s (A: 53.3 s)"
+
+
+def test_a_figure_that_was_printed_once_is_compared_and_has_no_chart() -> None:
+    def evaluate(loss: float) -> RunPage:
+        line = f"eval_loss {loss} eval_accuracy 0.9\n".encode()
+        return fold_page([*make_run("good"), Stamped(START + 60, e.Output(0, "xeon01", "out", line))])
+
+    answer = compare_runs([("a", evaluate(0.2)), ("b", evaluate(0.4))])
+    assert {each.figure: each.ratio for each in answer.ratios}["eval_loss"] == 2
+    assert ["evaluation", "loss", "0.2", "0.4", "×", "2"] in [line.split() for line in show(answer).splitlines()]
+    text = Reader(render_run(evaluate(0.2))).text
+    assert "evaluation loss" not in text
+    assert "eval loss0.2" in text
 
 
 def test_the_page_overlays_both_runs_and_escapes_what_they_hold(

@@ -21,10 +21,10 @@ from ipexctl.model import events as e
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.model.page import RunPage
+from ipexctl.model.page import Curve, Figure, RunPage
 from ipexctl.model.profile import OperatorTime, Profile, ProfiledRank
 from ipexctl.model.reports import SeparateWorlds
-from ipexctl.show.page.drawings import choose_scale
+from ipexctl.show.page.drawings import choose_scale, draw_chart
 from ipexctl.show.page.render import render_run
 from ipexctl.show.page.verdict import make_verdict
 from ipexctl.store.masking import Masker
@@ -33,6 +33,7 @@ from ipexctl.verbs.common.pages import write_page
 from ipexctl.verbs.run.page_sink import PAGE, PageSink
 from ipexctl.verbs.run.report import read_page
 from tests.unit.page.runs import EVIL, KINDS, fold_page, make_doctor, make_run
+from tests.unit.page.test_build import read_recorded
 from tests.unit.show.streams import START, feed, fold, names
 
 
@@ -130,6 +131,59 @@ def test_the_page_says_the_first_cause_each_variable_with_its_reason_and_each_se
         assert words in text
     for title in ("Time", "Figures of the script", "Hosts over time", "Network", "Plan", "Stack", "Findings", "Logs"):
         assert title in text
+
+
+def list_legends(html: str) -> list[tuple[str, ...]]:
+    """The words of each legend of a page: that of the time axis, then those of the charts."""
+    lists = re.findall(r'<ul class="legend">(.*?)</ul>', html, re.DOTALL)
+    return [tuple(Reader(item).text.strip() for item in each.split("</li>")[:-1]) for each in lists]
+
+
+@pytest.mark.parametrize(("ranks", "hosts", "words"), [
+    (2, 2, ("rank 0", "rank 1")),
+    (16, 2, ("rank 0", "rank 1", "15 ranks, least to greatest")),  # rank 1 is slower
+])  # fmt: skip
+def test_every_curve_and_mark_has_its_legend(ranks: int, hosts: int, words: tuple[str, ...]) -> None:
+    html = render_run(fold_page(make_run("good", ranks, hosts)))
+    axis, loss, *_ = list_legends(html)
+    assert axis[:6] == ("start", "Python", "torch", "rendezvous", "running", "✓ ended well")
+    assert axis[6:] == (("◀ slower than the others",) if ranks > 2 else ())
+    assert loss == words
+    names = [attributes["data-name"] for tag, attributes in Reader(html).elements if tag == "polyline"]
+    assert {name for name in names if name and name.startswith("rank")} == {*words} - {"15 ranks, least to greatest"}
+
+
+def test_a_loss_that_is_no_number_is_said_in_the_figures_the_verdict_and_the_chart() -> None:
+    page = fold_page(read_recorded("nan"))
+    html = render_run(page)
+    assert "2.5 → 2.39 → no number" in Reader(html).text
+    assert "● the run was stopped" in Reader(html).text
+    assert any(name.startswith("no number from 00:00:") for name in list_legends(html)[1])
+    assert re.search('<line [^>]*class="nan"', html)
+    good = replace(page.report.run, reason="done") if page.report.run else None
+    ranks = tuple(replace(rank, state="ok") for rank in good.ranks) if good else ()
+    report = replace(page.report, run=replace(good, ranks=ranks) if good else None)
+    assert make_verdict(replace(page, report=report)).headline.endswith(", but the loss is no number")
+
+
+@pytest.mark.parametrize("name", ["cable", "exception", "nan", "slow-host"])
+def test_figures_and_verdict_say_the_same_time(name: str) -> None:
+    html = render_run(fold_page(read_recorded(name)))
+    took = re.search(r"<dt>time</dt><dd>([^<]*)</dd>", html)
+    assert took
+    assert f"after {took[1]}" in Reader(html).text
+
+
+def test_a_band_holds_each_of_its_curves_and_ends_at_a_restart() -> None:
+    curves = tuple(Curve(f"rank {n}", tuple((at + n / 10, n + at) for at in range(0, 100, 10))) for n in range(6))
+    drawing = draw_chart(Figure("loss", "loss", "", "rank", curves), 100, breaks=(55.0,))
+    first, second = (
+        [tuple(map(float, point.split(","))) for point in points.split()]
+        for points in re.findall(r'<polygon points="([^"]*)"', drawing)
+    )
+    assert max(x for x, _ in first) < 550 < min(x for x, _ in second)
+    heights = [max(y for at, y in first if at == x) - min(y for at, y in first if at == x) for x, _ in first]
+    assert min(heights[5:20]) > 3  # also where only some of them have a point
 
 
 def test_harmless_lines_are_folded_and_logs_are_cut_in_the_middle() -> None:
