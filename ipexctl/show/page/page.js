@@ -71,7 +71,7 @@
       if (bar.tagName === "rect") bar.setAttribute("width", `${Math.max(Math.min(to, 100) - Math.max(from, 0), 0)}%`);
       else bar.style.display = from < 0 || from > 100 ? "none" : "";
     }
-    const ticks = listTicks(begin, end).map((at) => [place(at), end < 60 ? `${Number(at.toFixed(4))} s` : formatMoment(at, span)]);
+    const ticks = listTicks(begin, end).map((at) => [place(at), end < 60 ? `${Number(at.toFixed(4))} s` : formatMoment(at, span).slice(end < 3600 ? 3 : 0)]);
     const lines = ticks.map(([x]) => draw("line", { x1: `${x}%`, x2: `${x}%`, y1: 0, y2: "100%", class: "grid" }));
     for (const group of find(".rows .ticks", article())) group.replaceChildren(...lines);
     const names = ticks.map(([x, name]) => draw("text", { x: `${x}%`, y: 12, class: `tick${x < 5 ? " first" : x > 95 ? " last" : ""}` }, name));
