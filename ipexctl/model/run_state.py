@@ -121,6 +121,7 @@ class HostState:
 
     name: str
     steps: list[HostStep] = field(default_factory=list)  # that have ended
+    begins: list[int] = field(default_factory=list)  # how many had, when each verb of a play began
     at: StepState = field(default_factory=StepState)
     ended: int = 0  # steps of the verb at work
     failure: Failure | None = None  # in the verb at work

@@ -16,6 +16,7 @@ from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
+from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Disk, Facts
@@ -253,12 +254,17 @@ def test_a_clock_that_is_little_behind_is_known_by_its_messages_too() -> None:
 def test_steps_are_counted_as_ansible_does() -> None:
     report = folded(
         e.Started("play", "", ("a", "b", "c")),
-        e.StepEnded("a", "one", "ok"),
-        e.StepEnded("a", "two", "changed"),
-        e.StepEnded("b", "one", "failed", "no space"),
+        e.Started("sync", "one", ("a", "b", "c")),
+        e.StepEnded("a", "compare", "ok"),
+        e.StepEnded("a", "sync", "ok"),
+        e.StepEnded("b", "compare", "ok"),
+        e.StepEnded("b", "sync", "failed", "no space"),
         e.HostFailed(Failure("b", Kind.STEP, "no space", code="no-space")),
-        e.StepEnded("b", "two", "skipped"),
         e.HostFailed(Failure("c", Kind.UNREACHABLE, "no answer")),
+        e.Answer(UnknownAnswer({})),
+        e.StepEnded("b", "two", "skipped"),
+        e.Started("command", "two", ("a",)),
+        e.StepEnded("a", "echo", "changed"),
     )
     counts = [(h.host, h.ok, h.changed, h.unreachable, h.failed, h.skipped) for h in report.hosts]
     assert counts == [("a", 2, 1, 0, 0, 0), ("b", 0, 0, 0, 1, 1), ("c", 0, 0, 1, 0, 0)]

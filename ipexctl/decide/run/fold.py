@@ -180,6 +180,7 @@ class RunFold:
         state.harmless.clear()
         for host in state.hosts.values():
             host.at, host.ended, host.failure = StepState(), 0, None
+            host.begins.append(len(host.steps))
         for name in event.hosts:
             self._work_on(name)
 
@@ -199,6 +200,8 @@ class RunFold:
         step.done, step.total, step.unit, step.detail = event.done, event.total, event.unit, event.detail
 
     def _end_step(self, host: HostState, step: HostStep) -> None:
+        if step.outcome == "skipped" and self.state.answered:  # by the play itself, between two verbs
+            host.begins.append(len(host.steps))
         host.steps.append(step)
         host.at.step, host.at.outcome, host.at.detail = step.step, step.outcome, step.detail
         host.ended += 1

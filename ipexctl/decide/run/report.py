@@ -5,6 +5,7 @@ not change the exit code."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from ipexctl.decide.diagnosis.cause import Cause, find_cause
 from ipexctl.decide.diagnosis.known_errors import KnownErrors
@@ -191,8 +192,14 @@ def _list_causes(state: RunState, run: RunOutcome, lost: LostOutput | None) -> l
     return [state.exit, *failures, *(exit for exit, holds in conditions if holds)]
 
 
+_GRAVEST = ("failed", "changed", "ok", "skipped")
+
+
 def _judge_host(state: RunState, host: HostState) -> HostOutcome:
     outcomes = [step.outcome for step in host.steps]
+    if state.command and state.command.verb in ("play", "demo"):  # counted are the steps that the user wrote
+        parts = [outcomes[begin:end] for begin, end in pairwise([0, *host.begins, len(outcomes)])]
+        outcomes = [next((word for word in _GRAVEST if word in part), "ok") for part in parts if part]
     failures = tuple(failure for failure in state.failures if failure.host == host.name)
     unreachable = sum(failure.kind is Kind.UNREACHABLE for failure in failures)
     # A failure with a failed step of its own is one failure, not two.

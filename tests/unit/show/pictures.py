@@ -81,8 +81,12 @@ def _answer(verb: str, value: AnyAnswer, *, failed: bool = False) -> Callable[[]
     every: list[e.Event] = [e.Started(verb, "", ("node0", "node1") if failed else ())]
     if failed:
         failure = Failure("node1", Kind.STEP, "sh ended with status 3: no such dataset", code="status")
-        every += [e.StepEnded("node0", "the stack", "changed"), e.StepEnded("node1", "the stack", "ok")]
-        every += [e.StepEnded("node1", "train", "failed"), e.HostFailed(failure)]
+        every += [
+            e.Started("install", "", ()),
+            e.StepEnded("node0", "the stack", "changed"),
+            e.StepEnded("node1", "the stack", "ok"),
+        ]
+        every += [e.Started("run", "", ()), e.StepEnded("node1", "train", "failed"), e.HostFailed(failure)]
     if isinstance(value, VerifyAnswer):
         reasons = value.failed.items()
         every += [e.HostFailed(Failure(host, Kind.STEP, why, advise("install"))) for host, why in reasons]
