@@ -62,7 +62,7 @@ def _summarise_pair(
     named: dict[tuple[str, ...], str] = {}  # of those that say the same the first
     for each in sorted(differences, key=lambda each: (*_ORDER, each.name).index(each.name)):
         one, other = _drop_common_words(*each.values)
-        named.setdefault(each.values, f"{each.name} {other:.60} (A: {one:.60})")
+        named.setdefault(each.values, f"{each.name} {other:.80} (A: {one:.80})")
     more = [f"{len(named) - _NAMED} more below"] if len(named) > _NAMED else []
     phases = [(name, seconds, first.phases.get(name, 0.0)) for name, seconds in second.phases.items()]
     phases.sort(key=lambda phase: -abs(phase[1] - phase[2]))

@@ -273,4 +273,5 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
 
 
 def _format_link(value: float, figure: str) -> str:
-    return f"{value * 1e6:.3g} µs" if figure == "latency" else f"{value * 8 / 1e9:.3g} Gbit/s"
+    number, unit = (value * 1e6, "µs") if figure == "latency" else (value * 8 / 1e9, "Gbit/s")
+    return f"{format_value(float(f'{number:.3g}'))} {unit}"

@@ -43,7 +43,8 @@ def draw_launches(value: TuneAnswer) -> Markup:
         labels.append(
             make_tag("text", clean(name), x=x if side == "middle" else f"{100 * (number > 0)}%", y=14, class_=side)
         )
-        labels += [make_tag("text", clean(word), x=x, y=f"{y + 4:.0f}", dx=6, class_="label") for word, y in marks]
+        beside = {"dx": -6, "class_": "label end"} if side == "end" else {"dx": 6, "class_": "label"}
+        labels += [make_tag("text", clean(word), x=x, y=f"{y + 4:.0f}", **beside) for word, y in marks]
     for row in reversed(rows):
         heights = [_height(axes[name].index(_word(row, name)), len(axes[name]) - 1) for name in names]
         heights.append(_height((row.ratio or 0.0) - low, high - low))
