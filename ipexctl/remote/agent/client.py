@@ -83,13 +83,13 @@ def list_runs(argv: "List[str]") -> int:
 
 
 def _measure_seconds(directory: str, ended: bool) -> float:
-    """Returns seconds from the keeper's start to the run's end, or until now, by the clock of the file system alone,
+    """Returns seconds from the run's start to its end, or until now, by the clock of the file system alone,
     which may be a server's. 0.0 where a file that tells is missing."""
-    keeper = os.path.join(directory, paths.KEEPER)  # written as the keeper starts
+    begun = os.path.join(directory, paths.OWNER)  # written once; where the keeper listens is written again and again
     with suppress(OSError):
         if ended:
-            return max(os.path.getmtime(os.path.join(directory, paths.END)) - os.path.getmtime(keeper), 0.0)
-        return max(procs.read_age(keeper), 0.0)
+            return max(os.path.getmtime(os.path.join(directory, paths.END)) - os.path.getmtime(begun), 0.0)
+        return max(procs.read_age(begun), 0.0)
     return 0.0
 
 

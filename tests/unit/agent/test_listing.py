@@ -24,7 +24,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.protocol import frames, journal, messages, rank_records
 from ipexctl.protocol.messages import RunListing, StopRun
-from ipexctl.protocol.paths import ERR, KEEPER, OUT, ROLE, RUNS, Role
+from ipexctl.protocol.paths import ERR, OUT, OWNER, ROLE, RUNS, Role
 from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.remote.agent import client
@@ -144,8 +144,8 @@ def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
 ) -> None:
     site = ended(link, tmp_path, "0101-old", "python3", argv=["python3", "-u", "train.py"])
     directory = Path(site.directory)
-    (directory / KEEPER).write_text("{}")
-    began = (directory / KEEPER).stat().st_mtime
+    (directory / OWNER).write_text("{}")
+    began = (directory / OWNER).stat().st_mtime
     assert (directory / SPEC_FILE).stat().st_mtime == 0, "files that are sent have no time"
     ahead = began + 86400.0  # by the clock of the host, which is not that of the file system
     end = journal.KINDS.to_object(journal.RunEnd("0101-old", "done", at=ahead))
@@ -186,7 +186,8 @@ def test_a_run_that_goes_on_is_as_old_as_the_file_system_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with keeping(tmp_path) as kept:
-        os.utime(kept.directory / KEEPER, (kept.directory.stat().st_mtime - 100.0,) * 2)
+        (kept.directory / OWNER).touch()
+        os.utime(kept.directory / OWNER, (kept.directory.stat().st_mtime - 100.0,) * 2)
         real = time.time
         monkeypatch.setattr(time, "time", lambda: real() + 86400.0)
         assert client.list_runs([str(tmp_path)]) == 0
