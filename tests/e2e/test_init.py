@@ -116,7 +116,7 @@ def test_hosts_of_a_list_or_of_accelerate_become_a_hostfile(workspace: Workspace
     assert "track: native" in text
     assert "hosts: hostfile" in text
     assert workspace("play", "lint", "playbook.yaml", **env).code == 0
-    assert workspace("hosts", "-f", "hostfile", "--json").answer["hosts"][2]["name"] == "node2"
+    assert workspace("hosts", "-f", "hostfile", "--json").answer["hosts"][2]["host"] == "node2"
 
 
 def test_a_host_that_is_away_is_reported_and_all_away_writes_nothing(workspace: Workspace, hosts: Cluster) -> None:

@@ -57,7 +57,7 @@ def test_a_package_is_added_to_the_real_stack_on_two_hosts_and_no_byte_of_torch_
         assert len(before[host]) > 10_000
         assert inodes(cluster, host) == before[host]
         assert received(cluster, host) - bytes_before[host] < FEW
-        report = result.answer["hosts"][host]
+        [report] = [each for each in result.answer["hosts"] if each["host"] == host]
         assert report["problems"] == []
         assert list(report["versions"]) == ["tabulate"], "the rest is the very files that were checked before"
         assert report["same"] > 10_000

@@ -103,7 +103,7 @@ def test_a_run_does_not_begin_without_a_host_that_is_away_and_the_rest_comes_bac
     assert hosts.exec("node1", ["test", "-f", f"{find_place(workspace.path / 'code')}/work.py"]).returncode != 0
     assert result.out.endswith("\nipexctl play book.yaml\n"), "run needs all hosts: --limit @failed would not begin it"
     chosen = workspace("hosts", "--limit", "@failed", "--json").answer["hosts"]
-    assert [host["name"] for host in chosen] == ["node1"]
+    assert [host["host"] for host in chosen] == ["node1"]
     only = workspace("play", "book.yaml", "--limit", "@failed", "--json")
     assert only.code == 0, only
     notes = [row.get("note", "") for row in only.answer["steps"]]

@@ -69,7 +69,7 @@ def test_a_row_is_installed_for_real_and_trains_on_two_hosts(
     assert result.code == 0, result
     assert result.answer["changed"] == ["node0", "node1"]
     dtype = "bfloat16" if ipex == "ipex none" or IPEX_IN_BF16 else "float32"
-    for host in result.answer["hosts"].values():
+    for host in result.answer["hosts"]:
         assert (host["problems"], host["dtype"]) == ([], dtype)
     marker = json.loads(cluster.exec("node1", ["cat", f"{result.answer['venv']}/ipexctl.json"]).stdout)
     assert marker["layout"]["mpi"] == mpi

@@ -59,7 +59,7 @@ def test_places_are_measured_on_hosts_and_here(workspace: Workspace, hosts: Clus
         place for place in answer["places"] if place["kind"] != "project" or place["path"] == find_place(workspace.path)
     ]
     places = {(place["host"], place["kind"]): place for place in own}
-    assert answer["hosts"] == list(hosts.names)
+    assert answer["answered"] == list(hosts.names)
     assert 300_000 <= places["node1", "environment"]["bytes"] - before["environment"] < 400_000
     assert 100_000 <= measure(workspace, "wheels") - before["wheels"] < 200_000
     assert places["node0", "project"] | {"changed": 0} == {
@@ -116,7 +116,7 @@ def test_a_host_that_does_not_answer_keeps_nobody_else(workspace: Workspace, hos
     with hosts.cut("node1"):
         result = workspace(*OLD, "--yes", "--connect-timeout", "3")
     assert result.code == 3, result
-    assert result.answer["hosts"] == ["node0", "node2"]
+    assert result.answer["answered"] == ["node0", "node2"]
     assert list_kept(hosts, find_place(workspace.path)) == ["node1"]
 
 

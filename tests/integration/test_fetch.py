@@ -48,7 +48,7 @@ def times(root: Path) -> dict[str, tuple[int, int]]:
 def test_results_of_all_hosts_come_once_and_then_only_what_has_changed(workspace: Workspace, cluster: Cluster) -> None:
     first = workspace("fetch", "out", "--json")
     assert first.code == 0, first
-    assert {name: row["files"] for name, row in first.answer["hosts"].items()} == dict.fromkeys(cluster.names, 3)
+    assert {row["host"]: row["files"] for row in first.answer["hosts"]} == dict.fromkeys(cluster.names, 3)
     assert here(workspace)["node1/out/ck 1.pt"] == b"node1" * 1000
     assert sorted(here(workspace)) == sorted(
         f"{name}/out/{file}" for name in cluster.names for file in ("ck 1.pt", "deep/log.txt", "run.sh")
@@ -61,7 +61,7 @@ def test_results_of_all_hosts_come_once_and_then_only_what_has_changed(workspace
     assert times(workspace.path / "fetched") == before
     cluster.write("node1", f"{find_place(workspace.path)}/out/deep/log.txt", b"line\nmore\n")
     third = workspace("fetch", "out", "--json")
-    assert {name: row["files"] for name, row in third.answer["hosts"].items()} == {"node0": 0, "node1": 1, "node2": 0}
+    assert {row["host"]: row["files"] for row in third.answer["hosts"]} == {"node0": 0, "node1": 1, "node2": 0}
     assert here(workspace)["node1/out/deep/log.txt"] == b"line\nmore\n"
 
 

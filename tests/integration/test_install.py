@@ -206,7 +206,7 @@ def test_an_install_ends_with_a_checked_environment_and_a_marker_that_run_can_us
     assert played.exit == Exit.OK, (played.refusal, played.failures())
     assert bench.works() == "2.8.0"
     assert played.answer["changed"] == ["node0"]
-    result = played.answer["hosts"]["node0"]
+    result = played.answer["hosts"][0]
     assert result["problems"] == []
     assert result["mpi"].endswith("(a double)")
     ready = bench.runtime()
@@ -419,7 +419,7 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
         played = bench.play(index, torch=torch, track=None, ipex=stack.release.ipex, backend="ccl")
     assert played.exit == Exit.OK, (played.refusal, played.failures())
     assert bench.marker()["packages"]["oneccl-bind-pt"] == binding
-    result = played.answer["hosts"]["node0"]
+    result = played.answer["hosts"][0]
     assert result["versions"]["oneccl"].partition("+")[0] == binding
     assert result["mpi"].endswith("(a double)")
     ready = bench.runtime()
@@ -460,7 +460,7 @@ def test_a_build_of_the_binding_that_the_user_has_is_taken_checked_and_used(benc
         played, named = play(), play(oneccl="2.7.0+mybuild.1")
     assert played.exit == Exit.OK, (played.refusal, played.failures())
     assert played.answer["stack"]["backend"] == "ccl"
-    assert played.answer["hosts"]["node0"]["versions"]["oneccl"].startswith("2.7.0")
+    assert played.answer["hosts"][0]["versions"]["oneccl"].startswith("2.7.0")
     assert named.exit == Exit.OK, (named.refusal, named.failures())
     assert bench.marker()["packages"]["oneccl-bind-pt"] == "2.7.0+mybuild.1"
     assert bench.runtime().module == module
@@ -963,7 +963,7 @@ def test_intels_openmp_comes_from_its_wheel_and_is_loaded_before_it_counts(bench
     assert played.exit == Exit.OK, (played.failures(), played.refusal)
     assert (bench.venv / "lib/libiomp5.so").is_file()
     assert bench.marker()["packages"]["intel-openmp"] == "2026.2.0"
-    assert played.answer["hosts"]["node0"]["preload"]["iomp5"] == ""
+    assert played.answer["hosts"][0]["preload"]["iomp5"] == ""
     facts = bench.facts()["node0"]
     assert facts.allocators["iomp5"] == f"{bench.venv}/lib/libiomp5.so"
     chosen, warnings = choose_preloads(Run(script="x.py", allocator="default"), facts, "node0")
@@ -1041,7 +1041,7 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     assert not (bench.venv / "bin/mpiexec.hydra").exists()
     recorded = {"kind": "system", "dialect": "openmpi", "program": str(program), "version": "4.1.4"}
     assert marker["stack"]["mpi"] == {**recorded, "name": "Open MPI 4.1.4"}
-    assert played.answer["hosts"]["node0"]["mpi"] == "mpirun (Open MPI) 4.1.4"
+    assert played.answer["hosts"][0]["mpi"] == "mpirun (Open MPI) 4.1.4"
     # `run` takes it without being told, and no other.
     facts = bench.facts()
     assert choose_mpi("auto", facts) == (str(program), f"install --mpi {program}")
@@ -1077,7 +1077,7 @@ def test_mpich_comes_from_its_wheel_where_it_is_named_and_stays(bench: Bench, in
     marker = bench.marker()
     assert (marker["packages"]["mpich"], "impi-rt" in marker["packages"]) == ("5.0.2", False)
     assert marker["stack"]["mpi"] == {"kind": "mpich", "version": "5.0.2"}
-    assert played.answer["hosts"]["node0"]["mpi"] == "HYDRA build details: Version: 5.0.2"
+    assert played.answer["hosts"][0]["mpi"] == "HYDRA build details: Version: 5.0.2"
     ready, facts = bench.runtime(), bench.facts()
     assert (ready.dialect, ready.mpiexec) == ("mpich", f"{marker['prefix']}/bin/mpiexec.hydra")
     assert (choose_mpi("auto", facts), choose_mpi("mpich", facts)) == (("", "--mpi auto"), ("", "--mpi mpich"))

@@ -69,7 +69,7 @@ def test_a_package_is_added_by_links_to_all_that_is_there(bench: Bench, index: I
     assert packages == {"torch": "2.8.0", "impi-rt": "2021.18.1", "numpy": "1.26.4", "greeting": "1.0", "tool": "1.0",
                         "plain": "1.0"}  # fmt: skip
     assert bench.marker()["requested"] == ["greeting", "plain"]
-    checked = second.answer["hosts"]["node0"]
+    checked = second.answer["hosts"][0]
     assert checked["versions"] == {"plain": ""}  # the rest is the very files that were checked before
     assert checked["same"] > 20
     assert inode(bench, "lib/python3*/site-packages/torch/__init__.py") == torch
@@ -126,7 +126,7 @@ def test_a_package_is_renewed_alone(bench: Bench, index: Index) -> None:
     assert done.exit == Exit.OK, (done.refusal, done.failures())
     assert fetched(index) == ["tool-2.0-py3-none-any.whl"]
     assert "tool 1.0 → 2.0" in done.plan
-    assert done.answer["hosts"]["node0"]["versions"]["torch"] == "2.8.0"  # what was there has changed: all is checked
+    assert done.answer["hosts"][0]["versions"]["torch"] == "2.8.0"  # what was there has changed: all is checked
     assert bench.marker()["packages"]["plain"] == "1.0"
     assert os.popen(str(bench.venv / "bin/tool")).read() == "2.0\n"
 

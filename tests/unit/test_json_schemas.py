@@ -39,6 +39,25 @@ def test_the_schemas_are_those_of_the_types() -> None:
     assert written == json_schemas.schemas(), AGAIN
 
 
+@pytest.mark.parametrize("kind", list_answer_types())
+def test_hosts_are_a_list_of_objects_with_their_names_in_every_document(kind: str) -> None:
+    schema = json.loads((json_schemas.DIRECTORY / f"{kind}.schema.json").read_text("utf-8"))
+    report = json.loads((json_schemas.DIRECTORY / "report.schema.json").read_text("utf-8"))
+    hosts = schema["properties"].get("hosts")
+    if (
+        hosts is None
+    ):  # then the keys of the report are there too, and one of its own that has the name of such means the same
+        assert not (schema["properties"].keys() - {"exit", "ok", "hint", "run"}) & report["properties"].keys()
+        return
+    [items] = [each["items"] for each in hosts.get("anyOf", [hosts]) if each.get("type") == "array"]
+    names = {reference["$ref"].rpartition("/")[2] for reference in items.get("anyOf", [items])}
+    kinds = [schema["$defs"][name] for name in names]
+    kinds = [
+        schema["$defs"][one["$ref"].rpartition("/")[2]] for each in kinds for one in each.get("anyOf", [])
+    ] or kinds
+    assert all("host" in each["required"] for each in kinds)
+
+
 def test_each_kind_of_answer_is_in_the_module_that_the_table_names() -> None:
     directory = Path(model_answers.__file__).parent
     assert {path.stem for path in directory.glob("*.py")} - {"__init__"} == KINDS.keys()

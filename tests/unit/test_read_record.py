@@ -128,10 +128,10 @@ def test_what_is_written_is_read_back() -> None:
 
 
 def test_an_answer_of_several_types_is_read_as_that_which_it_is() -> None:
-    answer = SyncAnswer(False, {"a": SyncedHost("/w", True, 1, 2, 0), "b": FailedTransfer("no space", "disk")})
+    answer = SyncAnswer(False, (SyncedHost("a", "/w", True, 1, 2, 0), FailedTransfer("b", "no space", "disk")))
     assert parse_json(SyncAnswer, json.dumps(to_json(answer))) == answer
     with pytest.raises(ValueError, match="none of SyncedHost, FailedTransfer"):
-        parse_json(SyncAnswer, '{"dry": false, "hosts": {"a": {"failed": "x"}}}')
+        parse_json(SyncAnswer, '{"dry": false, "hosts": [{"failed": "x"}]}')
 
 
 def list_records(kind: Any = Record) -> Iterator[Any]:

@@ -1,6 +1,5 @@
 """The answers of ``sync`` and ``fetch``."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ipexctl.model.answers import AnyAnswer
@@ -10,6 +9,7 @@ from ipexctl.model.json_values import JsonForm, JsonRecord
 class FailedTransfer(JsonRecord):
     """A host whose files could not be sent or fetched."""
 
+    host: str
     failed: str
     code: str
 
@@ -17,6 +17,7 @@ class FailedTransfer(JsonRecord):
 class SyncedHost(JsonRecord):
     """What a host's working directory was sent: ``files`` with ``bytes`` in all, and how many were removed."""
 
+    host: str
     workdir: str
     changed: bool
     files: int
@@ -34,13 +35,14 @@ class SyncAnswer(AnyAnswer):
     """``sync``."""
 
     dry: bool
-    hosts: Mapping[str, SyncResult]
+    hosts: tuple[SyncResult, ...]
     plan: str | None = None
 
 
 class FetchedHost(JsonRecord):
     """What came from a host into ``directory``; ``same`` counts files that were there already."""
 
+    host: str
     directory: str
     files: int
     bytes: int
@@ -57,5 +59,5 @@ class FetchAnswer(AnyAnswer):
     """``fetch``."""
 
     dry: bool
-    hosts: Mapping[str, FetchResult]
+    hosts: tuple[FetchResult, ...]
     plan: str | None = None

@@ -9,7 +9,7 @@ from ipexctl.model.json_values import JsonRecord
 class ListedHost(JsonRecord):
     """A host of the inventory; ``origin`` is where it was written (``hosts:3``)."""
 
-    name: str
+    host: str
     address: str
     user: str | None
     port: int | None
@@ -45,10 +45,10 @@ class UsedPlace(JsonRecord):
 
 
 class UsageAnswer(AnyAnswer):
-    """``du`` of the ``hosts`` that answered. With --prune ``dry`` where nothing was removed, and ``next``, the command
+    """``du`` of the hosts that ``answered``. With --prune ``dry`` where nothing was removed, and ``next``, the command
     that removes it."""
 
-    hosts: tuple[str, ...]
+    answered: tuple[str, ...]
     places: tuple[UsedPlace, ...]
     dry: bool | None = None
     next: str | None = None
@@ -57,7 +57,7 @@ class UsageAnswer(AnyAnswer):
 class LabHost(JsonRecord):
     """One SSH server of a lab."""
 
-    name: str
+    host: str
     address: str
     port: int
     up: bool

@@ -12,6 +12,7 @@ class ImportCheck(JsonRecord):
     why they cannot be preloaded, empty where they can. ``same``: files of the environment before, all unchanged; then
     only what was added is imported."""
 
+    host: str
     versions: Mapping[str, str]
     problems: tuple[str, ...]
     python: str
@@ -37,7 +38,7 @@ class InstallAnswer(AnyAnswer):
     check: bool | None = None
     plan: str | None = None
     unchanged: tuple[str, ...] | None = None
-    hosts: Mapping[str, ImportCheck] | None = None
+    hosts: tuple[ImportCheck, ...] | None = None
     next: str | None = None
 
     @property
@@ -48,6 +49,7 @@ class InstallAnswer(AnyAnswer):
 class VerifiedHost(JsonRecord):
     """What the marker of a host's environment says: its id and its stack, None without one."""
 
+    host: str
     id: str | None
     stack: StackSummary | None
 
@@ -55,7 +57,7 @@ class VerifiedHost(JsonRecord):
 class VerifyAnswer(AnyAnswer):
     """``verify``: ``failed`` maps hosts whose environment is not what was installed to the reason."""
 
-    hosts: Mapping[str, VerifiedHost]
+    hosts: tuple[VerifiedHost, ...]
     failed: Mapping[str, str]
 
 

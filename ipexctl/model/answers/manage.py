@@ -40,11 +40,11 @@ class OrphanDirectory(JsonRecord):
 
 
 class PsAnswer(AnyAnswer):
-    """``ps``: the runs on ``hosts``, of which those in ``unreachable`` did not answer."""
+    """``ps``: the runs on the hosts ``asked``, of which those in ``unreachable`` did not answer."""
 
     runs: tuple[ListedRun, ...]
     orphans: tuple[OrphanDirectory, ...]
-    hosts: tuple[str, ...]
+    asked: tuple[str, ...]
     unreachable: tuple[str, ...]
 
 

@@ -17,12 +17,12 @@ class PlayedStep(JsonRecord):
 
 
 class PlayAnswer(AnyAnswer):
-    """``play`` and ``demo``: ``lost`` maps hosts that failed to the step; ``next`` plays it again on these only."""
+    """``play`` and ``demo``: ``lost_hosts`` maps failed hosts to the step; ``next`` plays it again on these only."""
 
     play: str
     steps: tuple[PlayedStep, ...]
     changed: bool
-    lost: Mapping[str, str]
+    lost_hosts: Mapping[str, str]
     dry: bool | None = None
     next: str | None = None
 

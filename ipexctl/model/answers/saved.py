@@ -30,10 +30,10 @@ class SavedRun(JsonRecord):
 
 
 class RunsAnswer(AnyAnswer):
-    """``runs``: saved runs, newest first; ``saved`` counts all in ``directory``."""
+    """``runs``: saved runs, newest first; ``total`` counts all in ``directory``."""
 
     directory: str
-    saved: int
+    total: int
     runs: tuple[SavedRun, ...]
 
 

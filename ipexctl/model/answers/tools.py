@@ -10,8 +10,8 @@ class AccelerateAnswer(AnyAnswer):
     """``accelerate config``: ``text`` is the configuration unless it was written to ``file``."""
 
     version: str
-    hosts: int
-    ranks: int
+    machines: int
+    processes: int
     file: str | None
     text: str | None = None
 

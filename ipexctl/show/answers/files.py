@@ -1,6 +1,6 @@
 """The screen of files that were sent or fetched."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from rich.console import RenderableType
 
@@ -14,10 +14,11 @@ def format_answer(value: SyncAnswer | FetchAnswer) -> list[RenderableType]:
     return format_transfers(value.hosts)
 
 
-def format_transfers(hosts: Mapping[str, SyncedHost | FetchedHost | FailedTransfer]) -> list[RenderableType]:
+def format_transfers(hosts: Iterable[SyncedHost | FetchedHost | FailedTransfer]) -> list[RenderableType]:
     """What was sent or fetched, how much and where to; equal hosts share a line. Failures are shown elsewhere."""
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for host, transfer in hosts.items():
+    for transfer in hosts:
+        host = transfer.host
         if not isinstance(transfer, FailedTransfer):
             into, name = transfer.workdir if isinstance(transfer, SyncedHost) else transfer.directory, ""
             if isinstance(transfer, FetchedHost) and into.endswith(f"/{host}"):  # a directory for each host

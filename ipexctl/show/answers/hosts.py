@@ -15,7 +15,7 @@ _COLUMNS = {"environment": "environments", "wheels": "wheels", "runs": "runs", "
 
 
 def format_answer(value: UsageAnswer) -> list[RenderableType]:
-    rows = group_pairs((_format_sizes(value.places, host), host) for host in value.hosts)
+    rows = group_pairs((_format_sizes(value.places, host), host) for host in value.answered)
     table = [{"hosts": phrases.format_hosts(hosts), **dict(cells)} for cells, hosts in rows.items()]
     table.append({"hosts": "here", **dict(_format_sizes(value.places, ""))})
     items: list[RenderableType] = [AtWidth(draw_rows, table)]

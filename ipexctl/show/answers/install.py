@@ -30,7 +30,7 @@ def format_install(value: InstallAnswer) -> list[RenderableType]:
         parts = [f"{name} {version}" for name, version in versions if version]
         parts += [f"{stack.mpi.kind} {stack.mpi.version}".rstrip(), f"Python {stack.python}"]
         items.append(text((" · ".join(parts), STRONG)))
-    checks = group_pairs((_describe_check(check), host) for host, check in (value.hosts or {}).items())
+    checks = group_pairs((_describe_check(check), check.host) for check in value.hosts or ())
     items += [
         Line(text(("✓ ", GOOD), (phrases.format_hosts(hosts), STRONG), f"  {what}"), 2)
         for what, hosts in checks.items()
@@ -54,10 +54,10 @@ def _describe_check(check: ImportCheck) -> str:
 def format_verify(value: VerifyAnswer) -> list[RenderableType]:
     """Which stack each host has; hosts with the same one share a line. Failures are shown elsewhere."""
     groups: dict[tuple[str, bool], list[str]] = {}
-    for host, verified in value.hosts.items():
-        stack, failed = verified.stack and verified.stack.name, host in value.failed
+    for verified in value.hosts:
+        stack, failed = verified.stack and verified.stack.name, verified.host in value.failed
         if stack or not failed:
-            groups.setdefault((str(stack or "no name"), failed), []).append(host)
+            groups.setdefault((str(stack or "no name"), failed), []).append(verified.host)
     items: list[RenderableType] = []
     for (stack_name, failed), names in groups.items():
         same = "" if failed else f": complete{' and the same' if len(names) > 1 else ''}"

@@ -53,10 +53,10 @@ _WIDEST_LABEL = 24  # cells
 def format_runs(value: PsAnswer) -> list[RenderableType]:
     """The runs on hosts, and orphan directories."""
     silent = value.unreachable
-    answered = [host for host in value.hosts if host not in silent]
+    answered = [host for host in value.asked if host not in silent]
     items: list[RenderableType] = [_make_run_table(value.runs)] if value.runs else []
     if not items and answered:
-        these = "this host" if len(value.hosts) == 1 else f"these {len(value.hosts)} hosts"
+        these = "this host" if len(value.asked) == 1 else f"these {len(value.asked)} hosts"
         which = f"the {pluralize(len(answered), 'host')} that answered" if silent else these
         items.append(text(f"no runs on {which}"))
     if value.orphans:

@@ -46,7 +46,7 @@ def format_answer(value: Answer) -> list[RenderableType]:
 def format_saved_runs(value: RunsAnswer) -> list[RenderableType]:
     """A line per run, and below it why it did not end well; the newest is last, above the prompt."""
     if not value.runs:
-        which = f"none of the {pluralize(value.saved, 'saved run')} matches" if value.saved else "no run is saved"
+        which = f"none of the {pluralize(value.total, 'saved run')} matches" if value.total else "no run is saved"
         return [text(f"{which} in {value.directory}")]
     return [FittedTable([_format_row(run) for run in reversed(value.runs)], _LEAST, "script", _SCRIPT)]
 

@@ -23,8 +23,8 @@ def verify(venv: str | None, inventory: Inventory, context: Context) -> Generato
         failures.append(failure)
         yield HostFailed(failure)
     markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed}
-    hosts = {name: VerifiedHost(it.id if it else None, it.stack if it else None) for name, it in markers.items()}
-    answer = VerifyAnswer(hosts, {failure.host: failure.what for failure in failures})
+    hosts = (VerifiedHost(name, it.id if it else None, it.stack if it else None) for name, it in markers.items())
+    answer = VerifyAnswer(tuple(hosts), {failure.host: failure.what for failure in failures})
     yield Answer(answer)
     yield Ended("verify", choose_exit([failure.kind.exit for failure in failures]))
     return answer

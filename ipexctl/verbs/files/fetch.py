@@ -79,13 +79,14 @@ def fetch(
         fetched = yield from _fetch_files(hosts, plans, into, context, patterns)
         failures |= {host: failure for host, failure in fetched.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
-    answers: dict[str, FetchedHost | FailedTransfer] = {}
+    answers: list[FetchedHost | FailedTransfer] = []
     for name, result in done.items():
         if isinstance(result, Failure):
-            answers[name] = FailedTransfer(result.what, result.code)
+            answers.append(FailedTransfer(name, result.what, result.code))
         else:
-            answers[name] = FetchedHost(result, len(plans[name].items), plans[name].size, plans[name].unchanged)
-    yield Answer(FetchAnswer(dry, answers, plan_text if dry else None))
+            plan = plans[name]
+            answers.append(FetchedHost(name, result, len(plan.items), plan.size, plan.unchanged))
+    yield Answer(FetchAnswer(dry, tuple(answers), plan_text if dry else None))
     yield Ended("fetch", choose_exit([failure.kind.exit for failure in failures.values()] + [Exit.STEP] * len(missing)))
     return done
 

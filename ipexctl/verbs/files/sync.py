@@ -101,14 +101,14 @@ def sync(
         sent = yield from _send_trees(tree, plans, reachable, context, facts)
         failures |= {name: failure for name, failure in sent.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or plans[host.name].path for host in inventory}
-    answers: dict[str, SyncedHost | FailedTransfer] = {}
+    answers: list[SyncedHost | FailedTransfer] = []
     for name, result in done.items():
         if isinstance(result, Failure):
-            answers[name] = FailedTransfer(result.what, result.code)
+            answers.append(FailedTransfer(name, result.what, result.code))
         else:
             plan = plans[name]
-            answers[name] = SyncedHost(result, not plan.is_empty, plan.files, plan.size, len(plan.to_delete))
-    yield Answer(SyncAnswer(dry, answers, plan_text if dry else None))
+            answers.append(SyncedHost(name, result, not plan.is_empty, plan.files, plan.size, len(plan.to_delete)))
+    yield Answer(SyncAnswer(dry, tuple(answers), plan_text if dry else None))
     yield Ended("sync", choose_exit([failure.kind.exit for failure in failures.values()]))
     return done
 

@@ -438,10 +438,10 @@ def _report_result(job: InstallJob, steps: Plan, outcome: InstallOutcome, *, dry
         changed=tuple(name for name in steps.steps if name in changed),
         unchanged=tuple(name for name in steps.steps if name not in changed and name not in unknown),
         failed={name: failure.what for name, failure in job.failed.items() if failure.host},
-        hosts={
-            name: ImportCheck(**{**env.report._asdict(), "problems": tuple(env.report.problems)})
+        hosts=tuple(
+            ImportCheck(name, **{**env.report._asdict(), "problems": tuple(env.report.problems)})
             for name, env in verified.items()
-        },
+        ),
         next=next_command,
     )
     if steps.changes_nothing and not job.failed:

@@ -191,7 +191,7 @@ def test_the_verb_answers_with_hosts_and_text() -> None:
     assert isinstance(answer, Answer)
     assert isinstance(answer.value, HostsAnswer)
     first, second_host = answer.value.hosts
-    assert (first.name, first.slots, second_host.name, second_host.local) == ("node0", 4, "node1", True)
+    assert (first.host, first.slots, second_host.host, second_host.local) == ("node0", 4, "node1", True)
     assert answer.value.text.startswith("node0:4\n")
     assert ended == Ended("hosts", Exit.OK)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ipexctl.data import read_data
 from ipexctl.decide import migration
 from ipexctl.decide.releases.listing import format_releases, list_releases
@@ -40,10 +42,18 @@ _STACK = StackSummary(
     StackMpi("impi-rt", "2021.18.1"),
 )
 _CHECK = ImportCheck(
-    {"torch": "2.8.0", "ipex": "2.8.0"}, (), "3.11.2", 2.1, "AVX512_BF16", 3.2, "bfloat16", "Intel(R) MPI Library"
+    "node0",
+    {"torch": "2.8.0", "ipex": "2.8.0"},
+    (),
+    "3.11.2",
+    2.1,
+    "AVX512_BF16",
+    3.2,
+    "bfloat16",
+    "Intel(R) MPI Library",
 )
 _OLD = ImportCheck(
-    {"torch": "2.8.0", "ipex": "2.8.0"}, (), "3.11.2", 2.4, "AVX2", 9.0, "float32", "Intel(R) MPI Library"
+    "old", {"torch": "2.8.0", "ipex": "2.8.0"}, (), "3.11.2", 2.4, "AVX2", 9.0, "float32", "Intel(R) MPI Library"
 )
 _PLAN = """torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.11 · backend impi
 environment  /home/me/.local/share/ipexctl/env → env.d/torch2.8.0-c8ba8de8ce
@@ -107,25 +117,25 @@ ANSWERS: tuple[tuple[str, str, str, AnyAnswer], ...] = (
     ("install-plan", "what an install would do", "install", InstallAnswer((), {}, check=True, plan=_PLAN)),
     ("install-well", "an install that went well", "install", InstallAnswer(
         ("node0", "node1", "old"), {}, "/home/me/env", "c8ba8de8ce", _STACK, unchanged=("node2",),
-        hosts={"node0": _CHECK, "node1": _CHECK, "old": _OLD}, next="ipexctl run -f hosts train.py")),
+        hosts=(_CHECK, replace(_CHECK, host="node1"), _OLD), next="ipexctl run -f hosts train.py")),
     ("verify", "environments compared with what was installed", "verify", VerifyAnswer(
-        {name: VerifiedHost("c8ba", _STACK) for name in ("node0", "node1", "node2")},
+        tuple(VerifiedHost(name, "c8ba", _STACK) for name in ("node0", "node1", "node2")),
         {"node2": "torch is 2.9.0, not 2.8.0"})),
     ("stacks", "the version table", "stacks", StacksAnswer((), format_releases(list_releases(
         parse_table(read_data("stacks.toml")), torch="2.7")))),
     ("stacks-why", "why a stack fits", "stacks", StacksWhyAnswer(True, "torch 2.3.1", (), None,
         "torch 2.3.1 + ipex 2.3.100 + oneccl 2.3.0, Python 3.11 go together (intel/ai-containers history 2024-07-22)\n"
         "intel_extension_for_pytorch 2.3.100 is yanked (security): only an exact pin gets it")),
-    ("sync", "files on their hosts", "sync", SyncAnswer(False, {
-        "node0": SyncedHost("/home/me/ipexctl/proj", True, 12, 84 << 10, 1),
-        "node1": SyncedHost("/home/me/ipexctl/proj", True, 12, 84 << 10, 1),
-        "node2": SyncedHost("/home/me/ipexctl/proj", False, 0, 0, 0)})),
-    ("sync-plan", "what a sync would send", "sync", SyncAnswer(True, {},
+    ("sync", "files on their hosts", "sync", SyncAnswer(False, (
+        SyncedHost("node0", "/home/me/ipexctl/proj", True, 12, 84 << 10, 1),
+        SyncedHost("node1", "/home/me/ipexctl/proj", True, 12, 84 << 10, 1),
+        SyncedHost("node2", "/home/me/ipexctl/proj", False, 0, 0, 0)))),
+    ("sync-plan", "what a sync would send", "sync", SyncAnswer(True, (),
         "node[0-1]: /home/me/proj → /home/me/ipexctl/proj\n  send train.py (1.2 KiB)\n  remove old.py\n"
         "node2: /home/me/proj → /home/me/ipexctl/proj\n  nothing to do")),
-    ("fetch", "files from their hosts", "fetch", FetchAnswer(False, {
-        "node0": FetchedHost("results/node0", 3, 1 << 20, 0), "node1": FetchedHost("results/node1", 3, 1 << 20, 0),
-        "node2": FetchedHost("results/node2", 0, 0, 3), "node3": FetchedHost("results/node3", 0, 0, 0)})),
+    ("fetch", "files from their hosts", "fetch", FetchAnswer(False, (
+        FetchedHost("node0", "results/node0", 3, 1 << 20, 0), FetchedHost("node1", "results/node1", 3, 1 << 20, 0),
+        FetchedHost("node2", "results/node2", 0, 0, 3), FetchedHost("node3", "results/node3", 0, 0, 0)))),
     ("command", "outputs of a command", "play", CommandAnswer((
         CommandOutput("node0", 0, "6.1.0-18-amd64\n", ""), CommandOutput("node1", 0, "6.1.0-18-amd64\n", ""),
         CommandOutput("node2", 2, "", "uname: unknown option\n")))),

@@ -141,7 +141,7 @@ def install(count: int = 8, seed: int = 1) -> Iterator[Stamped]:
     good = [host for host in hosts if host != full]
     mpi = StackMpi("impi-rt", "2021.18.1")
     stack = StackSummary("ipex-2.8", "2.8.0", "2.8.0", None, None, "impi", "3.11", mpi)
-    answer = InstallAnswer(tuple(good), {full: "no space left"}, "/home/me/env", "ab12", stack, False, "…", (), {})
+    answer = InstallAnswer(tuple(good), {full: "no space left"}, "/home/me/env", "ab12", stack, False, "…", (), ())
     yield Stamped(at, e.Answer(answer))
     yield Stamped(at, e.Ended("install", Exit.STEP))
 

@@ -252,7 +252,7 @@ def test_steps_of_a_play_are_reported_with_what_was_not_begun() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [DryRun("a\nb\n"), SyncAnswer(True, {}, "a\nb\n"), InstallAnswer((), {}, check=True, plan="a\nb")]
+    "value", [DryRun("a\nb\n"), SyncAnswer(True, (), "a\nb\n"), InstallAnswer((), {}, check=True, plan="a\nb")]
 )
 def test_a_dry_run_shows_the_plan_and_nothing_else(value: AnyAnswer) -> None:
     assert drawn(screens.format_answer(value)) == "a\nb"
@@ -281,9 +281,11 @@ def test_the_path_of_a_page_is_whole_beside_its_name(width: int) -> None:
 
 
 def test_an_install_ends_with_what_was_tried_per_group_of_hosts_and_the_next_command() -> None:
-    check = ImportCheck({"torch": "2.8.0"}, (), "3.11.7", 2.0, "AVX512_BF16", 3.2, "bfloat16", "Intel(R) MPI Library")
-    other = replace(check, isa="AVX2", dtype="float32", step_ms=9.0)
-    hosts = {"n0": check, "n1": replace(check, step_ms=4.1), "old": other}
+    check = ImportCheck(
+        "n0", {"torch": "2.8.0"}, (), "3.11.7", 2.0, "AVX512_BF16", 3.2, "bfloat16", "Intel(R) MPI Library"
+    )
+    other = replace(check, host="old", isa="AVX2", dtype="float32", step_ms=9.0)
+    hosts = (check, replace(check, host="n1", step_ms=4.1), other)
     answer = InstallAnswer(("n0", "n1", "old"), {}, "/x/env", hosts=hosts, next="ipexctl run -f 'my hosts' train.py")
     assert drawn(screens.format_answer(answer), 100).splitlines() == [
         "✓ n[0-1]  imports torch 2.8.0 · bfloat16 step · AVX512_BF16 · a rank of Intel(R) MPI Library",
@@ -388,18 +390,18 @@ def test_the_story_of_a_finding_is_broken_anew_at_each_width() -> None:
 
 
 def test_sync_and_fetch_say_how_much_went_where() -> None:
-    sent = SyncedHost("/home/me/{x}", True, 3, 1200, 1)
-    same = SyncedHost("/home/me/{x}", False, 0, 0, 0)
-    hosts: dict[str, SyncedHost | FailedTransfer] = {"lab0": sent, "lab1": sent, "lab2": same}
-    hosts |= {"lab3": replace(same, changed=True), "lab4": FailedTransfer("no space", "disk")}
+    sent = SyncedHost("lab0", "/home/me/{x}", True, 3, 1200, 1)
+    same = SyncedHost("lab2", "/home/me/{x}", False, 0, 0, 0)
+    more = replace(same, host="lab3", changed=True), FailedTransfer("lab4", "no space", "disk")
+    hosts = (sent, replace(sent, host="lab1"), same, *more)
     assert drawn(screens.format_answer(SyncAnswer(False, hosts))).splitlines() == [
         "✓ lab[0-1]  3 files, 1.2 KiB to /home/me/{x}, 1 removed",
         "✓ lab2  nothing to do, /home/me/{x} is the same",
         "✓ lab3  directories only, to /home/me/{x}",
     ]
-    came = {name: FetchedHost(f"out/{name}", 1, 20, 0) for name in ("lab0", "lab1")}
-    came |= {"lab2": FetchedHost("out/lab2", 0, 0, 2), "lab3": FetchedHost("out/lab3", 0, 0, 0)}
-    assert drawn(screens.format_answer(FetchAnswer(False, {**came}))).splitlines() == [
+    counts = {"lab0": (1, 20, 0), "lab1": (1, 20, 0), "lab2": (0, 0, 2), "lab3": (0, 0, 0)}
+    came = tuple(FetchedHost(name, f"out/{name}", *each) for name, each in counts.items())
+    assert drawn(screens.format_answer(FetchAnswer(False, came))).splitlines() == [
         "✓ lab[0-1]  1 file, 20 B into out/lab[0-1]",
         "✓ lab2  nothing to do, 2 files the same in out/lab2",
         "- lab3  nothing there",
@@ -408,12 +410,12 @@ def test_sync_and_fetch_say_how_much_went_where() -> None:
 
 def test_verify_names_the_stack_once() -> None:
     stack = replace(MARKER.stack, name="torch 2.8.0 + ipex 2.8.0, Python 3.11")
-    hosts = {name: VerifiedHost("ab12", stack) for name in ("a", "lab0", "lab1")}
+    hosts = tuple(VerifiedHost(name, "ab12", stack) for name in ("a", "lab0", "lab1"))
     text = drawn(screens.format_answer(VerifyAnswer(hosts, {})))
     assert text == "✓ a, lab[0-1]  torch 2.8.0 + ipex 2.8.0, Python 3.11: complete and the same"
     text = drawn(screens.format_answer(VerifyAnswer(hosts, {"a": "torch is 2.9.0, not 2.8.0"})))
     assert text.splitlines()[0] == "✗ a  torch 2.8.0 + ipex 2.8.0, Python 3.11"
-    value = VerifyAnswer({"a": VerifiedHost(None, None)}, {"a": "no environment at /x"})
+    value = VerifyAnswer((VerifiedHost("a", None, None),), {"a": "no environment at /x"})
     assert drawn(screens.format_answer(value)) == ""  # told as a failure
 
 
