@@ -78,7 +78,7 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     from ipexctl.decide.facts.numbers import parse_cpu_list
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.run.manage import logs, print_stacks
-    from ipexctl.verbs.run.saved_logs import find_ended_run, print_saved_output
+    from ipexctl.verbs.run.saved_logs import find_ended_run, print_newest_output, print_saved_output
 
     ranks = parse_cpu_list(flags.rank)  # numbers and ranges, as those of ranks
     if flags.rank is not None and not ranks:
@@ -89,7 +89,8 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
         return print_stacks(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()))
     if saved := find_ended_run(context.state / "runs", flags.run):
         return print_saved_output(saved, context, frozenset(ranks or ()))
-    return logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
+    live = logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
+    return live if flags.run else print_newest_output(live, context, frozenset(ranks or ()))
 
 
 @command(app, "profile", examples=("", "1120-083015-k7 --json"))

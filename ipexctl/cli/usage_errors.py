@@ -26,6 +26,7 @@ _WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
 _HELP_COLUMNS = 80  # columns of a help
 _VALUE_LIKENESS = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
 _SECOND_WORDS = {"lint": "play", "why": "stacks", "up": "lab", "down": "lab", "demo": "lab"}  # and what is before them
+_OTHER_NAMES = {"compare": "report", "diff": "report"}  # of commands, and what they are called here
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
 
 
@@ -110,7 +111,8 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     verb, reasons, better = path.partition(" ")[2] or "ipexctl", [], None
     if isinstance(error, NoSuchCommand):
         sentence = f"{verb} has no command {error.word!r}"
-        better = _replace_word(words, error.word, _find_nearest(error.word, error.names, _NAME_LIKENESS))
+        meant = _OTHER_NAMES.get(error.word) or _find_nearest(error.word, error.names, _NAME_LIKENESS)
+        better = _replace_word(words, error.word, meant if meant in error.names else None)
         if (command := _SECOND_WORDS.get(error.word)) in error.names:
             at = words.index(error.word)
             better = [*words[:at], command, *words[at:]]

@@ -69,12 +69,13 @@ class RankRendezvous(NamedTuple):
 
 
 class RankNote(NamedTuple):
-    """Something the user should know of a rank and no output of it tells."""
+    """Something the user should know of a rank and no output of it tells; ``info``: nothing is wrong."""
 
     rank: int
     host: str
     text: str
     at: float = 0.0
+    info: bool = False
 
 
 class RankDropped(NamedTuple):

@@ -37,6 +37,8 @@ def describe(event: e.Event) -> tuple[str, ...]:
     [
         (rank_records.RankNote(1, "node1", "goes on without tcmalloc"),
          ("warning", "node1", "rank", "rank 1: goes on without tcmalloc")),
+        (rank_records.RankNote(0, "node0", "the script uses gloo, where impi was planned", info=True),
+         ("info", "node0", "rank", "rank 0: the script uses gloo, where impi was planned")),
         (journal.HostLost("node1", "no answer for 15 s"), ("LOST", "node1", "lost", "lost (no answer for 15 s)", "")),
         (journal.HostLost("node1", "a line was changed", tampered=True),
          ("LOST", "node1", "tampered", "lost (a line was changed)", "")),

@@ -68,6 +68,7 @@ def test_a_variable_that_is_none_blames_the_flag_it_was_given_to(
         ("s", "s is a directory"),
         ("pipe", "pipe is not a regular file"),
         ("s/none.py", "the script s/none.py does not exist"),
+        ("trian.py", "the script trian.py does not exist (did you mean train.py?)"),
     ],
 )
 def test_what_is_no_script_is_reported_as_what_it_is(
@@ -76,8 +77,15 @@ def test_what_is_no_script_is_reported_as_what_it_is(
     monkeypatch.chdir(tmp_path)
     Path("s").mkdir()
     os.mkfifo("pipe")
+    Path("train.py").touch()
     reported = CliRunner().invoke(app, ["run", "--hosts", "node0", script])
     assert (reported.exit_code, reported.output.splitlines()[0]) == (2, f"error: {output}")
+
+
+def test_a_comparison_is_a_report_of_two_runs() -> None:
+    reported = CliRunner().invoke(app, ["compare", "1126-a", "1126-b"])
+    assert reported.output.splitlines()[-1] == "  hint: ipexctl report 1126-a 1126-b"
+    assert "commands:" not in reported.output
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,8 @@ class JournalReader:
                     at=at,
                 )
             case rank_records.RankNote(rank=rank, text=text):
-                yield e.Message(f"rank {rank}: {text}", "warning", record.host, "rank")
+                level: Literal["info", "warning"] = "info" if record.info else "warning"
+                yield e.Message(f"rank {rank}: {text}", level, record.host, "rank")
             case rank_records.RankRendezvous():
                 yield from self._note_rendezvous(record)
             case journal.SeparateWorlds(at=at):

@@ -118,9 +118,9 @@ class Worlds:
         used = type(group._get_default_group()._get_backend(sys.modules["torch"].device("cpu"))).__name__
         planned, used = os.environ.get("IPEXCTL_BACKEND", ""), BACKENDS.get(used, "")
         if planned and used and used != planned:
-            text = "torch's process group uses %s, and not %s as planned" % (used, planned)
+            text = "the script uses %s, where %s was planned" % (used, planned)
             more = "; --backend-override gives such scripts impi" if (planned, used) == ("impi", "gloo") else ""
-            self.write("backend", names.NOTE, text=text + more)
+            self.write("backend", names.NOTE, text=text + more, info=True)
 
     def note_collective(self, name: str) -> None:
         """A collective has ended, the first but for barriers, which move no data."""

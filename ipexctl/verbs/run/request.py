@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +158,12 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
             return Start("env", word, args)
         kind = f"{shown} is {'a directory' if path.is_dir() else 'not a regular file'}"
         hint = "give the path of a file on this machine; --program takes one of the hosts"
-        raise UsageError(kind if path.exists() else f"the script {shown} does not exist", hint=hint)
+        if path.exists():
+            raise UsageError(kind, hint=hint)
+        beside = [str(each) for each in path.parent.glob("*") if each.suffix == path.suffix and each.is_file()]
+        close = get_close_matches(str(path), beside, n=1)
+        meant = f" (did you mean {printable(close[0], 200)}?)" if close else ""
+        raise UsageError(f"the script {shown} does not exist{meant}", hint=hint)
     if path.suffix == ".ipynb":
         raise UsageError(f"{shown} is a notebook", hint=f"jupyter nbconvert --to python {shlex.quote(shown)}")
     try:

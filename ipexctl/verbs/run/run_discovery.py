@@ -85,7 +85,8 @@ def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
         reasons = [f"none is kept on {fold_names(survey.answered)}"] if survey.answered else []
     saved = advise("runs", text="runs that were watched to their end are saved here:")
     hint = None if survey.unreachable else saved  # each failure has its own
-    return UsageError(what, reasons=reasons, hint=hint, exit=Exit.UNREACHABLE if survey.unreachable else Exit.STEP)
+    exit, code = (Exit.UNREACHABLE, "usage") if survey.unreachable else (Exit.STEP, "no-run")
+    return UsageError(what, reasons=reasons, hint=hint, exit=exit, code=code)
 
 
 def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> RunWatcher:

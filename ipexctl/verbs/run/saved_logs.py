@@ -38,6 +38,19 @@ def print_saved_output(directory: Path, context: Context, ranks: Collection[int]
     yield Ended("logs", Exit.OK)
 
 
+def print_newest_output(
+    live: Generator[Event, None, None], context: Context, ranks: Collection[int] = ()
+) -> Generator[Event, None, None]:
+    """Yields what `logs` of no certain run does; where hosts keep none, what the last saved one wrote."""
+    try:
+        yield from live
+    except UsageError as error:
+        saved = find_ended_run(context.state / "runs", "last") if error.code == "no-run" else None
+        if saved is None:
+            raise
+        yield from print_saved_output(saved, context, ranks)
+
+
 def make_no_rank_error(run: str, unknown: Collection[int], size: int) -> UsageError:
     """Returns the error for ranks that a run does not have."""
     reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]

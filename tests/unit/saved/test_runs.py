@@ -148,6 +148,13 @@ def test_runs_are_filtered(runs: Path, chosen: RunFilter, count: int) -> None:
     assert len(answer_of(list_runs(runs, (), chosen)).runs) == count
 
 
+def test_a_run_that_was_attached_to_is_a_run() -> None:
+    attached = replace(made("1126-a"), verb="attach")
+    assert [RunFilter(verb=verb).matches(attached) for verb in ("run", "attach", "play", None)] == [
+        True, True, False, True,
+    ]  # fmt: skip
+
+
 def test_runs_are_named_as_everywhere(runs: Path) -> None:
     save(runs, list(streams.run(1, steps=2)))
     assert len(answer_of(list_runs(runs, ("1031-k7", "last"), RunFilter())).runs) == 1

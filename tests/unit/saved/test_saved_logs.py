@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.store.record import RunRecord
-from ipexctl.verbs.run.saved_logs import find_ended_run, print_saved_output
+from ipexctl.verbs.run.saved_logs import find_ended_run, print_newest_output, print_saved_output
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
 
@@ -34,6 +35,22 @@ def test_a_run_that_was_watched_to_its_end_has_its_logs_here(tmp_path: Path) -> 
     assert {event.rank for event in events if isinstance(event, e.Output)} == {1}
     with pytest.raises(UsageError, match="has no rank 4, 9"):
         list(print_saved_output(directory, Context(Links(), tmp_path, tmp_path), {0, 9, 4}))
+
+
+@pytest.mark.parametrize("code", ["no-run", "usage"])
+def test_without_a_run_on_the_hosts_the_last_saved_one_is_printed(tmp_path: Path, code: str) -> None:
+    def find_none() -> Iterator[e.Event]:
+        yield e.Started("logs", "", ("a",))
+        raise UsageError("no run is kept on these hosts", code=code)
+
+    (tmp_path / "runs").mkdir()
+    save(tmp_path / "runs")
+    workflow = print_newest_output(find_none(), Context(Links(), tmp_path, tmp_path), {1})  # type: ignore[arg-type]
+    if code == "usage":
+        with pytest.raises(UsageError, match="is kept on these hosts"):
+            list(workflow)
+        return
+    assert {event.rank for event in workflow if isinstance(event, e.Output)} == {1}
 
 
 def test_a_run_that_goes_on_is_asked_for_on_its_head(tmp_path: Path) -> None:
