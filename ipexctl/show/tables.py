@@ -12,7 +12,7 @@ from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.json_values import JsonObject, Record, to_json
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import escape, one_line
-from ipexctl.show.typeset import QUIET, AtWidth, Line, Part, labelled, split_harmless_lines, text
+from ipexctl.show.typeset import PIPE_WIDTH, QUIET, AtWidth, Line, Part, labelled, split_harmless_lines, text
 
 
 class FittedRow(Record):
@@ -50,6 +50,9 @@ class FittedTable:
             last = cells[self._last] if self._last in names else ""
             if phrases.count_cells(last) > room:
                 cells = {**cells, self._last: set_cell_size(last, room - 1) + "…"}
+            if row.below and options.max_width >= PIPE_WIDTH:  # a program reads a line per row
+                yield self._format_row({**widths, "": 0}, {**cells, "": row.below}, row.styles)
+                continue
             yield self._format_row(widths, cells, row.styles)
             if row.below:
                 yield Line(text("    ", row.below), 4)

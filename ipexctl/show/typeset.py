@@ -138,11 +138,14 @@ def split_harmless_lines(words_: str) -> list[str]:
     return escape_lines(words_.rstrip("\n"))
 
 
+PIPE_WIDTH = 1000  # cells
+
+
 def make_console(pipe: Pipe, width: int | None = None) -> Console:
     """Rich without markup, emoji and highlighting. A pipe is taken as wide as it needs to be: nothing is wrapped."""
     return Console(
         file=pipe,  # type: ignore[arg-type]  # all that Rich asks of a file
-        width=width if width or pipe.isatty() else 1000,
+        width=width if width or pipe.isatty() else PIPE_WIDTH,
         markup=False,
         emoji=False,
         highlight=False,

@@ -308,6 +308,14 @@ def describe_transfer(plans: Mapping[str, SyncPlan], source: str, left_out: Sequ
     return lines
 
 
+def describe_other_source(plan: SyncPlan) -> str:
+    """Returns what becomes of the files that came from elsewhere."""
+    text = (
+        f"{printable(plan.path, 200)} was last synced from {plan.previous_source}: files of the same names are replaced"
+    )
+    return f"{text}, the others stay; --workdir DIRECTORY keeps the two apart"
+
+
 def describe_large_transfer(plans: Mapping[str, SyncPlan]) -> str:
     """Returns what is big in more than `_LARGE` bytes for one host, and how to leave it out; "" for less."""
     plan = max(plans.values(), key=lambda plan: plan.size, default=None)

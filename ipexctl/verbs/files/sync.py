@@ -90,8 +90,7 @@ def sync(
             failures[name] = Failure(name, Kind.STEP, "; ".join(plan.blocked), code="blocked")
             yield HostFailed(failures[name])
         elif plan.previous_source:
-            text = f"{printable(plan.path, 200)} was last synced from {plan.previous_source}"
-            yield Message(text, "warning", name, "other-source")
+            yield Message(planning.describe_other_source(plan), "warning", name, "other-source")
     reachable = [host for host in inventory if host.name in plans and host.name not in failures]
     for text in planning.describe_transfer(plans, str(root), left_out):
         yield Message(text, code="transfer")

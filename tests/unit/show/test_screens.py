@@ -25,7 +25,7 @@ from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnsw
 from ipexctl.model.answers.manage import ListedRun, PsAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
-from ipexctl.model.answers.saved import ReportAnswer
+from ipexctl.model.answers.saved import ReportAnswer, RunsAnswer
 from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
@@ -41,6 +41,7 @@ from ipexctl.show.recap_screen import format_recap
 from ipexctl.show.run_screen import _draw_ranks
 from tests.markers import MARKER
 from tests.unit.show import streams
+from tests.unit.show.answers import ANSWERS
 from tests.unit.show.streams import fold
 
 RANKS = ("a", "a", "b", "b")
@@ -452,6 +453,17 @@ def test_how_far_a_run_is_who_began_it_and_how_come_before_where(width: int, sho
     parts = ["1120-233701-eda3", "running", "00:12:34", "1210", "2.31", "somebody", "train_ddp.py", "--batch 32"]
     assert [part for part in parts if part in text] == parts[:shown]
     assert ("somebody@desk" in text) == (width == 160)
+
+
+def test_a_program_reads_a_line_for_each_saved_run() -> None:
+    answer = next(value for name, _, _, value in ANSWERS if name == "runs")
+    assert isinstance(answer, RunsAnswer)
+    assert any(run.cause for run in answer.runs)
+    out = io.BytesIO()
+    typeset.print_items(typeset.make_console(Pipe(out)), Pipe(out), screens.format_answer(answer))
+    _, *lines = out.getvalue().decode().splitlines()
+    assert [line.split()[0] for line in lines] == [run.word for run in reversed(answer.runs)]
+    assert all(line.endswith(run.cause or run.title) for line, run in zip(lines, reversed(answer.runs), strict=True))
 
 
 def test_no_runs_are_reported_as_such() -> None:

@@ -14,6 +14,7 @@ from ipexctl.decide.planning.sync import (
     RemoteTree,
     SyncPlan,
     choose_destination,
+    describe_other_source,
     find_stale_directories,
     format_manifest,
     format_plans,
@@ -180,7 +181,10 @@ def test_what_another_directory_has_brought_is_not_deleted_and_that_directory_is
     assert result.blocked == (
         f"{state.path} was last synced from {SOURCE.origin}: run sync once without --delete first",
     )
-    assert asked(other, state).previous_source == SOURCE.origin
+    plan = asked(other, state)
+    assert plan.previous_source == SOURCE.origin
+    what_to_do = "files of the same names are replaced, the others stay; --workdir DIRECTORY keeps the two apart"
+    assert describe_other_source(plan).endswith(f"{SOURCE.origin}: {what_to_do}")
     assert asked(other, after_sync(SOURCE), delete=True).blocked == ()  # nothing would be deleted
     assert asked(SOURCE, state, delete=True).to_delete == ("ckpt.pt",)
 
