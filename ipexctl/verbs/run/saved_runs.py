@@ -115,7 +115,8 @@ def describe_cause(report: CommandReport) -> str:
     if run and run.first is not None:
         rank = next(rank for rank in run.ranks if rank.rank == run.first)
         error = f": {' '.join(rank.error.split())}" if rank.error and not rank.oom else ""
-        return printable(f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}{error}", _CAUSE_WIDTH)
+        line = f" at {rank.line or rank.where}" if rank.line or rank.where else ""
+        return printable(f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}{line}{error}", _CAUSE_WIDTH)
     failure = next((failure for host in report.hosts for failure in host.failures), None)
     failure = next(iter(report.failures), failure)
     if run and run.detail:

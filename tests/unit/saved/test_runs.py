@@ -23,7 +23,7 @@ from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.show.answers.saved import format_pruned_runs, format_saved_runs
 from ipexctl.store.record import RunRecord, is_record_in_use
-from ipexctl.verbs.run.saved_runs import list_runs, prune_runs
+from ipexctl.verbs.run.saved_runs import describe_cause, list_runs, prune_runs
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
 
@@ -83,6 +83,14 @@ def test_saved_runs_are_listed_with_how_they_ended_and_why(runs: Path) -> None:
     assert value.runs[1].bytes == sum(
         path.stat().st_size for path in Path(value.runs[1].directory).rglob("*") if path.is_file()
     )
+
+
+def test_why_a_run_failed_has_the_line_of_its_script() -> None:
+    report = fold(list(streams.run(4, steps=4, fails=5)))
+    assert report.run
+    ranks = tuple(replace(rank, line="train.py:41" if rank.rank == 5 else "") for rank in report.run.ranks)
+    cause = describe_cause(replace(report, run=replace(report.run, ranks=ranks)))
+    assert cause == "rank 5 on xeon03 exited with code 1 at train.py:41: RuntimeError: loss is NaN at step 31"
 
 
 @pytest.mark.parametrize(
