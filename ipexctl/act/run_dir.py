@@ -62,7 +62,7 @@ def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin
     """Creates the run's directory: specification (0600: ranks' environment), agent, shim, hooks, rank 0's ``stdin``.
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely."""
     files = {SPEC: run_spec.encode_spec(spec), ROLE: site.wrap_agent(), SHIM: site.build_shim()}
-    files |= {STDIN: stdin} if stdin and 0 in spec.ranks else {}
+    files |= {STDIN: stdin} if stdin and (0 in spec.ranks or spec.reserve) else {}
     hooks = agent.read_hooks(profile=bool(spec.profile))
     tree = b"".join(
         (

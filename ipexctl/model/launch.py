@@ -85,6 +85,7 @@ class PlannedLaunch(JsonRecord):
     hosts: Mapping[str, PlannedHost]
     ranks: tuple[RankPlacement, ...]
     warnings: tuple[str, ...]
+    spares: tuple[str, ...] = ()  # hosts without ranks, which can take another's place
 
 
 class Preload(Record):
@@ -118,6 +119,13 @@ class NodePlan(Record):
     stages: bool = True  # they are Python, which tells its stages
 
 
+class Leading(Record):
+    """How a host starts the launcher as the head: the words name all hosts of the run, itself first."""
+
+    mpiexec: tuple[str, ...]
+    mpiexec_env: Mapping[str, str]
+
+
 class Running(Record):
     """What a watcher must know of a run: ``hosts`` maps each rank, in order, to its host; ``labels`` the launcher's
     names for hosts to theirs; ``title`` is for those who did not start it; ``isas`` are the hosts' levels."""
@@ -131,6 +139,7 @@ class Running(Record):
     backend: str = ""
     precision: str = ""
     isas: Mapping[str, str] = field(default_factory=dict)
+    leaders: tuple[str, ...] = ()  # the head and the hosts that may take its place, in order; or none
 
     @property
     def hosts_used(self) -> tuple[str, ...]:
@@ -161,6 +170,13 @@ class Launch(Record):
     precision: str = ""  # that the launch sets: "bf16", "fp16"; "" where the script decides
     fills: bool = False  # placeholders in arguments and in the user's variables are replaced on the hosts
     per_host: bool = False  # each rank here is a process that may start ranks of its own
+    spares: tuple[NodePlan, ...] = ()  # hosts whose ranks are for a restart
+    leading: Mapping[str, Leading] = field(default_factory=dict)  # of hosts that may be the head of a restart
+
+    @property
+    def planned(self) -> tuple[NodePlan, ...]:
+        """All hosts, with the ranks that they have or may get."""
+        return (*self.nodes, *self.spares)
 
     @property
     def head(self) -> NodePlan:
@@ -172,11 +188,12 @@ class Launch(Record):
             self.run,
             self.head.host,
             tuple(place.host for place in self.places),
-            {node.label: node.host for node in self.nodes},
+            {node.label: node.host for node in self.planned},
             " ".join(self.argv),
             backend=self.backend,
             precision=self.precision,
-            isas={node.host: node.isa for node in self.nodes},
+            isas={node.host: node.isa for node in self.planned},
+            leaders=tuple(self.leading),
         )
 
     @property
@@ -194,7 +211,8 @@ class Launch(Record):
             **select_attributes(self, "files", "argv"),
             script=self.title,
             port=self.port or None,
-            hosts={node.host: _make_planned_host(node) for node in self.nodes},
+            hosts={node.host: _make_planned_host(node) for node in self.planned},
+            spares=tuple(node.host for node in self.spares),
             ranks=self.places,
             warnings=tuple(map(str, self.warnings)),
         )
@@ -216,6 +234,8 @@ def _make_planned_host(node: NodePlan) -> PlannedHost:
 def _format_launch(launch: Launch) -> list[str]:
     hosts, ranks = pluralize(len(launch.nodes), "host"), pluralize(launch.size, "rank")
     lines = [f"{launch.title}: {ranks} on {hosts}, backend {launch.backend}, {launch.launcher or 'mpirun'}"]
+    if launch.spares:
+        lines.append(f"spare: {', '.join(node.host for node in launch.spares)}")
     if launch.backend_reason:
         lines.append(f"backend {launch.backend}: {launch.backend_reason}")
     lines += [""]

@@ -430,6 +430,13 @@ class Run(TransferFields, Task):
         ge=1,
         advanced=True,
     )
+    spares: int = flag(
+        0,
+        "Hosts without ranks, the last ones, of which each can take a lost host's place in a restart.",
+        "Limits",
+        ge=0,
+        advanced=True,
+    )
     keep: str | None = flag(
         None,
         "Directory of the script's checkpoints, copied to other hosts (default: that of a Trainer, Accelerate "
@@ -536,6 +543,7 @@ class Tune(Run):
     left_out = frozenset(
         {"detach", "restarts", "min_hosts", "ready", "profile", "stop_on_nan", "stdin", "role", "resume", "time_limit"}
         | {"instances", "cores_per_instance", "within_node", "instance", "fail_fast", "per_host", "keep", "keep_copies"}
+        | {"spares"}
     )
     script: str = flag("", Run.__dataclass_fields__["script"].metadata["flag"].help, metavar="WHAT", argument=True)
     budget: str = flag("15m", "Time for all runs, such as 90s, 15m or 2h.", "Measurement", "TIME")

@@ -39,11 +39,12 @@ class HostBusy(NamedTuple):
 
 # Keeper to guard.
 class Ping(NamedTuple):
-    """``sent``: Unix seconds of the keeper. ``heard``: of the last `Pong`, whose guard then knows up to when it was
-    heard (0: none yet)."""
+    """``sent``: Unix seconds of the keeper, and ``steady`` its steady ones. ``heard``: of the last `Pong`, whose guard
+    then knows up to when it was heard (0: none yet)."""
 
     sent: float
     heard: float = 0.0
+    steady: float = 0.0
 
 
 StartProxy = NamedTuple("StartProxy", [("words", List[str])])  # as the launcher wants it
@@ -70,15 +71,35 @@ class Finish(NamedTuple):
 
 # Keeper to guard: take these ranks of another attempt; answered by `Begun`.
 Begin = NamedTuple("Begin", [("world", World)])
+# Keeper to guard: where hosts would listen that may take the head's place.
+Leaders = NamedTuple("Leaders", [("ports", Dict[str, int])])
+# Keeper to guard: it could not take the head's place, and no attempt of its own has begun.
+Release = NamedTuple("Release", [])
 # Guard to keeper; beside these those of `rank_records`, and `HostSample`.
 
 
+class Joined(NamedTuple):
+    """The first word of a guard to each keeper, where hosts may take the head's place: the number of the last attempt
+    that it knows and the ``hosts`` that had ranks in it (none: all), for how many seconds it has been without the
+    keeper on ``leader``, how long ago the ranks of the first attempt were started, and the port where this host would
+    listen (0: it would not lead)."""
+
+    attempt: int
+    hosts: List[str]
+    leader: str
+    away: float
+    running: float
+    port: int
+
+
 class Pong(NamedTuple):
-    """``sent`` as in the `Ping`, ``clock`` Unix seconds and ``steady`` the steady seconds of the guard's host."""
+    """``sent`` and ``asked`` are those of the `Ping` (``asked``: ``steady`` there), ``clock`` Unix seconds and
+    ``steady`` the steady seconds of the guard's host."""
 
     sent: float
     clock: float
     steady: float = 0.0
+    asked: float = 0.0
 
 
 Begun = NamedTuple("Begun", [("number", int)])
@@ -256,6 +277,7 @@ class RunDescription(NamedTuple):
     profile: str = ""  # as in `run_spec.RunSpec`, and so are the next two
     backend: str = ""
     precision: str = ""
+    leaders: Dict[str, str] = {}
 
 
 ProcessRow = NamedTuple("ProcessRow", [("pid", int), ("state", str), ("command", str)])
@@ -266,7 +288,7 @@ Message = Union[
     RankWorld, RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
     RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, RunListing,
     RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound, TakeCheckpoint,
-    CheckpointTaken, SendFile, FileSent, HostWaits, TakeHost, LeaveHost,
+    CheckpointTaken, SendFile, FileSent, HostWaits, TakeHost, LeaveHost, Release, Joined, Leaders,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

@@ -46,7 +46,8 @@ class HeadSpec(NamedTuple):
     stall_restart: bool = False  # and start it again
     straggler_kill: bool = False
     log_cap: int = 0  # bytes kept of each output; 0: all
-    min_hosts: int = 0  # with which the run may be started again; 0: all
+    min_hosts: int = 0  # with which the run may be started again; 0: with `used`
+    used: int = 0  # hosts that have ranks at once, the others are spares; 0: all
 
 
 class KeepSpec(NamedTuple):
@@ -74,7 +75,7 @@ class RunSpec(NamedTuple):
     token: str
     host: str
     label: str
-    size: int
+    size: int  # ranks of the first attempt, or of this one
     argv: List[str]  # of a Python file the interpreter first
     workdir: str
     env: Dict[str, str]
@@ -104,6 +105,8 @@ class RunSpec(NamedTuple):
     timings: Timings = Timings()
     restarts: int = 0  # how often the hosts may start the run again
     varying: Dict[str, str] = {}  # variables of ``env`` that another attempt changes → what they hold (`world`)
+    leaders: Dict[str, str] = {}  # the head and the hosts that may take its place, in order → their addresses; or none
+    reserve: Optional[HeadSpec] = None  # of a host that may take the head's place: what it is then
 
     @property
     def head_spec(self) -> "HeadSpec":

@@ -47,6 +47,9 @@ class Timings(NamedTuple):
     fence: float = 3.0  # after the node lease until a lost host has certainly ended its part
     rejoin: float = 60.0  # for lost hosts to be back, where too few are there without them
     away: float = 900.0  # for which a host without its keeper tries to be back
+    reach: float = 2.0  # until a connection to a keeper must stand, then
+    turn: float = 4.0  # between the tries of two hosts to take the head's place
+    gather: float = 15.0  # for enough hosts to be with one that does
     # The end.
     grace: float = 10.0  # between the polite stop and the hard one
     orderly: float = 1.0  # for the launcher's own end after that of its ranks

@@ -17,11 +17,15 @@ class World(NamedTuple):
     ranks: Dict[str, List[int]]
 
 
-def choose_hosts(head: "HeadSpec", present: "AbstractSet[str]") -> "List[str]":
-    """Returns the hosts of the next attempt: those that are there, the head among them; none where too few are."""
-    hosts = [host for host in head.hosts if host in present]
-    enough = len(hosts) >= (head.min_hosts or len(head.hosts)) and hosts[0] == next(iter(head.hosts))
-    return hosts if enough else []
+def choose_hosts(head: "HeadSpec", present: "AbstractSet[str]", before: "Sequence[str]" = ()) -> "List[str]":
+    """Returns the hosts of the next attempt, in their order: the head, those of the attempt ``before`` that are there,
+    and others, up to ``head.used``; none where too few are there."""
+    first, used = next(iter(head.hosts)), head.used or len(head.hosts)
+    order = sorted(head.hosts, key=lambda host: (host != first, host not in before))
+    chosen = [host for host in order if host in present][:used]
+    if first not in present or len(chosen) < (head.min_hosts or used):
+        return []
+    return [host for host in head.hosts if host in chosen]
 
 
 def build_world(number: int, head: "HeadSpec", hosts: "Sequence[str]") -> "World":
@@ -40,6 +44,7 @@ def place_spec(base: "RunSpec", world: "World") -> "RunSpec":
     size = sum(map(len, world.ranks.values()))
     host_rank = hosts.index(base.host) if own else 0
     values = {"host_rank": str(host_rank), "hosts": str(len(hosts)), "restart": str(world.number)}
+    values["head"] = base.leaders.get(hosts[0], "")
     ranks = {}
     for rank, planned in zip(own, (base.ranks[before] for before in sorted(base.ranks))):
         filled = dict(planned.values)
@@ -47,6 +52,8 @@ def place_spec(base: "RunSpec", world: "World") -> "RunSpec":
             each = int(filled["ppn"]) if base.per_host else 1  # ranks for which a process stands
             numbers = {"rank": str(rank * each), "world_size": str(size * each)}
             filled.update({"host_rank": values["host_rank"], "hosts": values["hosts"]}, **numbers)
+            if base.leaders:
+                filled["head"] = values["head"]
         ranks[rank] = planned._replace(values=filled)
     values["world_size"] = str(size)
     env = dict(base.env, **{name: values[meaning] for name, meaning in base.varying.items()})

@@ -6,7 +6,7 @@ from functools import partial
 
 from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, placement, tuning
 from ipexctl.decide.launch.dialects import get_dialect
-from ipexctl.decide.launch.dialects.base import LaunchLine, ProxyHost
+from ipexctl.decide.launch.dialects.base import LaunchLine, PortEnv, ProxyHost
 from ipexctl.decide.launch.environment import HostRuntime, RunSettings
 from ipexctl.decide.launch.programs import Start, find_doubtful_words
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
@@ -16,7 +16,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
-from ipexctl.model.launch import Launch, NodePlan, RankPlacement, Setting
+from ipexctl.model.launch import Launch, Leading, NodePlan, RankPlacement, Setting
 from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize
@@ -24,6 +24,7 @@ from ipexctl.protocol import paths
 
 # Cores left to a rank that gives one to impi's thread: on fewer, computing would lose more than overlap gains.
 _LEAST = 3
+_SUCCESSORS = 4  # hosts that may take the head's place, one after another
 _OR_GLOO = "run with --backend gloo, or install it:"
 
 
@@ -53,6 +54,10 @@ def build_launch(
     else:
         counts = placement.count_ranks(hosts, cores, task.n, task.ppn)
     run_hosts = [host for host in hosts if host.name in dict(counts)]
+    used = len(run_hosts) - task.spares
+    if used < 1:
+        what = f"--spares {task.spares} leaves none of {pluralize(len(run_hosts), 'host')} for the ranks"
+        raise UsageError(what, hint="lower it, or add hosts")
     facts = {host.name: runtimes[host.name].facts for host in run_hosts}
     machines = identify_machines(run_hosts, facts, task.allow_duplicates)
     backend, reason, workers = instances.BACKEND, instances.BECAUSE, 0
@@ -67,14 +72,15 @@ def build_launch(
         workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
         least = _LEAST if backend == "impi" else 1
         ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
-    shrinks = task.min_hosts is not None
+    size = sum(count for _, count in counts[:used])
+    shrinks = task.min_hosts is not None or task.spares > 0
     if (task.engine or (task.per_host and shrinks)) and len({count for _, count in counts}) > 1:
         reasons = [f"{host}: {count}" for host, count in counts]
-        option = f"--engine {task.engine}" if task.engine else "--min-hosts with --per-host"
+        option = f"--engine {task.engine}" if task.engine else "--per-host with --min-hosts or --spares"
         what = f"{option} needs the same number of ranks on every host"
         raise UsageError(what, reasons=reasons, hint="give --ppn", exit=Exit.STEP)
     if shrinks and config and config.hostfile:
-        what = "--min-hosts does not fit a configuration with mpirun_config, which names all hosts"
+        what = "a configuration with mpirun_config names all hosts: it does not fit --min-hosts and --spares"
         raise UsageError(what, hint="give a configuration without mpirun_config")
     head = runtimes[run_hosts[0].name]
     runtime, dialect = head.runtime, get_dialect(head.runtime.dialect, head.runtime.version)
@@ -90,10 +96,10 @@ def build_launch(
     starts = starts or (Start("module" if task.module else "python", script, task.args),)
     argvs = [start.build_words((runtime.python, *words)) for start in starts]
     fills = task.per_host or bool(task.role) or starts[0].kind != "python"
-    known = (task, head.interface, len(run_hosts), backend, workers, isa_settings, user_env)
-    together = len(ranks) > 1 and not task.independent
+    known = (task, head.interface, used, backend, workers, isa_settings, user_env)
+    together = size > 1 and not task.independent
     cpus_alone = together and not any(map(accelerate.has_accelerator, facts.values()))
-    settings = RunSettings(*known, rdma, ports.ranks, run, len(ranks), cpus_alone)
+    settings = RunSettings(*known, rdma, ports.ranks, run, size, cpus_alone)
     nodes: list[NodePlan] = []
     warnings = [*core_warnings, *isa_warnings, *_check_ports(task, backend)]
     for number, host in enumerate(run_hosts):
@@ -106,34 +112,38 @@ def build_launch(
             node = replace(node, stages=False, preload=())
         if fills or task.ready:
             of_run: dict[str, object] = {
-                "hosts": len(run_hosts),
-                "world_size": len(ranks),
+                "hosts": used,
+                "world_size": size,
                 "head": head.interface.address,
             }
             node = environment.add_placeholder_values(node, number, node_ranks, of_run, task)
         nodes.append(node)
         warnings += of_host
     warnings += find_doubtful_words([word for argv in argvs for word in argv]) if fills else ()
-    warnings += accelerate.compare_config(config, len(run_hosts), len(ranks))
+    warnings += accelerate.compare_config(config, used, size)
     warnings += find_unsupported_arguments(options, packages, task.args)
     bf16 = accelerate.choose_precision(config, user_values) == "bf16"
     bf16 &= accelerate.uses_ipex(config, packages, user_values)
     warnings += accelerate.find_bf16_refusals(facts, task.args, options, bf16)
-    path = ":".join(dict.fromkeys([*runtime.path, "/usr/bin", "/bin"]))
-    mpiexec_env = {"PATH": path, "HOME": head.facts.home or "/", paths.RUN_ENV: run}
-    if runtime.library_path:
-        mpiexec_env["LD_LIBRARY_PATH"] = ":".join(runtime.library_path)
-    shim = f"{head.directory}/{paths.SHIM}"
-    line = LaunchLine(runtime.mpiexec, shim, head.interface.name, [(node.label, len(node.ranks)) for node in nodes])
+    nodes, spares = nodes[:used], nodes[used:]
+    first = _build_leading(run, runtimes, nodes, ports)
+    leading = {}
+    if task.restarts and not (config and config.hostfile):
+        planned = [*nodes, *spares]
+        for leader in _choose_leaders(task, nodes, spares):
+            others = [node for node in planned if node is not leader]
+            leading[leader.host] = _build_leading(run, runtimes, [leader, *others], ports)
     launch = Launch(
         run=run,
         title=script,
         backend=backend,
         backend_reason=reason,
         nodes=tuple(nodes),
+        spares=tuple(spares),
+        leading=leading,
         argv=argvs[0],
-        mpiexec=(runtime.mpiexec, *dialect.build_arguments(line)),
-        mpiexec_env={**mpiexec_env, **nodes[0].proxy_env, **ports.launcher},
+        mpiexec=first.mpiexec,
+        mpiexec_env=first.mpiexec_env,
         port=task.port or 0,
         warnings=tuple(dict.fromkeys(warnings)),
         dialect=dialect.name,
@@ -147,8 +157,29 @@ def build_launch(
     )
     if config is None or task.launcher != "accelerate" or by_mpirun:
         return launch
-    shim_env = dialect.build_shim_env(shim, head.interface.name)
+    shim_env = dialect.build_shim_env(f"{head.directory}/{paths.SHIM}", head.interface.name)
     return accelerate.start_with_accelerate(launch, config, packages, user_values, options, workers, shim_env)
+
+
+def _choose_leaders(task: Run, nodes: Sequence[NodePlan], spares: Sequence[NodePlan]) -> Sequence[NodePlan]:
+    """The head, and the hosts that may take its place, in their order: where each attempt has most of the hosts, no two
+    can be at work at once. (Of two hosts none can tell whether the other one is lost, or itself is cut off.)"""
+    planned, least = (*nodes, *spares), task.min_hosts or len(nodes)
+    return planned[: 1 + _SUCCESSORS if len(planned) // 2 < least < len(planned) else 1]
+
+
+def _build_leading(run: str, runtimes: Mapping[str, HostRuntime], nodes: Sequence[NodePlan], ports: PortEnv) -> Leading:
+    """How the first of these hosts starts the ranks on them."""
+    head = runtimes[nodes[0].host]
+    runtime, dialect = head.runtime, get_dialect(head.runtime.dialect, head.runtime.version)
+    path = ":".join(dict.fromkeys([*runtime.path, "/usr/bin", "/bin"]))
+    env = {"PATH": path, "HOME": head.facts.home or "/", paths.RUN_ENV: run}
+    if runtime.library_path:
+        env["LD_LIBRARY_PATH"] = ":".join(runtime.library_path)
+    counts = [(node.label, len(node.ranks)) for node in nodes]
+    line = LaunchLine(runtime.mpiexec, f"{head.directory}/{paths.SHIM}", head.interface.name, counts)
+    words = (runtime.mpiexec, *dialect.build_arguments(line))
+    return Leading(words, {**env, **nodes[0].proxy_env, **ports.launcher})
 
 
 def _plan_node(

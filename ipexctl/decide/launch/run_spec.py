@@ -9,7 +9,7 @@ from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.profile.steps import format_profile_steps
 from ipexctl.model.json_values import select_attributes
-from ipexctl.model.launch import Launch, NodePlan, RankPlacement
+from ipexctl.model.launch import Launch, Leading, NodePlan, RankPlacement
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
 from ipexctl.protocol.run_spec import HeadSpec, KeepSpec, Library, NodeSpec, RankSpec, RunSpec
@@ -59,27 +59,18 @@ def build_run_specs(
         time_limit=task.time_limit or 0.0,
         sample=task.metrics_every,
     )
-    head = HeadSpec(
-        address=launch.head.address,
-        port=launch.port,
-        ports=list(mpi_launchers.parse_ports(task.port_range)),
-        hosts={
-            node.host: NodeSpec(node.label, [place.rank for place in node.ranks], node.directory, node.python, node.isa)
-            for node in launch.nodes
-        },
-        mpiexec=list(launch.mpiexec),
-        mpiexec_env=dict(launch.mpiexec_env),
-        files=dict(launch.files),
-        stall_kill=task.stall_kill or task.stall == "kill",
-        straggler_kill=task.straggler_kill,
-        stall_restart=task.stall == "restart",
-        log_cap=task.log_cap * 1000000,
-        min_hosts=task.min_hosts or 0,
-    )
+    leading = launch.leading or {launch.head.host: Leading(launch.mpiexec, launch.mpiexec_env)}
+    heads = {
+        node.host: _make_head_spec(launch, task, node, leading[node.host])
+        for node in launch.planned
+        if node.host in leading
+    }
+    leaders = {node.host: node.address for node in launch.planned if node.host in leading and len(leading) > 1}
+    varying = _VARYING | ({"MASTER_ADDR": "head"} if leaders else {})
     result = {}
     dialect = get_dialect(launch.dialect, launch.mpi_version)
     profile = format_profile_steps(task.profile) if task.profile else ""
-    for node in launch.nodes:
+    for node in launch.planned:
         env = {name: setting.value for name, setting in node.env.items()}
         result[node.host] = RunSpec(
             **identity._asdict(),
@@ -109,13 +100,37 @@ def build_run_specs(
             rank_variable=dialect.rank_variable,
             rank_prefixes=list(dialect.rank_prefixes),
             preload=[Library(library.name, library.path) for library in node.preload],
-            head=head if node is launch.head else None,
+            head=heads[node.host] if node is launch.head else None,
+            reserve=None if node is launch.head else heads.get(node.host),
+            leaders=leaders,
             timings=timings,
             profile=profile,
             keep=_make_keep_spec(launch, task, node, resume),
-            varying={name: meaning for name, meaning in _VARYING.items() if name in env and not node.env[name].by_user},
+            varying={name: meaning for name, meaning in varying.items() if name in env and not node.env[name].by_user},
         )
     return result
+
+
+def _make_head_spec(launch: Launch, task: Run, head: NodePlan, leading: Leading) -> HeadSpec:
+    nodes = sorted(launch.planned, key=lambda node: node is not head)  # the ranks meet at the first one
+    return HeadSpec(
+        address=head.address,
+        port=launch.port,
+        ports=list(mpi_launchers.parse_ports(task.port_range)),
+        hosts={
+            node.host: NodeSpec(node.label, [place.rank for place in node.ranks], node.directory, node.python, node.isa)
+            for node in nodes
+        },
+        mpiexec=list(leading.mpiexec),
+        mpiexec_env=dict(leading.mpiexec_env),
+        files=dict(launch.files),
+        stall_kill=task.stall_kill or task.stall == "kill",
+        straggler_kill=task.straggler_kill,
+        stall_restart=task.stall == "restart",
+        log_cap=task.log_cap * 1000000,
+        min_hosts=task.min_hosts or 0,
+        used=len(launch.nodes) if launch.spares else 0,
+    )
 
 
 def _make_keep_spec(launch: Launch, task: Run, node: NodePlan, resume: Sequence[str]) -> KeepSpec | None:
@@ -127,7 +142,7 @@ def _make_keep_spec(launch: Launch, task: Run, node: NodePlan, resume: Sequence[
         fresh=task.resume == "off",
         adopt=task.resume == "auto",
         words=list(resume) if task.resume == "auto" else [],
-        addresses={each.host: each.address for each in launch.nodes},
+        addresses={each.host: each.address for each in launch.planned},
         ports=list(mpi_launchers.parse_ports(task.port_range)),
     )
 

@@ -3,8 +3,9 @@ reports how they end, ends everything.
 
 It holds a connection to the keeper on node0. When it does not know that the keeper has heard it within the node lease,
 it ends all processes of the run on this host by itself: before the keeper may start others elsewhere. Of a run that may
-be started again it then stays, and connects again. It is the sub-reaper of all it starts, so nothing can leave its
-family."""
+be started again it then stays, and connects again: to that keeper, or to one that a later host in the order of leaders
+has started in its place (`keeper_state.take_over`), after which it never goes back. It is the sub-reaper of all it
+starts, so nothing can leave its family."""
 
 import fcntl
 import os
@@ -12,6 +13,7 @@ import resource
 import select
 import shlex
 import signal
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -22,7 +24,7 @@ from ipexctl.protocol.codec import Unreadable, encode
 from ipexctl.protocol.messages import KINDS, HostBusy
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.protocol.world import World, place_spec
-from ipexctl.remote.agent import files, procs, rpc, stack_traces, tickets
+from ipexctl.remote.agent import files, procs, rpc, spool, stack_traces, tickets
 from ipexctl.remote.agent.helper import Helper, start_helper
 from ipexctl.remote.agent.output_pipe import OutputPipe
 from ipexctl.remote.agent.sampling import start_sampler
@@ -133,7 +135,16 @@ class Guard:
         self.waits = spec.wait  # for the host: it is another run's, or not all hosts are free
         self.renewed = 0.0  # when it renewed its ticket
         self.lock, self.told = -1, messages.HostWaits(True)
+        self.leader, self.peer = next(iter(spec.leaders), ""), keeper.peer  # the host with the keeper, and its address
+        self.former = self.leader, self.peer  # of the keeper before
+        self.leaders: "Dict[str, int]" = {}  # those that may take its place → the ports where they then listen
+        self.standby: "Optional[socket.socket]" = None  # where this host would
+        self.keeper_process = 0  # of this host, if it has tried to take its place
+        self.world, self.launched = World(0, {}), 0.0  # as the keeper said; when the first one's ranks were started
+        if spec.reserve:
+            self.standby = rpc.listen_on_free_port(spec.reserve.address, spec.reserve.ports, later=True)
         self.forget_ranks()
+        self.join_keeper("", 0.0)
 
     def forget_ranks(self) -> None:
         """Begins an attempt: nothing is known of its ranks."""
@@ -162,11 +173,23 @@ class Guard:
             unsent = [self.keeper] if self.keeper.open and self.keeper.outbox else []
             select.select(self.list_wakeup_sources(), unsent, [], self.compute_pause(self.last))
 
+    def join_keeper(self, lost: str, away: float) -> None:
+        """Says the first word to a keeper, so many seconds after the one on the host ``lost`` was lost."""
+        if self.base.leaders:
+            port = self.standby.getsockname()[1] if self.standby else 0
+            running = time.monotonic() - self.launched if self.launched else 0.0
+            self.keeper.send(messages.Joined(self.world.number, list(self.world.ranks), lost, away, running, port))
+
     def start_helpers(self) -> None:
         """Starts what works beside the ranks."""
         self.sampler = start_sampler(self.directory, self.spec)
         if self.spec.keep:
             self.carrier = start_helper(self.directory, CARRIER, 19, KINDS, self.carry_checkpoints)
+
+    def end_helpers(self) -> None:
+        for helper in self.helpers:
+            list(helper.finish(0.0))
+        self.sampler = self.carrier = None
 
     def wait_for_host(self, now: float) -> None:
         """Keeps the place in the host's queue, and tells the keeper how far it is."""
@@ -197,9 +220,7 @@ class Guard:
 
     def leave_host(self) -> None:
         """Another host was not free after all."""
-        for helper in self.helpers:
-            list(helper.finish(0.0))
-        self.sampler = self.carrier = None
+        self.end_helpers()
         self.waits = True
         if self.lock >= 0:
             os.close(self.lock)
@@ -313,7 +334,12 @@ class Guard:
         """Does what the keeper asks. Messages for others are ignored."""
         if isinstance(message, messages.Ping):
             self.heard = max(self.heard, message.heard)
-            self.keeper.send(messages.Pong(message.sent, time.time(), self.last))
+            self.keeper.send(messages.Pong(message.sent, time.time(), self.last, message.steady))
+        elif isinstance(message, messages.Leaders):
+            self.leaders.update(message.ports)
+        elif isinstance(message, messages.Release):
+            self.leader, self.peer = self.former
+            self.keeper.close()
         elif isinstance(message, messages.Begin):
             self.begin_attempt(message.world)
         elif isinstance(message, messages.TakeHost):
@@ -324,6 +350,7 @@ class Guard:
             self.start_proxy(message.words)
         elif isinstance(message, messages.RanksPort):
             files.write_json(self.directory, paths.PORT, {"port": message.port, "resume": message.resume})
+            self.launched = self.launched or time.monotonic()
         elif isinstance(message, messages.Terminate):
             self.ending_since = self.ending_since or time.time()
             with suppress(OSError):  # only a wrapper that begins at this moment misses it: the hard stop is for that
@@ -350,17 +377,24 @@ class Guard:
             self.keeper.send(messages.StacksReported())
 
     def begin_attempt(self, world: "World") -> None:
-        """Takes the ranks of another attempt: their specification, and no file of the ones before."""
-        self.spec = place_spec(self.base, world)
-        names = [os.path.join(paths.RANKS, name) for name in os.listdir(os.path.join(self.directory, paths.RANKS))]
-        for name in (*names, paths.ENDING, paths.PORT):
-            with suppress(OSError):
-                os.unlink(os.path.join(self.directory, name))
+        """Takes the ranks of an attempt: their specification, and no file of the ones before."""
+        self.end_helpers()
+        leads = self.base.reserve is not None and self.leader == self.base.host
+        base = self.base._replace(head=self.base.reserve) if leads else self.base
+        self.spec, self.world = place_spec(base, world), world
+        self.remove_files(paths.ENDING, paths.PORT, *([paths.GUARD] if self.spec.head else []))
         files.remove_directory(os.path.join(self.directory, hooks.PROFILE))
         files.write_json(self.directory, paths.SPEC, encode(self.spec))
         self.forget_ranks()
         self.start_helpers()
         self.keeper.send(messages.Begun(world.number))
+
+    def remove_files(self, *more: str) -> None:
+        """Removes what ranks have left, and these."""
+        names = [os.path.join(paths.RANKS, name) for name in os.listdir(os.path.join(self.directory, paths.RANKS))]
+        for name in (*names, *more):
+            with suppress(OSError):
+                os.unlink(os.path.join(self.directory, name))
 
     def start_proxy(self, words: "List[str]") -> None:
         """Starts the launcher's proxy with its arguments, and no shell. What a launcher puts before it is for the
@@ -496,7 +530,7 @@ class Guard:
                 os.unlink(path)
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
             self.report_unseen_end(rank)
-        if self.spec.head is None and not left and not stay and not self.has_profile():
+        if not self.has_output() and not left and not stay and not self.has_profile():
             files.remove_directory(self.directory)  # before the run may end: then nothing is left here
         self.keeper.send(messages.Cleaned([(p.pid, p.state) for p in left], strays))
         if stay:
@@ -505,6 +539,10 @@ class Guard:
         while self.keeper.open and self.keeper.outbox and time.monotonic() < until:
             select.select([], [self.keeper], [], 0.1)
             self.keeper.flush()
+
+    def has_output(self) -> bool:
+        """Returns whether the ranks' output is here: this host leads, or has led."""
+        return self.spec.head is not None or spool.measure_end(os.path.join(self.directory, paths.OUT), 0) > 0
 
     def has_profile(self) -> bool:
         """Returns whether a watcher has something to fetch here, and will then remove the directory."""
@@ -539,17 +577,19 @@ class Guard:
     def abort_run(self, why: str) -> bool:
         """The keeper is lost: ends the run's part on this host alone. True where it is back, for another attempt."""
         tickets.remove_ticket(os.path.dirname(self.directory), self.spec.run)
-        for helper in self.helpers:
-            list(helper.finish(0.0))
+        self.end_helpers()
         left = self.kill_all(self.spec.timings.leave)
         procs.remove_cgroup(self.group)
+        away, lost = time.monotonic(), self.leader
         if self.base.restarts and not self.waits and self.connect_again():
             self.spec = self.base._replace(ranks={})
+            self.remove_files()
             self.forget_ranks()
+            self.join_keeper(lost, time.monotonic() - away)
             self.keeper.send(messages.Cleaned([(process.pid, process.state) for process in left]))
             return True
-        if self.spec.head is not None:
-            return False  # the ranks' output is there
+        if self.has_output():
+            return False
         if left:
             pids = [process.pid for process in left]
             files.write_json(self.directory, paths.LEFTOVERS, {"why": why, "at": time.time(), "left": pids})
@@ -558,23 +598,57 @@ class Guard:
         return False
 
     def connect_again(self) -> bool:
-        """Waits for the keeper, without ranks; False when it is no more, or has not been reached for long."""
-        timings, (address, port) = self.spec.timings, self.keeper.peer
+        """Waits for a keeper, without ranks; False when there is none any more, or none has been reached for long."""
+        timings, since = self.spec.timings, time.monotonic()
+        reach = timings.reach if self.base.leaders else timings.connect
         self.keeper.close()
-        until = time.monotonic() + timings.away
-        while time.monotonic() < until:
-            try:
-                self.keeper = rpc.connect(
-                    address, port, self.spec.token, paths.Role.GUARD, self.spec.host, timings.connect
-                )
-            except ConnectionRefusedError:
+        silent_at = since  # when one of the hosts was silent last; the others said that no keeper is there
+        while time.monotonic() < since + timings.away:
+            silent = False
+            for host, (address, port) in self.list_keepers().items():
+                try:
+                    self.keeper = rpc.connect(address, port, self.spec.token, paths.Role.GUARD, self.spec.host, reach)
+                except ConnectionRefusedError:
+                    continue
+                except OSError:
+                    silent = True
+                else:
+                    if host != self.leader:
+                        self.former, self.leader, self.peer = (self.leader, self.peer), host, (address, port)
+                    self.last = self.heard = time.monotonic()
+                    return True
+            silent_at = time.monotonic() if silent else silent_at
+            if time.monotonic() >= silent_at + (timings.rejoin if self.base.leaders else 0.0):
                 return False
-            except OSError:
-                time.sleep(timings.steady)
-            else:
-                self.last = self.heard = time.monotonic()
-                return True
+            self.take_turn(time.monotonic() - since)
+            time.sleep(timings.steady)
         return False
+
+    def list_keepers(self) -> "Dict[str, Tuple[str, int]]":
+        """Where a keeper may be: on the host where it was, or on a later one in the order of leaders."""
+        order = list(self.base.leaders)
+        later = order[order.index(self.leader) + 1 :] if order else []
+        known = {host: (self.base.leaders[host], self.leaders[host]) for host in later if host in self.leaders}
+        return {self.leader: self.peer, **known}
+
+    def take_turn(self, away: float) -> None:
+        """Starts a keeper here, if no host before this one has, which each has had some seconds to do."""
+        self.reap()
+        later = list(self.list_keepers())[1:]
+        running = self.keeper_process and self.find_process(self.keeper_process)
+        due = self.base.host in later and away >= later.index(self.base.host) * self.spec.timings.turn
+        if running or not due or self.standby is None:
+            return
+        self.keeper_process = os.fork()
+        if self.keeper_process:
+            return
+        try:
+            from ipexctl.remote.agent.keeper import take_over  # most guards never need it
+
+            spec = self.base._replace(head=self.base.reserve)
+            take_over(self.directory, spec, self.standby, self.umask)
+        finally:
+            os._exit(1)
 
 
 _KINDS = (files.BEGIN, files.START, *hooks.STAGES)  # then notes and END

@@ -88,10 +88,7 @@ def _run_helper(directory: str, name: str, nice: int, work: "Callable[[], None]"
     procs.rename_word(Role.GUARD.encode(), name.encode())
     os.dup2(control, 0)
     os.dup2(output, 1)
-    for number in os.listdir("/proc/self/fd"):
-        if int(number) > 2:
-            with suppress(OSError):  # that of the listing itself
-                os.close(int(number))
+    procs.close_files()
     with suppress(OSError):
         os.nice(nice)
     files.run_then_record_crash(directory, name, work)

@@ -18,7 +18,7 @@ from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_recor
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.mpi_abort import find_aborts
-from ipexctl.protocol.paths import BOTH, Role
+from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, keeper_state, procs, rpc, spool
 from ipexctl.remote.agent.keeper_state import Moment, RunPhase
@@ -30,33 +30,17 @@ JOURNAL_BACKLOG = 1 << 16  # bytes of the journal that wait for space before the
 READ_SIZE = 1 << 16  # bytes taken from a pipe at a time
 SEARCHED_TAIL = 1 << 13  # bytes of mpirun's output that are searched for the end of a rank
 WAKE_INTERVAL = 0.02  # seconds between two messages that wake watchers
+LEADING = "lead"  # what a keeper calls itself that has taken the place of another
 PROGRESS = (rank_records.RankStarted, rank_records.RankStage, rank_records.RankNote)
 
 
-def main(argv: "List[str]") -> int:
-    """``keeper RUNDIR [both]``: listens, prints where, and goes on in the background; with ``both`` this program then
-    becomes the guard of the same host. (To start a Python costs more than all that either does before the launch.)"""
-    directory, both = argv[0], argv[1:] == [BOTH]
-    umask = os.umask(0o077)  # what we make here is for nobody else, whatever the account's files say
-    spec = files.read_spec(directory)
-    address = spec.head_spec.address
-    try:
-        listener = rpc.listen_on_free_port(address, spec.head_spec.ports)
-    except OSError as error:
-        print(KINDS.write(messages.AgentFailed("cannot listen on %s: %s" % (address, error))).decode())
-        return 1
-    port = listener.getsockname()[1]
-    print(KINDS.write(messages.KeeperListening(port)).decode())
-    if procs.daemonize():
-        files.run_then_record_crash(directory, Role.KEEPER, Keeper(directory, spec, listener, umask).serve)
-    listener.close()
-    if not both:
-        return 0
-    from ipexctl.remote.agent import guard  # while the keeper begins its work
-
-    procs.rename_word(Role.KEEPER.encode(), Role.GUARD.encode())
-    os.umask(umask)
-    return guard.main([directory, address, str(port)])
+def take_over(directory: str, spec: "RunSpec", listener: "socket.socket", umask: int) -> None:
+    """Becomes the keeper on a host that takes the head's place, in a process that its guard has forked off."""
+    procs.close_files(listener.fileno())
+    procs.rename_word(Role.GUARD.encode(), LEADING.encode())
+    listener.listen(rpc.BACKLOG)
+    keeper = Keeper(directory, spec, listener, umask, takes_over=True)
+    files.run_then_record_crash(directory, Role.KEEPER, keeper.serve)
 
 
 def _read_clocks() -> "Moment":
@@ -64,14 +48,18 @@ def _read_clocks() -> "Moment":
 
 
 class Keeper:
-    def __init__(self, directory: str, spec: "RunSpec", listener: "socket.socket", umask: int) -> None:
+    """``takes_over``: from a keeper on another host, whose guards are on their way."""
+
+    def __init__(
+        self, directory: str, spec: "RunSpec", listener: "socket.socket", umask: int, takes_over: bool = False
+    ) -> None:
         self.directory = directory
         self.umask = umask  # the login's, for mpirun and the ranks it starts itself
         self.listener = listener
         self.selector = selectors.DefaultSelector()
-        self.journal = open(os.path.join(directory, paths.JOURNAL), "ab", buffering=0)
+        self.journal = open(os.path.join(directory, paths.JOURNAL), "wb" if takes_over else "ab", buffering=0)
         self.unwritten = b""  # of the journal
-        self.run = keeper_state.create_run(spec, _read_clocks())
+        self.run = (keeper_state.take_over if takes_over else keeper_state.create_run)(spec, _read_clocks())
         self.wires: "Set[rpc.Wire]" = set()
         self.guards: "Dict[str, rpc.Wire]" = {}
         self.launcher: "Optional[subprocess.Popen[bytes]]" = None
@@ -113,7 +101,8 @@ class Keeper:
                     key.data(key.fileobj)
             now = time.monotonic()
             for host, guard in list(self.guards.items()):
-                silent = now - guard.heard
+                # What arrives later may have been sent by a guard that has left us for another keeper since.
+                silent = now - (guard.asked if self.spec.leaders else guard.heard)
                 if now - last > lease:  # frozen or suspended: the guards have ended their parts by now
                     why = "node0 stood still for %.0f s" % (now - last)
                     self.handle_input(keeper_state.GuardLost(host, why, silent=max(silent, now - last)))
@@ -154,7 +143,7 @@ class Keeper:
         if now - self.pinged >= min(timings.ping, timings.node_lease / 8):
             self.pinged = now
             for guard in self.guards.values():
-                guard.send(messages.Ping(time.time(), guard.ponged))
+                guard.send(messages.Ping(time.time(), guard.ponged, now))
         self.wake_watchers(now)
         running = self.run.state is RunPhase.RUNNING
         if running and self.monitor.warn and now - self.loaded >= self.monitor.interval:
@@ -202,6 +191,9 @@ class Keeper:
             elif isinstance(action, keeper_state.EndAttempt):
                 self.end_launcher()
                 self.write_record(action.record)
+            elif isinstance(action, keeper_state.Dissolve):
+                for name in (paths.KEEPER, paths.JOURNAL):
+                    os.unlink(os.path.join(self.directory, name))
             else:
                 self.finish_run(action.end)
 
@@ -374,7 +366,7 @@ class Keeper:
             self.store_sample(host, message)
             return
         if isinstance(message, messages.Pong) and host in self.guards:
-            self.guards[host].ponged = message.steady
+            self.guards[host].ponged, self.guards[host].asked = message.steady, message.asked
         elif isinstance(message, rank_records.RankEnded):
             self.monitor.note_end(message.rank, message.status == 0, now)
         elif isinstance(message, rank_records.RankStack):

@@ -60,7 +60,7 @@ TRANSITIONS: "Dict[RunPhase, FrozenSet[RunPhase]]" = {
     RunPhase.STOPPING: frozenset({RunPhase.KILLING, RunPhase.FINISHING}),
     RunPhase.KILLING: frozenset({RunPhase.FINISHING}),
     RunPhase.FINISHING: frozenset({RunPhase.FINISHING, RunPhase.RESTING, RunPhase.DONE}),
-    RunPhase.RESTING: frozenset({RunPhase.GATHERING, RunPhase.FINISHING}),
+    RunPhase.RESTING: frozenset({RunPhase.GATHERING, RunPhase.FINISHING, RunPhase.DONE}),
     RunPhase.DONE: frozenset(),
 }
 TIMES = 16  # inquiries that one request may ask for
@@ -116,7 +116,8 @@ ReleaseShims = NamedTuple("ReleaseShims", [("host", str)])  # the launcher's pro
 # End the launcher, store the rest of its output and write this as the final record.
 Close = NamedTuple("Close", [("end", journal.RunEnd)])
 EndAttempt = NamedTuple("EndAttempt", [("record", journal.AttemptEnded)])  # the same where another attempt follows
-Action = Union[Send, Note, StartLauncher, Disconnect, ReleaseShims, Close, EndAttempt]
+Dissolve = NamedTuple("Dissolve", [])  # end without a record: others lead
+Action = Union[Send, Note, StartLauncher, Disconnect, ReleaseShims, Close, EndAttempt, Dissolve]
 Actions = Tuple[Action, ...]
 
 
@@ -191,6 +192,10 @@ class KeeperRun(NamedTuple):
     fences: "Dict[str, float]" = {}  # lost host → when it has certainly ended its part
     before: "RankFailure" = RankFailure()  # in the attempt before
     limited: float = 0.0  # the first start, from which the time limit counts
+    ports: "Dict[str, int]" = {}  # of hosts that may take the head's place
+    left: "Optional[Dict[str, float]]" = None  # while this one takes it: host → since when it was without a keeper
+    former: str = ""  # whose place it takes
+    ranked: "FrozenSet[str]" = frozenset()  # hosts that may still have ranks of the attempt before
 
 
 Step = Tuple[KeeperRun, Actions]
@@ -199,6 +204,12 @@ Step = Tuple[KeeperRun, Actions]
 def create_run(spec: "RunSpec", now: "Moment") -> "KeeperRun":
     """Returns the run at the keeper's start."""
     return KeeperRun(spec, now.steady, now.steady + spec.timings.ready_timeout, now.steady, base=spec)
+
+
+def take_over(spec: "RunSpec", now: "Moment") -> "KeeperRun":
+    """Returns the run as a host finds it that takes the head's place: between two attempts, and nobody is there yet."""
+    lost = frozenset(spec.head_spec.hosts)
+    return create_run(spec, now)._replace(state=RunPhase.RESTING, deadline=now.steady, again=True, lost=lost, left={})
 
 
 def is_waiting(run: "KeeperRun") -> bool:
@@ -279,7 +290,7 @@ def _rest_run(run: "KeeperRun", now: "Moment") -> "Step":
     unclean = {host for host in run.guards if run.cleaned.get(host, True)}
     run = run._replace(guards=frozenset(), present=run.present - unclean, lost=run.lost | unclean)
     pause = min(timings.backoff * 2**run.restart, timings.longest_backoff)
-    awaited = [] if choose_hosts(_get_plan(run), run.present) else sorted(run.lost)
+    awaited = [] if _choose_hosts(run) else sorted(run.lost)
     ended = journal.AttemptEnded(run.reason, run.detail, run.restart + 1, run.spec.restarts, awaited)
     return _enter_state(run, RunPhase.RESTING, now.steady + pause), (EndAttempt(ended),)
 
@@ -289,12 +300,19 @@ def _get_plan(run: "KeeperRun") -> "HeadSpec":
     return (run.base or run.spec).head_spec
 
 
-def _begin_attempt(run: "KeeperRun", hosts: "List[str]", now: "Moment") -> "Step":
-    base, carried = run.base or run.spec, ("base", "present", "fences", "clocks", "lost", "watched", "limited")
-    world = build_world(run.restart + 1, base.head_spec, hosts)
-    begun = create_run(place_spec(base, world), now)._replace(restart=world.number, before=run.failure)
+def _choose_hosts(run: "KeeperRun") -> "List[str]":
+    before = [host for host, node in run.spec.head_spec.hosts.items() if node.ranks]
+    return choose_hosts(_get_plan(run), run.present, before)
+
+
+def _begin_attempt(run: "KeeperRun", number: int, hosts: "List[str]", now: "Moment") -> "Step":
+    """Tells all hosts that are there which ranks they have, if any."""
+    base = run.base or run.spec
+    carried = ("base", "present", "fences", "clocks", "lost", "watched", "limited", "ports")
+    world = build_world(number, base.head_spec, hosts)
+    begun = create_run(place_spec(base, world)._replace(wait=False), now)._replace(restart=number, before=run.failure)
     begun = begun._replace(**{name: getattr(run, name) for name in carried})
-    return begun, tuple(Send(host, messages.Begin(world)) for host in hosts)
+    return begun, tuple(Send(host, messages.Begin(world)) for host in sorted(run.present))
 
 
 def _give_up_restart(run: "KeeperRun", reason: str, detail: str, now: "Moment") -> "Step":
@@ -313,6 +331,8 @@ def _check_gathering(run: "KeeperRun", now: "Moment") -> "Step":
         if run.taking or not all(state and (state.taken or not (state.holder or state.before)) for state in states):
             return run, ()
         return run._replace(taking=True), (Send("", messages.TakeHost()),)
+    if not missing and run.spec is run.base and run.spec.head_spec.used:  # all have joined, the spares too
+        return _begin_attempt(run, 0, choose_hosts(run.spec.head_spec, run.present), now)
     if not missing and run.spec.keep and not run.spec.keep.fresh:
         number = int(now.clock)  # no order of an earlier attempt has it
         run = run._replace(since=now.steady, kept=keeping.begin_look(number))
@@ -390,17 +410,49 @@ def _check_ending(run: "KeeperRun", now: "Moment") -> "Step":
 def _check_resting(run: "KeeperRun", now: "Moment") -> "Step":
     if run.halted:
         return _give_up_restart(run, run.reason, run.detail, now)
+    if run.left is not None:
+        return _check_takeover(run, run.left, now)
     fenced = [until for host, until in run.fences.items() if host not in run.present]
     if now.steady < max([run.deadline, *fenced]):
         return run, ()
-    hosts = choose_hosts(_get_plan(run), run.present)
+    hosts = _choose_hosts(run)
     if hosts:
-        return _begin_attempt(run, hosts, now)
+        return _begin_attempt(run, run.restart + 1, hosts, now)
     patience = run.spec.timings.rejoin
     if now.steady < run.deadline + patience:
         return run, ()
     detail = "%s; %s not back within %.0f s" % (run.detail, ", ".join(sorted(run.lost)), patience)
     return _give_up_restart(run, Reason.LOST, detail, now)
+
+
+def _check_takeover(run: "KeeperRun", left: "Dict[str, float]", now: "Moment") -> "Step":
+    """The ranks of the attempt before have ended for certain before others start.
+
+    Each attempt has most of the hosts, and so have those that are here: one of them at least had ranks in the last one,
+    knows which hosts had, and was taken for lost by its keeper within the node lease after it left. The keeper stops
+    the attempt then: its own host gets the hard stop after the grace time, and one that the word does not reach ends
+    its part within another lease."""
+    timings, hosts = run.spec.timings, _choose_hosts(run)
+    if not hosts:
+        gone = now.steady > run.deadline + timings.gather
+        return (_enter_state(run, RunPhase.DONE), (Send("", messages.Release()), Dissolve())) if gone else (run, ())
+    away = {host for host in run.spec.head_spec.hosts if host not in run.present}
+    awaited = away & run.ranked
+    stopped = max(left.values()) + timings.node_lease
+    longest = timings.grace + timings.kill if awaited <= {run.former} else timings.node_lease
+    if awaited and now.steady < stopped + longest + timings.fence:
+        return run, ()
+    lost = tuple(
+        Note(journal.HostLost(host, "out of reach of %s, which leads now" % run.spec.host)) for host in sorted(away)
+    )
+    detail = "%s lost" % run.former
+    run = run._replace(left=None, reason=Reason.LOST, detail=detail)
+    if run.restart >= run.spec.restarts:
+        run, actions = _give_up_restart(run, Reason.LOST, "%s; no restart is left of %d" % (detail, run.restart), now)
+        return run, (*lost, *actions)
+    ended = Note(journal.AttemptEnded(Reason.LOST, detail, run.restart + 1, run.spec.restarts))
+    run, actions = _begin_attempt(run, run.restart + 1, hosts, now)
+    return run, (*lost, ended, *actions)
 
 
 _DUE: "Dict[RunPhase, Callable[[KeeperRun, Moment], Step]]" = {
@@ -435,7 +487,7 @@ def _on_guard_connected(run: "KeeperRun", guard: "GuardConnected", now: "Moment"
     if guard.host not in run.spec.head_spec.hosts:
         return run, ()
     run = run._replace(clocks={**run.clocks, guard.host: HostClock(guard.clock - now.clock)})
-    ping = Send(guard.host, messages.Ping(now.clock))
+    ping = Send(guard.host, messages.Ping(now.clock, steady=now.steady))
     if guard.host in run.lost or run.restart:  # it is back, and tells next what is left of its part (`Cleaned`)
         return run, (ping,)
     run = run._replace(guards=run.guards | {guard.host}, present=run.present | {guard.host})
@@ -715,9 +767,22 @@ def _on_cleaned(run: "KeeperRun", host: str, cleaned: "messages.Cleaned", now: "
         notes.append(Note(journal.Strays(host, cleaned.strays)))
     run = run._replace(cleaned={**run.cleaned, host: cleaned.left})
     if host in run.lost - run.guards and not cleaned.left:
-        notes.append(Note(journal.HostBack(host)))
+        notes.append(Note(journal.HostBack(host) if run.left is None else journal.GuardJoined(host)))
         run = run._replace(present=run.present | {host}, lost=run.lost - {host})
     return run, tuple(notes)
+
+
+def _on_joined(run: "KeeperRun", host: str, joined: "messages.Joined", now: "Moment") -> "Step":
+    if joined.port:
+        run = run._replace(ports={**run.ports, host: joined.port})
+    known = (Send("" if joined.port else host, messages.Leaders(run.ports)),)
+    if run.left is None:
+        return run, known
+    left = {**run.left, host: now.steady - joined.away}
+    limited = min(run.limited or now.steady, now.steady - joined.running)
+    restart = max(run.restart, joined.attempt)
+    ranked = run.ranked.union(joined.hosts or run.spec.head_spec.hosts)
+    return run._replace(left=left, limited=limited, restart=restart, former=joined.leader, ranked=ranked), known
 
 
 def _on_begun(run: "KeeperRun", host: str, begun: "messages.Begun", now: "Moment") -> "Step":
@@ -744,6 +809,7 @@ _MESSAGES: "Dict[Type[Any], Callable[[KeeperRun, str, Any, Moment], Step]]" = {
     messages.CheckpointsFound: _on_checkpoints_found,
     messages.CheckpointTaken: _on_checkpoint_taken,
     messages.Begun: _on_begun,
+    messages.Joined: _on_joined,
 }
 
 

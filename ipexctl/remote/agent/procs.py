@@ -244,6 +244,14 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def close_files(*kept: int) -> None:
+    """Closes all files of this process, which was forked off, but for its standard ones and those ``kept``."""
+    for number in os.listdir("/proc/self/fd"):
+        if int(number) > 2 and int(number) not in kept:
+            with suppress(OSError):  # that of the listing itself
+                os.close(int(number))
+
+
 def rename_word(old: bytes, new: bytes) -> None:
     """Replaces a word of this process's command line, as `ps` and /proc show it, by one that is no longer: a process
     that was forked off to do something else. Does nothing where that is not possible."""

@@ -20,20 +20,24 @@ from ipexctl.protocol.messages import KINDS, Challenge, Hello, Message, RanksOut
 
 Received = Union[Message, Unreadable, RanksOutput]
 
+BACKLOG = 128  # connections that wait for the keeper
 GREETS = 1 << 12  # the same of somebody who has not proved itself yet
 PIECE = 1 << 18  # bytes that are received at a time
 _BYTES = b"="  # the first letter of a line that is no object: bytes in base64
 
 
-def listen_on_free_port(address: str, ports: "Sequence[int]") -> "socket.socket":
+def listen_on_free_port(address: str, ports: "Sequence[int]", later: bool = False) -> "socket.socket":
     """Returns a socket that listens on the last free one of the ports from ``ports[0]`` to ``ports[1]``; 0 is any. (MPI
-    takes its own from the first on.) Raises OSError."""
+    takes its own from the first on.) ``later``: it has its port, and refuses connections until it is to listen. Raises
+    OSError."""
     for port in range(ports[1], ports[0] - 1, -1):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of the run before, connections may linger
+            if not later:  # of the run before, connections may linger; while nobody listens, others could have the port
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((address, port))
-            sock.listen(128)
+            if not later:
+                sock.listen(BACKLOG)
         except OSError as error:
             sock.close()
             if error.errno != errno.EADDRINUSE:
@@ -57,8 +61,8 @@ class Wire:
         self.open = True
         self.tampered = False  # closed because of a line that the other side did not seal, or complained of
         self.role = self.name = self.challenge = ""
-        self.since = self.heard = time.monotonic()
-        self.ponged = 0.0  # of a guard: its last `Pong.steady`
+        self.since = self.heard = self.asked = time.monotonic()
+        self.ponged = 0.0  # of a guard: its last `Pong.steady`; ``asked``: when we sent the ping that it answered
         self.peer = ("", 0)  # where it was connected to
         self.sending: "Optional[seal.Seals]" = None  # both are there once both sides are proved
         self.receiving: "Optional[seal.Seals]" = None

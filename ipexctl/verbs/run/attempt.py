@@ -80,7 +80,7 @@ class LaunchAttempt:
         """Makes the directories, starts the keeper on the head and a guard on every host; False when one failed."""
         run_dirs, run = self.run_dirs, self.launch.run
         head, keeper = self.launch.head.host, run_control.KeeperPort(self.launch.head.address)
-        hosts = [run_dirs[plan.host].host for plan in self.launch.nodes]
+        hosts = [run_dirs[plan.host].host for plan in self.launch.planned]
 
         def prepare(link: Link, _: Emit) -> None:
             create_run_dir(link, run_dirs[link.host.name], self.specs[link.host.name], self.stdin)

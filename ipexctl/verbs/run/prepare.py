@@ -166,7 +166,7 @@ def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:
     launch = build_launch(task, name, hosts, runtimes, script, settings, config=config, options=options, starts=starts)
     launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
     run_dirs = {
-        plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
+        plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.planned
     }
     host_specs = build_run_specs(launch, task, identity, prepared.timings, resume=request.resume)
     return LaunchAttempt(task, launch, identity, run_dirs, host_specs, context, request.stdin)

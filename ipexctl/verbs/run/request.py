@@ -95,9 +95,12 @@ def _find_checkpoints(task: Run, start: Start) -> tuple[Run, tuple[str, ...]]:
 def _check_restarts(task: Run) -> None:
     if task.stop_on_nan and task.detach:
         raise UsageError("--stop-on-nan needs somebody who watches", hint="leave out --detach")
-    for option, given in (("--min-hosts", task.min_hosts is not None), ("--stall restart", task.stall == "restart")):
+    of_restarts = {"--min-hosts": task.min_hosts, "--spares": task.spares, "--stall restart": task.stall == "restart"}
+    for option, given in of_restarts.items():
         if given and not task.restarts:
             raise UsageError(f"{option} says how to start a run again", hint="add --restarts 1")
+    if task.spares and task.n is not None:
+        raise UsageError("-n does not say how many ranks a host gets that takes another's place", hint="give --ppn")
 
 
 def _apply_engine(task: Run) -> tuple[Run, Engine | None]:

@@ -46,11 +46,13 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
     )
     answers = {host: answer for host, answer in results.items() if not isinstance(answer, Failure)}
     runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
-    runs.sort(key=lambda run: run.row.started)
-    unique = {run.row.directory + run.head: run for run in runs}  # entries of one machine list the same
+    # Entries of one machine list the same; of a run whose head was lost, the host that leads it now knows most.
+    runs.sort(key=lambda run: (run.row.state != "gone", run.row.restart))
+    unique = {run.row.run: run for run in runs}
     orphans = [OrphanDirectory(host, *row) for host, answer in answers.items() for row in answer.orphans]
     unreachable = tuple(host for host in results if host not in answers)
-    return RunSurvey(tuple(unique.values()), tuple(orphans), unreachable, tuple(answers))
+    found = sorted(unique.values(), key=lambda run: run.row.started)
+    return RunSurvey(tuple(found), tuple(orphans), unreachable, tuple(answers))
 
 
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:
@@ -104,6 +106,7 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
         " ".join(about.argv),
         **select_attributes(about, "title", "backend", "precision"),
         isas={name: node.isa for name, node in about.hosts.items()},
+        leaders=tuple(about.leaders),
     )
     names = {name: name for name in about.hosts if name in set(inventory.names)} | {about.host: discovered.head}
     run_dirs = {

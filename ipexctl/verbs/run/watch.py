@@ -3,8 +3,8 @@
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
@@ -30,6 +30,7 @@ _SWEEPS = 3  # tries to look for what is left on a host of a run that ended well
 _RESAMPLED = 60.0  # seconds until the ranks of a slow run are asked again where they stand; then twice as many
 _STACKS = 512  # stacks that are asked for in all, within the next
 _LEAST_SAMPLES, _MOST_SAMPLES = 4, 12
+_ASKED = 5.0  # seconds between two looks for a host that has taken the place of a head that does not answer
 _STORM = 3.0  # seconds in which one Ctrl-C more is not another wish
 
 
@@ -47,6 +48,15 @@ def wrap_internal_errors(run: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UnwatchedRunError(run) from error
+
+
+class _HeadLostError(Exception):
+    """The head has not answered for long; its text says why."""
+
+
+def _count_patience(timings: Timings) -> float:
+    """Returns the seconds in which another host leads a run whose keeper has ended, if one will."""
+    return 2 * timings.node_lease + timings.grace + timings.kill + timings.fence + timings.gather + timings.reply
 
 
 @dataclass
@@ -68,6 +78,7 @@ class RunWatcher:
     interrupted: Interrupted | None = None
     lost_hosts: set[str] = field(default_factory=set)  # as the keeper reports them
     disconnected: bool = False  # no connection to the head
+    died: bool = False  # the run's keeper ended without a record of the run's end
     ending: bool = False  # it is watched in order to end it
     pending_order: StopRun | KillRun | None = None  # not delivered yet
     retry_at: float = 0.0  # monotonic: when to deliver it again
@@ -105,22 +116,74 @@ class RunWatcher:
             follower.close()
 
     def follow(self) -> Generator[Event, None, bool]:
-        """Follows the run to its end; True when it goes on without us (detached, terminal closed, connection lost)."""
+        """Follows the run to its end, from host to host where others take the head's place; True when it goes on
+        without us (detached, terminal closed, connection lost)."""
+        with wrap_internal_errors(self.running.run), self.context.interrupts.defer_signals():
+            followed = True
+            while followed:
+                gave_up = ""
+                try:
+                    detached = yield from self._follow_head()
+                except _HeadLostError as lost:
+                    detached, gave_up = True, str(lost)
+                ended = self.run_ended
+                if detached and not gave_up:
+                    return True
+                if ended is not None and (ended.reason != "lost" or not self.successors):
+                    return False
+                if gave_up or ended:
+                    followed = yield from self._follow_successor(_count_patience(self.timings) if self.died else 0.0)
+            if ended is not None:
+                yield ended
+                return False
+            run = self.running.run
+            what = f"connection lost: {gave_up}; run {run} may still be running"
+            yield HostFailed(Failure(self.head.host.name, Kind.LOST, what, advise("attach", run), "watch"))
+            return True
+
+    @property
+    def successors(self) -> tuple[str, ...]:
+        """Hosts that may take the head's place, in their order, of those that can be reached."""
+        order = self.running.leaders
+        later = order[order.index(self.running.head) + 1 :] if self.running.head in order else ()
+        return tuple(host for host in later if host in self.run_dirs)
+
+    def _follow_successor(self, patience: float) -> Generator[Event, None, bool]:
+        """Goes on with the host that leads the run in the head's place; False where there is none for so long."""
+        until = time.monotonic() + patience
+        while True:
+            for host in self.successors:
+                run_dir = self.run_dirs[host]
+                with suppress(LinkError):  # out of reach, or it does not lead
+                    run_control.read_run_description(self.context.links.open(run_dir.host), run_dir.directory)
+                    yield Message(f"leads the run in place of {self.running.head}", host=host, code="leads")
+                    self.running, self.run_ended = replace(self.running, head=host), None
+                    self.disconnected, self.retry_at = False, 0.0
+                    return True
+            yield from self._handle_signal()
+            if time.monotonic() >= until or isinstance(self.pending_order, KillRun):
+                return False
+            time.sleep(1.0)
+
+    def _follow_head(self) -> Generator[Event, None, bool]:
+        """The same on one host, up to where another one takes its place. Raises `_HeadLostError` where it no longer
+        answers."""
+        asked = time.monotonic()
         journal = JournalReader(self.nonce, self.running)
         signals = self.context.interrupts
-        with wrap_internal_errors(self.running.run), signals.defer_signals(), closing(self._read_frames()) as received:
+        with closing(self._read_frames()) as received:
             for frame in received:
                 if frame is not None and frame.kind == GAVE_UP:
-                    run = self.running.run
-                    what = f"connection lost: {frame.data.decode()}; run {run} may still be running"
-                    hint = advise("attach", run)
-                    yield HostFailed(Failure(self.head.host.name, Kind.LOST, what, hint, "watch"))
-                    return True
+                    raise _HeadLostError(frame.data.decode())
                 yield from self._read_frame(frame, journal)
                 if self.run_ended is not None:
                     return False
                 yield from self._handle_signal() if journal.over is None else self._report_backlog(frame)
                 yield from self._send_pending_order()
+                if self.disconnected and self.successors and time.monotonic() >= asked + _ASKED:
+                    asked = time.monotonic()
+                    if (yield from self._follow_successor(0.0)):
+                        return False
                 self._sample_slow_run()
                 hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
                 if hung_up or self.refusals > 1 or signals.detach.is_set() or self._may_leave(journal):
@@ -214,7 +277,9 @@ class RunWatcher:
         elif frame.kind == frames.END:
             yield from journal.end()
             self.run_ended = journal.over or RunEnded(self.running.run, "lost", "the run's keeper on the head died")
-            yield self.run_ended
+            self.died = journal.over is None
+            if self.run_ended.reason != "lost" or not self.successors:
+                yield self.run_ended
         else:
             for event in journal.read(frame.kind, frame.data):
                 if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST:

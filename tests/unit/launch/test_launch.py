@@ -725,3 +725,27 @@ def test_the_root_of_a_project_is_on_the_path_unless_the_user_says_another() -> 
     assert nodes[1].env["PYTHONPATH"].value == "/scratch/app:/scratch/app/src"
     own = launch(asked={"PYTHONPATH": Setting("lib", "--env")}, modules=("/scratch/app",)).nodes
     assert [node.env["PYTHONPATH"].value for node in own] == ["lib", "lib"]
+
+
+# spares ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_spare_host_is_planned_like_the_others_and_has_no_rank_at_first() -> None:
+    task = run(restarts=1, spares=1)
+    planned = launch(task)
+    assert [node.host for node in planned.nodes] == ["node0"]
+    assert [node.host for node in planned.spares] == ["node1"]
+    assert planned.size == len(planned.nodes[0].ranks)
+    assert "h1.ipexctl" not in " ".join(planned.mpiexec)
+    assert "spare: node1" in str(planned)
+    specs = build_run_specs(planned, task, Identity(NONCE, "token", "alice", 0.0))
+    head = specs["node0"].head_spec
+    assert (head.used, {spec.size for spec in specs.values()}) == (1, {planned.size})
+    assert "h1.ipexctl" in " ".join(head.mpiexec), "a later attempt may need it"
+    assert specs["node1"].ranks
+    assert specs["node1"].reserve is None, "of two hosts none can take the other's place"
+
+
+def test_spares_leave_a_host_for_the_ranks() -> None:
+    with pytest.raises(UsageError, match="--spares 2 leaves none of 2 hosts"):
+        launch(run(restarts=1, spares=2))

@@ -57,6 +57,31 @@ def test_an_attempt_has_the_hosts_that_are_there_if_they_are_enough(present: str
     assert choose_hosts(head, {*present.split()}) == chosen.split()
 
 
+@pytest.mark.parametrize(
+    ("present", "before", "least", "chosen"),
+    [
+        ("n0 n1 n2 n3", "", 0, "n0 n1"),
+        ("n0 n2 n3", "n0 n1", 0, "n0 n2"),
+        ("n0 n1 n2 n3", "n0 n3", 0, "n0 n3"),
+        ("n0", "n0 n1", 0, ""),
+        ("n0", "n0 n1", 1, "n0"),
+        ("n1 n2 n3", "n0 n1", 1, ""),
+    ],
+)
+def test_spares_take_the_places_of_lost_hosts_and_keep_them(present: str, before: str, least: int, chosen: str) -> None:
+    head = SPEC.head_spec._replace(hosts=numbered(), min_hosts=least, used=2)
+    assert choose_hosts(head, {*present.split()}, before.split()) == chosen.split()
+
+
+def test_the_ranks_meet_at_the_host_that_leads() -> None:
+    leaders, varying = {"n0": "10.0.0.1", "n1": "10.0.0.2"}, {"MASTER_ADDR": "head"}
+    values = {"rank": "2", "ppn": "1", "head": "10.0.0.1"}
+    more: dict[str, Any] = {"host": "n1", "size": 6, "ranks": {2: RankSpec(0, values=values)}, "varying": varying}
+    base = SPEC._replace(head=None, env={"MASTER_ADDR": "10.0.0.1"}, leaders=leaders, **more)
+    placed = place_spec(base, World(1, {"n1": [0], "n2": [1]}))
+    assert (placed.env["MASTER_ADDR"], placed.ranks[0].values["head"]) == ("10.0.0.2", "10.0.0.2")
+
+
 def test_a_hosts_specification_has_its_new_ranks_and_what_they_hold_of_the_others() -> None:
     more: dict[str, Any] = {"host": "n1", "label": "h1.ipexctl", "size": 6, "ranks": RANKS, "varying": VARYING}
     base = SPEC._replace(head=None, env={"GROUP_RANK": "1", "OMP": "4"}, **more)

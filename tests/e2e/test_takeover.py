@@ -1,0 +1,136 @@
+"""Runs that go on when the host with their keeper is lost, and hosts that stand by."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.workspace import QUICK, RANKS, Started, Workspace, find_orphans
+from tests.stock import over
+
+LEASE = 5.0  # seconds; 30 unless told otherwise
+RUN = ("run", "--node-lease", str(LEASE), "--grace", "2", "--restarts", "3")
+Start = Callable[..., Started]
+
+
+def read_output(hosts: Cluster, host: str) -> bytes:
+    """What the ranks wrote that this host led."""
+    place = hosts.path(host, "/root/.local/state/ipexctl/runs")
+    return b"".join(path.read_bytes() for path in sorted(place.glob("*/out.bin.*")))
+
+
+def await_output(hosts: Cluster, host: str, text: bytes, seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while text not in read_output(hosts, host):
+        assert time.monotonic() < until, f"no {text!r} on {host} within {seconds:.0f} s: {read_output(hosts, host)!r}"
+        time.sleep(0.2)
+
+
+def list_ranks(hosts: Cluster, host: str) -> list[int]:
+    return [process.pid for process in hosts.processes(host) if "survive.py" in " ".join(process.argv)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(hosts: Cluster) -> Iterator[None]:
+    yield
+    hosts.restore()
+    for host in hosts.names:
+        hosts.exec(host, ["rm", "-f", "/root/done", "/root/fail"])
+
+
+@over("impi", "gloo")
+def test_a_watched_run_goes_on_without_node0(
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    command = start(*RUN, *group, "--min-hosts", "2", RANKS / "survive.py", **QUICK)
+    command.until("0│start 0", "1│start 0", "2│start 0")
+    hosts.power_off("node0")
+    command.until("start 1, rank 0 of 2, before 3")
+    hosts.exec("node1", ["touch", "/root/done"])
+    result = command.end(LEASE + 60.0)
+    assert result.code == 6, result  # all is done, and not by all of them
+    assert "[node1] leads the run in place of node0" in result.out + result.err
+    assert [(row["host"], row["state"]) for row in workspace.report()["run"]["ranks"]] == [
+        ("node1", "ok"),
+        ("node2", "ok"),
+    ]
+    assert not find_orphans(hosts, ["node1", "node2"])
+
+
+@over("gloo")
+def test_a_detached_run_goes_on_without_node0_which_is_cut_off_and_never_are_two_at_work(
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    """Nobody watches, and node0 lives: its ranks end before others begin, and when it is back it does not disturb."""
+    detached = start(*RUN, *group, "--detach", "--min-hosts", "2", RANKS / "survive.py", **QUICK).end(60.0)
+    assert detached.code == 0, detached
+    await_output(hosts, "node0", b"start 0, rank 0 of 3")
+    with hosts.cut("node0"):
+        until = time.monotonic() + 90.0
+        while b"start 1, rank 0 of 2" not in read_output(hosts, "node1"):
+            assert time.monotonic() < until
+            if list_ranks(hosts, "node0"):
+                assert not list_ranks(hosts, "node1") or not read_output(hosts, "node1"), "two worlds"
+            time.sleep(0.2)
+        assert not list_ranks(hosts, "node0")
+    [listed] = workspace("ps", "--json").answer["runs"]
+    assert (listed["state"], listed["head"], listed["restart"], len(listed["hosts"])) == ("running", "node1", 1, 2)
+    hosts.exec("node1", ["touch", "/root/done"])
+    result = workspace("attach", timeout=60.0)
+    assert "start 1, rank 0 of 2, before 3" in result.out, result
+    assert "node0 lost: starting again (1 of 3)" in result.out + result.err
+    assert workspace("stop", listed["run"]).code in (0, 4)
+    assert not find_orphans(hosts)
+
+
+@over("gloo")
+def test_a_keeper_that_dies_is_replaced_and_its_host_takes_part(
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    command = start(*RUN, *group, "--min-hosts", "2", RANKS / "survive.py", **QUICK)
+    command.until("0│start 0", "1│start 0", "2│start 0")
+    [keeper] = [process.pid for process in hosts.processes("node0") if "keeper" in process.argv]
+    hosts.exec("node0", ["kill", f"-{signal.SIGKILL:d}", str(keeper)])
+    command.until("start 1, rank 0 of 3, before None")
+    hosts.exec("node1", ["touch", "/root/done"])
+    result = command.end(60.0)
+    assert "leads the run in place of node0" in result.out + result.err, result
+    assert {row["state"] for row in workspace.report()["run"]["ranks"]} == {"ok"}
+    assert result.code == 0, result
+    assert not find_orphans(hosts)
+
+
+@over("impi", "gloo")
+def test_a_spare_host_takes_the_place_of_a_lost_one(
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    command = start(*RUN, *group, "--spares", "1", RANKS / "survive.py", **QUICK)
+    command.until("0│start 0, rank 0 of 2, before None", "1│start 0")
+    assert not list_ranks(hosts, "node2")
+    hosts.power_off("node1")
+    command.until("start 1, rank 0 of 2, before None", "1│start 1")
+    assert list_ranks(hosts, "node2")
+    hosts.exec("node0", ["touch", "/root/done"])
+    result = command.end(60.0)
+    assert result.code == 6, result
+    assert [row["host"] for row in workspace.report()["run"]["ranks"]] == ["node0", "node2"]
+    assert not find_orphans(hosts, ["node0", "node2"])
+
+
+@over("gloo")
+def test_a_spare_host_takes_the_place_of_node0(
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    command = start(*RUN, *group, "--spares", "1", RANKS / "survive.py", **QUICK)
+    command.until("0│start 0, rank 0 of 2, before None", "1│start 0")
+    hosts.power_off("node0")
+    command.until("start 1, rank 0 of 2, before None", "1│start 1")
+    hosts.exec("node1", ["touch", "/root/done"])
+    result = command.end(60.0)
+    assert result.code == 6, result
+    assert [row["host"] for row in workspace.report()["run"]["ranks"]] == ["node1", "node2"]
+    assert not find_orphans(hosts, ["node1", "node2"])

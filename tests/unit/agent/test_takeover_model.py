@@ -1,0 +1,315 @@
+"""Runs whose head hypothesis cuts off, freezes or kills, as it does the other hosts: never do ranks of two attempts
+compute at once, whichever hosts lead. The keepers' state machines are the real ones; clocks, connections and guards are
+played, by the rules of `keeper.Keeper.serve` and of `guard.Guard`.
+
+``IPEXCTL_HISTORIES=100000`` so many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ipexctl.protocol import messages
+from ipexctl.protocol.rank_records import RankEnded, RankStarted
+from ipexctl.protocol.run_spec import NodeSpec, RankSpec
+from ipexctl.protocol.timings import Timings
+from ipexctl.protocol.world import World
+from ipexctl.remote.agent import keeper_state as ks
+from tests.unit.agent.runs import SPEC
+
+HOSTS = "abcde"
+STEP, LEASE, PING = 0.5, 30.0, 2.0
+TIMINGS = Timings()
+NODES = {host: NodeSpec(f"h{at}.x", [at], "/d", "python") for at, host in enumerate(HOSTS)}
+
+
+def make_spec(leader: str, used: int) -> Any:
+    """What this host has when it leads: it is the first of all."""
+    order = sorted(HOSTS, key=lambda host: host != leader)
+    words = ["mpirun", "-ppn", "1", "-hosts", ",".join(f"{NODES[host].label}:1" for host in order), "-n", "5", "rank"]
+    head = SPEC.head_spec._replace(hosts={host: NODES[host] for host in order}, mpiexec=words, min_hosts=3, used=used)
+    leaders = dict.fromkeys("abcd", "10.0.0.1")
+    more: dict[str, Any] = {"size": used or 5, "ranks": {0: RankSpec(0)}, "restarts": 99, "leaders": leaders}
+    return SPEC._replace(host=leader, head=head, timings=TIMINGS, **more)
+
+
+class Keeper:
+    def __init__(self, host: str, run: ks.KeeperRun, now: float) -> None:
+        self.host, self.run = host, run
+        self.asked: dict[str, float] = {}  # connected guards → when a ping was sent that it answered
+        self.ponged: dict[str, float] = {}  # when a guard sent the last answer that has come
+        self.pinged = self.last = now
+
+
+class Guard:
+    """A host but for its ranks' work. ``computes`` is the attempt whose ranks are at work there, and who leads it."""
+
+    def __init__(self, host: str) -> None:
+        self.host, self.leader, self.former = host, "a", "a"
+        self.keeper: Keeper | None = None
+        self.heard = self.left = self.last = 0.0
+        self.world, self.kill_at = World(0, {}), float("inf")
+        self.computes: tuple[str, int] | None = None
+
+
+class Cluster:
+    """Time goes on in steps. What is on its way waits while its direction is cut, in its order, as TCP's does."""
+
+    def __init__(self, delays: list[float], used: int) -> None:
+        self.now, self.delays, self.used = 0.0, delays, used
+        self.cuts: set[tuple[str, str]] = set()  # from, to
+        self.frozen: set[str] = set()
+        self.mail: dict[tuple[Keeper, str, bool], list[tuple[float, Any]]] = {}  # (keeper, guard's host, to the guard)
+        self.keepers = {"a": Keeper("a", ks.create_run(make_spec("a", used), self.clock), 0.0)}
+        self.guards = {host: Guard(host) for host in HOSTS}
+        for guard in self.guards.values():
+            self.connect(guard, self.keepers["a"], "")
+        self.worlds: list[tuple[str, int]] = []
+
+    @property
+    def clock(self) -> ks.Moment:
+        return ks.Moment(self.now, 1e6 + self.now)
+
+    def delay(self) -> float:
+        self.delays.append(self.delays.pop(0))
+        return self.delays[0]
+
+    def post(self, keeper: Keeper, host: str, to_guard: bool, message: Any) -> None:
+        self.mail.setdefault((keeper, host, to_guard), []).append((self.now + self.delay(), message))
+
+    def collect(self, keeper: Keeper, host: str, to_guard: bool) -> Iterator[Any]:
+        way = (keeper.host, host) if to_guard else (host, keeper.host)
+        waiting = self.mail.setdefault((keeper, host, to_guard), [])
+        while waiting and waiting[0][0] <= self.now and way not in self.cuts:
+            yield waiting.pop(0)[1]
+
+    def reaches(self, one: str, other: str) -> bool:
+        return not self.frozen & {one, other} and not {(one, other), (other, one)} & self.cuts
+
+    # -- keepers ----------------------------------------------------------------------------------------------------
+
+    def connect(self, guard: Guard, keeper: Keeper, lost: str) -> None:
+        if guard.host in keeper.asked:
+            self.feed(keeper, ks.GuardLost(guard.host, "its guard had lost node0"))
+        for to_guard in (True, False):
+            self.mail[keeper, guard.host, to_guard] = []
+        guard.keeper, guard.heard, keeper.asked[guard.host] = keeper, self.now, self.now
+        keeper.ponged[guard.host] = 0.0
+        self.feed(keeper, ks.GuardConnected(guard.host, 1e6))
+        self.post(keeper, guard.host, False, self.introduce(guard, lost))
+        if lost:
+            self.post(keeper, guard.host, False, messages.Cleaned([]))
+
+    def introduce(self, guard: Guard, lost: str) -> messages.Joined:
+        away, world = self.now - guard.left, guard.world
+        return messages.Joined(world.number, list(world.ranks), lost, away, self.now, 4000)
+
+    def feed(self, keeper: Keeper, what: ks.Input) -> None:
+        keeper.run, actions = ks.next_step(keeper.run, what, self.clock)
+        for action in actions:
+            if isinstance(action, ks.Send):
+                for host in list(keeper.asked) if not action.host else {action.host} & set(keeper.asked):
+                    self.post(keeper, host, True, action.message)
+            elif isinstance(action, ks.StartLauncher):
+                self.feed(keeper, ks.LauncherStarted(9, 4000))
+                for host, node in keeper.run.spec.head_spec.hosts.items():
+                    if node.ranks and host in keeper.asked:
+                        self.post(keeper, host, True, messages.StartProxy([]))
+            elif isinstance(action, ks.Disconnect):
+                keeper.asked.pop(action.host, None)
+                self.post(keeper, action.host, True, None)  # its end
+        if keeper.run.state is ks.RunPhase.DONE:
+            for host in list(keeper.asked):
+                self.post(keeper, host, True, None)
+            keeper.asked.clear()
+
+    def play_keeper(self, keeper: Keeper) -> None:
+        stood = self.now - keeper.last > LEASE
+        for host in list(keeper.asked):
+            if stood and host in keeper.asked:
+                self.feed(keeper, ks.GuardLost(host, "node0 stood still", silent=self.now - keeper.last))
+        keeper.last = self.now
+        for host in HOSTS:
+            for message in self.collect(keeper, host, False):
+                if host not in keeper.asked:
+                    break
+                if message is None:
+                    self.feed(keeper, ks.GuardLost(host, "its guard ended"))
+                    keeper.asked.pop(host, None)
+                    break
+                if isinstance(message, messages.Pong):
+                    keeper.asked[host], keeper.ponged[host] = message.asked, message.steady
+                self.feed(keeper, ks.FromGuard(host, message))
+        for host in list(keeper.asked):
+            if self.now - keeper.asked.get(host, self.now) > LEASE:
+                self.feed(keeper, ks.GuardLost(host, "silent", silent=self.now - keeper.asked[host]))
+        if self.now - keeper.pinged >= PING:
+            keeper.pinged = self.now
+            for host in keeper.asked:
+                self.post(keeper, host, True, messages.Ping(self.now, keeper.ponged[host], self.now))
+        self.feed(keeper, ks.Tick(watched=False))
+
+    # -- guards -----------------------------------------------------------------------------------------------------
+
+    def play_guard(self, guard: Guard) -> None:
+        stood, guard.last = self.now - guard.last > LEASE, self.now
+        if stood:
+            guard.computes = None
+            self.lose_keeper(guard)
+        keeper = guard.keeper
+        if keeper is not None:
+            for message in self.collect(keeper, guard.host, True):
+                self.answer(guard, keeper, message)
+                if guard.keeper is not keeper:
+                    break
+        if guard.keeper is not None and self.now - guard.heard > LEASE:
+            self.lose_keeper(guard)
+        if self.now >= guard.kill_at:
+            guard.computes, guard.kill_at = None, float("inf")
+        if guard.keeper is None and guard.computes is None:
+            self.look_for_keeper(guard)
+
+    def lose_keeper(self, guard: Guard) -> None:
+        if guard.keeper is not None:
+            self.post(guard.keeper, guard.host, False, None)
+            guard.keeper, guard.left, guard.kill_at = None, self.now, self.now + 1.0
+
+    def look_for_keeper(self, guard: Guard) -> None:
+        later = [host for host in "abcd" if host > guard.leader]
+        for host in (guard.leader, *later):
+            keeper = self.keepers.get(host)
+            if keeper and keeper.run.state is not ks.RunPhase.DONE and self.reaches(guard.host, host):
+                lost = guard.leader
+                if host != guard.leader:
+                    guard.former, guard.leader = guard.leader, host
+                self.connect(guard, keeper, lost)
+                return
+        own = self.keepers.get(guard.host)
+        free = own is None or own.run.state is ks.RunPhase.DONE
+        if guard.host in later and free and self.now - guard.left >= later.index(guard.host) * TIMINGS.turn:
+            run = ks.take_over(make_spec(guard.host, self.used), self.clock)
+            self.keepers[guard.host] = Keeper(guard.host, run, self.now)
+
+    def answer(self, guard: Guard, keeper: Keeper, message: Any) -> None:
+        def say(answer: Any) -> None:
+            self.post(keeper, guard.host, False, answer)
+
+        if message is None:
+            self.lose_keeper(guard)
+        elif isinstance(message, messages.Release):
+            guard.leader = guard.former
+            self.lose_keeper(guard)
+        elif isinstance(message, messages.Ping):
+            guard.heard = max(guard.heard, message.heard)
+            say(messages.Pong(message.sent, 1e6 + self.now, self.now, message.steady))
+        elif isinstance(message, messages.Begin):
+            guard.world = message.world
+            say(messages.Begun(message.world.number))
+        elif isinstance(message, messages.StartProxy):
+            guard.computes = (keeper.host, guard.world.number)
+            self.worlds.append(guard.computes)
+            for rank in keeper.run.spec.head_spec.hosts[guard.host].ranks:
+                say(RankStarted(rank, guard.host, 1, 2, [], 1e6 + self.now))
+        elif isinstance(message, (messages.Kill, messages.Finish)):  # ranks do not care for the polite stop
+            if guard.computes is not None:
+                guard.computes = None
+                for rank in keeper.run.spec.head_spec.hosts[guard.host].ranks:
+                    say(RankEnded(rank, guard.host, signal=9, stopped=True, at=1e6 + self.now))
+            if isinstance(message, messages.Finish):
+                say(messages.Cleaned([]))
+
+    def step(self) -> None:
+        self.now += STEP
+        for guard in self.guards.values():
+            if guard.host not in self.frozen:
+                self.play_guard(guard)
+        for keeper in list(self.keepers.values()):
+            if keeper.host not in self.frozen and keeper.run.state is not ks.RunPhase.DONE:
+                self.play_keeper(keeper)
+        computing = {guard.computes for guard in self.guards.values() if guard.host not in self.frozen} - {None}
+        assert len(computing) <= 1, f"{computing} compute at once, at {self.now}"
+
+    def cut(self, host: str) -> None:
+        self.cuts |= {pair for other in HOSTS if other != host for pair in ((host, other), (other, host))}
+
+
+events = st.one_of(
+    st.tuples(st.just("cut"), st.sampled_from(HOSTS), st.sampled_from(HOSTS)),
+    st.tuples(st.just("heal"), st.sampled_from(HOSTS), st.sampled_from(HOSTS)),
+    st.tuples(st.just("isolate"), st.sampled_from(HOSTS), st.just("")),
+    st.tuples(st.just("heal all"), st.just(""), st.just("")),
+    st.tuples(st.just("freeze"), st.sampled_from(HOSTS), st.just("")),
+    st.tuples(st.just("thaw"), st.sampled_from(HOSTS), st.just("")),
+    st.tuples(st.just("crash"), st.sampled_from(HOSTS), st.just("")),
+)
+
+
+@settings(
+    max_examples=int(os.environ.get("IPEXCTL_HISTORIES", settings.default.max_examples if settings.default else 100)),
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
+@given(
+    st.lists(st.tuples(st.integers(1, 200), events), max_size=14),
+    st.lists(st.floats(0.0, 8.0), min_size=1, max_size=9),
+    st.sampled_from((0, 3, 4)),
+)
+def test_ranks_of_two_attempts_never_compute_at_once_whoever_leads(
+    history: list[tuple[int, Any]], delays: list[float], used: int
+) -> None:
+    played = Cluster(delays, used)
+    for steps, (what, one, other) in history:
+        for _ in range(steps):
+            played.step()
+        if what == "cut":
+            played.cuts.add((one, other))
+            played.cuts.discard((one, one))
+        elif what == "heal":
+            played.cuts.discard((one, other))
+        elif what == "isolate":
+            played.cut(one)
+        elif what == "heal all":
+            played.cuts.clear()
+        elif what == "freeze":
+            played.frozen.add(one)
+        elif what == "thaw":
+            played.frozen.discard(one)
+        elif one in played.keepers:
+            keeper = played.keepers.pop(one)  # its mpirun's proxies end with their guards
+            for host in keeper.asked:
+                played.post(keeper, host, True, None)
+    for _ in range(300):
+        played.step()
+
+
+@pytest.mark.parametrize("used", [0, 3, 4])
+def test_the_next_host_leads_when_the_head_is_cut_off_and_again_the_next(used: int) -> None:
+    played = Cluster([0.0], used)
+    for _ in range(20):
+        played.step()
+    for lost, leader in ("a", "b"), ("b", "c"):
+        played.cut(lost)
+        since = played.now
+        while played.worlds[-1][0] != leader:
+            played.step()
+            assert played.now < since + 2 * LEASE + TIMINGS.grace + TIMINGS.kill + TIMINGS.fence + 15.0
+    assert played.guards["e"].computes == ("c", 2)
+
+
+def test_a_host_that_is_alone_takes_nothing_over_and_comes_back() -> None:
+    played = Cluster([0.0], 4)
+    for _ in range(20):
+        played.step()
+    played.cut("b")
+    for _ in range(200):
+        played.step()
+    assert played.worlds[-1] == ("a", 1)
+    played.cuts.clear()
+    for _ in range(120):
+        played.step()
+    assert played.guards["b"].keeper is played.keepers["a"]
