@@ -16,7 +16,6 @@ from typing import Dict, List, Optional, Set
 
 from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import encode
-from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.mpi_abort import find_aborts
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
