@@ -141,8 +141,9 @@ class Guard:
         self.standby: "Optional[socket.socket]" = None  # where this host would
         self.keeper_process = 0  # of this host, if it has tried to take its place
         self.world, self.launched = World(0, {}), 0.0  # as the keeper said; when the first one's ranks were started
-        if spec.reserve:
-            self.standby = rpc.listen_on_free_port(spec.reserve.address, spec.reserve.ports, later=True)
+        with suppress(OSError):  # without a free port this host leads nothing
+            if spec.reserve:
+                self.standby = rpc.listen_on_free_port(spec.reserve.address, spec.reserve.ports, later=True)
         self.forget_ranks()
         self.join_keeper("", 0.0)
 
