@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import QUICK, RANKS, Started, Workspace, find_orphans
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace, find_orphans, find_place
 from tests.stock import over
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
@@ -39,7 +40,8 @@ def _nothing_is_left(hosts: Cluster) -> Iterator[None]:
     yield
     hosts.restore()
     for host in hosts.names:
-        hosts.exec(host, ["rm", "-f", "/root/done", "/root/fail"])
+        place = find_place(RANKS)
+        hosts.exec(host, ["rm", "-rf", "/root/done", "/root/fail", f"{place}/ckpt", f"{place}/.ipexctl-keep-ckpt"])
 
 
 @over("impi", "gloo")
@@ -134,3 +136,18 @@ def test_a_spare_host_takes_the_place_of_node0(
     assert result.code == 6, result
     assert [row["host"] for row in workspace.report()["run"]["ranks"]] == ["node1", "node2"]
     assert not find_orphans(hosts, ["node1", "node2"])
+
+
+def test_the_checkpoints_of_node0_outlive_it(start: Start, workspace: Workspace, hosts: Cluster) -> None:
+    words = ("--keep", "ckpt", "--min-hosts", "2", "--venv", LIGHT, RANKS / "counts.py", "24", "4", "1", "0")
+    command = start(*RUN, *words, **QUICK)
+    command.until("0│step 10", "[node1] has a copy of node0's part of ckpt/step_8.pt")
+    hosts.power_off("node0")
+    result = command.end(120.0)
+    assert result.code == 6, result
+    for rank in range(2):
+        starts = re.findall(r"resume (\S+) at (\d+) of (\d)", workspace.written(rank).decode())
+        assert [(name.rpartition("/")[2], int(size)) for name, _, size in starts[:1]] == [("nothing", 3)]
+        assert starts[1][0].endswith(f"/ckpt/step_{starts[1][1]}.pt"), result
+        assert int(starts[1][1]) >= 8, "a checkpoint's interval is lost at most"
+        assert workspace.written(rank).splitlines()[-1].endswith(b"step 24")
