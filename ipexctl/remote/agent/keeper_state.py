@@ -285,9 +285,12 @@ def _close_run(run: "KeeperRun", now: "Moment") -> "Step":
 
 
 def _rest_run(run: "KeeperRun", now: "Moment") -> "Step":
-    """The attempt is over. A host on which something is left takes no part in another one."""
+    """The attempt is over. A host on which something is left takes no part in another one; one that has not reported
+    may be cut off, and its ranks at work until its lease is over."""
     timings = run.spec.timings
     unclean = {host for host in run.guards if run.cleaned.get(host, True)}
+    over = now.steady + timings.node_lease + timings.fence
+    run = run._replace(fences={**run.fences, **{host: over for host in run.guards if host not in run.cleaned}})
     run = run._replace(guards=frozenset(), present=run.present - unclean, lost=run.lost | unclean)
     pause = min(timings.backoff * 2**run.restart, timings.longest_backoff)
     awaited = [] if _choose_hosts(run) else sorted(run.lost)

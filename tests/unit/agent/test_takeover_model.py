@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.protocol import messages
@@ -254,6 +254,7 @@ events = st.one_of(
     suppress_health_check=list(HealthCheck),
     deadline=None,
 )
+@example([(1, ("isolate", "b", "")), (64, ("isolate", "c", ""))], [0.0], 0)  # c never hears of the hard stop
 @given(
     st.lists(st.tuples(st.integers(1, 200), events), max_size=14),
     st.lists(st.floats(0.0, 8.0), min_size=1, max_size=9),
