@@ -139,6 +139,9 @@ class Guard:
         self.former = self.leader, self.peer  # of the keeper before
         self.leaders: "Dict[str, int]" = {}  # those that may take its place → the ports where they then listen
         self.standby: "Optional[socket.socket]" = None  # where this host would
+        # Since when it has had no keeper that began an attempt or goes on with it, and when a host that may have one
+        # was silent last; the others said that none is there. 0: it has one.
+        self.lost_at = self.silent_at = 0.0
         self.keeper_process = 0  # of this host, if it has tried to take its place
         self.world, self.launched = World(0, {}), 0.0  # as the keeper said; when the first one's ranks were started
         with suppress(OSError):  # without a free port this host leads nothing
@@ -383,6 +386,7 @@ class Guard:
         leads = self.base.reserve is not None and self.leader == self.base.host
         base = self.base._replace(head=self.base.reserve) if leads else self.base
         self.spec, self.world = place_spec(base, world), world
+        self.lost_at = self.silent_at = 0.0
         self.remove_files(paths.ENDING, paths.PORT, *([paths.GUARD] if self.spec.head else []))
         files.remove_directory(os.path.join(self.directory, hooks.PROFILE))
         files.write_json(self.directory, paths.SPEC, encode(self.spec))
@@ -600,11 +604,11 @@ class Guard:
 
     def connect_again(self) -> bool:
         """Waits for a keeper, without ranks; False when there is none any more, or none has been reached for long."""
-        timings, since = self.spec.timings, time.monotonic()
+        timings, now = self.spec.timings, time.monotonic()
+        self.lost_at, self.silent_at = self.lost_at or now, self.silent_at or now
         reach = timings.reach if self.base.leaders else timings.connect
         self.keeper.close()
-        silent_at = since  # when one of the hosts was silent last; the others said that no keeper is there
-        while time.monotonic() < since + timings.away:
+        while time.monotonic() < self.lost_at + timings.away:
             silent = False
             for host, (address, port) in self.list_keepers().items():
                 try:
@@ -614,14 +618,16 @@ class Guard:
                 except OSError:
                     silent = True
                 else:
-                    if host != self.leader:
+                    if host == self.leader:
+                        self.lost_at = self.silent_at = 0.0
+                    else:
                         self.former, self.leader, self.peer = (self.leader, self.peer), host, (address, port)
                     self.last = self.heard = time.monotonic()
                     return True
-            silent_at = time.monotonic() if silent else silent_at
-            if time.monotonic() >= silent_at + (timings.rejoin if self.base.leaders else 0.0):
+            self.silent_at = time.monotonic() if silent else self.silent_at
+            if time.monotonic() >= self.silent_at + (timings.rejoin if self.base.leaders else 0.0):
                 return False
-            self.take_turn(time.monotonic() - since)
+            self.take_turn(time.monotonic() - now)
             time.sleep(timings.steady)
         return False
 
