@@ -86,6 +86,7 @@ class PlannedLaunch(JsonRecord):
     ranks: tuple[RankPlacement, ...]
     warnings: tuple[str, ...]
     spares: tuple[str, ...] = ()  # hosts without ranks, which can take another's place
+    script_sha256: str = ""
 
 
 class Preload(Record):
@@ -171,6 +172,7 @@ class Launch(Record):
     fills: bool = False  # placeholders in arguments and in the user's variables are replaced on the hosts
     per_host: bool = False  # each rank here is a process that may start ranks of its own
     spares: tuple[NodePlan, ...] = ()  # hosts whose ranks are for a restart
+    script_sha256: str = ""  # of its text, where it is a file of the controller
     leading: Mapping[str, Leading] = field(default_factory=dict)  # of hosts that may be the head of a restart
 
     @property
@@ -208,7 +210,7 @@ class Launch(Record):
         """Returns what ``--json`` prints of it; secrets are left out."""
         return PlannedLaunch(
             **select_attributes(self, "run", "size", "backend", "backend_reason", "launcher", "mpiexec", "mpiexec_env"),
-            **select_attributes(self, "files", "argv"),
+            **select_attributes(self, "files", "argv", "script_sha256"),
             script=self.title,
             port=self.port or None,
             hosts={node.host: _make_planned_host(node) for node in self.planned},

@@ -35,12 +35,14 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
 
 _ORDER = (
     "slow host",
+    "text of the script",
     "backend",
     "MPI",
     "ranks",
     "ranks per host",
     "threads per rank",
     "words of the script",
+    "command",
 )  # what tells most comes first
 _NAMED = 4  # differences in the summary
 
@@ -53,7 +55,9 @@ def _summarise_pair(
     first, second = runs
     rate = next((each for each in ratios if each.figure in _RATES), None)
     line = "no pace of both is known"
-    if rate:
+    if {first.result, second.result} != {"ok"}:
+        line = f"A ended as {first.result}, B as {second.result}: their pace is not compared"
+    elif rate:
         ours, theirs = second.figures[rate.figure], first.figures[rate.figure]
         share = 100 * abs(rate.ratio - 1)
         how = f"{share:.0f} % {'slower' if rate.ratio < 1 else 'faster'} than" if share >= 1 else "as fast as"
@@ -61,6 +65,8 @@ def _summarise_pair(
         line = f"B is {how} A: {rate.figure} {ours.median:.4g} / {theirs.median:.4g}, {ranges}"
     named: dict[tuple[str, ...], str] = {}  # of those that say the same the first
     for each in sorted(differences, key=lambda each: (*_ORDER, each.name).index(each.name)):
+        if each.name == "command" and "words of the script" in {each.name for each in differences}:
+            continue  # it has the same words
         one, other = _drop_common_words(*each.values)
         named.setdefault(each.values, f"{each.name} {other:.80} (A: {one:.80})")
     more = [f"{len(named) - _NAMED} more below"] if len(named) > _NAMED else []
@@ -138,6 +144,8 @@ def _find_differences(of: str, runs: Sequence[Mapping[str, str]]) -> list[RunDif
 def _list_plan(page: RunPage) -> dict[str, str]:
     values = {"script": page.title, "ranks": str(len(page.rows)), "hosts": str(len(page.hosts))}
     launch = page.launch
+    if page.again:
+        values["command"] = page.again
     if launch is None:
         return values
     words = launch.argv[launch.argv.index(launch.script) :] if launch.script in launch.argv else launch.argv
@@ -156,6 +164,7 @@ def _list_plan(page: RunPage) -> dict[str, str]:
         "CPUs of collectives": _join_numbers(workers),
         "interface": join_names([*interfaces], 4),
         "words of the script": " ".join(words),
+        **({"text of the script": f"SHA-256 {launch.script_sha256[:12]}"} if launch.script_sha256 else {}),
     }
 
 
@@ -164,14 +173,20 @@ def _join_numbers(numbers: Sequence[int]) -> str:
 
 
 def _list_variables(page: RunPage) -> dict[str, str]:
-    """The variables of the ranks; the id of the run, which always differs, is left out of their values."""
+    """The variables of the ranks; the ids of the run and of its environment, which differ for each, are left out of
+    their values."""
+    markers = {host.facts.installed.marker for host in page.hosts if host.facts and host.facts.installed}
+
+    def shorten(value: str) -> str:
+        for marker in markers:
+            value = value.replace(marker.id, "ENVIRONMENT") if marker and marker.id else value
+        return value.replace(page.run, "RUN")
+
     values = {}
     for name, hosts in page.variables.items():
-        groups = group_pairs((value.replace(page.run, "RUN"), host) for host, (value, _) in hosts.items())
-        values[name] = _join_values(groups)
+        values[name] = _join_values(group_pairs((shorten(value), host) for host, (value, _) in hosts.items()))
     if page.launch:
-        common = {name: value.replace(page.run, "RUN") for name, value in page.launch.mpiexec_env.items()}
-        values |= {f"{name} (launcher)": value for name, value in common.items()}
+        values |= {f"{name} (launcher)": shorten(value) for name, value in page.launch.mpiexec_env.items()}
     return values
 
 
@@ -180,7 +195,11 @@ _STACK = ("Python", "torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "i
 
 
 def _list_stack(page: RunPage) -> dict[str, str]:
-    return {name: value for name, value in _list_all_properties(page).items() if name in _STACK}
+    """The environment: what the tables name, then all other packages of the first host."""
+    named = {name: value for name, value in _list_all_properties(page).items() if name in _STACK}
+    facts = next((host.facts for host in page.hosts if host.facts and host.facts.installed), None)
+    packages = facts.installed.packages if facts and facts.installed else {}
+    return named | {name: version for name, version in packages.items() if name not in _STACK}
 
 
 def _list_hosts(page: RunPage) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 A module of its own, imported while the hosts answer: nothing of it is needed before."""
 
+import hashlib
 import logging
 import os
 import posixpath
@@ -164,7 +165,9 @@ def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:
         starts = [*wrap_start(request.engine, starts[0])]
     config, options = request.config, parse_options(read_data("options.toml"))
     launch = build_launch(task, name, hosts, runtimes, script, settings, config=config, options=options, starts=starts)
-    launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
+    text = request.script.read_bytes() if request.starts[0].is_file else b""
+    sha256 = hashlib.sha256(text).hexdigest() if text else ""
+    launch = replace(launch, warnings=(*prepared.notes, *launch.warnings), script_sha256=sha256)
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.planned
     }

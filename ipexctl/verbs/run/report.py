@@ -67,7 +67,9 @@ def report(
         check_destination(expand_home(page))
     yield Started("report", ", ".join(directory.name for directory in directories), ())
     if len(directories) > 1:
-        pages = [(each.name, read_page(each, context, known)) for each in directories]
+        read = [read_page(each, context, known) for each in directories]
+        by_id = len({page.run for page in read}) == len(read)
+        pages = [(page.run if by_id else each.name, page) for each, page in zip(directories, read, strict=True)]
         comparison = compare_runs(pages)
         if page or show:
             file = expand_home(page or "comparison.html")

@@ -142,6 +142,26 @@ def test_two_runs_are_told_apart_by_their_own_words_by_a_slow_host_and_by_their_
     assert phases == "whole run 61.0 s (A: 61.0 s); rendezvous 23.3 s (A: 3.3 s); running 33.3 s (A: 53.3 s)"
 
 
+def test_a_mended_script_a_package_and_the_result_are_told_and_no_pace_of_a_failed_run() -> None:
+    def change(stamped: Stamped) -> Stamped:
+        event = stamped.event
+        if isinstance(event, e.Planned) and event.launch:
+            event = replace(event, launch=replace(event.launch, script_sha256="b" * 64))
+        if isinstance(event, e.FactsRead) and event.facts.installed:
+            packages = {**event.facts.installed.packages, "einops": "0.8.1"}
+            event = replace(
+                event, facts=replace(event.facts, installed=replace(event.facts.installed, packages=packages))
+            )
+        return replace(stamped, event=event)
+
+    first, second = fold_page(make_run("good")), fold_page(map(change, make_run("good")))
+    assert first.report.run
+    failed = replace(first, report=replace(first.report, run=replace(first.report.run, reason="rank")))
+    answer = compare_runs([("a", failed), ("b", second)])
+    assert answer.summary[0] == "A ended as rank, B as ok: their pace is not compared"
+    assert answer.summary[1] == f"differs: text of the script SHA-256 {'b' * 12} (A: -); einops 0.8.1 (A: -)"
+
+
 def test_a_figure_that_was_printed_once_is_compared_and_has_no_chart() -> None:
     def evaluate(loss: float) -> RunPage:
         line = f"eval_loss {loss} eval_accuracy 0.9\n".encode()
