@@ -89,18 +89,49 @@ def _draw_verdict(state: RunState, width: int, most: int) -> list[Text]:
     slow = attempt.slowdown.verdict if attempt.slowdown else None
     reasons = [escape(line) for line in stall or (*separate, *(slow.lines if slow else ()))]
     run, room = attempt.started.run, width - 2
-    lines = [part for line in reasons for part in phrases.fold_line(line, room, 4)]
+    lines = [part for line in reasons for part in _fold_reason(line, room)]
     stacks = f"stacks: {complete_hint(advise('logs', run, '--stacks'), state.selection_flags)}"
     stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', run), state.selection_flags)}"
     if not stall:
         lines += [one_line(stop)] if lost and cell_len(stop) <= room else []
-        return [make_row(("▌ ", WARN), line) for line in lines[:most]]
+        return _make_verdict_rows(lines[:most], WARN)
     steps = [one_line(words) for words in (stacks, stop) if cell_len(words) <= room]
     steps = steps if len(steps) > 1 else [*steps, "end it: Ctrl-C"]
     # Where not all fits, the beginning gives way: the ranks that others wait for are the last of the lines.
     least = max(most - len(steps), 1)
     lines = lines if len(lines) <= least else lines[-least:]
-    return [make_row(("▌ ", BAD), line) for line in [*lines, *steps][:most]]
+    return _make_verdict_rows([*lines, *steps][:most], BAD)
+
+
+_COMMAND = re.compile(r" *(?:ipexctl|sudo) ")
+_WORD = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\S)+")  # of a shell
+_GOES_ON = " \\"  # ends a line of a command; the next one stands without a mark
+
+
+def _fold_reason(line: str, room: int) -> list[str]:
+    """The lines of a reason. No terminal wraps a frame: a command ends its lines but the last in a backslash, so that a
+    copy of them is one command."""
+    lines: list[str] = []
+    for part in phrases.fold_line(line, room, 4):
+        start = _COMMAND.match(part)
+        if not start or cell_len(part) <= room:
+            lines.append(part)
+            continue
+        first, *words = [word.group() for word in _WORD.finditer(part)]
+        lines.append(part[: len(part) - len(part.lstrip())] + first)
+        for word in words:
+            if cell_len(lines[-1] + word) + 3 <= room:
+                lines[-1] += " " + word
+            else:
+                lines[-1] += _GOES_ON
+                lines.append(f"      {word}")
+    return lines
+
+
+def _make_verdict_rows(lines: list[str], style: str) -> list[Text]:
+    before = ["", *lines]
+    marks = [() if each.endswith(_GOES_ON) else (("▌ ", style),) for each in before]
+    return [make_row(*mark, line) for mark, line in zip(marks, lines, strict=False)]
 
 
 # rows
