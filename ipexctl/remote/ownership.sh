@@ -11,6 +11,7 @@ find_fault() {
   for path do
     [ -e "$path" ] || [ -L "$path" ] || continue
     set -- $(ls -ldn "$path" 2>/dev/null)
+    [ "$1" ] || [ -e "$path" ] || [ -L "$path" ] || continue # a run has ended meanwhile
     : "${owner:=$3}"
     case $1 in
     l*) fault='is a symbolic link' ;;

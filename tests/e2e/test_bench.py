@@ -23,6 +23,7 @@ def test_on_busy_hosts_a_bench_names_the_run_and_the_one_command_that_ends_it(
     program, verb, *words = command.split()
     assert (program, verb, words[-2:]) == ("ipexctl", "stop", ["--limit", "node0"]), result
     assert workspace(verb, *words).code == 0
+    running_command.end(60.0)  # it takes the output along, and then the directory
     assert not find_orphans(hosts)
 
 

@@ -188,3 +188,15 @@ def test_a_kept_agent_of_another_content_is_not_taken(link: LocalLink, home: Pat
     create_run_dir(link, site, SPEC)
     assert Path(site.directory, AGENT).read_bytes() == kept.read_bytes() == whole
     assert (kept.stat().st_uid, kept.stat().st_mode & 0o777) == (0, 0o600)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_goes_away_while_it_is_looked_at_is_no_fault(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    """A run that ends takes its directory along."""
+    (tmp_path / "runs/r1").mkdir(parents=True)
+    script = read_script("ownership.sh") + (
+        'ls() { case $2 in */r1) rmdir "$2" ;; esac; command ls "$@"; }\n'
+        'find_fault "$1" "$1" "$1/r1"; printf "<%s>" "$fault"\n'
+    )
+    done = subprocess.run([*shell, "-c", script, "sh", str(tmp_path / "runs")], capture_output=True, text=True)
+    assert done.stdout == "<>", done
