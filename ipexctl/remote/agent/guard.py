@@ -140,10 +140,10 @@ class Guard:
         self.leaders: "Dict[str, int]" = {}  # those that may take its place → the ports where they then listen
         self.standby: "Optional[socket.socket]" = None  # where this host would
         # Since when it has had no keeper that began an attempt or goes on with it, and when a host that may have one
-        # was silent last; the others said that none is there. 0: it has one.
+        # was silent last; the others refused the connection. 0: it has one.
         self.lost_at = self.silent_at = 0.0
         self.keeper_process = 0  # of this host, if it has tried to take its place
-        self.world, self.launched = World(0, {}), 0.0  # as the keeper said; when the first one's ranks were started
+        self.world, self.launched = World(0, {}), 0.0  # the last attempt; when the first one's ranks were started
         with suppress(OSError):  # without a free port this host leads nothing
             if spec.reserve:
                 self.standby = rpc.listen_on_free_port(spec.reserve.address, spec.reserve.ports, later=True)
