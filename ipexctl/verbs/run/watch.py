@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from ipexctl.act import run_control
@@ -133,6 +133,8 @@ class RunWatcher:
                     return False
                 if gave_up or ended:
                     followed = yield from self._follow_successor(_count_patience(self.timings) if self.died else 0.0)
+            if self._is_leaving:
+                return True
             if ended is not None:
                 yield ended
                 return False
@@ -152,25 +154,37 @@ class RunWatcher:
         """Goes on with the host that leads the run in the head's place; False where there is none for so long."""
         until = time.monotonic() + patience
         while True:
-            for host in self.successors:
-                run_dir = self.run_dirs[host]
-                with suppress(LinkError):  # out of reach, or it does not lead
-                    run_control.read_run_description(self.context.links.open(run_dir.host), run_dir.directory)
-                    yield Message(f"leads the run in place of {self.running.head}", host=host, code="leads")
-                    self.running, self.run_ended = replace(self.running, head=host), None
-                    self.disconnected, self.retry_at = False, 0.0
-                    return True
+            host = next((host for host in self.successors if self._leads(host)), None)
+            if host is not None:
+                yield Message(f"leads the run in place of {self.running.head}", host=host, code="leads")
+                self.running, self.run_ended = replace(self.running, head=host), None
+                self.disconnected, self.retry_at = False, 0.0
+                return True
             yield from self._handle_signal()
-            if time.monotonic() >= until or isinstance(self.pending_order, KillRun):
+            if time.monotonic() >= until or isinstance(self.pending_order, KillRun) or self._is_leaving:
                 return False
             time.sleep(1.0)
+
+    def _leads(self, host: str) -> bool:
+        """Returns whether this host can be reached, and leads the run."""
+        run_dir = self.run_dirs[host]
+        try:
+            run_control.read_run_description(self.context.links.open(run_dir.host), run_dir.directory)
+        except LinkError:
+            return False
+        return True
+
+    @property
+    def _is_leaving(self) -> bool:
+        """The terminal was closed, the user detaches, or leaves the rest of the output where it is."""
+        hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
+        return hung_up or self.refusals > 1 or self.context.interrupts.detach.is_set()
 
     def _follow_head(self) -> Generator[Event, None, bool]:
         """The same on one host, up to where another one takes its place. Raises `_HeadLostError` where it no longer
         answers."""
         asked = time.monotonic()
         journal = JournalReader(self.nonce, self.running)
-        signals = self.context.interrupts
         with closing(self._read_frames()) as received:
             for frame in received:
                 if frame is not None and frame.kind == GAVE_UP:
@@ -185,8 +199,7 @@ class RunWatcher:
                     if (yield from self._follow_successor(0.0)):
                         return False
                 self._sample_slow_run()
-                hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
-                if hung_up or self.refusals > 1 or signals.detach.is_set() or self._may_leave(journal):
+                if self._is_leaving or self._may_leave(journal):
                     return True
         return False
 
