@@ -65,7 +65,7 @@ def value_of(option: Option) -> str:
     kind = kinds[0] if NoneType in get_args(option.type) else option.type
     if get_origin(kind) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(kind))
-    words: dict[Any, str] = {tuple: "list", dict: "mapping", bool: "`true` or `false`", int: "number", float: "seconds"}
+    words: dict[Any, str] = {tuple: "list", dict: "mapping", bool: "`true` or `false`", int: "number", float: "time"}
     return words.get(get_origin(kind) or kind, "text")
 
 

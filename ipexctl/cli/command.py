@@ -205,7 +205,8 @@ def command(
             for param in made.params:
                 if param.name in options:
                     option = options[param.name]
-                    convert_plain_values(param, option.value_type, option.flag.allows)
+                    span = option.flag.is_span(option.type)
+                    convert_plain_values(param, option.value_type, option.flag.allows, is_span=span)
             return made
 
         path = " ".join(word for word in ("ipexctl", app.info.name, name) if word)

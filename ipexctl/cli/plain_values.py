@@ -25,14 +25,16 @@ def read_plain_value(kind: Any, value: Any) -> Any:
     raise ValueError("not plainly of this type")
 
 
-def convert_plain_values(param: Any, kind: Any, allows: Callable[[Any], bool]) -> None:
-    """Makes an option or argument convert its plain values itself; those that it ``allows``. Once is enough."""
+def convert_plain_values(param: Any, kind: Any, allows: Callable[[Any], bool], *, is_span: bool = False) -> None:
+    """Makes an option or argument convert its plain values itself; those that it ``allows``. Once is enough. A span of
+    time such as ``2h`` is its seconds."""
     if "process_value" in vars(param):
         return
     convert = param.process_value
 
     def process_value(ctx: Any, value: Any) -> Any:
         try:
+            value = _read_span(value) if is_span else value
             plain = read_plain_value(kind, value)
         except ValueError:
             return convert(ctx, value)
@@ -41,6 +43,12 @@ def convert_plain_values(param: Any, kind: Any, allows: Callable[[Any], bool]) -
         return param.callback(ctx, param, plain) if param.callback else plain
 
     param.process_value = process_value
+
+
+def _read_span(value: Any) -> Any:
+    from ipexctl.model.text import read_seconds  # not of those who only ask for the help
+
+    return read_seconds(value)
 
 
 _OWN = {"help": bool, "install_completion": bool, "show_completion": bool, "verbose": int}

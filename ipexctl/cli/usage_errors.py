@@ -160,12 +160,24 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
         *most, last = get_args(literal)
         what = f"must be {', '.join(most)} or {last}"
         better = value and _find_nearest(value, get_args(literal))
+    elif option and value and option.flag.is_span(option.type) and (wrong := _find_wrong_span(value)):
+        what = wrong
     elif option and value and (option.flag.ge is not None or option.flag.le is not None):
         better = _find_bound(value, option.flag.ge, option.flag.le)
     line = _replace_word(words, value, better) if value and better else None
     if value is None and "-np" in words and "-n" in names:  # as mpirun spells it
         return "run has no option -np", _replace_word(words, "-np", "-n")
     return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line
+
+
+def _find_wrong_span(value: str) -> str | None:
+    from ipexctl.model.text import read_seconds
+
+    try:
+        read_seconds(value)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _find_bound(value: str, low: float | None, high: float | None) -> str | None:

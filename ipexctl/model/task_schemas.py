@@ -4,12 +4,14 @@ Only playbooks and values that are wrong import this module."""
 
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from ipexctl.model.tasks import Fields, Flag
+from ipexctl.model.text import read_seconds
 
+_SECONDS = BeforeValidator(read_seconds, json_schema_input_type=float | str)
 _CONFIG = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
@@ -25,6 +27,7 @@ def make_schema(model: type[Fields]) -> type[BaseModel]:
         given |= {"alias": flag.alias} if flag.alias else {}
         given |= {"default_factory": each.default_factory} if each.default_factory is not MISSING else {}
         given |= {"default": each.default} if each.default is not MISSING else {}
-        schemas[each.name] = (hints[each.name], Field(description=flag.help, **given))
+        kind = Annotated[hints[each.name], _SECONDS] if flag.is_span(hints[each.name]) else hints[each.name]
+        schemas[each.name] = (kind, Field(description=flag.help, **given))
     schema: type[BaseModel] = create_model(model.__name__, __config__=_CONFIG, __doc__=model.__doc__, **schemas)
     return schema

@@ -7,7 +7,7 @@ import re
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from functools import partial
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from typing_extensions import dataclass_transform
 
@@ -45,6 +45,10 @@ class Flag(Record):
     le: float | None = None
     min_length: int | None = None
     pattern: str | None = None  # of a text
+
+    def is_span(self, kind: Any) -> bool:
+        """Returns whether a field of this type is a span of time: seconds, or a text such as ``2h``."""
+        return float in (kind, *get_args(kind)) and self.metavar is None
 
     def allows(self, value: Any) -> bool:
         """Returns whether a value of the field's type is within the bounds; None always is."""
@@ -375,7 +379,9 @@ class Run(TransferFields, Task):
         None, "OpenMP threads per rank (default: the rank's cores).", "Placement", ge=1, advanced=True
     )
     ccl_workers: int = flag(1, "oneCCL worker threads per rank.", "Collectives", ge=1, advanced=True)
-    time_limit: float | None = flag(None, "End the run after this many seconds (default: no limit).", "Limits", gt=0)
+    time_limit: float | None = flag(
+        None, "End the run after this time: seconds, or such as 90m or 2h (default: no limit).", "Limits", gt=0
+    )
     grace: float = flag(10.0, "Seconds between SIGTERM and SIGKILL.", "Limits", ge=0, advanced=True)
     lease: float | None = flag(
         None,

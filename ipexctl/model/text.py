@@ -3,6 +3,10 @@
 import re
 import time
 from collections.abc import Sequence
+from typing import Any
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])", re.ASCII)
 
 
 def printable(text: str, limit: int = 80) -> str:
@@ -66,3 +70,22 @@ def escape_char(char: str) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def read_span(text: str) -> float | None:
+    """Returns seconds of ``90s``, ``2h`` or ``1.5d``, and None for another text."""
+    match = _SPAN.fullmatch(text.strip())
+    return float(match[1]) * _SECONDS[match[2]] if match else None
+
+
+def read_seconds(value: Any) -> Any:
+    """Returns seconds of a text such as ``2h``, and a number as it is. Raises `ValueError` for another text."""
+    seconds = read_span(value) if isinstance(value, str) else None
+    if seconds is not None:
+        return seconds
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        if isinstance(value, str):
+            raise ValueError("must be a number of seconds, or a span of time such as 90s, 30m or 2h") from None
+    return value

@@ -28,7 +28,12 @@ from tests.tables import read_table
     [
         (("--node-lease", "1"), "must be greater than or equal to 5"),
         (("--port", "abc"), "--port must be a whole number, not 'abc'"),
-        (("--grace", "long"), "--grace must be a number, not 'long'"),
+        (
+            ("--grace", "long"),
+            "--grace must be a number of seconds, or a span of time such as 90s, 30m or 2h, not 'long'",
+        ),
+        (("--node-lease", "1s"), "must be greater than or equal to 5, not '1s'"),
+        (("--time-limit", "0m"), "--time-limit must be greater than 0"),
         (("--stall", "maybe"), "--stall must be report, kill or restart, not 'maybe'"),
     ],
 )

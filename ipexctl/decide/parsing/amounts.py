@@ -5,18 +5,15 @@ from ipaddress import ip_address
 
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hints import advise
-from ipexctl.model.text import printable
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])", re.ASCII)
+from ipexctl.model.text import printable, read_span
 
 
 def parse_span(flag: str, text: str) -> float:
     """Returns seconds of ``90s``, ``2h`` or ``1.5d``. Raises `UsageError`."""
-    match = _SPAN.fullmatch(text.strip())
-    if match is None:
+    seconds = read_span(text)
+    if seconds is None:
         raise UsageError(f"{flag} takes a span of time such as 90s, 30m, 2h, 30d or 4w, not {text!r:.40}")
-    return float(match[1]) * _SECONDS[match[2]]
+    return seconds
 
 
 def parse_clock(flag: str, text: str) -> float:

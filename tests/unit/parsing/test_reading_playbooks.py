@@ -50,7 +50,7 @@ steps:
       env: {A: 1, B: "x y"}
     limit: node[0-1]
     tags: slow
-  - command: {argv: [hostname, -f], timeout: 5}
+  - command: {argv: [hostname, -f], timeout: 5s}
 """
 
 
