@@ -4,7 +4,6 @@ Each has a thread of its own: a slow one delays neither ipexctl nor the others."
 
 import os
 import queue
-import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from ipexctl.model.errors import UsageError
+from ipexctl.model.notifications import split_command
 from ipexctl.model.text import printable
 
 LIMIT = 10.0  # seconds for a command
@@ -23,14 +23,7 @@ _QUEUE_LIMIT = 100  # notifications that wait for one command
 
 def parse_notify_command(text: str) -> tuple[str, ...]:
     """Returns the words of a command, split as a shell does. Raises `UsageError`."""
-    try:
-        argv = tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"--notify takes a command: {str(error).lower()}") from None
-    if not argv:
-        raise UsageError("--notify takes a command, not an empty word")
-    if "://" in argv[0]:  # which may hold a secret
-        raise UsageError("--notify takes a command, not a URL", hint="a script of yours that runs curl -d @- URL")
+    argv = tuple(split_command("--notify", text))
     if shutil.which(argv[0]) is None:
         raise UsageError(f"--notify {printable(argv[0])}: there is no such command")
     return argv

@@ -1,7 +1,9 @@
-"""What ``--notify`` reports of a command, as JSON."""
+"""What ``--notify`` reports of a command, as JSON, and to whom."""
 
+import shlex
 from typing import Literal
 
+from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import JsonRecord
 from ipexctl.model.saved_runs import RunResult
 
@@ -25,3 +27,16 @@ class Notification(JsonRecord):
     exit: int | None = None
     seconds: float | None = None
     saved: str | None = None
+
+
+def split_command(flag: str, text: str) -> list[str]:
+    """Returns the words of a command that gets notifications, split as a shell does. Raises `UsageError`."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} takes a command: {str(error).lower()}") from None
+    if not words:
+        raise UsageError(f"{flag} takes a command, not an empty word")
+    if "://" in words[0]:  # which may hold a secret
+        raise UsageError(f"{flag} takes a command, not a URL", hint="a script of yours that runs curl -d @- URL")
+    return words

@@ -537,6 +537,14 @@ class Run(TransferFields, Task):
     )
     logical_cores: bool = flag(False, "Use all hardware threads of each core.", "Placement", advanced=True)
 
+    host_notify: str | None = flag(
+        None,
+        "Command on the host that leads the run, for what --notify gets, with or without a watcher.",
+        "Notifications",
+        "COMMAND",
+        advanced=True,
+    )
+
     @property
     def independent(self) -> bool:
         """Instances, not ranks."""
@@ -549,7 +557,7 @@ class Tune(Run):
     left_out = frozenset(
         {"detach", "restarts", "min_hosts", "ready", "profile", "stop_on_nan", "stdin", "role", "resume", "time_limit"}
         | {"instances", "cores_per_instance", "within_node", "instance", "fail_fast", "per_host", "keep", "keep_copies"}
-        | {"spares"}
+        | {"spares", "host_notify"}
     )
     script: str = flag("", Run.__dataclass_fields__["script"].metadata["flag"].help, metavar="WHAT", argument=True)
     budget: str = flag("15m", "Time for all runs, such as 90s, 15m or 2h.", "Measurement", "TIME")

@@ -211,6 +211,14 @@ class ResumeChosen(NamedTuple):
     at: float = 0.0
 
 
+class NoticeFailed(NamedTuple):
+    """The command that is called on the head at certain events failed, for the first time."""
+
+    host: str
+    why: str
+    at: float = 0.0
+
+
 class RunEnd(NamedTuple):
     """The final record. ``reason`` is one of `Reason`. ``launcher`` is its exit status, ``unknown`` are hosts whose
     guards did not report that nothing is left, ``unstored`` counts bytes of output."""
@@ -242,7 +250,7 @@ Record = Union[
     KeeperStarted, GuardJoined, Launched, AttemptEnded, HostBack, RankStarted, RankStage, RankRendezvous, RankNote,
     RankEnded, RankStack, SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Stopping, Killing,
     Killed, HostLost, Unstored, Leftovers, Strays, MessageIgnored, CheckpointKept, CheckpointMissed, ResumeChosen,
-    Waiting, RunEnd,
+    Waiting, NoticeFailed, RunEnd,
 ]  # fmt: skip
 
 KINDS: "Kinds[Record]" = Kinds(Record)

@@ -48,6 +48,7 @@ class HeadSpec(NamedTuple):
     log_cap: int = 0  # bytes kept of each output; 0: all
     min_hosts: int = 0  # with which the run may be started again; 0: with `used`
     used: int = 0  # hosts that have ranks at once, the others are spares; 0: all
+    notify: List[str] = []  # a command that is called at certain events; or none
 
 
 class KeepSpec(NamedTuple):

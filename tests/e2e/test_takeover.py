@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,11 @@ def await_output(hosts: Cluster, host: str, text: bytes, seconds: float = 120.0)
         time.sleep(0.2)
 
 
+def read_notices(hosts: Cluster, host: str) -> list[dict[str, Any]]:
+    """What --host-notify was given on this host."""
+    return [json.loads(line) for line in hosts.path(host, "/root/notices").read_text().splitlines()]
+
+
 def list_ranks(hosts: Cluster, host: str) -> list[int]:
     return [process.pid for process in hosts.processes(host) if "survive.py" in " ".join(process.argv)]
 
@@ -41,7 +48,10 @@ def _nothing_is_left(hosts: Cluster) -> Iterator[None]:
     hosts.restore()
     for host in hosts.names:
         place = find_place(RANKS)
-        hosts.exec(host, ["rm", "-rf", "/root/done", "/root/fail", f"{place}/ckpt", f"{place}/.ipexctl-keep-ckpt"])
+        hosts.exec(
+            host,
+            ["rm", "-rf", "/root/done", "/root/fail", "/root/notices", f"{place}/ckpt", f"{place}/.ipexctl-keep-ckpt"],
+        )
 
 
 @over("impi", "gloo")
@@ -67,8 +77,11 @@ def test_a_watched_run_goes_on_without_node0(
 def test_a_detached_run_goes_on_without_node0_which_is_cut_off_and_never_are_two_at_work(
     start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:
-    """Nobody watches, and node0 lives: its ranks end before others begin, and when it is back it does not disturb."""
-    detached = start(*RUN, *group, "--detach", "--min-hosts", "2", RANKS / "survive.py", **QUICK).end(60.0)
+    """Nobody watches, and node0 lives: its ranks end before others begin, and when it is back it does not disturb.
+    Whichever host leads reports it."""
+    notify = ("--host-notify", "sh -c 'cat >> /root/notices'")
+    words = (*group, *notify, "--detach", "--min-hosts", "2")
+    detached = start(*RUN, *words, RANKS / "survive.py", **QUICK).end(60.0)
     assert detached.code == 0, detached
     await_output(hosts, "node0", b"start 0, rank 0 of 3")
     with hosts.cut("node0"):
@@ -87,6 +100,13 @@ def test_a_detached_run_goes_on_without_node0_which_is_cut_off_and_never_are_two
     assert "node0 lost: starting again (1 of 3)" in result.out + result.err
     assert workspace("stop", listed["run"]).code in (0, 4)
     assert not find_orphans(hosts)
+    first, *_ = read_notices(hosts, "node0")
+    assert (first["event"], first["host"], first["ranks"], first["run"]) == ("start", "node0", [0, 1, 2], listed["run"])
+    notices = read_notices(hosts, "node1")
+    assert [notice["event"] for notice in notices] == ["failure", "start", "end"]
+    assert [notice["hosts"] for notice in notices] == [["node0"], ["node1", "node2"], []]
+    assert "started again (restart 1)" in notices[1]["text"]
+    assert notices[2]["result"] == "ok"
 
 
 @over("gloo")

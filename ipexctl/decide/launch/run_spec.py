@@ -10,6 +10,7 @@ from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.profile.steps import format_profile_steps
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Launch, Leading, NodePlan, RankPlacement
+from ipexctl.model.notifications import split_command
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
 from ipexctl.protocol.run_spec import HeadSpec, KeepSpec, Library, NodeSpec, RankSpec, RunSpec
@@ -130,6 +131,7 @@ def _make_head_spec(launch: Launch, task: Run, head: NodePlan, leading: Leading)
         log_cap=task.log_cap * 1000000,
         min_hosts=task.min_hosts or 0,
         used=len(launch.nodes) if launch.spares else 0,
+        notify=split_command("--host-notify", task.host_notify) if task.host_notify else [],
     )
 
 

@@ -266,6 +266,9 @@ class JournalReader:
                 yield e.Message(text, "warning", record.host, "checkpoint-missed")
             case journal.ResumeChosen():
                 yield e.Message(_describe_resume(record), code="resume")
+            case journal.NoticeFailed(host=host, why=why):
+                text = f"the command of --host-notify failed: {printable(why, 200)}; the run goes on"
+                yield e.Message(text, "warning", host, "notify")
             case journal.AttemptEnded(detail=detail, restart=restart, restarts=restarts, awaited=awaited, at=at):
                 yield e.RunEnded(running.run, cast(Any, record.reason), detail, at, again=True)
                 again = f"starting again ({restart} of {restarts}) from the script's own checkpoint"

@@ -22,6 +22,7 @@ from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, keeper_state, procs, rpc, spool
 from ipexctl.remote.agent.keeper_state import Moment, RunPhase
 from ipexctl.remote.agent.launcher_pipes import LauncherPipes
+from ipexctl.remote.agent.notices import NoticeQueue
 from ipexctl.remote.agent.progress_monitor import ProgressMonitor
 
 UNPROVED_LIMIT = 64  # waiting places for those who have not proved themselves, beside one for each host
@@ -74,6 +75,7 @@ class Keeper:
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
         self.grown, self.woken = False, 0.0  # whether watchers do not know yet of all in the files; when they last did
         self.monitor = ProgressMonitor(pattern, spec.timings)
+        self.notices = NoticeQueue(self.spec, lambda why: self.write_record(journal.NoticeFailed(spec.host, why)))
         files.reserve_space(directory)
 
     @property
@@ -158,6 +160,7 @@ class Keeper:
             for alarm in self.monitor.poll(now):
                 self.handle_input(alarm)
         self.handle_input(keeper_state.Tick(self.watchers > 0))
+        self.notices.work(now)
 
     def wake_watchers(self, now: float) -> None:
         """A watcher looks into the files a few times a second by itself: lines that are few come at once by this."""
@@ -180,6 +183,7 @@ class Keeper:
                 self.send(action.host, action.message)
             elif isinstance(action, keeper_state.Note):
                 self.write_record(action.record)
+                self.notices.note_record(action.record)
             elif isinstance(action, keeper_state.StartLauncher):
                 self.handle_input(self.start_launcher())
             elif isinstance(action, keeper_state.Disconnect):
@@ -299,6 +303,8 @@ class Keeper:
             self.unstored += sink.close()
         files.release_space(self.directory)
         end = end._replace(launcher=status, unstored=self.unstored, at=time.time())
+        self.notices.note_record(end)
+        self.notices.finish()  # before anybody reads that the run has ended, and looks for what is left of it
         self.write_record(end)
         if self.spec.profile:
             self.write_clocks()

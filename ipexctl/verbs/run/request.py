@@ -21,6 +21,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
+from ipexctl.model.notifications import split_command
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
 from ipexctl.verbs.files.project import Project, find_project
@@ -93,6 +94,8 @@ def _find_checkpoints(task: Run, start: Start) -> tuple[Run, tuple[str, ...]]:
 
 
 def _check_restarts(task: Run) -> None:
+    if task.host_notify:
+        split_command("--host-notify", task.host_notify)
     if task.stop_on_nan and task.detach:
         raise UsageError("--stop-on-nan needs somebody who watches", hint="leave out --detach")
     of_restarts = {"--min-hosts": task.min_hosts, "--spares": task.spares, "--stall restart": task.stall == "restart"}
