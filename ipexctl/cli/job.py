@@ -68,7 +68,12 @@ def install(context: Context, hosts: HostSelection, task: Install, flags: DryRun
     return install(task, hosts.read_inventory(), context, environ=os.environ, builds=True)
 
 
-@command(app, "sync", acting=True, examples=("--dry-run", "src --workdir /data/src --exclude '*.pt' --delete"))
+@command(
+    app,
+    "sync",
+    acting=True,
+    examples=("--dry-run", "src --workdir /data/src --exclude '*.pt' --delete", "hf:Qwen/Qwen3-0.6B"),
+)
 def sync(context: Context, hosts: HostSelection, task: Sync, flags: DryRunFlags) -> Workflow:
     """Copy a directory to all hosts: changed files only."""
     from ipexctl.verbs.files.sync import sync

@@ -171,6 +171,7 @@ class Facts(Record):
     scheduler: str | None = None
     accelerators: tuple[str, ...] = ()  # device files through which torch reaches one
     disks: tuple[Disk, ...] = ()
+    hub: str | None = None  # cache of the Hugging Face hub with what `sync hf:` has sent
     silicon: str | None = None  # the ISA level of the microarchitecture, whatever hides it
     container: str | None = None  # "docker", "lxc" … where the traces say so
     numa_balancing: bool | None = None

@@ -283,9 +283,11 @@ class Uninstall(VenvFields, Task):
 
 
 class Sync(TransferFields, Task):
-    """Copy a directory (or the script's project) to all hosts: changed files only."""
+    """Copy a directory, the script's project or a model of a hub to all hosts: changed files only."""
 
-    source: str = flag(".", "Local directory; a script stands for its project.", argument=True)
+    source: str = flag(
+        ".", "Local directory; a script stands for its project; or hf:ORG/MODEL[@REVISION].", argument=True
+    )
     workdir: str | None = flag(
         None,
         "Destination on the hosts (default: its place in the project's directory, ~/ipexctl/NAME).",

@@ -4,6 +4,7 @@ from ipexctl.protocol.hooks import DIRECTORY_ENV, RANK_ENV, RANKS, RECORD
 
 STATE = ".local/state/ipexctl"  # below the home directory of each host: RUNS and AGENTS
 RUNS = ".local/state/ipexctl/runs"  # below the home directory of each host; one directory per run and host in it
+HUB = "ipexctl/hub"  # below it too: a cache of Hugging Face snapshots, which `sync hf:` fills
 AGENTS = ".local/state/ipexctl/agents"  # beside it: agents of earlier runs, by `act.agent.compute_agent_id`
 
 # Put there by the controller.

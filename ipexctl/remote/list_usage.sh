@@ -13,6 +13,6 @@ du -sk "$env/wheels" "$env/cache" "$env" "$uv" "$HOME/$1" 2>/dev/null | while re
   printf '%s %s\0%s\0' "$kind" "$size" "$path"
 done
 case $3 in '~/'*) work=$HOME/${3#'~/'} ;; '' | /*) work=$3 ;; *) work=$HOME/$3 ;; esac
-for dir in "$HOME"/ipexctl/* "$work"; do
+for dir in "$HOME"/ipexctl/* "$HOME"/ipexctl/hub/* "$work"; do
   [ ! -d "$dir" ] || [ -L "$dir" ] || printf 'project 0\0%s\0' "$dir"
 done

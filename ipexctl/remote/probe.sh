@@ -445,7 +445,7 @@ environment() {
     done
     printf 'PATH=%s\nuser=%s\nvenv=%s\nworkdir=%s\n' "$path" "${LOGNAME:-$(id -un)}" "$venv" "$work"
     for mark in /.dockerenv /run/.containerenv /etc/slurm/slurm.conf /etc/slurm-llnl/slurm.conf /etc/pbs.conf \
-        /etc/lsf.conf /proc/vz /dev/nvidia[0-9]* /dev/kfd /dev/accel/* /dev/davinci[0-9]* /dev/dri/renderD*; do
+        /etc/lsf.conf /proc/vz /dev/nvidia[0-9]* /dev/kfd /dev/accel/* /dev/davinci[0-9]* /dev/dri/renderD* "$HOME"/ipexctl/hub/*/refs/main; do
         [ -e "$mark" ] && printf 'there=%s\n' "$mark"
     done
 }

@@ -5,6 +5,6 @@
 # Prints why it stays, if it does. Ends 0, or 3 with one line on stderr.
 [ -f "$dir/$1" ] && [ ! -L "$dir/$1" ] && [ -O "$dir/$1" ] || fail "$dir has no manifest of a sync"
 for spec in "$HOME/$2"/*/spec.json; do
-  ! grep -qsF -e "\"$dir" -e "\"$3" -- "$spec" || { spec=${spec%/*}; printf 'used by run %s' "${spec##*/}"; exit 0; }
+  ! grep -qsF -e "\"$dir" -e "\"$3" -e "\"${3%/*}\"" -- "$spec" || { spec=${spec%/*}; printf 'used by run %s' "${spec##*/}"; exit 0; }
 done
 cd / && said=$(rm -rf -- "$dir" 2>&1) || fail "cannot remove $dir: ${said##*: }"

@@ -3,6 +3,7 @@ numbers that plain torchrun or mpirun gives on the same hosts; and what is said 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.conftest import FRAMEWORKS as VENV
 from tests.e2e.workspace import RANKS, Workspace, find_orphans, trusted
+from tests.hub import Hub
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -104,3 +106,22 @@ def test_ranks_that_train_alone_are_reported_with_the_cause(
 
 def separate(workspace: Workspace) -> Any:
     return workspace.report()["run"].get("separate")
+
+
+def test_a_model_of_a_hub_is_loaded_by_its_name_where_no_rank_reaches_the_hub(
+    frameworks: Cluster, workspace: Workspace
+) -> None:
+    script, words = RANKS / "hub.py", ("run", "--venv", VENV, "--ppn", "1", "--limit")
+    assert workspace(*words, "node0", script, "make", "/root/tiny").code == 0
+    made = frameworks.path("node0", "/root/tiny")
+    files = {path.name: path.read_bytes() for path in made.iterdir()}
+    hub = Hub("org/tiny", {"c" * 40: files}, {"main": "c" * 40})
+    with hub.serve(frameworks.inside()):
+        for source in ("hf:org/tiny@main", "hf:datasets/org/tiny"):
+            result = workspace("sync", source, "--limit", "node[0-1]", HF_ENDPOINT=hub.url)
+            assert result.code == 0, result
+    result = workspace(*words, "node[0-1]", script, "load", "org/tiny")
+    assert result.code == 0, result
+    outcomes = [workspace.written(rank).decode().partition(": ")[2] for rank in range(2)]
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0].split()[1] == hashlib.sha256(files["config.json"]).hexdigest()[:8]

@@ -118,6 +118,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         scheduler=system.find_scheduler(environ, path_marks, tools),
         accelerators=system.find_accelerators(path_marks),
         disks=disks,
+        hub=system.find_hub_cache(path_marks),
         silicon=silicon,
         container=system.find_container(bundle, path_marks),
         numa_balancing={"0": False, "1": True, "2": True}.get(bundle.file("/proc/sys/kernel/numa_balancing") or ""),

@@ -11,6 +11,7 @@ from ipexctl.model.facts import Disk, Installed, Interface, Python
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.stack import read_marker
 from ipexctl.model.text import printable
+from ipexctl.protocol.paths import HUB
 
 _NET = "/sys/class/net"
 _BEHIND_BRIDGES = re.compile(
@@ -50,6 +51,12 @@ def find_accelerators(path_marks: frozenset[str]) -> tuple[str, ...]:
     """Returns the device files of accelerators: NVIDIA's, AMD's, those of the kernel's accel subsystem, Huawei's, and
     render nodes, which graphics beside a processor have as well."""
     return tuple(sorted(path for path in path_marks if path.startswith("/dev/")))
+
+
+def find_hub_cache(path_marks: frozenset[str]) -> str | None:
+    """Returns the cache of the Hugging Face hub, where `sync hf:` has put a snapshot into it."""
+    homes = (path.partition(f"/{HUB}/") for path in path_marks)
+    return next((f"{home}/{HUB}" for home, cache, _ in homes if cache), None)
 
 
 def read_interfaces(bundle: ProbeOutput) -> tuple[Interface, ...]:

@@ -95,6 +95,9 @@ def build_host_env(
     put("PYTHONUNBUFFERED", "1", "ipexctl: output as it is written")
     if host.import_paths:
         put("PYTHONPATH", ":".join(host.import_paths), "the project's root")
+    if facts.hub and not {"HF_HOME", "HF_HUB_CACHE"} & {*run.user_env}:
+        put("HF_HUB_CACHE", facts.hub, "sync hf:")
+        put("HF_HUB_OFFLINE", "1", "sync hf: has put there what ranks need")
     put("MASTER_ADDR", run.head.address, "the head's address on its interface")
     if task.port:
         put("MASTER_PORT", str(task.port), "--port", by_user=True)

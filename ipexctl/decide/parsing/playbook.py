@@ -21,6 +21,7 @@ from ipexctl.decide.parsing.yaml_nodes import Map, Node, Scalar, Seq, is_null, n
 from ipexctl.model import tasks
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.hub import is_of_hub
 from ipexctl.model.plays import TOGETHER, FailurePolicy, LocalUse, Play, PlayKeys, Share, Step, StepKeys
 from ipexctl.model.schema_errors import describe_error
 from ipexctl.model.task_schemas import make_schema
@@ -314,8 +315,8 @@ class _Parser:
             return value
         if not value.text.strip():
             self.problems.add(value.origin, f"{action}.{key.text} is empty")
-        is_page = key.text in _LINKS and _PAGE.match(value.text)
-        is_path = key.text in _PATHS and value.text and not is_page
+        is_elsewhere = (key.text in _LINKS and _PAGE.match(value.text)) or is_of_hub(key.text, value.text)
+        is_path = key.text in _PATHS and value.text and not is_elsewhere
         return replace(value, text=_join_base(self.base, value.text)) if is_path else value
 
     def _note_uses(self, action: str, key: str, value: Node) -> None:
@@ -439,6 +440,8 @@ def _find_last_sync(steps: Sequence[Step]) -> dict[str, str]:
         match step.task:
             case tasks.Run(script=name, module=module, program=program) if module or program or is_program_name(name):
                 continue
+            case tasks.Sync(source=source) if is_of_hub("source", source):
+                continue
             case tasks.Sync(source=source, project=root) | tasks.Run(sync=True, script=source, project=root):
                 return {"source": str(source), **({"project": root} if root else {})}
     return {}
@@ -460,7 +463,8 @@ def _find_local_path(key: str, text: str) -> str | None:
         is_local = text.lower().startswith("file:") or not _PAGE.match(text)
         is_local = is_local and (key == "find_links" or text.lower().startswith(("file:", *_LOCAL)))
         return _remove_scheme(text) if is_local else None
-    return text if key in tasks.LOCAL_PATHS and (key, text) != ("stdin", "-") else None
+    is_path = key in tasks.LOCAL_PATHS and (key, text) != ("stdin", "-") and not is_of_hub(key, text)
+    return text if is_path else None
 
 
 def _remove_scheme(text: str) -> str:

@@ -13,22 +13,39 @@ from ipexctl.act.transfer.send import ProgressReporter
 from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, read_tree
 from ipexctl.decide.planning import diff
 from ipexctl.decide.planning import sync as planning
-from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
+from ipexctl.decide.planning.ignore import DEFAULT, Ignored, compile_ignore
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
-from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hub import parse_hub_reference
+from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import FileTree
+from ipexctl.protocol.paths import HUB
 from ipexctl.verbs.common.select import make_started
+from ipexctl.verbs.files.hub import find_snapshot
 from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, make_absolute
 from ipexctl.verbs.files.relay import describe_change, relay_tree
 
 _STEP = "sync"
+
+
+class SyncSource(Record):
+    """What is copied, and to where on each host. What is ``ignored`` is not: of the user's what ``left_out`` names, and
+    ``own``, which is ipexctl's."""
+
+    title: str
+    tree: FileTree
+    destinations: Mapping[str, str]
+    ignored: Ignored
+    own: tuple[str, ...] = ()
+    left_out: Sequence[str] = ()
+    is_project: bool = True
 
 
 def sync(
@@ -40,7 +57,31 @@ def sync(
     facts: Mapping[str, Facts] | None = None,
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Returns each host's absolute directory, or its failure. ``facts`` are those of the hosts, where they are known.
-    Raises `UsageError` before anything is contacted."""
+    Raises `UsageError` before any host is contacted."""
+    reference = parse_hub_reference(task.source)
+    if reference is None:
+        source = _read_project(task, inventory, context)
+        yield make_started("sync", f"{source.title} to {pluralize(len(inventory), 'host')}", inventory)
+    else:
+        destinations = _choose_destinations(f"{task.workdir or HUB}/{reference.folder}", inventory)
+        yield make_started("sync", f"{task.source} to {pluralize(len(inventory), 'host')}", inventory)
+        snapshot = find_snapshot(reference, task.exclude, context.cache)
+        if dry:
+            plan = snapshot.format_plan(destinations)
+            yield Planned("sync", plan)
+            yield Answer(SyncAnswer(True, (), plan))
+            yield Ended("sync", Exit.OK)
+            return {}
+        yield from snapshot.download()
+        tree = read_tree(snapshot.root, snapshot.is_ignored)
+        variables = f"--env HF_HUB_CACHE={task.workdir} --env HF_HUB_OFFLINE=1"
+        text = f"ranks find it with {variables}" if task.workdir else "later runs there look for models in it alone"
+        yield Message(text if task.workdir else f"{text}; --env HF_HUB_OFFLINE=0 lets them download", code="hub")
+        source = SyncSource(snapshot.title, tree, destinations, snapshot.is_ignored, is_project=False)
+    return (yield from _copy(source, task, inventory, context, dry=dry, facts=facts))
+
+
+def _read_project(task: tasks.Sync, inventory: Inventory, context: Context) -> SyncSource:
     project = find_project(task.source, task.project, task.exclude)
     root = _find_source(task, project)
     part = "" if root == project.root else project.part
@@ -56,17 +97,31 @@ def sync(
             left_out.append(f"{path}/" if directory else path)
         return is_out
 
-    destinations = {
-        host.name: planning.choose_destination(task.workdir, host, project.name, part) for host in inventory
-    }
-    if reasons := planning.find_invalid_destinations(destinations):
-        what, hint = "the working directory on the hosts cannot be used", "name another one with --workdir"
-        raise UsageError(what, reasons=reasons, hint=hint)
+    destinations = _choose_destinations(task.workdir, inventory, project.name, part)
     tree = read_tree(root, note_ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
-    title = f"{printable(str(root), 200)} to {pluralize(len(inventory), 'host')}"
-    yield make_started("sync", title, inventory)
+    return SyncSource(printable(str(root), 200), tree, destinations, ignored, own, left_out)
+
+
+def _choose_destinations(workdir: str | None, inventory: Inventory, name: str = "", part: str = "") -> dict[str, str]:
+    destinations = {host.name: planning.choose_destination(workdir, host, name, part) for host in inventory}
+    if reasons := planning.find_invalid_destinations(destinations):
+        what, hint = "the working directory on the hosts cannot be used", "name another one with --workdir"
+        raise UsageError(what, reasons=reasons, hint=hint)
+    return destinations
+
+
+def _copy(
+    source: SyncSource,
+    task: tasks.Sync,
+    inventory: Inventory,
+    context: Context,
+    *,
+    dry: bool,
+    facts: Mapping[str, Facts] | None,
+) -> Generator[Event, None, dict[str, str | Failure]]:
+    tree, destinations = source.tree, source.destinations
     if tree.skipped:
         names = ", ".join(printable(name) for name in tree.skipped[:5])
         yield Message(f"not copied, because they are not files: {names}", "warning", code="no-file")
@@ -80,8 +135,10 @@ def sync(
     for host in inventory:
         if isinstance(remote_tree := remote_trees[host.name], RemoteTree):
             stale = planning.find_stale_directories(remote_tree, sender, _is_other_process)
-            plans[host.name] = planning.plan_sync(tree, remote_tree, delete=task.delete, ignored=ignored, stale=stale)
-    plan_text = planning.format_plans(plans, str(root), own)
+            plans[host.name] = planning.plan_sync(
+                tree, remote_tree, delete=task.delete, ignored=source.ignored, stale=stale
+            )
+    plan_text = planning.format_plans(plans, source.title, source.own)
     yield Planned("sync", plan_text)
     if task.diff:
         yield from _report_differences(tree, plans, remote_trees, inventory, context)
@@ -92,9 +149,9 @@ def sync(
         elif plan.previous_source:
             yield Message(planning.describe_other_source(plan), "warning", name, "other-source")
     reachable = [host for host in inventory if host.name in plans and host.name not in failures]
-    for text in planning.describe_transfer(plans, str(root), left_out):
+    for text in planning.describe_transfer(plans, source.title, source.left_out):
         yield Message(text, code="transfer")
-    if large := planning.describe_large_transfer(plans):
+    if source.is_project and (large := planning.describe_large_transfer(plans)):
         yield Message(large, "warning", code="large")
     if not dry:
         sent = yield from _send_trees(tree, plans, reachable, context, facts)

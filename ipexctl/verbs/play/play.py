@@ -21,6 +21,7 @@ from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
 from ipexctl.model.events import Event, StepEnded
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hub import is_of_hub
 from ipexctl.model.json_values import Record
 from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.reports import CommandReport
@@ -174,7 +175,8 @@ def _list_inputs(task: tasks.Task) -> Iterator[tuple[str, str]]:
             if key == "script" and isinstance(task, tasks.Run):
                 local = not (task.module or task.program or is_program_name(path))
             else:
-                local = key != "find_links" or ":" not in path.partition("/")[0]  # no URL
+                is_url = key == "find_links" and ":" in path.partition("/")[0]
+                local = not (is_url or is_of_hub(key, path))
             if local:
                 yield key, path
 

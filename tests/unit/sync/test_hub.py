@@ -1,0 +1,51 @@
+"""What names a snapshot of a Hugging Face hub, and what later runs know of one that a host has."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.decide.facts.system import find_hub_cache
+from ipexctl.model.errors import UsageError
+from ipexctl.model.hub import HubReference, parse_hub_reference
+from ipexctl.model.launch import Setting
+from ipexctl.protocol.paths import HUB
+from tests.unit.launch.two import launch
+
+
+@pytest.mark.parametrize(
+    ("source", "reference", "folder"),
+    [
+        ("hf:org/tiny", HubReference("org/tiny"), "models--org--tiny"),
+        ("hf:gpt2@v1.0", HubReference("gpt2", "v1.0"), "models--gpt2"),
+        ("hf:org/tiny@refs/pr/1", HubReference("org/tiny", "refs/pr/1"), "models--org--tiny"),
+        ("hf:datasets/org/tiny", HubReference("org/tiny", kind="dataset"), "datasets--org--tiny"),
+    ],
+)
+def test_a_repository_with_its_revision(source: str, reference: HubReference, folder: str) -> None:
+    assert parse_hub_reference(source) == reference
+    assert reference.folder == folder
+
+
+@pytest.mark.parametrize("source", ["hf:", "hf:a/b/c", "hf:../x", "hf:a/b@", "hf:a/b@../../x", "hf:a b", "hf:a/-b"])
+def test_what_names_no_repository_is_refused(source: str) -> None:
+    with pytest.raises(UsageError, match="names no repository"):
+        parse_hub_reference(source)
+
+
+def test_a_path_is_no_repository() -> None:
+    assert parse_hub_reference("models/hf:x") is None
+
+
+def test_ranks_of_a_host_with_a_snapshot_look_there_and_stay_offline_unless_the_user_says_otherwise() -> None:
+    cache = find_hub_cache(frozenset({"/dev/kfd", f"/home/alice/{HUB}/models--org--tiny/refs/main"}))
+    assert cache == f"/home/alice/{HUB}"
+    assert find_hub_cache(frozenset({"/dev/kfd"})) is None
+
+    def find(**asked: str) -> list[list[str | None]]:
+        two = launch(asked={name: Setting(value, "--env") for name, value in asked.items()}, first={"hub": cache})
+        names = ("HF_HUB_CACHE", "HF_HUB_OFFLINE")
+        return [[(node.env.get(name) or Setting("-", "")).value for name in names] for node in two.nodes]
+
+    assert find() == [[cache, "1"], ["-", "-"]]
+    assert find(HF_HUB_OFFLINE="0") == [[cache, "0"], ["-", "0"]]
+    assert find(HF_HOME="/scratch") == [["-", "-"], ["-", "-"]]
