@@ -38,7 +38,7 @@ from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
 from ipexctl.store.debug_log import NAME, DebugLog
 from ipexctl.store.masking import SECRETS, EventMasker
 from ipexctl.store.private_files import claim_private_directory
-from ipexctl.store.record import RunRecord, prune_records
+from ipexctl.store.record import RunRecord, make_name, prune_records
 
 if TYPE_CHECKING:
     from ipexctl.act.notify import Notifier
@@ -257,7 +257,7 @@ class Delivery:
         Signals, and what a sink raises, are thrown into the workflow, so that it ends its work in an orderly way."""
         self._verb = getattr(first, "verb", "run")
         if self._state is not None and self._verb not in _LOOK_UPS:
-            self._open_record(self._state / "runs", report=self._options.report)
+            self._open_record(self._state / "runs", make_name(time.time()))
         failure: Exception | Interrupted | None = self._send_to_sinks(first)
         thrown = failure
         while True:
@@ -317,12 +317,12 @@ class Delivery:
             state = replace(self._fold.state, lines=(), values=())  # those of the last event were shown with it
             self._screen.handle_event(Stamped(time.time(), Message(text, "warning")), state)
 
-    def _open_record(self, runs: Path, *, report: bool) -> None:
-        self._record = record = RunRecord(runs, self._verb, time.time(), trouble=self._warn)
+    def _open_record(self, runs: Path, name: str) -> None:
+        self._record = record = RunRecord(runs, name, trouble=self._warn)
         self._log.set_directory(record.directory)
         self._saved.directory = record.directory
         prune_records(runs, KEPT, spare=[record.directory])
-        if report and self._verb in _RUNNING:
+        if self._options.report and self._verb in _RUNNING:
             from ipexctl.verbs.run.page_sink import PageSink
 
             # After the screen: nobody waits for a page.
@@ -361,7 +361,7 @@ class Delivery:
         self._unsaved += saved
         try:
             if self._record is None and isinstance(event, events.RunStarted):
-                self._open_record(self._state / "runs", report=self._options.report)
+                self._open_record(self._state / "runs", event.run)
             if self._record is not None and self._kept != self._log.masker.changes:
                 self._kept = self._log.masker.changes
                 self._record.write_document(SECRETS, self._log.masker.dump_kept())

@@ -8,12 +8,20 @@ from ipexctl.act.interrupts import Interrupts
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.links import Opener
 from ipexctl.store.masking import Masker
+from ipexctl.store.record import make_name
 
 
 class RecordLocation:
     """Where what happens is saved: known once the command has begun, None for commands that are not saved."""
 
     directory: Path | None = None
+    runs = 0  # that were named
+
+    def name_run(self, at: float) -> str:
+        """Names the next run that the command starts: as its record, and with a number from the second one on."""
+        self.runs += 1
+        name = self.directory.name if self.directory else make_name(at)
+        return f"{name}.{self.runs}" if self.runs > 1 else name
 
 
 class Context(Record):

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import typer
 
-_SEARCHED_RUNS = 20  # saved runs that are looked into
-
 
 def complete_hosts(ctx: typer.Context, incomplete: str) -> list[str]:
     """Hosts and groups of the hostfile the command names, for the last piece of a list."""
@@ -19,15 +17,11 @@ def complete_hosts(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_saved_runs(incomplete: str) -> list[str]:
     """Returns names of saved runs, the newest first."""
-    return _select_matching(("last", *(path.name for path in _list_saved_runs())), incomplete)
+    from ipexctl.loop import get_state_directory
+    from ipexctl.store.record import list_saved_runs, read_name
 
-
-def complete_runs(incomplete: str) -> list[str]:
-    """Ids of runs that were started from here lately."""
-    from ipexctl.verbs.run.replay import read_run_id
-
-    ids = (read_run_id(path) for path in _list_saved_runs()[:_SEARCHED_RUNS])
-    return _select_matching((name for name in ids if name), incomplete)
+    newest = reversed(list_saved_runs(get_state_directory() / "runs"))
+    return _select_matching(("last", *map(read_name, newest)), incomplete)
 
 
 def complete_steps(incomplete: str) -> list[str]:
@@ -91,10 +85,3 @@ def _read_playbook_steps() -> list[tuple[str, tuple[str, ...]]]:
     except UsageError:
         return []
     return [(step.title, step.tags) for step in play.steps]
-
-
-def _list_saved_runs() -> list[Path]:
-    from ipexctl.loop import get_state_directory
-    from ipexctl.store.record import list_saved_runs
-
-    return list_saved_runs(get_state_directory() / "runs")[::-1]

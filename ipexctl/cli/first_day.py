@@ -21,7 +21,7 @@ def write_first_day(environ: Mapping[str, str], cwd: Path) -> str:
 
 def _describe_place(environ: Mapping[str, str], cwd: Path) -> str:
     from ipexctl.loop import get_state_directory
-    from ipexctl.store.record import list_saved_runs, read_report
+    from ipexctl.store.record import list_saved_runs, read_name, read_report
     from ipexctl.verbs.common.select import LAB_HOSTFILE
 
     file = environ.get("IPEXCTL_HOSTFILE") or "hostfile"
@@ -34,4 +34,4 @@ def _describe_place(environ: Mapping[str, str], cwd: Path) -> str:
         return f"{file!r} names the hosts: ipexctl doctor"
     report = read_report(last)
     ended = f"ended with {int(report.exit)}" if report else "has not ended, or was cut off"
-    return f"{file!r} names the hosts; the last command, {last.name}, {ended}"
+    return f"{file!r} names the hosts; the last command, {read_name(last)}, {ended}"

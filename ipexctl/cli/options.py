@@ -195,7 +195,7 @@ class RunIdFlags(Fields):
     """Of commands for runs that were started."""
 
     run: str | None = flag(
-        None, "Id of the run, or the beginning of it (default: the only run).", argument=True, completes="runs"
+        None, "Run: last, a name or its beginning (default: the only run).", argument=True, completes="saved_runs"
     )
 
 
@@ -226,7 +226,7 @@ class LogsFlags(RunIdFlags):
 class ProfileFlags(Fields):
     """Of commands that read one saved run."""
 
-    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
+    run: str = flag("last", "Saved run: last, a name, or a path.", argument=True, completes="saved_runs")
 
 
 class ReplayFlags(RawFlags, ProfileFlags):
@@ -267,7 +267,7 @@ class SavedRunFlags(Fields):
     """Which saved runs."""
 
     names: tuple[str, ...] = flag(
-        (), "Saved runs: last, ids, or paths (default: all).", argument=True, metavar="RUN...", completes="saved_runs"
+        (), "Saved runs: last, names, or paths (default: all).", argument=True, metavar="RUN...", completes="saved_runs"
     )
     verb: str | None = flag(None, "Runs of this command only, such as run or install.", "Selection", "NAME")
     result: RunResult | None = flag(None, "Runs that ended like this only.", "Selection")
@@ -293,7 +293,7 @@ class WatchFlags(RunIdFlags):
 
 class ReportFlags(Fields):
     runs: tuple[str, ...] = flag(
-        (), "Saved run: last, an id, or a path (default: last).", argument=True, metavar="RUN", completes="saved_runs"
+        (), "Saved run: last, a name, or a path (default: last).", argument=True, metavar="RUN", completes="saved_runs"
     )
     page: str | None = flag(
         None,

@@ -35,7 +35,7 @@ def ps(context: Context, hosts: HostSelection) -> Workflow:
     return ps(hosts.read_inventory(), context)
 
 
-@command(app, "attach", acting=True, output=lambda flags: {"detachable": True}, examples=("", "1120-083015-k7 --raw"))
+@command(app, "attach", acting=True, output=lambda flags: {"detachable": True}, examples=("", "1120-083015-a3f2 --raw"))
 def attach(context: Context, hosts: HostSelection, flags: AttachFlags) -> Workflow:
     """Watch a run from its first byte on. Ctrl-C stops the run, the key d detaches."""
     from ipexctl.verbs.run.manage import attach
@@ -43,7 +43,7 @@ def attach(context: Context, hosts: HostSelection, flags: AttachFlags) -> Workfl
     return attach(flags.run, hosts.read_inventory(), context)
 
 
-@command(app, "stop", examples=("", "1120-083015-k7 --kill", "--orphans"))
+@command(app, "stop", examples=("", "1120-083015-a3f2 --kill", "--orphans"))
 def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
     """End a run on all its hosts and prove it."""
     from ipexctl.model.errors import UsageError
@@ -71,7 +71,7 @@ def _follow_logs(words: list[str]) -> list[str]:
     without="json_",
     expand=lambda words, _: _follow_logs(words),
     output=lambda flags: {"bare": not flags.stacks and bool(re.fullmatch(r"(\d+)([-,]\1)*", flags.rank or ""))},
-    examples=("-f", "--rank 0 > rank0.log", "1120-083015-k7 --stacks"),
+    examples=("-f", "--rank 0 > rank0.log", "1120-083015-a3f2 --stacks"),
 )
 def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     """Print what the ranks of a run wrote so far."""
@@ -93,7 +93,7 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     return live if flags.run else print_newest_output(live, context, frozenset(ranks or ()))
 
 
-@command(app, "profile", examples=("", "1120-083015-k7 --json"))
+@command(app, "profile", examples=("", "1120-083015-a3f2 --json"))
 def profile(context: Context, flags: ProfileFlags) -> Workflow:
     """Show the profile of a saved run. Costly operators, who waited for whom, oneDNN's kernels."""
     from ipexctl.verbs.run.profile import show_saved_profile
@@ -101,7 +101,7 @@ def profile(context: Context, flags: ProfileFlags) -> Workflow:
     return show_saved_profile(flags.run, context)
 
 
-@command(app, "replay", examples=("", "1120-083015-k7 --output json", "last --speed 10 --at 00:12:30"))
+@command(app, "replay", examples=("", "1120-083015-a3f2 --output json", "last --speed 10 --at 00:12:30"))
 def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
     """Show a saved run again, in any output mode."""
     from ipexctl.loop import replay_run
@@ -114,7 +114,7 @@ def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
     "watch",
     alone={"--serve": "--serve=127.0.0.1:0"},
     output=lambda flags: {"output": "plain"} if flags.output == "auto" else {},
-    examples=("--serve", "1120-083015-k7 --serve 127.0.0.1:8000 --open"),
+    examples=("--serve", "1120-083015-a3f2 --serve 127.0.0.1:8000 --open"),
 )
 def watch(context: Context, hosts: HostSelection, flags: WatchFlags) -> Workflow:
     """Serve the page of a run that goes on. Only browsers on this machine can read it."""
@@ -128,7 +128,7 @@ def watch(context: Context, hosts: HostSelection, flags: WatchFlags) -> Workflow
     return watch(flags.run, hosts.read_inventory(), context, page, address, show=flags.open_)
 
 
-@command(app, "report", without="output", examples=("", "last --open", "1120-083015-k7 1120-091500-k8"))
+@command(app, "report", without="output", examples=("", "last --open", "1120-083015-a3f2 1120-091500-19c0"))
 def report(context: Context, flags: ReportFlags) -> Workflow:
     """Draw a saved run as one page. Several are set side by side."""
     from ipexctl.loop import read_known_errors

@@ -66,7 +66,7 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
     "support",
     without="output",
     output=lambda flags: {"output": "plain"},
-    examples=("", "1120-083015-k7 -o k7.tar.gz --yes"),
+    examples=("", "1120-083015-a3f2 -o k7.tar.gz --yes"),
 )
 def support(context: Context, flags: SupportFlags) -> Workflow:
     """Pack a saved run for a maintainer, without secrets. What goes in is listed first."""

@@ -12,14 +12,13 @@ _ABANDONED_AFTER = 86400.0  # seconds without a change after which a record with
 
 
 class RunFilter(Record):
-    """Of saved runs: verb and result. One that was detached is a run also where it was attached to."""
+    """Of saved runs: verb and result."""
 
     verb: str | None = None
     result: RunResult | None = None
 
     def matches(self, run: SavedRun) -> bool:
-        verbs = (None, run.verb, "run" if run.verb == "attach" else run.verb)
-        return self.verb in verbs and self.result in (None, run.result)
+        return self.verb in (None, run.verb) and self.result in (None, run.result)
 
 
 class PrunePolicy(Record):

@@ -133,6 +133,12 @@ class RankStage(Event):
     at: float = 0.0
 
 
+class BackendChosen(Event):
+    """The script uses this backend, which is not the planned one."""
+
+    backend: str
+
+
 class RendezvousChanged(Event):
     """A rank's script is about to look for the others, ``size`` in all (0: not known), elsewhere than was ``planned``,
     an address. ``line`` ("/home/me/train.py:4") says so, "" where that was not found; ``at`` on the head's clock."""

@@ -221,6 +221,7 @@ class Attempt:
     started: e.RunStarted
     at: float
     ranks: list[RankState]
+    backend: str = ""  # that is used
     stalls: list[Stall] = field(default_factory=list)
     separate: SeparateWorlds | None = None
     lost: dict[str, tuple[float, str]] = field(default_factory=dict)  # host → when, and what is reported of it

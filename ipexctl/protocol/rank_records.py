@@ -69,13 +69,15 @@ class RankRendezvous(NamedTuple):
 
 
 class RankNote(NamedTuple):
-    """Something the user should know of a rank and no output of it tells; ``info``: nothing is wrong."""
+    """Something the user should know of a rank and no output of it tells; ``info``: nothing is wrong. ``backend``: what
+    its script uses in place of the planned one."""
 
     rank: int
     host: str
     text: str
     at: float = 0.0
     info: bool = False
+    backend: str = ""
 
 
 class RankDropped(NamedTuple):

@@ -50,6 +50,11 @@ def format_pace(step: StepState, now: float) -> list[str]:
     return [f"{format_size(int(rate))}/s", *([f"{format_duration(left)} left"] if left else [])]
 
 
+def format_backend(used: str, planned: str) -> str:
+    """``impi``, or ``gloo (planned: impi)``."""
+    return f"{used} (planned: {planned})" if planned and used != planned else used
+
+
 def format_duration(seconds: float) -> str:
     """``2.1 s``, ``2 m 14 s``, ``3 h 05 m``."""
     if seconds < 59.95:

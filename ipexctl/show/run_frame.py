@@ -68,7 +68,11 @@ def _draw_header(state: RunState, width: int, now: float) -> Text:
     hosts = dict.fromkeys(rank.host for rank in state.ranks)
     isas = {isa for host in hosts if (isa := run.isas.get(host))}
     parts = [f"{pluralize(len(state.ranks), 'rank')} on {pluralize(len(hosts), 'host')}" if hosts else ""]
-    parts += [run.backend, run.precision, isas.pop() if len(isas) == 1 else "mixed ISA" if isas else ""]
+    parts += [
+        phrases.format_backend(state.attempt.backend, run.backend),
+        run.precision,
+        isas.pop() if len(isas) == 1 else "mixed ISA" if isas else "",
+    ]
     parts = [one_line(part) for part in parts if part]
     right = f"{one_line(run.run)}  {clock}"
     if cell_len(title + right) + 2 > width:  # the clock before the id

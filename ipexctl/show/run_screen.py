@@ -49,6 +49,8 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"end not observed: {locate_ranks(gone, run)}"), 4))
+    if run.backend != run.planned_backend:
+        items.append(labelled("  backend", phrases.format_backend(run.backend, run.planned_backend)))
     items += [labelled("  resume", run.resume, copied=True)] if run.resume else []
     return [*items, *format_cleanup_proof(run)]
 

@@ -1,4 +1,4 @@
-"""A saved run: ``runs/<time>-<verb>/`` with events, plan, report and each rank's bytes.
+"""A saved run: ``runs/<name>/`` with events, plan, report and each rank's bytes, under the run's name on its hosts.
 
 Directories are 0700 and files 0600 from the first instant, whatever the umask. A disk that is full stops nothing: what
 could not be stored is counted, reported at once and, where space returns, marked in the files."""
@@ -6,6 +6,7 @@ could not be stored is counted, reported at once and, where space returns, marke
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import time
@@ -31,6 +32,7 @@ _MERGE = 0.1  # seconds of one stream that become one reference in events.jsonl
 _MERGE_BYTES = 1 << 20
 _BUFFER = 1 << 15
 _LARGEST_REPORT = 1 << 26  # bytes
+_NAME = re.compile(r"[\w-][\w.-]{,99}", re.ASCII)
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
 
 
@@ -49,13 +51,23 @@ def _is_same_file(status: os.stat_result, path: Path | str, at: int | None = Non
         return False
 
 
-def create_run_directory(runs: Path, verb: str, at: float) -> Path:
-    """Makes ``2026-11-20T1031-run``, the directory of one saved run, and returns it: minutes in local time, so that
-    names sort by time. Raises `UsageError` (exit 4) where that is not possible."""
+def make_name(at: float) -> str:
+    """Returns a name such as ``1120-103112-a3f2``, by local time, for what a command saves and the run it starts."""
+    return f"{time.strftime('%m%d-%H%M%S', time.localtime(at))}-{secrets.token_hex(2)}"
+
+
+def read_name(record: Path) -> str:
+    """Returns the name of the run that a record is of: each further watcher of it has a record with a number."""
+    return record.name.partition("~")[0]
+
+
+def create_run_directory(runs: Path, name: str) -> Path:
+    """Makes the directory of one saved run and returns it. ``name`` may be a host's word, which is not used where it is
+    no plain name. Raises `UsageError` (exit 4) where that is not possible."""
     claim_private_directory(runs)
-    name = f"{time.strftime('%Y-%m-%dT%H%M', time.localtime(at))}-{verb}"
-    for attempt in range(100):
-        path = runs / (f"{name}-{secrets.token_hex(1)}" if attempt else name)
+    name = name if _NAME.fullmatch(name) else make_name(time.time())
+    for number in range(1, 100):
+        path = runs / (f"{name}~{number}" if number > 1 else name)
         try:
             for directory in (path, path / RANKS):
                 directory.mkdir(mode=0o700)
@@ -67,7 +79,7 @@ def create_run_directory(runs: Path, verb: str, at: float) -> Path:
                 f"{printable(str(path), 400)} cannot be made: {describe_error(error)}", exit=Exit.STEP
             ) from None
         return path
-    raise UsageError(f"{printable(str(runs), 400)} already holds too many runs of this minute", exit=Exit.STEP)
+    raise UsageError(f"{printable(str(runs), 400)} already holds too many records of {name}", exit=Exit.STEP)
 
 
 @dataclass(slots=True)
@@ -106,11 +118,11 @@ class _Reference:
 
 
 class RunRecord:
-    """The sink that saves, in a new directory under ``runs``; ``at`` in Unix seconds. ``trouble`` is called once per
-    kind of write error, at once, with one line. Raises `UsageError` (exit 4) where nothing can be saved."""
+    """The sink that saves, in a new directory under ``runs``. ``trouble`` is called once per kind of write error, at
+    once, with one line. Raises `UsageError` (exit 4) where nothing can be saved."""
 
-    def __init__(self, runs: Path, verb: str, at: float, trouble: Callable[[str], None] = lambda _: None) -> None:
-        self.directory = create_run_directory(runs, verb, at)
+    def __init__(self, runs: Path, name: str, trouble: Callable[[str], None] = lambda _: None) -> None:
+        self.directory = create_run_directory(runs, name)
         self._trouble = trouble
         self._reported: set[str] = set()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -336,12 +348,22 @@ class RunRecord:
 
 
 def list_saved_runs(runs: Path) -> list[Path]:
-    """The saved runs, oldest first. Nothing but directories with an ``events.jsonl`` counts."""
+    """The saved runs, that which was written to last at the end; of a run with several watchers, the last one's
+    record. Nothing but directories with an ``events.jsonl`` counts."""
     try:
         records = [path for path in runs.iterdir() if not path.is_symlink() and (path / EVENTS).is_file()]
     except OSError:
         return []
-    return sorted(records, key=lambda path: (path.name[:15], path.stat().st_mtime, path.name))
+    newest: dict[str, Path] = {}
+    for path in sorted(records, key=lambda path: ((path / EVENTS).stat().st_mtime, path.name), reverse=True):
+        newest.setdefault(read_name(path), path)
+    return [*newest.values()][::-1]
+
+
+def remove_record(record: Path) -> None:
+    """Removes all that is saved of a run; links in it are removed, not followed. Raises `OSError`."""
+    for path in [each for each in record.parent.iterdir() if read_name(each) == read_name(record)]:
+        shutil.rmtree(path)
 
 
 def is_record_in_use(directory: Path) -> bool:
@@ -401,6 +423,6 @@ def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Pat
     removed = []
     for path in old:
         with suppress(OSError):
-            shutil.rmtree(path)  # links in it are removed, not followed
+            remove_record(path)
             removed.append(path)
     return removed

@@ -11,6 +11,7 @@ from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.decide.parsing.amounts import parse_span
+from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.decide.tune.knobs import keep_batch, list_given, list_knobs, parse_arguments, parse_knobs, set_values
 from ipexctl.decide.tune.search import ListSearch, OptunaSearch, import_optuna
 from ipexctl.decide.tune.study import Study
@@ -38,13 +39,14 @@ from ipexctl.model.launch import NodePlan
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store.private_files import describe_error, write_private_file
-from ipexctl.store.record import list_saved_runs
+from ipexctl.store.record import read_name
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.common.wins import list_wins
 from ipexctl.verbs.run.prepare import Prepared, make_attempt
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from ipexctl.verbs.run.request import read_request
 from ipexctl.verbs.run.run import prepare_run
+from ipexctl.verbs.run.saved_runs import select_saved_runs
 
 
 class Compared(Record):
@@ -178,12 +180,12 @@ def _make_search(
 
 def read_study(runs: Path, word: str) -> tuple[Tune, tuple[CandidateTried, ...]]:
     """Returns the task of a saved study, and what was tried. Raises `UsageError`."""
-    directories = [each for each in list_saved_runs(runs) if each.name[16:].startswith("tune")]
-    directory = directories[-1] if word == "last" and directories else find_saved_run(runs, word)
+    studies = select_saved_runs(runs, (), RunFilter("tune")) if word == "last" else ()
+    directory = Path(studies[0].directory) if studies else find_saved_run(runs, word)
     events = [stamped.event for stamped in read_saved_run(directory)]
     started = next((event for event in events if isinstance(event, StudyStarted)), None)
     if started is None:
-        what = f"{printable(directory.name)} is no study that can be resumed"
+        what = f"{printable(read_name(directory))} is no study that can be resumed"
         raise UsageError(what, hint=advise("runs", "--verb", "tune"))
     given: Any = dict(started.task)
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}

@@ -33,8 +33,8 @@ def take_pictures(images: Path) -> None:
             browser.show(page.as_uri(), width=width, dark=dark)
             browser.take_picture(images / f"{name}.png", height)
         runs = [
-            ("2026-11-20T1031-run", fold_page(make_run("good"))),
-            ("2026-11-20T1102-run", fold_page(make_other(0.9, threads="28"))),
+            ("1120-103112-a3f2", fold_page(make_run("good"))),
+            ("1120-110240-19c0", fold_page(make_other(0.9, threads="28"))),
         ]
         page.write_text(render_comparison(compare_runs(runs), overlay_figures(runs)))
         browser.show(page.as_uri())

@@ -63,6 +63,11 @@ def test_a_record_is_reported_with_its_host_and_code(record: journal.Record, tex
     assert describe(event) == text
 
 
+def test_a_script_that_chose_another_backend_is_a_note_and_an_event() -> None:
+    note, chosen = read(rank_records.RankNote(0, "node0", "uses gloo", info=True, backend="gloo"))
+    assert (describe(note)[0], chosen) == ("info", e.BackendChosen("gloo"))
+
+
 @pytest.mark.parametrize(
     "record",
     [journal.KeeperStarted(1), journal.GuardJoined("node1"), journal.Killing(), journal.Killed("node1", 0),

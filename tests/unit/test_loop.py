@@ -259,7 +259,7 @@ def test_a_look_up_is_saved_from_the_run_on_that_it_finds(state: Path) -> None:
     state.mkdir(mode=0o700, exist_ok=True)
     (state / "found").touch()
     run_command(attach, acting=True)
-    (saved,) = state.glob("runs/*-attach")
+    (saved,) = state.glob("runs/k7")
     kinds = [json.loads(line)["event"] for line in (saved / "events.jsonl").read_text().splitlines()]
     assert kinds[:4] == ["started", "step-ended", "run-started", "ended"]
 
@@ -300,7 +300,7 @@ def test_the_hint_of_a_failed_host_has_the_users_options_wherever_it_goes(
     command = "ipexctl attach k7 -f 'my hosts'"
     lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
     assert lines[lines.index("hint: it may still be running:") + 1] == command
-    (saved,) = state.glob("runs/*-run")
+    (saved,) = state.glob("runs/*")
     (failed,) = json.loads((saved / "report.json").read_text())["failures"]
     assert failed["hint"] == f"it may still be running:\n{command}"
 

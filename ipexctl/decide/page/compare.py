@@ -143,7 +143,7 @@ def _find_differences(of: str, runs: Sequence[Mapping[str, str]]) -> list[RunDif
 
 def _list_plan(page: RunPage) -> dict[str, str]:
     values = {"script": page.title, "ranks": str(len(page.rows)), "hosts": str(len(page.hosts))}
-    launch = page.launch
+    launch, run = page.launch, page.report.run
     if page.again:
         values["command"] = page.again
     if launch is None:
@@ -157,7 +157,7 @@ def _list_plan(page: RunPage) -> dict[str, str]:
     interfaces = dict.fromkeys(host.interface for host in launch.hosts.values())
     return {
         **values,
-        "backend": launch.backend,
+        "backend": (run.backend if run else "") or launch.backend,
         "MPI": launch.launcher,
         "ranks per host": _join_numbers(per_host),
         "threads per rank": _join_numbers(threads),

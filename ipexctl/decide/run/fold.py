@@ -137,6 +137,8 @@ class RunFold:
                 if rank := self._find_rank(number):
                     _end_rank(rank, event, at)
                     attempt.failed = attempt.failed or (rank if rank.result == "failed" else None)
+            case e.BackendChosen(backend=backend):
+                attempt.backend = backend
             case e.WorldsCompared(separate=separate):
                 attempt.separate = separate
             case e.Stalled(ranks=ranks, kind=kind):
@@ -261,7 +263,7 @@ class RunFold:
         if event.title and not state.caught_up:
             run.watched_from = at
         ranks = [RankState(rank, host, at, staged=at) for rank, host in enumerate(event.ranks[:_MOST_RANKS])]
-        state.attempt, state.launch_failed = Attempt(event, at, ranks), None
+        state.attempt, state.launch_failed = Attempt(event, at, ranks, event.backend), None
         run.attempts.append(state.attempt)
         self._note_delay(event.head, at, event.at)
 

@@ -167,6 +167,8 @@ class JournalReader:
             case rank_records.RankNote(rank=rank, text=text):
                 level: Literal["info", "warning"] = "info" if record.info else "warning"
                 yield e.Message(f"rank {rank}: {text}", level, record.host, "rank")
+                if record.backend:
+                    yield e.BackendChosen(record.backend)
             case rank_records.RankRendezvous():
                 yield from self._note_rendezvous(record)
             case journal.SeparateWorlds(at=at):

@@ -98,6 +98,8 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         slow_host=attempt.slow_host if attempt else None,
         restarts=tuple(each.over.detail if each.over else "" for each in run.attempts[:-1]),
         resume=_make_resume_command(state) if cause.failed or (over and over.reason in _REASONS) else None,
+        backend=attempt.backend if attempt else "",
+        planned_backend=attempt.started.backend if attempt else "",
     )
 
 

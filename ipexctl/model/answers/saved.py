@@ -8,12 +8,10 @@ from ipexctl.model.saved_runs import ExportFormat, RunResult
 
 
 class SavedRun(JsonRecord):
-    """A saved run: ``name`` of its directory, ``id`` of the run on hosts if it was one, and the ``word`` by which other
-    commands find it. ``cause`` says why it did not end well. ``started`` and ``changed`` (when it was last written to)
-    in Unix seconds, ``seconds`` from start to end."""
+    """A saved run, and the ``name`` by which every command finds it, also on hosts. ``cause`` says why it did not end
+    well. ``started`` and ``changed`` (when it was last written to) in Unix seconds, ``seconds`` from start to end."""
 
     name: str
-    word: str
     verb: str
     title: str
     result: RunResult
@@ -25,7 +23,6 @@ class SavedRun(JsonRecord):
     hosts: int
     bytes: int
     directory: str
-    id: str | None = None
     exit: int | None = None
 
 

@@ -120,7 +120,7 @@ class Worlds:
         if planned and used and used != planned:
             text = "the script uses %s, where %s was planned" % (used, planned)
             more = "; --backend-override gives such scripts impi" if (planned, used) == ("impi", "gloo") else ""
-            self.write("backend", names.NOTE, text=text + more, info=True)
+            self.write("backend", names.NOTE, text=text + more, info=True, backend=used)
 
     def note_collective(self, name: str) -> None:
         """A collective has ended, the first but for barriers, which move no data."""

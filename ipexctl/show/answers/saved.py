@@ -73,10 +73,10 @@ def _format_row(run: SavedRun) -> FittedRow:
         ranks = f"{run.ranks} on {ranks}"
     started = format_time(run.started)
     cells = {
-        "name": run.word, "started": started, "verb": run.verb, "result": run.result,
+        "name": run.name, "started": started, "verb": run.verb, "result": run.result,
         "took": phrases.format_duration(run.seconds), "ranks": ranks, "size": format_size(run.bytes),
         "script": run.title,
     }  # fmt: skip
     harmless = {name: one_line(cell) for name, cell in cells.items()}
     styles = {"name": STRONG, "result": _STYLES.get(run.result, WARN)}
-    return FittedRow(harmless, styles, {"started": started[5:]}, run.cause)  # names of records have the year
+    return FittedRow(harmless, styles, {"started": started[5:]}, run.cause)

@@ -25,7 +25,7 @@ from ipexctl.show.compare_screen import describe_run, list_figure_rows, name_col
 from ipexctl.show.page import drawings
 from ipexctl.show.page.drawings import clean
 from ipexctl.show.page.verdict import make_verdict
-from ipexctl.show.phrases import format_clock, format_duration, format_hosts
+from ipexctl.show.phrases import format_backend, format_clock, format_duration, format_hosts
 from ipexctl.show.sanitise import escape_lines
 
 _LOGS = 8 << 20  # characters of all logs of a page, markup included
@@ -157,7 +157,8 @@ def _draw_links(names: Sequence[str], links: Sequence[LinkSpeed]) -> list[tuple[
 def _format_summary(page: RunPage) -> str:
     parts = [pluralize(len(page.rows), "rank"), pluralize(len(page.hosts), "host")]
     if page.launch:
-        parts += [page.launch.launcher, page.launch.backend]
+        used = page.report.run.backend if page.report.run else ""
+        parts += [page.launch.launcher, format_backend(used or page.launch.backend, page.launch.backend)]
     parts.append(format_time(page.begun, "%Y-%m-%d %H:%M:%S"))
     return " · ".join(clean(part) for part in parts if part)
 

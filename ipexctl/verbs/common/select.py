@@ -82,7 +82,7 @@ def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventor
 
 def _find_last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
     """Returns the last saved command that worked on hosts itself, and the hosts that failed in it."""
-    from ipexctl.store.record import list_saved_runs, read_report
+    from ipexctl.store.record import list_saved_runs, read_name, read_report
 
     for directory in reversed(list_saved_runs(runs)):
         report = read_report(directory)  # None: it goes on, or is damaged
@@ -93,7 +93,7 @@ def _find_last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
         else:
             lost = set()
         if report.hosts:
-            return directory.name, tuple(host.host for host in report.hosts if not host.good or host.host in lost)
+            return read_name(directory), tuple(host.host for host in report.hosts if not host.good or host.host in lost)
     return "", ()
 
 

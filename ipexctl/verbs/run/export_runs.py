@@ -43,7 +43,7 @@ def export_runs(
     if not count:
         text = f"{pluralize(len(selected), 'run')} without a figure: no rank printed one, and no host was sampled"
         yield Message(text, "warning", code="no-figures")
-    yield Answer(ExportAnswer(str(path), form, tuple(run.word for run in selected), count))
+    yield Answer(ExportAnswer(str(path), form, tuple(run.name for run in selected), count))
     yield Ended("runs", Exit.OK)
 
 
@@ -64,6 +64,6 @@ def _read_all(selected: Sequence[SavedRun], damaged: list[str]) -> Iterator[Figu
         fold = RunFold(every_line=True)
         for stamped in read_saved_run(Path(run.directory)):
             fold.handle_event(stamped)
-            yield from list_figures(run.word, stamped, fold.state)
+            yield from list_figures(run.name, stamped, fold.state)
             if isinstance(stamped.event, Message) and stamped.event.code == "record-gap":
-                damaged.append(f"{run.word}: {stamped.event.text}")
+                damaged.append(f"{run.name}: {stamped.event.text}")

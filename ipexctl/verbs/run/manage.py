@@ -34,12 +34,9 @@ from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import format_time, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
-from ipexctl.store.masking import SECRETS
-from ipexctl.store.record import list_saved_runs
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
-from ipexctl.verbs.run.replay import read_run_id
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
 from ipexctl.verbs.run.saved_logs import make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
@@ -201,8 +198,8 @@ def _check_ranks(discovered: DiscoveredRun, ranks: Collection[int]) -> None:
 
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
     """Ends what is left of runs without a keeper (gone, or ended), and removes their directories; the output of a run
-    that ended in order stays on its head, where perhaps nobody has read it. With a run's id, all of that run, whatever
-    its state. Reports what could not be ended."""
+    that ended in order stays on its head, where perhaps nobody has read it. With a run's name, all of it, whatever its
+    state. Reports what could not be ended."""
     yield make_started("reap", prefix or "", inventory)
     survey = yield from find_runs(inventory, context)
     to_remove = choose_directories(survey, prefix)
@@ -248,8 +245,9 @@ def choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[
         directories = chosen.setdefault(run.row.run, {})
         if prefix or not _has_output_to_fetch(run):
             directories[run.head] = run.row.directory
+    exact = any(orphan.run == prefix for orphan in survey.orphans)
     for orphan in survey.orphans:
-        if not prefix or orphan.run.startswith(prefix):
+        if not prefix or orphan.run == prefix or (orphan.run.startswith(prefix) and not exact):
             chosen.setdefault(orphan.run, {})[orphan.host] = orphan.directory
     if prefix and not chosen:
         chosen[prefix] = {}  # its directories may be gone and its processes not
@@ -273,9 +271,7 @@ def find_watcher(
     reported, the command ends and there is none."""
     yield make_started(verb, "" if verb == "logs" else prefix or "", inventory)
     discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
-    for record in list_saved_runs(context.state / "runs"):  # of a run that was started here
-        if (record / SECRETS).is_file() and read_run_id(record) == discovered.row.run:
-            context.masker.add_kept(record)
+    context.masker.add_kept(context.state / "runs" / discovered.row.run.partition(".")[0])  # where it was started here
     try:
         return discovered, make_watcher(discovered, inventory, context)
     except LinkError as error:

@@ -8,7 +8,6 @@ import os
 import posixpath
 import secrets
 import socket
-import time
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from getpass import getuser
@@ -149,10 +148,10 @@ def find_start_notes(
 
 
 def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:
-    """Returns the run with a name, a nonce and directories of its own, not started. Raises `UsageError` where the ranks
+    """Returns the run, named, with a nonce and directories of its own, not started. Raises `UsageError` where the ranks
     do not fit or the hosts cannot reach each other."""
     request, task, now = prepared.request, prepared.task, context.clock()
-    name = f"{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
+    name = context.saved.name_run(now)
     identity = Identity(secrets.token_hex(8), secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", now)
     hosts = tuple(prepared.inventory)
     # A home directory may be shared by all hosts: each has a directory of its own in it.

@@ -17,7 +17,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.show.sanitise import escape
 from ipexctl.store import event_json
 from ipexctl.store.private_files import open_regular_file
-from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs
+from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs, read_name
 
 _OUTPUT_EVENT_SIZE = 1 << 16  # bytes of a rank's output in one event
 _LONGEST_LINE = 1 << 25  # bytes: an answer of a thousand hosts is one
@@ -26,7 +26,7 @@ _LARGEST_FILE = (1 << 63) - 1  # bytes
 
 def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
     """The saved run named by ``word``: ``last`` (``with_ranks``: the last one that started ranks, if there is one), a
-    path, a directory's name or its beginning, or a run's id. Raises `UsageError` when none matches, or several do."""
+    path, or a name, its beginning or its last part. Raises `UsageError` when none matches, or several do."""
     path = expand_home(word)
     if (path / EVENTS).is_file():
         return path
@@ -36,11 +36,13 @@ def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
     if word == "last":
         started = (run for run in reversed(every) if read_run_id(run) is not None)
         return next(started, every[-1]) if with_ranks else every[-1]
-    matches = (
-        [run for run in every if run.name == word]
-        or [run for run in every if run.name.endswith(f"-{word}") or read_run_id(run) == word]
-        or [run for run in every if run.name.startswith(word) or (read_run_id(run) or "").startswith(word)]
-    )
+    names = {read_name(run): run for run in every}
+    command = word.partition(".")[0]  # of a run that was not the first of its command
+    if named := names.get(word) or names.get(command):
+        return named
+    parts = (word, f"-{word}")
+    matches = [run for name, run in names.items() if name.startswith(parts[0]) or name.endswith(parts[1])]
+    matches = matches or [run for run in every if read_run_id(run) == word]  # records of 0.1 have another name
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -51,7 +53,7 @@ def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
 
 
 def _format_newest_names(runs: list[Path]) -> str:
-    newest = [escape(run.name) for run in reversed(runs[-5:])]
+    newest = [escape(read_name(run)) for run in reversed(runs[-5:])]
     return ", ".join(newest) + (f" and {len(runs) - 5} older" if len(runs) > 5 else "")
 
 

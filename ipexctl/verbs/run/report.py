@@ -18,7 +18,7 @@ from ipexctl.model.page import RunPage
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.store.masking import EventMasker, Masker
-from ipexctl.store.record import read_report
+from ipexctl.store.record import read_name, read_report
 from ipexctl.verbs.common.pages import check_destination, find_doctor_record, open_page, write_page
 from ipexctl.verbs.run.page_sink import PAGE
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
@@ -65,11 +65,10 @@ def report(
     directories = [find_saved_run(context.state / "runs", word, with_ranks=True) for word in words or ("last",)]
     if page is not None:
         check_destination(expand_home(page))
-    yield Started("report", ", ".join(directory.name for directory in directories), ())
+    yield Started("report", ", ".join(map(read_name, directories)), ())
     if len(directories) > 1:
         read = [read_page(each, context, known) for each in directories]
-        by_id = len({page.run for page in read}) == len(read)
-        pages = [(page.run if by_id else each.name, page) for each, page in zip(directories, read, strict=True)]
+        pages = [(page.run, page) for page in read]
         comparison = compare_runs(pages)
         if page or show:
             file = expand_home(page or "comparison.html")
@@ -98,6 +97,7 @@ def read_page(directory: Path, context: Context, known: ReadErrors) -> RunPage:
     for stamped in read_saved_run(directory):
         fold.handle_event(stamped)
     if not fold.state.run.attempts:
-        what = f"no rank was started in {printable(directory.name, 200)}, so that there is nothing to draw"
-        raise UsageError(what, hint=advise("replay", printable(directory.name, 200)))
+        name = printable(read_name(directory), 200)
+        what = f"no rank was started in {name}, so that there is nothing to draw"
+        raise UsageError(what, hint=advise("replay", name))
     return fold.build_page(context.state, context.masker.mask_value(read_report(directory)))

@@ -56,9 +56,11 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
 
 
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:
-    """Returns the run whose id is or begins with ``prefix``; without a prefix the only one that is not over, or else
-    the only one, or the ``newest``. Raises `UsageError` when there is none, or more than one."""
-    if prefix is None:
+    """Returns the run whose name is or begins with ``prefix``, or the ``last``; without a prefix the only one that is
+    not over, or else the only one, or the ``newest``. Raises `UsageError` when there is none, or more than one."""
+    if prefix == "last":
+        matches = list(survey.runs)[-1:]
+    elif prefix is None:
         matches = [run for run in survey.runs if not run.is_over] or list(survey.runs)[-1 if newest else 0 :]
     else:
         exact = [run for run in survey.runs if run.row.run == prefix]
@@ -71,7 +73,7 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
             if all(run.is_over for run in matches):
                 what = f"no run goes on: the {len(matches)} runs that are kept on these hosts have ended"
         reasons = [f"{run.row.run}  {run.row.state}  {run.row.title} of {run.row.owner}" for run in matches]
-        raise UsageError(what, reasons=reasons, hint="give the id of one of them", exit=Exit.STEP)
+        raise UsageError(what, reasons=reasons, hint="give the name of one of them", exit=Exit.STEP)
     if not matches:
         raise no_run_error(prefix, survey)
     return matches[0]

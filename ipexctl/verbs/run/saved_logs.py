@@ -7,7 +7,7 @@ from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Ended, Event, Output, RunStarted, Started
 from ipexctl.model.text import join_names, pluralize, printable
-from ipexctl.store.record import read_report
+from ipexctl.store.record import read_name, read_report
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
@@ -29,8 +29,8 @@ def print_saved_output(directory: Path, context: Context, ranks: Collection[int]
     report = read_report(directory)
     size = len(report.run.ranks) if report and report.run else 0
     if unknown := sorted(rank for rank in ranks if rank >= size):
-        raise make_no_rank_error(directory.name, unknown, size)
-    yield Started("logs", directory.name, ())
+        raise make_no_rank_error(read_name(directory), unknown, size)
+    yield Started("logs", read_name(directory), ())
     for stamped in read_saved_run(directory):
         event = stamped.event
         if isinstance(event, RunStarted) or (isinstance(event, Output) and (not ranks or event.rank in ranks)):

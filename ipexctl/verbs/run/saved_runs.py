@@ -1,8 +1,6 @@
 """The command ``runs``: saved runs are listed, and old ones removed."""
 
-import shutil
 import time
-from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +13,15 @@ from ipexctl.model.hints import advise
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.run_screen import describe_rank_end
-from ipexctl.store.record import is_record_in_use, list_saved_runs, measure_record, read_report
-from ipexctl.verbs.run.replay import find_saved_run, read_run_id, read_saved_run
+from ipexctl.store.record import (
+    is_record_in_use,
+    list_saved_runs,
+    measure_record,
+    read_name,
+    read_report,
+    remove_record,
+)
+from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 Workflow = Generator[Event, None, None]
 
@@ -46,7 +51,7 @@ def prune_runs(
     for run in choice.removed:
         try:
             if not dry:
-                shutil.rmtree(run.directory)  # links in it are removed, not followed
+                remove_record(Path(run.directory))
             removed.append(run)
         except OSError as error:
             what = f"{printable(run.name)} was not removed: {(error.strerror or str(error)).lower()}"
@@ -64,28 +69,24 @@ def _is_in_use(run: SavedRun) -> bool:
 
 def select_saved_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> tuple[SavedRun, ...]:
     """Returns the saved runs that are named, or all, as far as they match, newest first. Raises `UsageError`."""
-    every = list_saved_runs(runs)
-    directories = list(dict.fromkeys(find_saved_run(runs, name) for name in names)) if names else every
-    ids = {path: read_run_id(path) for path in {*every, *directories}}
-    counts = Counter(ids[path] for path in every)
-    described = [_describe_saved_run(path, ids[path], counts[ids[path]] == 1) for path in reversed(directories)]
-    return tuple(run for run in sorted(described, key=lambda run: -run.started) if chosen.matches(run))
+    directories = dict.fromkeys([find_saved_run(runs, name) for name in names] if names else list_saved_runs(runs))
+    described = sorted(map(_describe_saved_run, reversed(directories)), key=lambda run: -run.started)
+    return tuple(run for run in described if chosen.matches(run))
 
 
-def _describe_saved_run(directory: Path, run_id: str | None, unique: bool) -> SavedRun:
+def _describe_saved_run(directory: Path) -> SavedRun:
     """Returns the entry of a saved run, from its report; without one, from its first events."""
     size, changed = measure_record(directory)
-    report = read_report(directory)
-    word = run_id if run_id and unique else directory.name
+    name, report = read_name(directory), read_report(directory)
     if report is not None:
-        run = report.run
+        run, verb = report.run, "run" if report.verb == "attach" else report.verb  # whoever watches it
         hosts = len({rank.host for rank in run.ranks}) if run else len(report.hosts)
         return SavedRun(
-            directory.name, word, report.verb, report.title, classify_result(report), describe_cause(report),
+            name, verb, report.title, classify_result(report), describe_cause(report),
             report.started, changed, max(report.ended - report.started, 0.0), len(run.ranks) if run else 0, hosts,
-            size, str(directory), run_id, int(report.exit),
+            size, str(directory), int(report.exit),
         )  # fmt: skip
-    verb, title, started, ranks, hosts = directory.name[16:], "", 0.0, 0, 0
+    verb, title, started, ranks, hosts = "", "", 0.0, 0, 0
     with suppress(UsageError):
         for count, stamped in enumerate(read_saved_run(directory)):
             started = started or stamped.at
@@ -99,8 +100,8 @@ def _describe_saved_run(directory: Path, run_id: str | None, unique: bool) -> Sa
                 break
     started = started or changed
     return SavedRun(
-        directory.name, word, verb, title, "running" if is_record_in_use(directory) else "unfinished", "", started,
-        changed, max(changed - started, 0.0), ranks, hosts, size, str(directory), run_id,
+        name, verb, title, "running" if is_record_in_use(directory) else "unfinished", "", started,
+        changed, max(changed - started, 0.0), ranks, hosts, size, str(directory),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.store import event_json, support_archive
 from ipexctl.store.debug_log import list_versions
+from ipexctl.store.record import read_name
 from ipexctl.store.support_archive import Preparation
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
@@ -31,7 +32,7 @@ def support(
     yield Started("support", "", ())
     directory = find_saved_run(context.state / "runs", word)
     context.masker.add_kept(directory)
-    name = f"ipexctl-support-{directory.name}"
+    name = f"ipexctl-support-{read_name(directory)}"
     path = Path(target or f"{name}.tar.gz")
     if path.exists() or path.is_symlink():
         raise UsageError(f"{printable(str(path), 400)} exists", reasons=["name another file with -o"], exit=Exit.STEP)

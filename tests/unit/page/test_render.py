@@ -28,7 +28,7 @@ from ipexctl.show.page.drawings import choose_scale, draw_chart
 from ipexctl.show.page.render import render_run
 from ipexctl.show.page.verdict import make_verdict
 from ipexctl.store.masking import Masker
-from ipexctl.store.record import RunRecord
+from ipexctl.store.record import RunRecord, make_name
 from ipexctl.verbs.common.pages import write_page
 from ipexctl.verbs.run.page_sink import PAGE, PageSink
 from ipexctl.verbs.run.report import read_page
@@ -245,7 +245,7 @@ def test_a_run_that_ended_well_without_a_host_is_no_good_one_and_no_curve_goes_o
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    record = RunRecord(tmp_path / "runs", "run", START)
+    record = RunRecord(tmp_path / "runs", make_name(START))
     stream = list(make_run("failed"))
     token = Stamped(START + 30, e.Output(0, "xeon01", "out", b"using hf_abcdefghijklmnopqrstuv and hunter2!\n"))
     for stamped in [*stream[:100], token, *stream[100:]]:
@@ -270,7 +270,7 @@ def test_a_saved_run_is_drawn_again_as_it_was_and_secrets_are_masked(saved: Path
 
 
 def test_a_record_without_ranks_has_no_page(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path / "runs", "sync", START)
+    record = RunRecord(tmp_path / "runs", make_name(START))
     record.handle_event(Stamped(START, e.Started("sync", "", ())))
     record.close(None)
     with pytest.raises(UsageError, match="no rank was started"):
@@ -287,6 +287,16 @@ def test_each_run_leaves_its_page_readable_for_its_owner_alone(tmp_path: Path) -
     assert stat.S_IMODE((tmp_path / PAGE).stat().st_mode) == 0o600
     assert "ended well" in (tmp_path / PAGE).read_text()
     assert not warnings
+
+
+def test_the_page_and_the_report_name_the_backend_that_was_used() -> None:
+    assert "Intel MPI 2021.18.1 · ccl · " in render_run(fold_page(make_run()))
+    events = [*make_run()]
+    at = next(number for number, each in enumerate(events) if isinstance(each.event, e.RunStarted)) + 1
+    page = fold_page([*events[:at], Stamped(events[at].at, e.BackendChosen("gloo")), *events[at:]])
+    assert page.report.run
+    assert page.report.run.backend == "gloo"
+    assert "Intel MPI 2021.18.1 · gloo (planned: ccl) · " in render_run(page)
 
 
 def test_a_page_that_cannot_be_made_is_one_warning_and_nothing_else(tmp_path: Path) -> None:

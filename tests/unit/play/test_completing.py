@@ -22,7 +22,7 @@ def project(tmp_path: Path) -> Path:
         "steps:\n  - {name: look, doctor: , tags: [prepare, slow]}\n  - {name: later on, doctor: , tags: end}\n"
     )
     (tmp_path / "bad.yaml").write_text("steps: [{instal: }]")
-    for name, run in (("2026-01-01T1000-run", "0101-100000-abcd"), ("2026-01-02T1000-sync", "")):
+    for name, run in (("0101-100000-abcd", "0101-100000-abcd"), ("0102-100000-12ef", "")):
         saved = tmp_path / "state/ipexctl/runs" / name
         saved.mkdir(parents=True)
         line = {"at": 1.0, "event": "run-started", "run": run} if run else {"at": 1.0, "event": "started"}

@@ -182,4 +182,4 @@ def test_stamps_are_those_of_the_record(runs: Path, tmp_path: Path) -> None:
     stream = [*streams.stamp([*begun]), Stamped(AT + 7.5, e.Output(0, "a", "out", b"loss 0.5\n"))]
     save(runs, [*stream, Stamped(AT + 8, e.Ended("run", Exit.OK))])
     export(runs, tmp_path / "x.csv")
-    assert f"k7,{AT + 7.5},a,0,out,loss,,0.5\n" in (tmp_path / "x.csv").read_text()
+    assert f",{AT + 7.5},a,0,out,loss,,0.5\n" in (tmp_path / "x.csv").read_text()

@@ -25,7 +25,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.reports import LostOutput
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
-from ipexctl.store.record import RunRecord, list_saved_runs, prune_records, read_report
+from ipexctl.store.record import RunRecord, list_saved_runs, make_name, prune_records, read_report
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -46,7 +46,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def record(runs: Path, stream: list[Stamped], verb: str = "run", report: bool = True) -> RunRecord:
-    made = RunRecord(runs, verb, AT)
+    made = RunRecord(runs, make_name(AT))
     for stamped in stream:
         made.handle_event(stamped)
     made.close(fold(stream) if report else None)
@@ -88,7 +88,7 @@ def test_everything_is_private_whatever_the_umask(runs: Path, mask: int) -> None
 
 def test_a_record_holds_events_plan_report_and_the_ranks_bytes(runs: Path) -> None:
     made = record(runs, list(streams.run(2, 1, fails=1)))
-    assert made.directory.name.endswith("-run")
+    assert re.fullmatch(r"1120-\d{6}-[0-9a-f]{4}", made.directory.name)
     names = sorted(str(path.relative_to(made.directory)) for path in made.directory.rglob("*") if path.is_file())
     ranks = ["ranks/0.err", "ranks/0.out", "ranks/1.err", "ranks/1.out"]
     assert names == ["events.jsonl", "plan.txt", *ranks, "report.json"]
@@ -142,7 +142,7 @@ def test_a_directory_that_others_can_write_is_refused_and_not_repaired(runs: Pat
     runs.mkdir(parents=True)
     runs.chmod(mode)
     with pytest.raises(UsageError, match="writable by others") as refused:
-        RunRecord(runs, "run", AT)
+        RunRecord(runs, make_name(AT))
     assert refused.value.exit is Exit.STEP
     assert list(runs.iterdir()) == []
     assert stat.S_IMODE(runs.stat().st_mode) == mode
@@ -153,14 +153,14 @@ def test_a_link_in_place_of_the_directory_is_refused(runs: Path, tmp_path: Path)
     runs.parent.mkdir()
     runs.symlink_to(tmp_path / "victim")
     with pytest.raises(UsageError, match="is not a directory"):
-        RunRecord(runs, "run", AT)
+        RunRecord(runs, make_name(AT))
     assert list((tmp_path / "victim").iterdir()) == []
 
 
 def test_a_link_planted_for_a_ranks_file_is_not_followed(runs: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("as it was")
-    made = RunRecord(runs, "run", AT)
+    made = RunRecord(runs, make_name(AT))
     (made.directory / "ranks" / "0.out").symlink_to(victim)
     made.handle_event(out(0, b"words\n"))
     made.close()
@@ -171,7 +171,7 @@ def test_a_link_planted_for_a_ranks_file_is_not_followed(runs: Path, tmp_path: P
 @pytest.mark.fault("H7")
 def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(runs: Path) -> None:
     reported: list[str] = []
-    made = RunRecord(runs, "run", AT, trouble=reported.append)
+    made = RunRecord(runs, make_name(AT), trouble=reported.append)
     line = b"0123456789abcdef" * 64 + b"\n"
     with no_file_grows_beyond(5000):
         for n in range(10):
@@ -213,7 +213,7 @@ def test_a_ranks_file_that_is_removed_or_replaced_is_written_again(
     runs: Path, change: Callable[[Path], None], moment: str
 ) -> None:
     notices: list[str] = []
-    made = RunRecord(runs, "run", AT, notices.append)
+    made = RunRecord(runs, make_name(AT), notices.append)
     made.handle_event(out(0, b"one\n"))
     if moment == "between":
         change(made.directory / "ranks/0.out")
@@ -230,7 +230,7 @@ def test_a_ranks_file_that_is_removed_or_replaced_is_written_again(
 
 @pytest.mark.fault("K9")
 def test_bytes_of_a_rank_that_somebody_truncates_are_counted_and_marked(runs: Path) -> None:
-    made = RunRecord(runs, "run", AT)
+    made = RunRecord(runs, make_name(AT))
     made.handle_event(out(0, b"one\n"))
     os.truncate(made.directory / "ranks/0.out", 1)
     made.handle_event(out(0, b"two\n", AT + 1))
@@ -247,7 +247,7 @@ def test_bytes_of_a_rank_that_somebody_truncates_are_counted_and_marked(runs: Pa
 def test_a_directory_of_ranks_that_becomes_a_link_loses_its_bytes_and_nothing_is_written_through_it(
     runs: Path, tmp_path: Path
 ) -> None:
-    made = RunRecord(runs, "run", AT)
+    made = RunRecord(runs, make_name(AT))
     made.handle_event(out(0, b"one\n"))
     victim = tmp_path / "victim"
     victim.mkdir()
@@ -262,7 +262,7 @@ def test_a_directory_of_ranks_that_becomes_a_link_loses_its_bytes_and_nothing_is
 
 
 def test_output_of_a_restarted_run_begins_on_a_line_of_its_own(runs: Path) -> None:
-    made = RunRecord(runs, "run", AT)
+    made = RunRecord(runs, make_name(AT))
     for name, data in ("brave-elm", b"one\nunfinished"), ("calm-oak", b"two\n"):
         made.handle_event(Stamped(AT, e.RunStarted(name, "h0", ("h0", "h1"), "mpirun")))
         made.handle_event(out(0, data))
@@ -283,7 +283,7 @@ def test_output_of_a_restarted_run_begins_on_a_line_of_its_own(runs: Path) -> No
 
 
 def test_a_ranks_file_whose_place_is_taken_by_a_directory_is_lost_and_counted(runs: Path) -> None:
-    made = RunRecord(runs, "run", AT)
+    made = RunRecord(runs, make_name(AT))
     made.handle_event(out(0, b"one\n"))
     (made.directory / "ranks/0.out").unlink()
     (made.directory / "ranks/0.out").mkdir()
@@ -293,7 +293,7 @@ def test_a_ranks_file_whose_place_is_taken_by_a_directory_is_lost_and_counted(ru
 
 
 def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> None:
-    made = RunRecord(runs, "doctor", AT)
+    made = RunRecord(runs, make_name(AT))
     with no_file_grows_beyond(500):
         for n in range(20):
             made.handle_event(Stamped(AT + n, e.Message(f"words number {n}")))
@@ -351,7 +351,7 @@ def test_a_damaged_line_is_reported_and_the_rest_is_shown(runs: Path) -> None:
 
 
 def test_output_without_a_reference_is_shown_at_the_end(runs: Path) -> None:
-    made = RunRecord(runs, "run", AT)
+    made = RunRecord(runs, make_name(AT))
     made.handle_event(out(0, b"one\n", AT))
     made.handle_event(Stamped(AT, e.Message("x")))
     with (made.directory / "ranks" / "0.out").open("ab") as file:

@@ -18,7 +18,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
-from ipexctl.store.record import RunRecord
+from ipexctl.store.record import RunRecord, make_name
 from ipexctl.verbs.run.replay import pace_events
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -87,7 +87,7 @@ def test_a_paused_view_holds_the_replay() -> None:
 
 def record(runs: Path) -> RunRecord:
     stream = list(streams.run(1, steps=4))
-    made = RunRecord(runs, "run", streams.START)
+    made = RunRecord(runs, make_name(streams.START))
     for stamped in stream:
         made.handle_event(stamped)
     made.close(fold(stream))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,7 +23,8 @@ from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, Spare
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.show.answers.saved import format_pruned_runs, format_saved_runs
-from ipexctl.store.record import RunRecord, is_record_in_use
+from ipexctl.store.record import RunRecord, is_record_in_use, make_name
+from ipexctl.verbs.run.replay import find_saved_run
 from ipexctl.verbs.run.saved_runs import describe_cause, list_runs, prune_runs
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -33,7 +35,7 @@ DAY = 86400.0
 
 def save(runs: Path, stream: list[Stamped], verb: str = "run", at: float = AT, report: bool = True) -> Path:
     """A saved run; as old as ``at``, also by its files."""
-    record = RunRecord(runs, verb, at)
+    record = RunRecord(runs, make_name(at))
     for stamped in stream:
         record.handle_event(stamped)
     record.close(fold(stream) if report else None)
@@ -75,7 +77,6 @@ def test_saved_runs_are_listed_with_how_they_ended_and_why(runs: Path) -> None:
         ("run", "failed", 8, 4),
         ("run", "ok", 4, 2),
     ]
-    assert [run.word for run in value.runs][1:] == ["1032-q2", "1031-k7"]
     assert value.runs[0].cause == "xeon03: lost (its guard ended)"
     assert value.runs[1].cause == "rank 5 on xeon03 exited with code 1: RuntimeError: loss is NaN at step 31"
     assert value.runs[2].cause == ""
@@ -121,14 +122,35 @@ def test_a_doctor_that_found_errors_names_the_first(runs: Path) -> None:
     assert run.cause.startswith("CPU002 xeon04 lowers the cluster")
 
 
-def test_a_run_that_others_share_the_id_of_is_named_by_its_directory(runs: Path) -> None:
-    first, second = (save(runs, list(streams.run(1, steps=2)), verb) for verb in ("run", "attach"))
-    value = answer_of(list_runs(runs, (), RunFilter()))
-    assert {run.word for run in value.runs} == {first.name, second.name}
+def test_a_run_has_one_name_however_many_watched_it(runs: Path) -> None:
+    for at in range(3):
+        record = RunRecord(runs, "1120-103112-a3f2")
+        for stamped in streams.run(1, steps=2):
+            record.handle_event(stamped)
+        record.close(fold(streams.run(1, steps=2)))
+        os.utime(record.directory / "events.jsonl", (at, at))
+    assert sorted(path.name for path in runs.iterdir()) == [f"1120-103112-a3f2{end}" for end in ("", "~2", "~3")]
+    [run] = answer_of(list_runs(runs, (), RunFilter())).runs
+    assert (run.name, run.directory) == ("1120-103112-a3f2", str(record.directory)), "the last watcher knows most"
+    assert find_saved_run(runs, "a3f2") == find_saved_run(runs, "1120-103112-a3f2.2") == record.directory
+    answer_of(prune_runs(runs, ["last"], RunFilter(), PrunePolicy(keep=0), dry=False))
+    assert not [*runs.iterdir()]
+
+
+def test_a_host_cannot_choose_where_a_record_lies(runs: Path) -> None:
+    for name in ("../../x", "", "a/b", ".hidden", "a~2", "x" * 200):
+        assert RunRecord(runs, name).directory.parent == runs
+    assert all(re.fullmatch(r"\d{4}-\d{6}-[0-9a-f]{4}", path.name) for path in runs.iterdir())
+
+
+def test_records_of_other_names_are_found_by_the_id_of_their_run(runs: Path) -> None:
+    old = save(runs, list(streams.run(1, steps=2)))
+    old = old.rename(runs / "2026-11-20T1031-run")
+    assert {find_saved_run(runs, word) for word in ("1031-k7", old.name, "2026-11-20", "last")} == {old}
 
 
 def test_a_record_that_is_being_written_runs_and_one_without_an_end_is_unfinished(runs: Path) -> None:
-    command = RunRecord(runs, "run", AT)
+    command = RunRecord(runs, make_name(AT))
     for stamped in list(streams.run(2, steps=2))[:-4]:
         command.handle_event(stamped)
     save(runs, list(streams.run(2, steps=2))[:-4], at=AT - 60, report=False)
@@ -156,11 +178,11 @@ def test_runs_are_filtered(runs: Path, chosen: RunFilter, count: int) -> None:
     assert len(answer_of(list_runs(runs, (), chosen)).runs) == count
 
 
-def test_a_run_that_was_attached_to_is_a_run() -> None:
-    attached = replace(made("1126-a"), verb="attach")
-    assert [RunFilter(verb=verb).matches(attached) for verb in ("run", "attach", "play", None)] == [
-        True, True, False, True,
-    ]  # fmt: skip
+def test_a_run_that_was_attached_to_is_a_run(runs: Path) -> None:
+    events = [replace(each, event=replace(each.event, verb="attach")) if isinstance(each.event, e.Started) else each
+              for each in streams.run(1, steps=2)]  # fmt: skip
+    save(runs, events)
+    assert [run.verb for run in answer_of(list_runs(runs, (), RunFilter("run"))).runs] == ["run"]
 
 
 def test_runs_are_named_as_everywhere(runs: Path) -> None:
@@ -174,7 +196,7 @@ def test_runs_are_named_as_everywhere(runs: Path) -> None:
 
 
 def made(name: str, changed: float = 0.0, size: int = 10, result: Any = "ok") -> SavedRun:
-    return SavedRun(name, name, "run", "train.py", result, "", changed, changed, 1.0, 2, 1, size, f"/runs/{name}")
+    return SavedRun(name, "run", "train.py", result, "", changed, changed, 1.0, 2, 1, size, f"/runs/{name}")
 
 
 def choose(runs: list[SavedRun], policy: PrunePolicy, used: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
@@ -229,7 +251,7 @@ def test_a_record_that_another_process_writes_is_never_removed(runs: Path) -> No
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom ipexctl.store.record import RunRecord\n"
         "from ipexctl.model.events import Started, Stamped\n"
-        "r = RunRecord(Path(sys.argv[1]), 'run', time.time())\n"
+        "r = RunRecord(Path(sys.argv[1]), 'a')\n"
         "r.handle_event(Stamped(time.time(), Started('run', 't', ())))\n"
         "print(r.directory, flush=True)\nsys.stdin.read()\n"
     )
@@ -291,12 +313,12 @@ def drawn(items: Any, width: int) -> list[str]:
     return buffer.getvalue().decode().splitlines()
 
 
-NAMES = ("2026-11-20T1031-run", "2026-11-20T1020-install")
+NAMES = ("1120-103112-a3f2", "1120-102040-19c0")
 CAUSE = "rank 5 on xeon02 was killed (out of memory: 250 GiB of 251 GiB of its control group)"
 TITLE = "train_ddp.py --epochs 3 --data /scratch/imagenet"
 LISTED = (
-    SavedRun(NAMES[0], "1120-103112-k7", "run", TITLE, "failed", CAUSE, AT, AT, 134.0, 8, 4, 5 << 20, f"/r/{NAMES[0]}"),
-    SavedRun(NAMES[1], NAMES[1], "install", "torch 2.8.0", "ok", "", AT, AT, 61.0, 0, 4, 90_000, f"/r/{NAMES[1]}"),
+    SavedRun(NAMES[0], "run", TITLE, "failed", CAUSE, AT, AT, 134.0, 8, 4, 5 << 20, f"/r/{NAMES[0]}"),
+    SavedRun(NAMES[1], "install", "torch 2.8.0", "ok", "", AT, AT, 61.0, 0, 4, 90_000, f"/r/{NAMES[1]}"),
 )
 
 
@@ -304,7 +326,7 @@ LISTED = (
 def test_the_list_fits_every_width(width: int) -> None:
     lines = drawn(format_saved_runs(RunsAnswer("/r", 2, LISTED)), width)
     assert all(len(line) <= width for line in lines), lines
-    newest = next(line for line in lines if line.startswith("1120-103112-k7"))
+    newest = next(line for line in lines if line.startswith(NAMES[0]))
     assert lines.index(newest) > 1, "last, above the prompt"
     assert "failed" in newest
     assert "rank 5 on xeon02 was killed" in " ".join(line.strip() for line in lines)
@@ -343,7 +365,7 @@ def test_the_command_lists_prunes_and_refuses(runs: Path, monkeypatch: pytest.Mo
     directory = save(runs, list(streams.run(1, steps=2)))
     call = CliRunner().invoke
     assert [run["name"] for run in json.loads(call(app, ["runs", "--json"]).stdout)["runs"]] == [directory.name]
-    assert "1031-k7" in call(app, ["runs"]).stdout
+    assert directory.name in call(app, ["runs"]).stdout
     assert call(app, ["runs", "--keep", "3"]).exit_code == Exit.INPUT
     dry = call(app, ["runs", "last", "--prune", "--older-than", "1d", "--keep", "0", "--json"])
     assert json.loads(dry.stdout)["next"] == [

@@ -11,7 +11,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
-from ipexctl.store.record import RunRecord
+from ipexctl.store.record import RunRecord, make_name
 from ipexctl.verbs.run.saved_logs import find_ended_run, print_newest_output, print_saved_output
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -19,7 +19,7 @@ from tests.unit.show.streams import fold
 
 def save(runs: Path, *, ended: bool = True) -> None:
     stream = [stamped for stamped in streams.run(2, 2, steps=3) if ended or not isinstance(stamped.event, e.RunEnded)]
-    made = RunRecord(runs, "run", streams.START)
+    made = RunRecord(runs, make_name(streams.START))
     for stamped in stream:
         made.handle_event(stamped)
     made.close(fold(stream))

@@ -89,7 +89,7 @@ _RUNS = (
 )  # fmt: skip
 _RESULTS: tuple[tuple[RunResult, str], ...] = (("ok", ""), ("failed", "rank 5 on node2 exited with code 1"))
 _SAVED = tuple(
-    SavedRun(f"2026-11-21T2{n}00-run", f"1121-2{n}0000-k{n}", "run", "train.py --epochs 3", result, cause,
+    SavedRun(f"1121-2{n}0000-a3f{n}", "run", "train.py --epochs 3", result, cause,
                1_795_298_400.0 + 3600 * n, 1_795_299_400.0 + 3600 * n, 1000.0, 8, 4, 12 << 20, f"/runs/{n}")
     for n, (result, cause) in enumerate(_RESULTS)
 )  # fmt: skip
@@ -164,7 +164,7 @@ ANSWERS: tuple[tuple[str, str, str, AnyAnswer], ...] = (
     ("runs", "saved runs", "runs", RunsAnswer("/home/me/.local/state/ipexctl/runs", 2, _SAVED)),
     ("runs-pruned", "saved runs that would be removed", "runs", PruneAnswer(
         "/home/me/.local/state/ipexctl/runs", _SAVED,
-        (SparedRun("2026-11-21T2200-run", "in use by another process"),), 24 << 20, True,
+        (SparedRun("1121-220000-77ab", "in use by another process"),), 24 << 20, True,
         "ipexctl runs --prune --older-than 30d --yes")),
     ("logs-stacks", "where ranks stand, on request", "logs", _STANDING),
     ("stop", "a run that was stopped", "stop", StopAnswer(("node0", "node1"), {}, (), "1121-221326-5c04", "stopped")),

@@ -49,7 +49,7 @@ DATA, IMAGES = ROOT / "tests/data/screens", ROOT / "docs/images"
 SHEETS = IMAGES / "screens"
 WIDTHS, WIDTH, HEIGHT = (40, 80, 120, 160), 80, 24
 SHOWN = 40  # lines of a dumb terminal, whose output has no end of its own
-_SAVED = "/home/me/.local/state/ipexctl/runs/2026-11-21T2200-"
+_SAVED = "/home/me/.local/state/ipexctl/runs/"
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _write(picture: Picture, width: int, encoding: str, _no_color: str) -> bytes
             sink.look(seen := stamped.at)
     if picture.at is None:
         report = make_report(fold.state, read_known_errors)
-        sink.close(replace(report, saved=_SAVED + report.verb if report.run else ""))
+        sink.close(replace(report, saved=_SAVED + report.run.run if report.run else ""))
     else:
         sink.look(events[0].at + picture.at)
         for key in picture.keys:

@@ -77,6 +77,12 @@ def test_a_good_run_is_a_line_a_rank_with_its_last_words() -> None:
     assert text.endswith("0 processes left on 2 hosts"), "after a good run nothing is to be done"
 
 
+def test_a_backend_that_the_script_chose_stands_on_the_card() -> None:
+    well = [*WELL, e.RunEnded("k7", "done"), PROVED]
+    assert "backend" not in ending(*well)
+    assert "  backend  gloo\n0 processes left on 2 hosts" in ending(e.BackendChosen("gloo"), *well)
+
+
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_long_last_line_takes_no_room_from_rank_host_and_exit(width: int) -> None:
     output = [e.Output(rank, RANKS[rank], "out", b"a very long line " * 20 + b"\n") for rank in range(4)]
@@ -274,7 +280,7 @@ def test_the_list_of_examples_breaks_no_word(width: int) -> None:
 
 @pytest.mark.parametrize("width", [40, 160])
 def test_the_path_of_a_page_is_whole_beside_its_name(width: int) -> None:
-    path = "/home/me/.local/state/ipexctl/runs/2026-11-22T1020-run/report.html"
+    path = "/home/me/.local/state/ipexctl/runs/1122-102011-a3f2/report.html"
     assert drawn(screens.format_answer(ReportAnswer(path, 33000, ())), width).splitlines() == [
         f"page       {path}",
         "size       32 KiB",
@@ -462,7 +468,7 @@ def test_a_program_reads_a_line_for_each_saved_run() -> None:
     out = io.BytesIO()
     typeset.print_items(typeset.make_console(Pipe(out)), Pipe(out), screens.format_answer(answer))
     _, *lines = out.getvalue().decode().splitlines()
-    assert [line.split()[0] for line in lines] == [run.word for run in reversed(answer.runs)]
+    assert [line.split()[0] for line in lines] == [run.name for run in reversed(answer.runs)]
     assert all(line.endswith(run.cause or run.title) for line, run in zip(lines, reversed(answer.runs), strict=True))
 
 

@@ -56,6 +56,8 @@ def test_the_header_says_what_runs_where_and_how() -> None:
     assert heads[60].startswith("train_ddp.py   4 ranks on 2 hosts · impi  ")
     assert heads[40] == "train_ddp.py                k7  00:00:00"
     assert heads[30] == "train_ddp.py      k7  00:00:00"
+    run.handle_event(Stamped(streams.START + 1, e.BackendChosen("gloo")))
+    assert " · gloo (planned: impi) · bf16  " in drawn(run)[0], "what the script uses"
 
 
 def test_a_slow_rank_is_marked_against_the_median_and_drawn() -> None:
