@@ -226,6 +226,12 @@ def command(
     return register
 
 
+def get_words(ctx: typer.Context) -> tuple[str, ...]:
+    """Returns the words of the command line, without the program's name."""
+    words: tuple[str, ...] = ctx.meta[_WORDS]
+    return words
+
+
 _WORDS = "words"  # of the command line, in the context's ``meta``
 _INJECTED = {"Context", "HostSelection", "OutputOptions", "typer.Context"}
 
@@ -256,7 +262,7 @@ def _perform_command(
         from ipexctl.model.events import Message, Started
         from ipexctl.model.hints import repeat_install
 
-        words = ctx.meta[_WORDS]
+        words = get_words(ctx)
         try:
             workflow = call(Context=context)
             first = next(workflow)

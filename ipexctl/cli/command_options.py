@@ -29,7 +29,7 @@ class Option(NamedTuple):
     @property
     def help_text(self) -> str:
         """The help with the default, which every text names as ``(default: …)``."""
-        unset = self.default in (None, Parameter.empty, (), {}) or isinstance(self.default, bool)
+        unset = self.default in (None, Parameter.empty, (), {}, "") or isinstance(self.default, bool)
         help = self.flag.help
         if unset or "default: " in help:
             return help

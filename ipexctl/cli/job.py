@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ipexctl.cli.command import HostSelection, command, confirm
+from ipexctl.cli.command import HostSelection, command, confirm, get_words
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -118,8 +119,13 @@ def _expand_mpirun_line(words: list[str], ctx: typer.Context) -> list[str]:
 )
 def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, flags: RunFlags) -> Workflow:
     """Start a script or a program on all hosts, and show each rank's output."""
+    from ipexctl.model.errors import UsageError
     from ipexctl.verbs.run.run import run
 
+    if not (task.script or task.role[1:]):
+        reasons = ["a Python file, a module (-m) or a program; or both --role head:COMMAND and --role rest:COMMAND"]
+        hint = shlex.join(["ipexctl", *get_words(ctx), "train.py"])
+        raise UsageError("run needs WHAT", reasons=reasons, hint=hint)
     inventory = hosts.read_inventory()
     if flags.emit:
         from ipexctl.decide.launch.emit import check_form

@@ -302,11 +302,10 @@ class Run(TransferFields, Task):
     """Start a script or a program with mpirun on all hosts and show every rank's output."""
 
     script: str = flag(
-        ...,
+        "",
         "Local Python file or #! file; or a program of the environment, such as trl.",
         metavar="WHAT",
         argument=True,
-        example="train.py",
     )
     args: tuple[str, ...] = flag((), "Its arguments; options of ipexctl stand before it.", argument=True)
     exclude: tuple[str, ...] = make_exclude_flag(advanced=True)
@@ -320,7 +319,7 @@ class Run(TransferFields, Task):
     per_host: bool = flag(False, "Start one process on each host, with the cores of all its ranks.", "Placement")
     role: tuple[str, ...] = flag(
         (),
-        "Command that node0 (head) or the other hosts (rest) start in place of WHAT.",
+        "Command that node0 (head) or the other hosts (rest) start in place of WHAT, which is left out beside both.",
         metavar="head|rest:COMMAND",
         advanced=True,
     )

@@ -60,6 +60,28 @@ def test_a_server_on_each_host_is_up_when_the_command_returns_and_stopped_with_i
     assert not any(running(workspace.cluster, host, "") for host in workspace.cluster.names)
 
 
+def test_a_command_of_node0_and_one_of_the_others_need_no_third(workspace: Workspace) -> None:
+    """Watched, by a playbook, and detached, with a sign that both are up."""
+    words = ("--venv", LIGHT, "--per-host", "--program")
+    roles = ("--role", "head:sh -c 'echo head of {hosts}; sleep 1'", "--role", "rest:sh -c 'echo rest {host_rank}'")
+    planned = workspace("run", *words, *roles, "--dry-run").out
+    for rank, line in enumerate(("echo head of 3; sleep 1", "echo rest 1", "echo rest 2")):
+        assert f"rank {rank} on node{rank}:\n  sh -c '{line}'\n" in planned
+    play = workspace.path / "play.yaml"
+    listed = ", ".join(f'"{role}"' for role in roles[1::2])
+    play.write_text(f"steps:\n  - run: {{venv: {LIGHT}, per_host: true, program: true, role: [{listed}]}}\n")
+    for result in (workspace("run", *words, *roles), workspace("play", play)):
+        assert result.code == 0, result
+        written = [workspace.written(rank).strip() for rank in range(3)]
+        assert written == [b"head of 3", b"rest 1", b"rest 2"]
+    servers = ("--role", "head:python3 -m http.server {port}", "--role", "rest:python3 -m http.server {port}")
+    started = workspace("run", *words, "--detach", "--port", "8124", "--ready", "{port}", *servers)
+    assert started.code == 0, started
+    assert len(running(workspace.cluster, "node2", "http.server")) == 1
+    assert workspace("stop").code == 0
+    assert not any(running(workspace.cluster, host, "") for host in workspace.cluster.names)
+
+
 def test_daemons_of_a_script_end_with_the_run(workspace: Workspace, start: Callable[..., Started]) -> None:
     (workspace.path / "daemon.sh").write_text(DAEMON)
     run = start("run", "--venv", LIGHT, "./daemon.sh", "begun-{rank}", **QUICK)

@@ -294,6 +294,9 @@ class _Parser:
             (key, value if key.text in unanchored else self._anchor_paths(action.text, key, value))
             for key, value in _select_keys(body, valid).pairs
         ]
+        roles = body.get("role")
+        if action.text == "run" and body.get("script") is None and not (isinstance(roles, Seq) and roles.items[1:]):
+            self.problems.add(action.origin, "run.script is missing")
         sent = _find_last_sync(above) if action.text == "fetch" and body.get("source") is None else {}
         defaults = {"into": _join_base(self.base, "fetched"), "source": self.base or ".", **sent}
         pairs += [
@@ -438,7 +441,7 @@ def _find_last_sync(steps: Sequence[Step]) -> dict[str, str]:
     """Returns what these steps have sent to the hosts last: there a fetch looks, unless it says otherwise."""
     for step in reversed(steps):
         match step.task:
-            case tasks.Run(script=name, module=module, program=program) if module or program or is_program_name(name):
+            case tasks.Run(script=name) as run if run.module or run.program or not name or is_program_name(name):
                 continue
             case tasks.Sync(source=source) if is_of_hub("source", source):
                 continue

@@ -17,6 +17,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Started
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hub import is_of_hub
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import join_names, printable
 
@@ -203,7 +204,7 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
             continue
         name = task.source if isinstance(task, tasks.Sync) else task.script
         path = _resolve_path(name, cwd)
-        if path.is_dir():  # sent as it is
+        if isinstance(task, tasks.Sync) and (path.is_dir() or is_of_hub("source", name)):  # sent as it is
             continue
         # A step before may bring the file; with what is none the current directory's project goes.
         roots = {find_project(each, None).root.resolve() for each in (path, *([] if path.is_file() else [cwd]))}

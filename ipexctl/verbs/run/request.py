@@ -121,7 +121,7 @@ def _apply_engine(task: Run) -> tuple[Run, Engine | None]:
 
 def _read_starts(task: Run) -> tuple[Start, ...]:
     """What the head and the other hosts start. Raises `UsageError` for what no host can start."""
-    starts = {"": _find_start(task, task.script, task.args)}
+    starts = {"": _find_start(task, task.script, task.args)} if task.script else {}
     for role in task.role:
         name, _, command = role.partition(":")
         try:
@@ -134,13 +134,12 @@ def _read_starts(task: Run) -> tuple[Start, ...]:
             raise UsageError(what, hint=hint)
         starts[name] = _find_start(task, words[0], tuple(words[1:]))
     if len(starts) == 3:
-        hint = "leave out --role head, and give its command as WHAT"
-        raise UsageError("no host would start WHAT: each has a --role", hint=hint)
+        raise UsageError("no host would start WHAT: each has a --role", hint="leave out WHAT")
     if task.launcher == "accelerate" and {start.kind for start in starts.values()} != {"python"}:
         raise UsageError("--launcher accelerate starts Python files only", hint="leave it out")
     if not task.role:
         return (starts[""],)
-    return starts.get("head", starts[""]), starts.get("rest", starts[""])
+    return starts.get("head") or starts[""], starts.get("rest") or starts[""]
 
 
 def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:

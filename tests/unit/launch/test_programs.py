@@ -114,6 +114,8 @@ def test_a_word_is_a_file_a_module_a_program_of_the_environment_or_of_the_hosts(
     ]
     head, rest = read_starts(script="ray", args=("start",), role=("rest:ray 'two words'",), per_host=True)
     assert (head.args, rest.args) == (("start",), ("two words",))
+    head, rest = read_starts(program=True, role=("rest:/opt/b '{head}'", "head:a"))
+    assert (head.name, rest.name, rest.args) == ("a", "/opt/b", ("{head}",))
 
 
 @pytest.mark.usefixtures("here")

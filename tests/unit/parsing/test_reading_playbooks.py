@@ -179,6 +179,7 @@ def test_everything_wrong_is_reported_at_once_with_its_place() -> None:
         ("steps: []", "playbook has no steps"),
         ("hosts: x", "playbook has no steps"),
         ("steps: {doctor: }", "steps must be a list"),
+        ("steps: [{run: {role: ['head:a']}}]", "run.script is missing"),
         ("steps: [doctor]", "step must be a mapping"),
         ("hosts:\nsteps: [{doctor: }]", "hosts is empty"),
         ("hosts: []\nsteps: [{doctor: }]", "hosts names no host"),

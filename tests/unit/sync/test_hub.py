@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.decide.facts.system import find_hub_cache
+from ipexctl.decide.parsing.playbook import parse_playbook
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hub import HubReference, parse_hub_reference
 from ipexctl.model.launch import Setting
+from ipexctl.model.tasks import Fetch, Sync
 from ipexctl.protocol.paths import HUB
 from tests.unit.launch.two import launch
 
@@ -34,6 +36,13 @@ def test_what_names_no_repository_is_refused(source: str) -> None:
 
 def test_a_path_is_no_repository() -> None:
     assert parse_hub_reference("models/hf:x") is None
+
+
+def test_in_a_playbook_it_starts_nowhere_and_a_fetch_looks_elsewhere() -> None:
+    sent = "{sync: {source: data}}, {sync: {source: 'hf:org/tiny'}}, {run: {role: ['head:a', 'rest:b']}}"
+    play = parse_playbook(f"steps: [{sent}, {{fetch: {{paths: [x]}}}}]", "play.yaml", base="/work")
+    sources = [step.task.source for step in play.steps if isinstance(step.task, Sync | Fetch)]
+    assert sources == ["/work/data", "hf:org/tiny", "/work/data"]
 
 
 def test_ranks_of_a_host_with_a_snapshot_look_there_and_stay_offline_unless_the_user_says_otherwise() -> None:
