@@ -32,7 +32,7 @@ _MERGE = 0.1  # seconds of one stream that become one reference in events.jsonl
 _MERGE_BYTES = 1 << 20
 _BUFFER = 1 << 15
 _LARGEST_REPORT = 1 << 26  # bytes
-_NAME = re.compile(r"[\w-][\w.-]{,99}", re.ASCII)
+PLAIN_NAME = re.compile(r"[\w-][\w.-]{,99}", re.ASCII)
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
 
 
@@ -65,7 +65,7 @@ def create_run_directory(runs: Path, name: str) -> Path:
     """Makes the directory of one saved run and returns it. ``name`` may be a host's word, which is not used where it is
     no plain name. Raises `UsageError` (exit 4) where that is not possible."""
     claim_private_directory(runs)
-    name = name if _NAME.fullmatch(name) else make_name(time.time())
+    name = name if PLAIN_NAME.fullmatch(name) else make_name(time.time())
     for number in range(1, 100):
         path = runs / (f"{name}~{number}" if number > 1 else name)
         try:

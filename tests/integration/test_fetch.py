@@ -37,7 +37,7 @@ def here(workspace: Workspace, below: str = "fetched") -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in root.rglob("*")
-        if path.is_file() and path != root / ".gitignore"
+        if path.is_file() and path.name not in (".gitignore", ".ipexctl-run")
     }
 
 
@@ -120,6 +120,23 @@ def test_odd_names_and_links_of_a_host_stay_where_they_are_meant(workspace: Work
     assert "\x1b" not in result.err
     result = workspace("fetch", "out/latest", "--from", "node0")  # asked for by its name
     assert here(workspace)["node0/out/latest"] == b"node0" * 1000
+
+
+def test_a_file_of_another_run_is_kept(workspace: Workspace, cluster: Cluster) -> None:
+    runs, local = workspace.home / ".local/state/ipexctl/runs", f"{find_place(workspace.path)}/out/deep/log.txt"
+    for run, texts in (("1126-100000-aaaa", (b"one", b"two")), ("1126-110000-bbbb", (b"three", b"four"))):
+        (runs / run).mkdir(mode=0o700, parents=True)
+        (runs / run / "events.jsonl").write_text(f'{{"at": 1.0, "event": "run-started", "run": "{run}"}}\n')
+        for text in texts:
+            cluster.write("node0", local, text)
+            result = workspace("fetch", "out/deep", "--from", "node0")
+            assert result.code == 0, result
+            kept = "1 file of run 1126-100000-aaaa went to fetched/1126-100000-aaaa: newer ones came"
+            assert (kept in result.err) == (text == b"three"), result
+    assert here(workspace) == {
+        "node0/out/deep/log.txt": b"four",
+        "1126-100000-aaaa/node0/out/deep/log.txt": b"two",
+    }
 
 
 def test_a_fetch_that_is_killed_goes_on_where_it_was(workspace: Workspace, cluster: Cluster) -> None:

@@ -23,9 +23,11 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.model.text import printable
 from ipexctl.protocol.paths import PART
-from ipexctl.store.private_files import make_private_directories, sync_file_system
+from ipexctl.store.private_files import make_private_directories, sync_file_system, write_private_file
+from ipexctl.store.record import PLAIN_NAME
 
 _READ_SIZE = 1 << 20
+_RUN = ".ipexctl-run"  # in the directory of all hosts' results
 _THIS_HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())  # processes of others cannot be asked for
 _GROWTH_LIMIT = 16 << 20  # bytes by which a file may have grown since it was listed; they are not kept
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,11 +40,12 @@ class UnsafePathError(Exception):
 
 
 class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
-    """The local directory of one host, ``into/host``. Modes are 0700 and 0600, whatever the umask."""
+    """The local directory of one host, ``into/host``. Modes are 0700 and 0600, whatever the umask. Files that are
+    replaced are moved to ``into/older/host``, if ``older`` is given; ``kept`` counts them."""
 
-    def __init__(self, into: Path, host: str) -> None:
+    def __init__(self, into: Path, host: str, older: str = "") -> None:
         """Raises `UnsafePathError` if the directory is a symbolic link or cannot be created."""
-        self.path = into / host
+        self.path, self._older, self.kept = into / host, older, 0
         with _convert_os_errors(str(self.path)):
             make_private_directories(into)
             top = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -73,6 +76,11 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
             with _convert_os_errors(local), _open_nested_directory(self._root, above) as at:
                 os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
                 os.utime(name, (mtime, mtime), dir_fd=self._root)
+                if self._older and stat_local_file(self.path, local):
+                    with _open_nested_directory(self._root, ["..", self._older, self.path.name, *above]) as kept:
+                        if not os.access(leaf, os.F_OK, dir_fd=kept, follow_symlinks=False):
+                            os.rename(leaf, leaf, src_dir_fd=at, dst_dir_fd=kept)
+                            self.kept += 1
                 os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
         except BaseException:
             os.unlink(name, dir_fd=self._root)
@@ -101,6 +109,21 @@ def make_results_directory(into: Path) -> None:
         with contextlib.suppress(OSError):
             make_private_directories(into)
             (into / ".gitignore").write_text("*\n")
+
+
+def read_fetched_run(into: Path) -> str:
+    """Returns the run of which the files in ``into`` are; "" where that is not known."""
+    try:
+        name = (into / _RUN).read_text("ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return name if PLAIN_NAME.fullmatch(name) else ""
+
+
+def note_fetched_run(into: Path, run: str) -> None:
+    """Notes of which run the files in ``into`` are from now on."""
+    with contextlib.suppress(OSError):
+        write_private_file(into / _RUN, run.encode())
 
 
 def stat_local_file(root: Path, local: str) -> tuple[int, int] | None:

@@ -76,8 +76,11 @@ def fetch(
         yield from map(HostFailed, full.values())
         failures |= full
     elif not dry:
-        fetched = yield from _fetch_files(hosts, plans, into, context, patterns)
+        run, older = _find_last_run(context.state / "runs"), receive.read_fetched_run(into)
+        fetched = yield from _fetch_files(hosts, plans, into, "" if older == run else older, context, patterns)
         failures |= {host: failure for host, failure in fetched.items() if isinstance(failure, Failure)}
+        if run and fetched and not failures:
+            receive.note_fetched_run(into, run)
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
     answers: list[FetchedHost | FailedTransfer] = []
     for name, result in done.items():
@@ -92,8 +95,14 @@ def fetch(
 
 
 def _fetch_files(
-    hosts: Sequence[Host], plans: dict[str, FetchPlan], into: Path, context: Context, patterns: Sequence[str]
+    hosts: Sequence[Host],
+    plans: dict[str, FetchPlan],
+    into: Path,
+    older: str,
+    context: Context,
+    patterns: Sequence[str],
 ) -> Generator[Event, None, dict[str, str | Failure]]:
+    """Receives the files of all hosts; those of the run ``older`` that they would replace are kept."""
     for name, plan in plans.items():
         if not plan.items:
             yield StepEnded(name, _STEP, "ok", plan.summary())
@@ -104,17 +113,20 @@ def _fetch_files(
     if outdated:
         receive.make_results_directory(into)
 
+    kept: list[int] = []
+
     def fetch_host(link: Link, emit: Emit) -> str | Failure:
         host = link.host.name
         plan = plans[host]
         progress = ProgressReporter(host, _STEP, plan.size, emit)
         bad = list(plan.refused)
         try:
-            with ResultsDir(into, host) as results:
+            with ResultsDir(into, host, older) as results:
                 missing = _fetch_tar(link, plan.path, plan.items, results, progress, bad)
                 again = [[item] for item in missing]  # alone: a second hard link may arrive as a reference to the first
                 missing = [item for one in again for item in _fetch_tar(link, plan.path, one, results, progress, bad)]
                 results.sync()
+                kept.append(results.kept)
         except UnsafePathError as why:
             return Failure(host, Kind.RECORD, str(why), code="not-stored")
         progress.report(always=True)
@@ -129,7 +141,13 @@ def _fetch_files(
             return Failure(host, Kind.STEP, f"not fetched: {planning.format_names(bad)}", code="name")
         return plan.summary()
 
-    return (yield from run_on_hosts(context, outdated, _STEP, fetch_host, outcome=lambda summary: ("changed", summary)))
+    fetched = yield from run_on_hosts(
+        context, outdated, _STEP, fetch_host, outcome=lambda summary: ("changed", summary)
+    )
+    if count := sum(kept):
+        where = printable(str(into / older), 300)
+        yield Message(f"{pluralize(count, 'file')} of run {older} went to {where}: newer ones came", code="kept")
+    return fetched
 
 
 def _fetch_tar(
@@ -191,6 +209,16 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
         reasons += [f"no host is called {name}" for name in absent]
         raise UsageError(f"--from {task.from_} does not fit", reasons=reasons)
     return [host for host in inventory if host.name in names]
+
+
+def _find_last_run(runs: Path) -> str:
+    """Returns the last run that was started or watched here; "" where there is none."""
+    from ipexctl.verbs.run.replay import find_saved_run, read_run_id
+
+    try:
+        return read_run_id(find_saved_run(runs, "last", with_ranks=True)) or ""
+    except UsageError:
+        return ""
 
 
 def _read_last_ranks(context: Context) -> list[str]:

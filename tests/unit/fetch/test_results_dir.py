@@ -40,6 +40,15 @@ def test_a_file_lands_below_its_host_with_its_time_and_for_us_alone(tmp_path: Pa
     assert stat_local_file(place, "none") is None
 
 
+def test_what_an_older_run_left_is_kept_once(tmp_path: Path) -> None:
+    for older, text in (("", b"one"), ("a1", b"two"), ("a1", b"three"), ("b2", b"four")):
+        with ResultsDir(tmp_path, "n0", older) as results:
+            put(results, "out/x.pt", text)
+        assert results.kept == (text in (b"two", b"four"))
+    files = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*.pt")}
+    assert files == {"n0/out/x.pt": b"four", "a1/n0/out/x.pt": b"one", "b2/n0/out/x.pt": b"three"}
+
+
 def test_what_was_received_is_put_on_the_disk_once_when_all_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
