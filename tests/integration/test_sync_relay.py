@@ -100,11 +100,14 @@ def test_a_large_sync_that_is_killed_goes_on_where_it_was(three: Cluster, worksp
     wait_until(lambda: count_sent(three) - before > 50 * MIB)
     first.process.kill()
     first.process.wait()
+    cache = workspace.home / ".cache/ipexctl"
+    assert len([*cache.glob("sync-*")]) == 1
     sent = count_sent(three) - before
     result = workspace("sync", source)
     crossed = count_sent(three) - before
     assert result.code == 0, result
     assert crossed < 75 * MIB + 25 * MIB, f"{sent / MIB:.0f} MiB, then {(crossed - sent) / MIB:.0f} MiB"
+    assert not [*cache.glob("sync-*")], "that of the killed one is gone, too"
     pictures = picture(three, source)
     assert pictures[0] == pictures[1] == pictures[2]
     assert len(pictures[0].splitlines()) == len(expect(source))
@@ -123,13 +126,21 @@ def test_hosts_that_do_not_reach_each_other_get_a_large_tree_all_the_same(
     assert pictures[0] == pictures[1] == pictures[2]
 
 
-def test_a_large_file_that_changes_on_the_way_puts_nothing_into_place(
-    three: Cluster, workspace: Workspace, source: Path
+@pytest.mark.parametrize("name", ["0.txt", "tiny model/weights: 1\n.bin"])
+def test_a_file_that_changes_on_the_way_is_named_and_nothing_is_put_into_place(
+    three: Cluster, workspace: Workspace, source: Path, name: str
 ) -> None:
+    """A small one, and the end of a large one that is on its way."""
     before = count_sent(three)
     started = workspace.start("sync", source)
-    wait_until(lambda: count_sent(three) - before > 50 * MIB)
-    (source / "0.txt").write_bytes(b"new")
+    wait_until(lambda: count_sent(three) - before > 40 * MIB)
+    last = (source / name).stat().st_size - 1
+    with (source / name).open("r+b") as file:
+        file.seek(last)
+        other = file.read(1)[0] ^ 1
+        file.seek(last)
+        file.write(bytes([other]))
     assert started.process.wait(60) == 4
-    assert "changed while it was sent: 0.txt" in started.files[1].read_text()
+    said = started.files[1].read_text()
+    assert f"changed while it was sent: {Path(name).name.replace(chr(10), chr(92) + 'x0a')}" in said, said
     assert [text.splitlines() for text in picture(three, source)] == [[], [], []]

@@ -65,7 +65,9 @@ def send_file(
         progress.report(always=True)
         if output != "partial":
             return True
-    raise _make_step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
+        if hash_file(source) != digest:
+            raise _make_step_error(link, f"changed while it was sent: {printable(source.name)}", "source-changed")
+    raise _make_step_error(link, f"{printable(source.name)} arrived damaged {_TRIES} times", "damaged")
 
 
 def install_tree(link: Link, directory: str, archive: Iterable[bytes], *, own: str, old: Sequence[str] = ()) -> str:

@@ -2,8 +2,11 @@
 
 import hashlib
 import os
+import shutil
+import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -113,10 +116,9 @@ def relay_tree(
     facts = {name: facts[name] for name in large.names if name in facts}
     pythons, addresses = find_pythons(facts), select_interfaces(large, facts)[0]
     relay = SyncRelay(large, context, {}, tree, plans, own)
-    make_private_directories(context.cache)
-    with tempfile.TemporaryDirectory(prefix="sync-", dir=context.cache) as spool:
+    with _make_spool(context.cache) as spool:
         try:
-            artifacts = relay.list_artifacts([*pythons], Path(spool))
+            artifacts = relay.list_artifacts([*pythons], spool)
         except (OSError, SourceChangedError):  # no room here; or sending it to each host says what has changed
             return {}
         try:
@@ -125,6 +127,22 @@ def relay_tree(
             )
         finally:
             relay.close()
+
+
+@contextmanager
+def _make_spool(cache: Path) -> Iterator[Path]:
+    """A directory for archives; those of syncs that were killed on this machine are removed."""
+    make_private_directories(cache)
+    prefix = f"sync-{socket.gethostname()}-"
+    for other in cache.glob(f"{prefix}*"):
+        try:
+            os.kill(int(other.name.removeprefix(prefix).partition("-")[0]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(other, ignore_errors=True)
+        except (OSError, ValueError):  # another user's process, or a name that is not of a sync
+            continue
+    with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=cache) as spool:
+        yield Path(spool)
 
 
 def _run_relay(
