@@ -109,6 +109,7 @@ class FindingReported(Event):
 
 class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
+    ``command`` is the script with its arguments.
     ``title`` names the script; it is set for commands that read the run later, from its beginning (`attach`, `logs`).
     ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known;
     ``isas`` are the levels of the hosts' CPUs."""

@@ -147,6 +147,11 @@ class Running(Record):
         return tuple(dict.fromkeys(self.hosts))
 
 
+def format_script(argv: Sequence[str]) -> str:
+    """Returns the script and its arguments, without its interpreter, as ``train.py --epochs 3``."""
+    return shlex.join(argv[2 if list(argv[1:2]) == ["-u"] else 0 :])
+
+
 class Launch(Record):
     """Everything that starting a run needs. ``argv`` are the words of the script on every rank; ``mpiexec`` those of
     the launcher on the head; ``port`` 0 means: a free one, found on the head just before the start. ``membind``: each
@@ -191,7 +196,7 @@ class Launch(Record):
             self.head.host,
             tuple(place.host for place in self.places),
             {node.label: node.host for node in self.planned},
-            " ".join(self.argv),
+            format_script(self.argv),
             backend=self.backend,
             precision=self.precision,
             isas={node.host: node.isa for node in self.planned},

@@ -121,7 +121,6 @@ class RunPage(Record):
 
     title: str
     run: str
-    command: str
     begun: float  # Unix seconds
     length: float
     seconds: float

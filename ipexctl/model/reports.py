@@ -131,9 +131,10 @@ class RunOutcome(Cleanup):
     ``followers`` failed too, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had
     stalled and made no progress again, ``suspects`` those of them that the others waited for; ``separate`` is set
     where the ranks did not work together, ``lost_loss`` where a loss was no number, ``slow_host`` where one host made
-    the run slow. ``backend`` is the one that was used, ``planned_backend`` the launch's. ``restarts`` says why each
-    start before the last one ended; ``started`` is of the first, the rest of the last one. ``resume`` is the command by
-    which a failed run goes on from its newest checkpoint, where it keeps them."""
+    the run slow. ``command`` is the script with its arguments, ``backend`` the one that was used, ``planned_backend``
+    the launch's. ``restarts`` says why each start before the last one ended; ``started`` is of the first, the rest of
+    the last one. ``resume`` is the command by which a failed run goes on from its newest checkpoint, where it keeps
+    them."""
 
     run: str
     head: str
@@ -153,6 +154,7 @@ class RunOutcome(Cleanup):
     slow_host: SlowHost | None = None
     restarts: tuple[str, ...] = ()
     resume: str | None = None
+    command: str = ""
     backend: str = ""
     planned_backend: str = ""
 

@@ -260,6 +260,7 @@ class RunHistory:
     """One run: its attempts, and what is kept of all of them."""
 
     title: str = ""
+    asked: e.Started | None = None  # with the words of the command that starts it
     plan: str = ""
     launch: PlannedLaunch | None = None
     attempts: list[Attempt] = field(default_factory=list)

@@ -76,6 +76,10 @@ def test_a_failed_run_that_keeps_checkpoints_has_the_command_that_resumes(
     assert of_run(folded(started, *failed)).resume == command
     _, *good = done()
     assert of_run(folded(started, *good)).resume is None
+    if words[:1] == ("run",):
+        for first in ("play", "attach"):  # the run is one of its steps, or was started before
+            before = e.Started(first, "a play", RANKS, words=(first, "x"))
+            assert of_run(folded(before, started, *failed)).resume == command
     lines = [line.plain for line in format_run_card(of_run(folded(started, *failed))) if isinstance(line, Line)]
     assert [line for line in lines if "--keep" in line] == ([f"  resume   {command}"] if command else [])
 

@@ -58,6 +58,7 @@ _STAGES: Mapping[str, SpanKind] = {
     "first collective": "rendezvous", "running": "running",
 }  # fmt: skip
 
+_STARTING = (("run",), ("play",))  # how commands begin that can be typed again
 _MARKS: Mapping[RankResult, tuple[MarkKind, str]] = {
     "ok": ("ended", "ended well"),
     "stopped": ("stopped", "ended by ipexctl"),
@@ -119,7 +120,6 @@ class _PageBuilder:
         return RunPage(
             title=run.title,
             run=last.started.run,
-            command=last.started.command,
             begun=begun,
             length=end - begun,
             seconds=outcome.ended - outcome.started if outcome else end - begun,
@@ -142,8 +142,8 @@ class _PageBuilder:
 
     def _format_command(self) -> str:
         """The command of the run as it was typed, with the options by which it finds its hosts from anywhere."""
-        words = self._state.command.words if self._state.command else ()
-        return complete_hint(Hint(words), self._state.selection_flags) if words[:1] in {("run",), ("play",)} else ""
+        asked = [each for each in (self._state.command, self._run.asked) if each and each.words[:1] in _STARTING]
+        return complete_hint(Hint(asked[0].words), self._state.selection_flags) if asked else ""
 
     def _list_collective_waits(self, end: float) -> dict[int, list[Span]]:
         """The waits of profiled steps by rank. The profile's clock is that of the host without an offset."""

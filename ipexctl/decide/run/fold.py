@@ -257,7 +257,7 @@ class RunFold:
             back = set(event.ranks)
             state.failures = [each for each in state.failures if each.kind is not Kind.LOST or each.host not in back]
         run = state.run
-        run.title, run.excused = event.title or self._title, False
+        run.title, run.asked, run.excused = event.title or self._title, state.verb, False
         if self._planned is not None:
             run.plan, run.launch = self._planned.text, self._planned.launch
         if event.title and not state.caught_up:

@@ -98,6 +98,7 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         slow_host=attempt.slow_host if attempt else None,
         restarts=tuple(each.over.detail if each.over else "" for each in run.attempts[:-1]),
         resume=_make_resume_command(state) if cause.failed or (over and over.reason in _REASONS) else None,
+        command=attempt.started.command if attempt else "",
         backend=attempt.backend if attempt else "",
         planned_backend=attempt.started.backend if attempt else "",
     )
@@ -105,8 +106,9 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
 
 def _make_resume_command(state: RunState) -> Hint | None:
     """Returns the same command line that goes on from the newest checkpoint, where the run keeps them."""
-    words = list(state.command.words) if state.command else []
-    options = {word.partition("=")[0] for word in words[: find_script_word(state, words)]}
+    asked = state.run.asked or state.command
+    words = list(asked.words) if asked else []
+    options = {word.partition("=")[0] for word in words[: find_script_word(asked.title if asked else "", words)]}
     if words[:1] != ["run"] or "--keep" not in options:
         return None
     words[1:1] = [] if "--resume" in options else ["--resume", "auto"]

@@ -148,7 +148,7 @@ def make_command_without(state: RunState, host: str) -> Hint | None:
     words = list(state.command.words) if state.command else []
     if words[:1] != ["run"]:
         return None
-    script = find_script_word(state, words)
+    script = find_script_word(state.title, words)
     for at, word in enumerate(words[:script]):
         name, equals, value = word.partition("=")
         if name in ("--limit", "-l") and (equals or at + 1 < script):
@@ -160,6 +160,6 @@ def make_command_without(state: RunState, host: str) -> Hint | None:
     return complete_hint(Hint(words), state.selection_flags)
 
 
-def find_script_word(state: RunState, words: Sequence[str]) -> int:
-    """Returns where the script stands among the words of `run`: options of ipexctl stand before it."""
-    return next((at for at, word in enumerate(words) if word.rpartition("/")[2] == state.title), len(words))
+def find_script_word(title: str, words: Sequence[str]) -> int:
+    """Returns where the script of this name stands among the words of `run`: options of ipexctl stand before it."""
+    return next((at for at, word in enumerate(words) if word.rpartition("/")[2] == title), len(words))

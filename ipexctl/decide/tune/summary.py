@@ -12,6 +12,8 @@ from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize
 
 MARK = "# Written by the command tune"
+_ENOUGH = 4  # pairs that show how great a gain is
+_GREAT = 2.0  # times as fast, from where on nobody thinks in percent
 _UNITS = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}
 
 
@@ -54,9 +56,10 @@ def _summarize_launch(study: Study, runs: list[CandidateTried]) -> TriedLaunch:
 def describe_verdict(verdict: Verdict, others: bool, *, interrupted: bool) -> str:
     """Returns what a study found, as a sentence; ``others``: not only the default was tried."""
     pairs = f"in {pluralize(len(verdict.pairs), 'pair')} of runs in turn"
-    gain = f"{100 * verdict.gain:+.1f} % ± {100 * verdict.error:.1f} %"
+    gain = _describe_gain(verdict)
     if verdict.recommended:
-        return f"{describe_values(verdict.values)}: {gain} against the default {pairs}"
+        doubt = "" if len(verdict.pairs) >= _ENOUGH else "; so few show that it is faster, and not by how much"
+        return f"{describe_values(verdict.values)}: {gain} against the default {pairs}{doubt}"
     if not verdict.values:
         return (
             "no launch was faster than the default" if others else "no other launch was tried: the budget ended before"
@@ -66,6 +69,14 @@ def describe_verdict(verdict: Verdict, others: bool, *, interrupted: bool) -> st
         best = f"{describe_values(verdict.values)}, {100 * verdict.gain:+.1f} %"
         return f"best so far: {best}; {why} before it was confirmed"
     return f"the default is as good: the best other launch, {describe_values(verdict.values)}, had {gain} {pairs}"
+
+
+def _describe_gain(verdict: Verdict) -> str:
+    """``+31.0 % (+27.1 to +35.0 %)``; a great gain as a factor."""
+    value, low, high = ((1 + verdict.gain) * exp(error) for error in (0.0, -verdict.error, verdict.error))
+    if high < _GREAT:
+        return f"{100 * (value - 1):+.1f} % ({100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %)"
+    return f"{value:.3g} times as fast ({low:.2g} to {high:.2g} times)"
 
 
 def build_playbook(task: Run, verdict: str, when: str) -> dict[str, object]:

@@ -27,11 +27,13 @@ class SavedRun(JsonRecord):
 
 
 class RunsAnswer(AnyAnswer):
-    """``runs``: saved runs, newest first; ``total`` counts all in ``directory``."""
+    """``runs``: saved runs, newest first; ``total`` counts all in ``directory``. ``next`` shows more of one that was
+    named."""
 
     directory: str
     total: int
     runs: tuple[SavedRun, ...]
+    next: str | None = None
 
 
 class SparedRun(JsonRecord):

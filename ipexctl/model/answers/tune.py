@@ -25,8 +25,8 @@ class TriedLaunch(JsonRecord):
 
 class TuneAnswer(AnyAnswer):
     """``tune``: the launches, the best one first. ``best`` was set against the default in turn, and its gain is
-    ``gain`` ± ``error`` (shares); ``recommended``: it is beyond the noise, and ``next`` starts it. ``playbook`` is the
-    file with it, ``interrupted`` says that the study was not ended."""
+    ``gain`` (a share), within a factor of exp(``error``); ``recommended``: it is beyond the noise, and ``next`` starts
+    it. ``playbook`` is the file with it, ``interrupted`` says that the study was not ended."""
 
     script: str
     metric: str

@@ -47,12 +47,24 @@ def select_hosts(
     if hosts is not None:
         inventory = _resolve_paths(_read_hosts(hosts, environ, cwd), cwd)
     elif hostfile is not None:
+        _require_lab(cwd / expand_home(hostfile), runs)
         inventory = read_hostfile(hostfile, cwd=cwd)
     elif environ.get("IPEXCTL_HOSTFILE"):
         inventory = read_hostfile(environ["IPEXCTL_HOSTFILE"], cwd=cwd, hint="IPEXCTL_HOSTFILE names this file")
     else:
         inventory = _read_default_hostfile(cwd, runs.parent / LAB_HOSTFILE if runs else None)
     return inventory if limit is None else limit_hosts(inventory, limit, runs)
+
+
+def _require_lab(hostfile: Path, runs: Path | None) -> None:
+    """Raises `UsageError` for the hostfile of a lab that is down."""
+    if runs is None or hostfile != runs.parent / LAB_HOSTFILE:
+        return
+    from ipexctl.act.lab import find_dead_hosts, load_lab
+
+    lab = load_lab(hostfile.parent)
+    if lab is None or find_dead_hosts(lab) == [*lab.names]:
+        raise UsageError("the lab of this hostfile is down", hint=advise("lab", "up"))
 
 
 def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:

@@ -37,6 +37,7 @@ from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
+from ipexctl.verbs.run.replay import read_preparation
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
 from ipexctl.verbs.run.saved_logs import make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
@@ -84,6 +85,7 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workfl
     """Watches a run from its first byte on, to its proved end or until it is detached from."""
     _, watcher = yield from find_watcher("attach", prefix, inventory, context)
     if watcher is not None:
+        yield from read_preparation(context.state / "runs", watcher.running.run)
         detached = yield from watcher.follow()
         if not detached:
             saved = yield from fetch_profile(watcher)

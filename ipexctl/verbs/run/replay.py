@@ -110,6 +110,19 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
         yield _make_warning(at, "the record ends here, without the command's own end")
 
 
+def read_preparation(runs: Path, run: str) -> Iterator[e.Event]:
+    """Yields how a run was asked for and planned, where it was started here."""
+    last: dict[type, e.Event] = {}
+    record = runs / run.partition(".")[0]
+    for stamped in read_saved_run(record) if (record / EVENTS).is_file() else ():
+        event = stamped.event
+        if isinstance(event, e.RunStarted) and event.run == run:
+            yield from last.values()
+            return
+        if isinstance(event, e.Started | e.Planned):
+            last[type(event)] = event
+
+
 def pace_events(
     events: Iterable[Stamped],
     speed: float,

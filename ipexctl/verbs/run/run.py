@@ -4,6 +4,7 @@ The run belongs to its keeper on the head, and this command watches it: Ctrl-C i
 terminal is not."""
 
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipexctl.act.context import Context
@@ -48,7 +49,12 @@ def prepare_run(
     task = request.task
     context.masker.add_secrets(setting.value for setting in request.settings.values() if setting.secret)
     context.masker.add_words(task.args)
-    yield make_started(verb, request.script.name or task.script, inventory, task.venv)
+    started = make_started(verb, request.script.name or task.script, inventory, task.venv)
+    if context.by_playbook:  # else the user's own words
+        from ipexctl.decide.tune.knobs import list_run_words
+
+        started = replace(started, words=tuple(list_run_words(task)))
+    yield started
     probed = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
     from ipexctl.verbs.run.prepare import prepare_launch
 

@@ -12,7 +12,7 @@ from ipexctl.model.events import Event
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, select_attributes
-from ipexctl.model.launch import Running
+from ipexctl.model.launch import Running, format_script
 from ipexctl.model.names import fold_names
 from ipexctl.model.text import printable
 from ipexctl.protocol.messages import RunRow
@@ -105,7 +105,7 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
         about.host,
         hosts,
         labels,
-        " ".join(about.argv),
+        format_script(about.argv),
         **select_attributes(about, "title", "backend", "precision"),
         isas={name: node.isa for name, node in about.hosts.items()},
         leaders=tuple(about.leaders),

@@ -30,8 +30,19 @@ def list_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> Workflow:
     """Lists saved runs, newest first: those ``names`` name, or all, as far as they match. Raises `UsageError`."""
     yield Started("runs", "", ())
     directories = list_saved_runs(runs)
-    yield Answer(RunsAnswer(str(runs), len(directories), select_saved_runs(runs, names, chosen)))
+    listed = select_saved_runs(runs, names, chosen)
+    command = _choose_next(listed[0]) if names and len(listed) == 1 else None
+    yield Answer(RunsAnswer(str(runs), len(directories), listed, command))
     yield Ended("runs", Exit.OK)
+
+
+def _choose_next(run: SavedRun) -> str:
+    """Returns the command that shows more of a run, or goes on with it."""
+    if not run.ranks:
+        return str(advise("replay", run.name))
+    if run.result in ("detached", "running"):
+        return str(advise("attach", run.name))
+    return str(advise("report", run.name))
 
 
 def prune_runs(
@@ -81,8 +92,9 @@ def _describe_saved_run(directory: Path) -> SavedRun:
     if report is not None:
         run, verb = report.run, "run" if report.verb == "attach" else report.verb  # whoever watches it
         hosts = len({rank.host for rank in run.ranks}) if run else len(report.hosts)
+        title = run.command if run and run.command and verb == "run" else report.title
         return SavedRun(
-            name, verb, report.title, classify_result(report), describe_cause(report),
+            name, verb, title, classify_result(report), describe_cause(report),
             report.started, changed, max(report.ended - report.started, 0.0), len(run.ranks) if run else 0, hosts,
             size, str(directory), int(report.exit),
         )  # fmt: skip
@@ -94,7 +106,7 @@ def _describe_saved_run(directory: Path) -> SavedRun:
                 case Started() if not title:
                     verb, title = stamped.event.verb, stamped.event.title
                     hosts = len(stamped.event.hosts)
-                case RunStarted(ranks=placed):
+                case RunStarted(ranks=placed, command=title):
                     ranks, hosts = len(placed), len(set(placed))
             if ranks or count > _FIRST_EVENTS:
                 break

@@ -24,7 +24,7 @@ from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.show.answers.saved import format_pruned_runs, format_saved_runs
 from ipexctl.store.record import RunRecord, is_record_in_use, make_name
-from ipexctl.verbs.run.replay import find_saved_run
+from ipexctl.verbs.run.replay import find_saved_run, read_preparation
 from ipexctl.verbs.run.saved_runs import describe_cause, list_runs, prune_runs
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -137,6 +137,30 @@ def test_a_run_has_one_name_however_many_watched_it(runs: Path) -> None:
     assert not [*runs.iterdir()]
 
 
+@pytest.mark.parametrize(("reason", "verb"), [("done", "report"), ("", "attach")])
+def test_what_is_known_of_one_run_ends_with_what_comes_next(runs: Path, reason: Any, verb: str) -> None:
+    stream = list(streams.run(1, steps=2))
+    report = fold(stream)
+    assert report.run
+    record = RunRecord(runs, "1120-103112-a3f2")
+    record.handle_event(stream[0])
+    record.close(replace(report, run=replace(report.run, reason=reason)))
+    value = answer_of(list_runs(runs, ["last"], RunFilter()))
+    assert value.next == f"ipexctl {verb} 1120-103112-a3f2"
+    assert answer_of(list_runs(runs, [], RunFilter())).next is None
+
+
+def test_who_attaches_learns_how_the_run_was_asked_for(runs: Path) -> None:
+    record = RunRecord(runs, "1031-k7")
+    started = e.Started("run", "train_ddp.py", ("a",), words=("run", "--keep", "ckpt", "train_ddp.py"))
+    planned = e.Planned("run", "the plan")
+    for event in (started, planned, e.RunStarted("1031-k7", "a", ("a",), "train_ddp.py"), e.Ended("run", Exit.OK)):
+        record.handle_event(Stamped(AT, event))
+    record.close()
+    assert [*read_preparation(runs, "1031-k7")] == [started, planned]
+    assert [*read_preparation(runs, "1031-k7.2")] == [*read_preparation(runs, "other")] == []
+
+
 def test_a_host_cannot_choose_where_a_record_lies(runs: Path) -> None:
     for name in ("../../x", "", "a/b", ".hidden", "a~2", "x" * 200):
         assert RunRecord(runs, name).directory.parent == runs
@@ -156,8 +180,8 @@ def test_a_record_that_is_being_written_runs_and_one_without_an_end_is_unfinishe
     save(runs, list(streams.run(2, steps=2))[:-4], at=AT - 60, report=False)
     value = answer_of(list_runs(runs, (), RunFilter()))
     assert [(run.result, run.ranks, run.title) for run in value.runs] == [
-        ("running", 4, "train_ddp.py"),
-        ("unfinished", 4, "train_ddp.py"),
+        ("running", 4, "mpirun -n 8 …"),
+        ("unfinished", 4, "mpirun -n 8 …"),
     ]
     command.close()
 

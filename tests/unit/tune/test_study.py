@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from ipexctl.decide.tune.search import ListSearch, OptunaSearch
-from ipexctl.decide.tune.study import Study
-from ipexctl.decide.tune.summary import summarize_study
+from ipexctl.decide.tune.study import Study, Verdict
+from ipexctl.decide.tune.summary import describe_verdict, summarize_study
 from ipexctl.model.events import CandidateTried, Values
 from ipexctl.model.tasks import Run
 
@@ -158,3 +158,16 @@ def test_of_launches_that_are_as_good_the_one_without_a_needless_part_is_recomme
     study = make()
     play(study, lambda values, now: (20.0 if values.get("hugepages") else 10.0) * (1.001 if "ppn" in values else 1.0))
     assert study.judge().values == {"hugepages": True}
+
+
+@pytest.mark.parametrize(
+    ("gain", "error", "pairs", "text"),
+    [
+        (0.31, 0.03, 4, "ppn 2: +31.0 % (+27.1 to +35.0 %) against the default in 4 pairs of runs in turn"),
+        (20.43, 0.82, 2, "ppn 2: 21.4 times as fast (9.4 to 49 times) against the default in 2 pairs of runs in turn;"
+         " so few show that it is faster, and not by how much"),
+    ],
+)  # fmt: skip
+def test_a_verdict_says_no_more_than_its_pairs_show(gain: float, error: float, pairs: int, text: str) -> None:
+    verdict = Verdict({"ppn": 2}, gain, error, ((1.0, 2.0),) * pairs, True)
+    assert describe_verdict(verdict, True, interrupted=False) == text
