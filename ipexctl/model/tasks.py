@@ -313,7 +313,7 @@ class Run(TransferFields, Task):
     program: bool = flag(False, "WHAT is a program of the hosts: its name or its absolute path.")
     engine: str | None = flag(
         None,
-        "Launcher of the environment that starts the ranks of each host: torchrun, accelerate or ray.",
+        "Launcher of the environment that starts the ranks of each host: torchrun, accelerate, deepspeed or ray.",
         metavar="NAME",
     )
     per_host: bool = flag(False, "Start one process on each host, with the cores of all its ranks.", "Placement")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,28 @@ def test_torchrun_is_told_its_host_and_the_port_of_the_run() -> None:
     )
 
 
+def test_deepspeed_counts_hosts_and_ranks_by_a_file_that_is_gone_when_it_starts(tmp_path: Path) -> None:
+    """The words in a real shell, with a program that prints what it is given in DeepSpeed's place."""
+    (tmp_path / "deepspeed").write_text('#!/bin/sh\necho "$@"; cat /proc/self/fd/3\n')
+    (tmp_path / "deepspeed").chmod(0o755)
+    (start,) = wrap_start(ENGINES["deepspeed"], Start("module", "pkg.train", ("--x", "a b")))
+    values = VALUES | {"hosts": "2", "ppn": "3"}
+    words = [fill(word, values) for word in start.build_words(())]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    arguments, *hosts = done.stdout.splitlines()
+    assert arguments.endswith(
+        "--node_rank=<host_rank> --master_addr=<head> --master_port=<port> --module pkg.train --x a b"
+    )
+    assert hosts == ["host0 slots=3", "host1 slots=3"]
+    assert [path.name for path in tmp_path.iterdir()] == ["deepspeed"]
+
+
 def test_errors_and_harmless_lines_of_engines_are_known() -> None:
+    assert (
+        find_harmless("[real_accelerator.py:213:get_accelerator] Setting accelerator to CPU. If you have GPU or")
+        is not None
+    )
     assert find_harmless("2026-11-25 18:18:52,523 INFO worker.py:2038 -- Connected to Ray cluster.") is not None
     errors = {code for engine in ENGINES.values() for code in engine.errors}
     assert errors <= {each.code for each in read_known_errors()}
@@ -68,7 +90,10 @@ def test_an_engine_is_started_once_on_each_host() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"script": "train.py", "engine": "none"}, "--engine must be accelerate, ray or torchrun, not 'none'"),
+        (
+            {"script": "train.py", "engine": "none"},
+            "--engine must be accelerate, deepspeed, ray or torchrun, not 'none'",
+        ),
         ({"script": "./a.sh", "engine": "ray"}, "--engine ray starts a Python file or a module on all hosts"),
         ({"script": "torchrun"}, "torchrun starts ranks by itself, and here would be started once for each rank"),
         ({"script": "train.py", "engine": "ray", "backend": "impi"}, "the options conflict"),
