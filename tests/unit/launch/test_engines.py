@@ -45,23 +45,17 @@ def test_deepspeed_counts_hosts_and_ranks_by_a_file_that_is_gone_when_it_starts(
     (tmp_path / "deepspeed").write_text('#!/bin/sh\necho "$@"; cat /proc/self/fd/3\n')
     (tmp_path / "deepspeed").chmod(0o755)
     (start,) = wrap_start(ENGINES["deepspeed"], Start("module", "pkg.train", ("--x", "a b")))
-    values = VALUES | {"hosts": "2", "ppn": "3"}
+    values = {"hosts": "2", "ppn": "3", "host_rank": "1", "head": "192.0.2.1", "port": "4"}
     words = [fill(word, values) for word in start.build_words(())]
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
     arguments, *hosts = done.stdout.splitlines()
-    assert arguments.endswith(
-        "--node_rank=<host_rank> --master_addr=<head> --master_port=<port> --module pkg.train --x a b"
-    )
+    assert arguments.endswith("--node_rank=1 --master_addr=192.0.2.1 --master_port=4 --module pkg.train --x a b")
     assert hosts == ["host0 slots=3", "host1 slots=3"]
     assert [path.name for path in tmp_path.iterdir()] == ["deepspeed"]
 
 
 def test_errors_and_harmless_lines_of_engines_are_known() -> None:
-    assert (
-        find_harmless("[real_accelerator.py:213:get_accelerator] Setting accelerator to CPU. If you have GPU or")
-        is not None
-    )
     assert find_harmless("2026-11-25 18:18:52,523 INFO worker.py:2038 -- Connected to Ray cluster.") is not None
     errors = {code for engine in ENGINES.values() for code in engine.errors}
     assert errors <= {each.code for each in read_known_errors()}
