@@ -2,7 +2,7 @@
 #   sh -c TEXT NAME RUNS ROLE AGENT LIST NONE GUARD
 # where NONE is what is printed without a run. Any run's agent can tell of all, but that of an old one may have lost its interpreter.
 # A directory whose guard lives (the file GUARD names its process) is part of a run of another head: it is passed over, and
-# no Python starts for it.
+# no Python starts for it; unless this host may lead it later (a third word).
 # Where anything else is, also what has no agent of its own (half made), an agent is asked: the first that works, of any run.
 all=$HOME/$1 tried='' asked='' refused=''
 has_guard() {

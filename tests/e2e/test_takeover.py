@@ -171,3 +171,28 @@ def test_the_checkpoints_of_node0_outlive_it(start: Start, workspace: Workspace,
         assert starts[1][0].endswith(f"/ckpt/step_{starts[1][1]}.pt"), result
         assert int(starts[1][1]) >= 8, "a checkpoint's interval is lost at most"
         assert workspace.written(rank).splitlines()[-1].endswith(b"step 24")
+
+
+@pytest.mark.parametrize("passed", [0.0, LEASE + 2.0], ids=["at once", "between two leaders"])
+@over("gloo")
+def test_a_run_without_a_host_that_leads_can_be_stopped(
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...], passed: float
+) -> None:
+    """Its parts wait for another host to lead, which begins the ranks again: nobody is let down by "no such run"."""
+    detached = start(*RUN, *group, "--detach", "--min-hosts", "2", RANKS / "survive.py", **QUICK).end(60.0)
+    assert detached.code == 0, detached
+    await_output(hosts, "node0", b"start 0, rank 0 of 3")
+    hosts.power_off("node0")
+    time.sleep(passed)
+    others = ("--limit", "!node0")  # to node0 a connection would take longer than the gap
+    [listed] = workspace("ps", "--json", *others).answer["runs"]
+    assert (listed["state"], listed["command"]) == ("leaderless", "survive.py")
+    refused = workspace("attach", *others)
+    assert refused.code == 3, refused
+    assert "no host that leads run" in refused.err
+    stopped = workspace("stop", *others)
+    assert stopped.code == 0, stopped
+    assert "0 processes left on 2 hosts" in stopped.out
+    time.sleep(LEASE + 4.0)  # in which another would have begun to lead
+    assert not find_orphans(hosts, ["node1", "node2"])
+    assert workspace("ps", "--json", *others).answer["runs"] == []

@@ -55,11 +55,16 @@ def list_runs(argv: "List[str]") -> int:
         if files.belongs_to_other_host(directory):
             continue
         if spec.head is None:
-            if not files.is_fresh(directory) and not procs.find_marked(procs.format_node_mark(spec.run, spec.label)):
+            lives = _has_guard(directory) or procs.find_marked(procs.format_node_mark(spec.run, spec.label))
+            if not lives and not files.is_fresh(directory):
                 orphans.append(messages.OrphanDirectory(spec.run, directory))
-            continue
-        state = {b"": "running", frames.ENDED: "ended"}.get(check_if_run_over(directory), "gone")
-        hosts = sorted(host for host, node in spec.head.hosts.items() if node.ranks)
+            if not lives or not spec.leaders:
+                continue
+            state, nodes = "leaderless", spec.reserve.hosts if spec.reserve else {}
+        else:
+            state = {b"": "running", frames.ENDED: "ended"}.get(check_if_run_over(directory), "gone")
+            nodes = spec.head.hosts
+        hosts = sorted(host for host, node in nodes.items() if node.ranks) or [spec.host]
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
         command = spec.argv[2 if spec.argv[1:2] == ["-u"] else 0 :]
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=command)
@@ -80,6 +85,14 @@ def list_runs(argv: "List[str]") -> int:
         runs.append(row)
     print(KINDS.write(messages.RunListing(runs, orphans)).decode())
     return 0
+
+
+def _has_guard(directory: str) -> bool:
+    with suppress(OSError, ValueError), open(os.path.join(directory, paths.GUARD), encoding="ascii") as file:
+        pid, start = map(int, file.read().split()[:2])
+        process = procs.find_process(pid)
+        return process is not None and process.start == start
+    return False
 
 
 def _measure_seconds(directory: str, ended: bool) -> float:

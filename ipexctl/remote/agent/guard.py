@@ -239,10 +239,10 @@ class Guard:
         return [helper for helper in (self.sampler, self.carrier) if helper]
 
     def write_address(self) -> None:
-        """For `list_runs.sh`, which asks a Python where there is no such file."""
+        """For `list_runs.sh`, which asks a Python where it cannot read this: of a run that this host may lead later."""
         me = self.find_process(os.getpid())
         with suppress(OSError), open(os.path.join(self.directory, paths.GUARD), "w", encoding="ascii") as file:
-            file.write("%d %d\n" % (os.getpid(), me.start if me else 0))
+            file.write("%d %d%s\n" % (os.getpid(), me.start if me else 0, " +" if self.spec.leaders else ""))
 
     def do_round(self, now: float) -> bool:
         """Does what is due now, in seconds of the steady clock; False once it has ended its part."""

@@ -2,7 +2,7 @@
 
 import secrets
 import shlex
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from functools import partial
 
 from ipexctl.act import run_control
@@ -32,13 +32,22 @@ from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
+from ipexctl.model.names import fold_names
 from ipexctl.model.text import format_time, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.replay import read_preparation
-from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
+from ipexctl.verbs.run.run_discovery import (
+    LEADERLESS,
+    DiscoveredRun,
+    RunSurvey,
+    choose_run,
+    find_runs,
+    make_watcher,
+    no_run_error,
+)
 from ipexctl.verbs.run.saved_logs import make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
 
@@ -98,6 +107,8 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workfl
 def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> Workflow:
     """Ends a run everywhere and proves it. The ranks' output stays on the head for ``attach`` and ``logs``."""
     discovered, watcher = yield from find_watcher("stop", prefix, inventory, context)
+    if discovered.row.state == LEADERLESS:
+        yield from _stop_leaderless(discovered, inventory, context)
     if watcher is None:
         return
     watcher.ending = True
@@ -131,6 +142,18 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
     if proof is not None:
         yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, ended.reason if ended else ""))
     yield Ended("stop", watcher.exit)
+
+
+def _stop_leaderless(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> Workflow:
+    """Ends the parts of a run between two leaders: no host takes the place of the last one then."""
+    run = discovered.row.run
+    what = f"no host that leads run {run} can be reached: its parts are ended, so that no other takes its place"
+    yield Message(what, code="leaderless")
+    _, left, unknown = yield from _clean_up(run, discovered.away, inventory, context)
+    proof = CleanupChecked(run, inventory.names, left, tuple(unknown))
+    yield proof
+    yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, "stopped"))
+    yield Ended("stop", Exit.OK)
 
 
 def logs(
@@ -210,13 +233,11 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
     left: dict[str, tuple[int, ...]] = {}
     unknown: list[str] = list(survey.unreachable)
     for run, directories in to_remove.items():
-        results = yield from run_on_hosts(context, inventory, "reap", partial(_clean_up_host, run, directories))
-        reaped = {host: result for host, result in results.items() if not isinstance(result, Failure)}
-        unknown += [host for host in results if host not in reaped]
-        for host, (_, pids) in reaped.items():
-            left |= {host: (*left.get(host, ()), *pids)} if pids else {}
-        nowhere = len(reaped) == len(results) and not any(was_running for was_running, _ in reaped.values())
-        if nowhere and not directories and prefix:
+        was_running, of_run, silent = yield from _clean_up(run, directories, inventory, context)
+        unknown += silent
+        for host, pids in of_run.items():
+            left[host] = (*left.get(host, ()), *pids)
+        if not (was_running or silent or directories) and prefix:
             raise no_run_error(run, survey)
     if not prefix:
         fetchable = sorted({run.row.run for run in survey.runs if _has_output_to_fetch(run)} & {*to_remove})
@@ -256,7 +277,19 @@ def choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[
     return chosen
 
 
-def _clean_up_host(run: str, directories: dict[str, str], link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
+def _clean_up(
+    run: str, directories: Mapping[str, str], inventory: Inventory, context: Context
+) -> Generator[Event, None, tuple[bool, dict[str, tuple[int, ...]], list[str]]]:
+    """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and the hosts that did
+    not answer."""
+    results = yield from run_on_hosts(context, inventory, "reap", partial(_clean_up_host, run, directories))
+    reaped = {host: result for host, result in results.items() if not isinstance(result, Failure)}
+    left = {host: pids for host, (_, pids) in reaped.items() if pids}
+    was_running = any(was_running for was_running, _ in reaped.values())
+    return was_running, left, [host for host in results if host not in reaped]
+
+
+def _clean_up_host(run: str, directories: Mapping[str, str], link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
     """Returns whether a process of the run was running there, and the ids of those that could not be ended."""
     run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
     was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
@@ -274,6 +307,12 @@ def find_watcher(
     yield make_started(verb, "" if verb == "logs" else prefix or "", inventory)
     discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
     context.masker.add_kept(context.state / "runs" / discovered.row.run.partition(".")[0])  # where it was started here
+    if discovered.row.state == LEADERLESS:
+        if verb == "stop":
+            return discovered, None
+        what = f"no host that leads run {discovered.row.run} can be reached"
+        reasons = [f"it has parts on {fold_names(tuple(discovered.away))}, of which one may lead it later"]
+        raise UsageError(what, reasons=reasons, hint=advise("ps"), exit=Exit.UNREACHABLE, code="leaderless")
     try:
         return discovered, make_watcher(discovered, inventory, context)
     except LinkError as error:

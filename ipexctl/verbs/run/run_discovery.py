@@ -1,6 +1,7 @@
 """Which runs there are on a cluster, asked of the hosts themselves: from any machine with access."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import field, replace
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
@@ -18,12 +19,17 @@ from ipexctl.model.text import printable
 from ipexctl.protocol.messages import RunRow
 from ipexctl.verbs.run.watch import RunWatcher
 
+LEADERLESS = "leaderless"  # as in `RunRow`
+_KNOWLEDGE = {"gone": 0, LEADERLESS: 1}  # states of a run of which another host knows more
+
 
 class DiscoveredRun(Record):
-    """A run as its head describes it; ``head`` is the host's name in this inventory."""
+    """A run as its head describes it; ``head`` is the host's name in this inventory. Without one (leaderless) it is any
+    of its hosts, and ``away`` has the run's directory on each."""
 
     head: str
     row: RunRow
+    away: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -47,12 +53,17 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
     answers = {host: answer for host, answer in results.items() if not isinstance(answer, Failure)}
     runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
     # Entries of one machine list the same; of a run whose head was lost, the host that leads it now knows most.
-    runs.sort(key=lambda run: (run.row.state != "gone", run.row.restart))
-    unique = {run.row.run: run for run in runs}
+    runs.sort(key=lambda run: (_KNOWLEDGE.get(run.row.state, len(_KNOWLEDGE)), run.row.restart))
+    unique = {run.row.run: replace(run, away=_list_away(run, runs)) for run in runs}
     orphans = [OrphanDirectory(host, *row) for host, answer in answers.items() for row in answer.orphans]
     unreachable = tuple(host for host in results if host not in answers)
     found = sorted(unique.values(), key=lambda run: run.row.started)
     return RunSurvey(tuple(found), tuple(orphans), unreachable, tuple(answers))
+
+
+def _list_away(run: DiscoveredRun, runs: Sequence[DiscoveredRun]) -> dict[str, str]:
+    same = (each for each in runs if (each.row.run, each.row.state) == (run.row.run, LEADERLESS))
+    return {each.head: each.row.directory for each in same if run.row.state == LEADERLESS}
 
 
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:

@@ -69,6 +69,7 @@ def test_while_its_guard_lives_no_agent_is_asked(part: Path, tmp_path: Path, she
     ("address", "asked"),
     [
         ("{pid} {start}\n", False),
+        ("{pid} {start} +\n", True),  # this host may lead it
         ("{pid} 1\n", True),  # the process of that number is another one by now
         ("{pid} \n", True),
         ("{zombie} {zombie_start}\n", True),
