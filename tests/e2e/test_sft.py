@@ -1,5 +1,5 @@
-"""A language model fine-tuned on separate hosts by the recipe: LoRA and FSDP2, from nothing to what loads; and what it
-says beforehand of memory, and of what a CPU cannot train."""
+"""A language model fine-tuned on separate hosts by the recipe, LoRA and FSDP2, from nothing to what loads; what it says
+beforehand of memory, and of what a CPU cannot train; and embeddings in the same way."""
 
 from __future__ import annotations
 
@@ -48,6 +48,18 @@ def test_the_playbook_fine_tunes_and_brings_back_what_loads(
     assert all(float(loss) < float(losses[1]) - 0.5 for loss in after.values())
     for name in written:
         assert list((fetched / "node0/root" / method / name).glob("*.safetensors"))
+    assert not find_orphans(desk.cluster)
+
+
+def test_the_playbook_of_embeddings_brings_back_a_model_that_finds_what_belongs_together(desk: Workspace) -> None:
+    copied = desk("examples", "copy", "embed", "mine")
+    assert copied.code == 0, copied
+    words = ("--limit", "node[0-1]", "--skip-tags", "prepare", "--var", "ppn=2", "--var", "output=/root/embed")
+    result = desk("play", "mine/embed.yaml", *words, timeout=900)
+    assert result.code == 0, result
+    before, after = map(int, re.findall(r"found of 52: before (\d+), after (\d+)", result.out)[0])
+    assert before < 10 < 20 < after
+    assert (desk.path / "mine/fetched/node0/root/embed/model/modules.json").is_file()
     assert not find_orphans(desk.cluster)
 
 
