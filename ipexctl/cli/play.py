@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
     from ipexctl.model.tasks import Fetch
 
 app = typer.Typer()
+_WRITTEN = "playbook.yaml"  # by init
 
 
 def _asks_for_lint(files: list[str] | tuple[str, ...] | None) -> bool:
-    return files is not None and len(files) > 1 and files[0] == "lint"
+    return files is not None and [*files[:1]] == ["lint"]
 
 
 def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
@@ -60,10 +63,12 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     if flags.list_:
         return examples(playbooks_only=True)
     if not flags.files:
-        raise UsageError("play needs a playbook: a file, or the name of a bundled one", hint=advise("play", "--list"))
+        hint = advise("play", _WRITTEN) if Path(_WRITTEN).is_file() else advise("play", "--list")
+        raise UsageError("play needs a playbook: a file, or the name of a bundled one", hint=hint)
     permits = Permits(flags.allow_path, flags.allow_env)
     if _asks_for_lint(flags.files):
-        return lint(flags.files[1:], environ=os.environ, cwd=Path.cwd(), variables=flags.var, permits=permits)
+        files = flags.files[1:] or (_WRITTEN,)
+        return lint(files, environ=os.environ, cwd=Path.cwd(), variables=flags.var, permits=permits)
     if len(flags.files) > 1:
         raise UsageError(
             f"play takes one playbook, not {len(flags.files)}",
@@ -97,7 +102,8 @@ def _ask_on_terminal(question: Question) -> str:
 
     offered = f" [{'/'.join(question.choices)}]" if question.choices else ""
     why = f"  ({printable(question.why, 160)})" if question.why else ""
-    print(f"{question.text}{offered}{why}", file=sys.stderr)
+    columns = shutil.get_terminal_size().columns
+    print(textwrap.fill(f"{question.text}{offered}{why}", columns, break_on_hyphens=False), file=sys.stderr)
     default = f"[{printable(question.default)}] " if question.default else ""
     print(f"  {default}", end="", file=sys.stderr, flush=True)
     line = sys.stdin.readline()

@@ -217,7 +217,7 @@ def _find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENES
             return 1.0, 0
         if any(word[:at] + word[at + 1 :] == name for at in range(len(word))):
             return 0.995, 0
-        if len(name) == len(word) and sum(a != b for a, b in zip(word, name, strict=True)) == 1:
+        if len(name) == len(word) > 2 and sum(a != b for a, b in zip(word, name, strict=True)) == 1:
             return 0.99, 0
         same = next(
             (at for at, (a, b) in enumerate(zip(word, name, strict=False)) if a != b), min(len(word), len(name))
