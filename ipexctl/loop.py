@@ -156,12 +156,15 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
     return _run_with_debug_log(replay)
 
 
-def end_with_error(error: Exception) -> Exit:
-    """For what no command has caught: prints the sentence; of a fault of ipexctl, logs the traceback."""
+def end_with_error(error: Exception, *, json_: bool = False) -> Exit:
+    """For what no command has caught: prints the sentence, with ``json_`` also as a document; of a fault of ipexctl,
+    logs the traceback."""
 
     full = describe_full(error)
 
     def fail(console: Console, log: DebugLog) -> Exit:
+        if json_ and not full:
+            sinks.write_json_refusal(describe_exception(error, log), console.out)
         raise UsageError(f"the output cannot be written: {full.lower()}", exit=Exit.RECORD) if full else error
 
     return _run_with_debug_log(fail)

@@ -100,7 +100,7 @@ def _print_error(error: Any, words: list[str]) -> Exception:
         if type(error).show is not WrongWords.show:
             raise error
         error = describe_wrong_words(error, words)
-    return typer.Exit(int(end_with_error(error)))
+    return typer.Exit(int(end_with_error(error, json_="--json" in words)))
 
 
 def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:

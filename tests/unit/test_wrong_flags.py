@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -233,3 +234,12 @@ def test_logs_f_follows_but_before_a_hostfile(tmp_path: Path, monkeypatch: pytes
     assert _follow_logs(["-f", "k7"]) == ["--follow", "k7"]
     assert _follow_logs(["k7", "-f"]) == ["k7", "--follow"]
     assert _follow_logs(["k7", "-f", "hosts"]) == ["k7", "-f", "hosts"]
+
+
+@pytest.mark.parametrize("words", ["frobnicate --json", "stacks --json --why", "migrate --json train.py x"])
+def test_wrong_words_are_a_document_for_a_program(words: str) -> None:
+    reported = CliRunner().invoke(app, words.split())
+    answer = json.loads(reported.stdout)
+    assert (reported.exit_code, answer["exit"], answer["codes"]) == (2, 2, ["usage"])
+    assert answer["refused"] in reported.stderr
+    assert answer["next"] == [answer["hint"].split()] or answer["hint"] == "nothing is run without it"

@@ -304,7 +304,7 @@ def find_watcher(
 ) -> Generator[Event, None, tuple[DiscoveredRun, RunWatcher | None]]:
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is
     reported, the command ends and there is none."""
-    yield make_started(verb, "" if verb == "logs" else prefix or "", inventory)
+    yield make_started(verb, "" if verb == "logs" or prefix in (None, "last") else prefix, inventory)
     discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
     context.masker.add_kept(context.state / "runs" / discovered.row.run.partition(".")[0])  # where it was started here
     if discovered.row.state == LEADERLESS:

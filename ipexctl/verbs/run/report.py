@@ -62,13 +62,15 @@ def report(
     `UsageError`."""
     from ipexctl.show.page.render import render_comparison, render_run
 
-    directories = [find_saved_run(context.state / "runs", word, with_ranks=True) for word in words or ("last",)]
+    found = (find_saved_run(context.state / "runs", word, with_ranks=True) for word in words or ("last",))
+    directories = [*dict.fromkeys(found)]
     if page is not None:
         check_destination(expand_home(page))
     yield Started("report", ", ".join(map(read_name, directories)), ())
     if len(directories) > 1:
         read = [read_page(each, context, known) for each in directories]
-        pages = [(page.run, page) for page in read]
+        apart = len({page.run for page in read}) == len(read)
+        pages = [(page.run if apart else each.name, page) for each, page in zip(directories, read, strict=True)]
         comparison = compare_runs(pages)
         if page or show:
             file = expand_home(page or "comparison.html")
