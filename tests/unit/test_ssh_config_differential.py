@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.act.ssh import sshconfig
@@ -269,6 +269,17 @@ QUESTIONS = st.builds(
 
 
 @settings(max_examples=300, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@example(["Host 10.*", "User bob", "Match canonical", "Port 1", "Host n1", "HostName 10.0.0.7"], [], [], "", Question())
+@example(["Host 10.*", "User bob", "Host n1", "HostName 10.0.0.7", "Host x", "Include b"], ["Match final all"], [], "",
+         Question())  # fmt: skip
+@example(["Include b c", "User alice", "Port 2", "Host n*", "ConnectTimeout 3"], ["Host b", "User bob"],
+         ["ProxyJump b"], "", Question())  # fmt: skip
+@example(["Host n*", "Include b", "Port 2", "User alice"],
+         ["ConnectTimeout 4", "Host n1 m1", "User bob", "Match all", "ProxyJump b"], [], "",
+         Question("n2"))  # fmt: skip
+@example(["Host n*", "Include b", "Port 2", "User alice"], ["Host n1 m1", "User bob"], [], "", Question("m1"))
+@example([f"Match user {USER.pw_name} host n1", "Include b", "Port 9"], ["HostName 10.0.0.1", "User bob"], [], "",
+         Question())  # fmt: skip
 @given(LINES, LINES, st.lists(ANY_LINE, max_size=6), st.sampled_from(["", "", "", *OPTIONS[-2:]]), QUESTIONS)
 def test_files_at_random_mean_what_they_mean_to_ssh(
     top: list[str], b: list[str], c: list[str], last: str, question: Question

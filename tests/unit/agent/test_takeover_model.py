@@ -1,6 +1,6 @@
-"""Runs whose head hypothesis cuts off, freezes or kills, as it does the other hosts: never do ranks of two attempts
-compute at once, whichever hosts lead. The keepers' state machines are the real ones; clocks, connections and guards are
-played, by the rules of `keeper.Keeper.serve` and of `guard.Guard`.
+"""Attempts of a run whose hosts hypothesis cuts off, freezes or kills, its head among them where others may take its
+place: never do ranks of two attempts compute at once, whichever hosts lead. The keepers' state machines are the real
+ones; clocks, connections and guards are played, by the rules of `keeper.Keeper.serve` and of `guard.Guard`.
 
 ``IPEXCTL_HISTORIES=100000`` so many."""
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ipexctl.protocol import messages
+from ipexctl.protocol import journal, messages
 from ipexctl.protocol.rank_records import RankEnded, RankStarted
 from ipexctl.protocol.run_spec import NodeSpec, RankSpec
 from ipexctl.protocol.timings import Timings
@@ -28,14 +28,14 @@ TIMINGS = Timings()
 NODES = {host: NodeSpec(f"h{at}.x", [at], "/d", "python") for at, host in enumerate(HOSTS)}
 
 
-def make_spec(leader: str, used: int) -> Any:
-    """What this host has when it leads: it is the first of all."""
+def make_spec(leader: str, used: int, leaders: str) -> Any:
+    """What this host has when it leads: it is the first of all. Without ``leaders`` any host goes on alone."""
     order = sorted(HOSTS, key=lambda host: host != leader)
     words = ["mpirun", "-ppn", "1", "-hosts", ",".join(f"{NODES[host].label}:1" for host in order), "-n", "5", "rank"]
-    head = SPEC.head_spec._replace(hosts={host: NODES[host] for host in order}, mpiexec=words, min_hosts=3, used=used)
-    leaders = dict.fromkeys("abcd", "10.0.0.1")
-    more: dict[str, Any] = {"size": used or 5, "ranks": {0: RankSpec(0)}, "restarts": 99, "leaders": leaders}
-    return SPEC._replace(host=leader, head=head, timings=TIMINGS, **more)
+    least, nodes = 3 if leaders else 1, {host: NODES[host] for host in order}
+    head = SPEC.head_spec._replace(hosts=nodes, mpiexec=words, min_hosts=least, used=used)
+    more: dict[str, Any] = {"size": used or 5, "ranks": {0: RankSpec(0)}, "restarts": 99}
+    return SPEC._replace(host=leader, head=head, timings=TIMINGS, leaders=dict.fromkeys(leaders, "10.0.0.1"), **more)
 
 
 class Keeper:
@@ -60,12 +60,13 @@ class Guard:
 class Cluster:
     """Time goes on in steps. What is on its way waits while its direction is cut, in its order, as TCP's does."""
 
-    def __init__(self, delays: list[float], used: int) -> None:
-        self.now, self.delays, self.used = 0.0, delays, used
+    def __init__(self, delays: list[float], used: int, leaders: str = "abcd") -> None:
+        self.now, self.delays, self.used, self.leaders = 0.0, delays, used, leaders
         self.cuts: set[tuple[str, str]] = set()  # from, to
         self.frozen: set[str] = set()
         self.mail: dict[tuple[Keeper, str, bool], list[tuple[float, Any]]] = {}  # (keeper, guard's host, to the guard)
-        self.keepers = {"a": Keeper("a", ks.create_run(make_spec("a", used), self.clock), 0.0)}
+        self.keepers = {"a": Keeper("a", ks.create_run(make_spec("a", used, leaders), self.clock), 0.0)}
+        self.closed: list[journal.RunEnd] = []
         self.guards = {host: Guard(host) for host in HOSTS}
         for guard in self.guards.values():
             self.connect(guard, self.keepers["a"], "")
@@ -101,7 +102,8 @@ class Cluster:
         guard.keeper, guard.heard, keeper.asked[guard.host] = keeper, self.now, self.now
         keeper.ponged[guard.host] = 0.0
         self.feed(keeper, ks.GuardConnected(guard.host, 1e6))
-        self.post(keeper, guard.host, False, self.introduce(guard, lost))
+        if self.leaders:
+            self.post(keeper, guard.host, False, self.introduce(guard, lost))
         if lost:
             self.post(keeper, guard.host, False, messages.Cleaned([]))
 
@@ -123,6 +125,8 @@ class Cluster:
             elif isinstance(action, ks.Disconnect):
                 keeper.asked.pop(action.host, None)
                 self.post(keeper, action.host, True, None)  # its end
+            elif isinstance(action, ks.Close):
+                self.closed.append(action.end)
         if keeper.run.state is ks.RunPhase.DONE:
             for host in list(keeper.asked):
                 self.post(keeper, host, True, None)
@@ -180,7 +184,7 @@ class Cluster:
             guard.keeper, guard.left, guard.kill_at = None, self.now, self.now + 1.0
 
     def look_for_keeper(self, guard: Guard) -> None:
-        later = [host for host in "abcd" if host > guard.leader]
+        later = [host for host in self.leaders if host > guard.leader]
         for host in (guard.leader, *later):
             keeper = self.keepers.get(host)
             if keeper and keeper.run.state is not ks.RunPhase.DONE and self.reaches(guard.host, host):
@@ -192,7 +196,7 @@ class Cluster:
         own = self.keepers.get(guard.host)
         free = own is None or own.run.state is ks.RunPhase.DONE
         if guard.host in later and free and self.now - guard.left >= later.index(guard.host) * TIMINGS.turn:
-            run = ks.take_over(make_spec(guard.host, self.used), self.clock)
+            run = ks.take_over(make_spec(guard.host, self.used, self.leaders), self.clock)
             self.keepers[guard.host] = Keeper(guard.host, run, self.now)
 
     def answer(self, guard: Guard, keeper: Keeper, message: Any) -> None:
@@ -223,76 +227,115 @@ class Cluster:
             if isinstance(message, messages.Finish):
                 say(messages.Cleaned([]))
 
-    def step(self) -> None:
-        self.now += STEP
-        for guard in self.guards.values():
-            if guard.host not in self.frozen:
-                self.play_guard(guard)
-        for keeper in list(self.keepers.values()):
-            if keeper.host not in self.frozen and keeper.run.state is not ks.RunPhase.DONE:
-                self.play_keeper(keeper)
-        computing = {guard.computes for guard in self.guards.values() if guard.host not in self.frozen} - {None}
-        assert len(computing) <= 1, f"{computing} compute at once, at {self.now}"
+    def fail(self, host: str) -> None:
+        """A rank of this host fails."""
+        guard = self.guards[host]
+        if guard.computes is not None and guard.keeper is not None:
+            guard.computes = None
+            for rank in guard.keeper.run.spec.head_spec.hosts[host].ranks:
+                self.post(guard.keeper, host, False, RankEnded(rank, host, status=1, at=1e6 + self.now))
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += STEP
+            for guard in self.guards.values():
+                if guard.host not in self.frozen:
+                    self.play_guard(guard)
+            for keeper in list(self.keepers.values()):
+                if keeper.host not in self.frozen and keeper.run.state is not ks.RunPhase.DONE:
+                    self.play_keeper(keeper)
+            computing = {guard.computes for guard in self.guards.values() if guard.host not in self.frozen} - {None}
+            assert len(computing) <= 1, f"{computing} compute at once, at {self.now}"
 
     def cut(self, host: str) -> None:
         self.cuts |= {pair for other in HOSTS if other != host for pair in ((host, other), (other, host))}
 
+    def harm(self, what: str, one: str, other: str) -> None:
+        """One event of a history, or its mending."""
+        if what == "cut" and one != other:
+            self.cuts.add((one, other))
+        elif what == "heal":
+            self.cuts.discard((one, other))
+        elif what == "isolate":
+            self.cut(one)
+        elif what == "heal all":
+            self.cuts.clear()
+        elif what == "freeze":
+            self.frozen.add(one)
+        elif what == "thaw":
+            self.frozen.discard(one)
+        elif what == "fail":
+            self.fail(one)
+        elif what == "crash" and one in self.keepers:
+            keeper = self.keepers.pop(one)  # its mpirun's proxies end with their guards
+            for host in keeper.asked:
+                self.post(keeper, host, True, None)
 
-events = st.one_of(
-    st.tuples(st.just("cut"), st.sampled_from(HOSTS), st.sampled_from(HOSTS)),
-    st.tuples(st.just("heal"), st.sampled_from(HOSTS), st.sampled_from(HOSTS)),
-    st.tuples(st.just("isolate"), st.sampled_from(HOSTS), st.just("")),
-    st.tuples(st.just("heal all"), st.just(""), st.just("")),
-    st.tuples(st.just("freeze"), st.sampled_from(HOSTS), st.just("")),
-    st.tuples(st.just("thaw"), st.sampled_from(HOSTS), st.just("")),
-    st.tuples(st.just("crash"), st.sampled_from(HOSTS), st.just("")),
-)
+
+HARMS = ("cut", "heal", "isolate", "heal all", "freeze", "thaw", "fail")
+Histories = list[tuple[int, tuple[str, str, str]]]
 
 
-@settings(
+def list_histories(harms: tuple[str, ...], hosts: str) -> st.SearchStrategy[Histories]:
+    """What happens to these hosts, each after so many steps."""
+    event = st.tuples(st.sampled_from(harms), st.sampled_from(hosts), st.sampled_from(HOSTS))
+    return st.lists(st.tuples(st.integers(1, 200), event), max_size=14)
+
+
+DELAYS = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=9)
+many_histories = settings(
     max_examples=int(os.environ.get("IPEXCTL_HISTORIES", settings.default.max_examples if settings.default else 100)),
     suppress_health_check=list(HealthCheck),
     deadline=None,
 )
+
+
+@many_histories
 @example([(1, ("isolate", "b", "")), (64, ("isolate", "c", ""))], [0.0], 0)  # c never hears of the hard stop
-@given(
-    st.lists(st.tuples(st.integers(1, 200), events), max_size=14),
-    st.lists(st.floats(0.0, 8.0), min_size=1, max_size=9),
-    st.sampled_from((0, 3, 4)),
-)
+@given(list_histories((*HARMS, "crash"), HOSTS), DELAYS, st.sampled_from((0, 3, 4)))
 def test_ranks_of_two_attempts_never_compute_at_once_whoever_leads(
-    history: list[tuple[int, Any]], delays: list[float], used: int
+    history: Histories, delays: list[float], used: int
 ) -> None:
     played = Cluster(delays, used)
-    for steps, (what, one, other) in history:
-        for _ in range(steps):
-            played.step()
-        if what == "cut":
-            played.cuts.add((one, other))
-            played.cuts.discard((one, one))
-        elif what == "heal":
-            played.cuts.discard((one, other))
-        elif what == "isolate":
-            played.cut(one)
-        elif what == "heal all":
-            played.cuts.clear()
-        elif what == "freeze":
-            played.frozen.add(one)
-        elif what == "thaw":
-            played.frozen.discard(one)
-        elif one in played.keepers:
-            keeper = played.keepers.pop(one)  # its mpirun's proxies end with their guards
-            for host in keeper.asked:
-                played.post(keeper, host, True, None)
-    for _ in range(300):
+    for steps, event in history:
+        played.step(steps)
+        played.harm(*event)
+    played.step(300)
+
+
+@many_histories
+@given(list_histories(HARMS, "bcde"), DELAYS)
+def test_without_another_leader_every_history_ends_and_attempts_never_meet(
+    history: Histories, delays: list[float]
+) -> None:
+    played = Cluster(delays, 0, leaders="")
+    for steps, event in history:
+        played.step(steps)
+        played.harm(*event)
+    played.feed(played.keepers["a"], messages.StopRun("enough"))
+    played.step(600)
+    assert [end.reason for end in played.closed] in ([reason] for reason in ("stopped", "rank", "lost", "launch"))
+
+
+def test_a_lost_host_is_left_out_and_taken_back() -> None:
+    played = Cluster([0.0], 0, leaders="")
+    played.step(20)
+    played.cut("e")
+    while [guard.computes for guard in played.guards.values()] != [*[("a", 1)] * 4, None]:
         played.step()
+        assert played.now < 60.0
+    played.cuts.clear()
+    played.step(20)
+    played.fail("a")
+    played.step(60)
+    assert [guard.computes for guard in played.guards.values()] == [("a", 2)] * 5
+    assert played.keepers["a"].run.spec.size == 5
 
 
 @pytest.mark.parametrize("used", [0, 3, 4])
 def test_the_next_host_leads_when_the_head_is_cut_off_and_again_the_next(used: int) -> None:
     played = Cluster([0.0], used)
-    for _ in range(20):
-        played.step()
+    played.step(20)
     for lost, leader in ("a", "b"), ("b", "c"):
         played.cut(lost)
         since = played.now
@@ -304,13 +347,10 @@ def test_the_next_host_leads_when_the_head_is_cut_off_and_again_the_next(used: i
 
 def test_a_host_that_is_alone_takes_nothing_over_and_comes_back() -> None:
     played = Cluster([0.0], 4)
-    for _ in range(20):
-        played.step()
+    played.step(20)
     played.cut("b")
-    for _ in range(200):
-        played.step()
+    played.step(200)
     assert played.worlds[-1] == ("a", 1)
     played.cuts.clear()
-    for _ in range(120):
-        played.step()
+    played.step(120)
     assert played.guards["b"].keeper is played.keepers["a"]
