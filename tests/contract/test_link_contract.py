@@ -17,6 +17,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.model.commands import Command
 from ipexctl.model.links import CommandIO, Link, LinkError
 from tests.contract.sshd import sshd
+from tests.waiting import wait
 
 HOSTILE = (
     "two words", "'", '"', "$(touch pwned)", "`id`", "line\nbreak\n", "-rf", "", "é ü 漢字", "\\", "!history", "*", "~",
@@ -77,10 +78,8 @@ def test_late_input_is_asked_for_while_the_command_runs(real_link: Link, tmp_pat
     begun = tmp_path / "begun"
 
     def get_input() -> bytes:
-        until = time.monotonic() + 20.0
-        while not begun.exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        return b"begun" if begun.exists() else b"never"
+        wait(begun.exists, 20.0)
+        return b"begun"
 
     done = real_link.run(sh(f"touch {begun}; cat; echo .", late_input=5, timeout=60.0), CommandIO(get_input=get_input))
     assert done.out == b"begun.\n"
@@ -196,13 +195,6 @@ def find_running(mark: Path) -> list[str]:
     return result
 
 
-def wait_for(condition: object, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_timed_out_command_leaves_no_process(real_link: Link, tmp_path: Path) -> None:
     marks = [tmp_path / "parent", tmp_path / "child"]
     child = f"(trap '' TERM; sh -c 'echo $PPID' > {marks[1]}; sleep 1000; :)"
@@ -259,7 +251,7 @@ def test_reading_a_silent_stream_takes_no_longer_than_allowed(streaming_link: Li
 def test_closing_a_stream_from_another_thread_ends_the_reading_at_once(real_link: Link, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     channel = real_link.stream(sh(f"echo $$ > {mark}.tmp && mv {mark}.tmp {mark}; exec sleep 1000"))
-    wait_for(mark.exists)
+    wait(mark.exists)
     threading.Timer(0.1, channel.close).start()
     assert list(channel) == []
     assert alive(mark), "closing our side does not end the remote process"
@@ -285,12 +277,12 @@ def test_closing_the_link_ends_a_run_in_another_thread_and_its_process(real_link
     mark = tmp_path / "pid"
     command = sh(f"echo $$ > {mark}.tmp && mv {mark}.tmp {mark}; sleep 1000; :", timeout=1000)
     thread, errors = run_in_thread(real_link, command)
-    wait_for(mark.exists)
+    wait(mark.exists)
     real_link.close()
     thread.join(60)
     assert not thread.is_alive()
     assert [error.failure.code for error in errors] == ["lost"]
-    wait_for(lambda: not alive(mark))
+    wait(lambda: not alive(mark))
 
 
 def test_closing_the_link_ends_the_reading_and_the_writing_of_its_streams(remote_link: Link, tmp_path: Path) -> None:
@@ -309,7 +301,7 @@ def test_closing_the_link_ends_the_reading_and_the_writing_of_its_streams(remote
 
     writer = threading.Thread(target=write)
     writer.start()
-    wait_for(lambda: there.exists() and there.stat().st_size > 1 << 20)
+    wait(lambda: there.exists() and there.stat().st_size > 1 << 20)
     remote_link.close()
     writer.join(60)
     assert not writer.is_alive()
@@ -317,7 +309,7 @@ def test_closing_the_link_ends_the_reading_and_the_writing_of_its_streams(remote
     with pytest.raises(LinkError) as caught:
         list(channel)
     assert caught.value.failure.code == "lost"
-    wait_for((tmp_path / "there.ended").exists)
+    wait((tmp_path / "there.ended").exists)
 
 
 @contextmanager
@@ -360,11 +352,11 @@ def test_closing_the_link_ends_a_run_whose_first_words_are_on_the_way(tmp_path: 
         known.write_text(f"[127.0.0.1]:{port} {server.public()}\n")
         link = Links(known_hosts=known, config=None).open(server.host(port=port))
         thread, errors = run_in_thread(link, sh(f"touch {mark}; sleep 60; :", timeout=1000))
-        wait_for(reads.exists)
+        wait(reads.exists)
         time.sleep(0.5)
         through.clear()
         go.touch()
-        wait_for(mark.exists)
+        wait(mark.exists)
         threading.Timer(0.2, through.set).start()
         link.close()
         thread.join(60)

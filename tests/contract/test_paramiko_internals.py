@@ -19,6 +19,7 @@ import pytest
 
 from ipexctl.act.ssh.paramiko_internals import BufferedSocket, OutputEvent, QuietTransport, SharedAgent
 from tests.contract.sshd import Server, keygen, sshd
+from tests.waiting import wait
 
 PACKAGE = Path(__file__).parents[2] / "ipexctl"
 PRIVATE = (
@@ -204,9 +205,7 @@ def test_several_threads_share_one_agent(tmp_path: Path) -> None:
     place = tmp_path / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 60
-        while not place.exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait(place.exists)
         key = keygen(tmp_path / "id")
         environ = {**os.environ, "SSH_AUTH_SOCK": str(place)}
         subprocess.run(["ssh-add", "-q", str(key)], check=True, env=environ, stdin=subprocess.DEVNULL)

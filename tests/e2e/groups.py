@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import wait
+from tests.waiting import wait
 
 ROOT = Path("/sys/fs/cgroup")
 

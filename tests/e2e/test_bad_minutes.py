@@ -17,8 +17,9 @@ from tests import wheels
 from tests.cluster import Cluster
 from tests.e2e.groups import memory, processor
 from tests.e2e.recording import record
-from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Terminal, Workspace, find_orphans, wait
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Terminal, Workspace, find_orphans
 from tests.stock import over
+from tests.waiting import wait
 from tests.wheels import Index, crawl, serving
 
 SCRIPT = RANKS / "minutes.py"

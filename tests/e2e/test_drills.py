@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, Process
-from tests.e2e.workspace import ACTOR, LIGHT, RANKS, CommandResult, Started, Workspace, find_orphans, kill, wait
+from tests.e2e.workspace import ACTOR, LIGHT, RANKS, CommandResult, Started, Workspace, find_orphans, kill
 from tests.stock import MPICH, VENV
+from tests.waiting import wait
 
 pytestmark = pytest.mark.usefixtures("stock", "mpich")
 
@@ -170,6 +171,7 @@ def test_a_part_killed_at_any_point_leaves_nothing(
     assert not find_orphans(hosts)
 
 
+@pytest.mark.fault("F10")
 @pytest.mark.parametrize("again", ROUNDS)
 @pytest.mark.parametrize("point", POINTS if len(ROUNDS) > 1 else list(POINTS)[3::3])
 def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
@@ -207,6 +209,7 @@ def test_a_killed_controller_with_a_lease_leaves_nothing(hosts: Cluster, tmp_pat
     _nothing_but_directories(hosts, tmp_path)
 
 
+@pytest.mark.fault("G4")
 @pytest.mark.parametrize("again", ROUNDS)
 def test_a_killed_controller_without_a_lease_loses_neither_the_run_nor_a_byte(
     hosts: Cluster, tmp_path: Path, again: int

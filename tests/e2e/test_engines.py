@@ -15,8 +15,9 @@ import pytest
 from tests.cluster import Cluster, Process
 from tests.e2e.conftest import Installed
 from tests.e2e.test_ends import check_end, list_ends, mark_end
-from tests.e2e.workspace import ACTOR, LIGHT, RANKS, ROOT, CommandResult, Workspace, find_orphans, wait
+from tests.e2e.workspace import ACTOR, LIGHT, RANKS, ROOT, CommandResult, Workspace, find_orphans
 from tests.mpi import SYSTEM, WHEELS, make
+from tests.waiting import wait
 
 RUN = ("run", "--venv", LIGHT)
 ENGINES = ("impi", *SYSTEM, *WHEELS)

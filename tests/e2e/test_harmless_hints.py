@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, Started, Workspace, wait
+from tests.e2e.workspace import LIGHT, Started, Workspace
 from tests.unit.test_hints import ADVISED, ERRORS, FINDINGS
+from tests.waiting import wait
 
 NOT_PLAYED = {
     "install", "uninstall",  # played with their own hosts and indexes

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 
 from tests.cluster import Cluster
 from tests.e2e.workspace import ACTOR, LIGHT, QUICK, RANKS, Started, Workspace, find_orphans
 from tests.stock import over
+from tests.waiting import wait
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
 REJOIN = {"IPEXCTL_TIMINGS": json.dumps({**json.loads(QUICK["IPEXCTL_TIMINGS"]), "rejoin": 5.0})}
@@ -18,10 +18,8 @@ Start = Callable[..., Started]
 
 def await_text(hosts: Cluster, text: bytes, files: str = "out.bin.*", seconds: float = 120.0) -> None:
     """Waits until these files of the run on node0 hold a text."""
-    until, place = time.monotonic() + seconds, hosts.path("node0", "/root/.local/state/ipexctl/runs")
-    while text not in b"".join(path.read_bytes() for path in place.glob(f"*/{files}")):
-        assert time.monotonic() < until, f"no {text!r} within {seconds:.0f} s"
-        time.sleep(0.2)
+    place = hosts.path("node0", "/root/.local/state/ipexctl/runs")
+    wait(lambda: text in b"".join(path.read_bytes() for path in place.glob(f"*/{files}")), seconds, pause=0.2)
 
 
 @over("impi")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import Terminal, Workspace, wait
+from tests.e2e.workspace import Terminal, Workspace
+from tests.waiting import wait
 
 pytestmark = pytest.mark.hosts
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace, find_orphans, kill, running, wait
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace, find_orphans, kill, running
+from tests.waiting import wait
 
 LONG = ("run", "--venv", LIGHT, RANKS / "counts.py", "900", "1000", "0", "0")
 SHORT = ("--venv", LIGHT, RANKS / "counts.py", "1", "1000", "0", "0")

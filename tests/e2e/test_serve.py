@@ -12,7 +12,8 @@ import sys
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, ROOT, Workspace, running, wait
+from tests.e2e.workspace import LIGHT, ROOT, Workspace, running
+from tests.waiting import wait
 
 SERVE = ROOT / "examples/serve.py"
 PORT = 8123

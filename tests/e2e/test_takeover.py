@@ -14,6 +14,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace, find_orphans, find_place
 from tests.stock import over
+from tests.waiting import wait
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
 RUN = ("run", "--node-lease", str(LEASE), "--grace", "2", "--restarts", "3")
@@ -27,10 +28,7 @@ def read_output(hosts: Cluster, host: str) -> bytes:
 
 
 def await_output(hosts: Cluster, host: str, text: bytes, seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while text not in read_output(hosts, host):
-        assert time.monotonic() < until, f"no {text!r} on {host} within {seconds:.0f} s: {read_output(hosts, host)!r}"
-        time.sleep(0.2)
+    wait(lambda: text in read_output(hosts, host), seconds, lambda: f"no {text!r}: {read_output(hosts, host)!r}", 0.2)
 
 
 def read_notices(hosts: Cluster, host: str) -> list[dict[str, Any]]:

@@ -16,20 +16,9 @@ import pytest
 
 from ipexctl.store.saved_profile import read_profile
 from tests.cluster import Cluster
-from tests.e2e.workspace import (
-    ACTOR,
-    GATE,
-    LIGHT,
-    ROOT,
-    Started,
-    Terminal,
-    Workspace,
-    find_orphans,
-    kill,
-    open_gates,
-    wait,
-)
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Terminal, Workspace, find_orphans, kill, open_gates
 from tests.stock import over
+from tests.waiting import wait
 
 RUN = ("run", "--venv", LIGHT)
 LEDGER = "/root/ledger"

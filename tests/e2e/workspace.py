@@ -12,8 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from ipexctl.model.stack import StackMpi, StackSummary
 from ipexctl.verbs.files.project import find_project
 from tests import mpi
 from tests.cluster import Cluster
+from tests.waiting import wait
 
 ROOT = Path(__file__).parents[2]
 ACTOR = ROOT / "tests/integration/ranks/actor.py"
@@ -263,15 +263,6 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-
-
-def wait(true: Callable[[], object], timeout: float, otherwise: Callable[[], str] = lambda: "") -> float:
-    """Until it is true; how many seconds that took. An assertion fails when it takes too long."""
-    begun = time.monotonic()
-    while not true():
-        assert time.monotonic() - begun < timeout, otherwise() or f"not within {timeout} s"
-        time.sleep(0.05)
-    return time.monotonic() - begun
 
 
 def find_orphans(cluster: Cluster, hosts: Sequence[str] = ()) -> dict[str, list[str]]:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_orphans, kill, open_gates, wait
+from tests.e2e.workspace import ACTOR, LIGHT, QUICK, Started, Workspace, find_orphans
 from tests.stock import over
+from tests.waiting import wait
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
 ON = ("--venv", LIGHT, "--limit", "node[0-2]")
@@ -120,32 +121,6 @@ def test_f9_a_cut_that_heals_in_time_loses_and_doubles_nothing(
     for rank in range(3):
         assert controller.written(rank) == b"".join(b"tick %d\n" % n for n in range(100))
     assert not find_orphans(mpi)
-
-
-@pytest.mark.fault("F10")
-@over("impi")
-def test_f10_an_sshd_dies_with_all_its_sessions_and_the_run_goes_on(
-    start: Start, controller: Workspace, mpi: Cluster, group: Group
-) -> None:
-    """Its host lives: only the proof on that host must wait."""
-    command = start("run", "--limit", "node[0-2]", *group, ACTOR, "count", "40", GATE)
-    command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
-    for process in mpi.processes("node2"):
-        if "sshd" in process.argv[0]:
-            kill(process.outer)
-    open_gates(mpi)
-    result = command.end(90)
-    assert result.code == 6, result
-    assert "could not look: node2" in result.out
-    report = controller.report()["run"]
-    assert report["reason"] == "done"
-    assert report["unchecked"] == ["node2"]
-    assert [row["state"] for row in report["ranks"]] == ["ok"] * 3
-    for rank in range(3):
-        assert controller.written(rank) == b"".join(b"tick %d\n" % n for n in range(40))
-    assert not find_orphans(mpi, ["node0", "node1"])
-    assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]
-    mpi.power_off("node2")  # a new sshd, at the end of the test
 
 
 @pytest.mark.fault("F11")

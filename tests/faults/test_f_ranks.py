@@ -1,8 +1,7 @@
-"""Ranks that fail, die, hide or outlast the others (cases F1 to F4, F7 and F12)."""
+"""Ranks that fail, die, hide or outlast the others (cases F3, F4, F7 and F12)."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.groups import memory
-from tests.e2e.workspace import ACTOR, LIGHT, QUICK, RANKS, Started, Workspace, find_orphans
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace, find_orphans
 from tests.faults.checks import LEDGERS
 from tests.stock import over
 
@@ -22,36 +21,6 @@ Start = Callable[..., Started]
 
 def outcomes(controller: Workspace) -> dict[int, dict[str, Any]]:
     return {row["rank"]: row for row in controller.report()["run"]["ranks"]}
-
-
-@pytest.mark.fault("F1")
-@over("gloo")
-def test_f1_one_rank_fails_while_the_others_wait(controller: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
-    result = controller("run", *group, "--ppn", "2", "--grace", "2", PLAYER, "fail", "3", "5")
-    assert result.code == 5, result
-    card = result.out[result.out.index("rank 5 on node2 exited with code 3") :]
-    for number in range(15, 30):  # MPI's own words may follow
-        assert f"line {number} of the end" in card
-    assert "ended by us: 7 ranks" in card
-    assert "0 processes left on 4 hosts" in card
-    rows = outcomes(controller)
-    assert (rows[5]["status"], rows[5]["state"]) == (3, "failed")
-    assert {rows[rank]["state"] for rank in (0, 1, 2, 3, 4, 6, 7)} == {"stopped"}
-    assert not find_orphans(hosts)
-
-
-@pytest.mark.fault("F2")
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
-@over("impi")
-def test_f2_a_rank_dies_by_a_signal(controller: Workspace, hosts: Cluster, group: tuple[str, ...], name: str) -> None:
-    result = controller("run", *group, *ON, ACTOR, "signal", name, "1")
-    assert result.code == 5, result
-    assert f"rank 1 on node1 was killed by {name}" in result.out
-    assert ("memory may have run out" in result.out) == (name == "SIGKILL")
-    assert outcomes(controller)[1]["signal"] == getattr(signal, name)
-    for host in hosts.names:
-        assert not [path for path in hosts.path(host, "/root/ipexctl").rglob("core*") if path.is_file()]
-    assert not find_orphans(hosts)
 
 
 @pytest.mark.fault("F3")

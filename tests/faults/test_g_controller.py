@@ -12,19 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import (
-    ACTOR,
-    GATE,
-    LIGHT,
-    Started,
-    Terminal,
-    Workspace,
-    find_orphans,
-    find_place,
-    open_gates,
-    wait,
-)
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, Started, Terminal, Workspace, find_orphans, find_place, open_gates
 from tests.stock import over
+from tests.waiting import wait
 
 RUN = ("run", "--limit", "node[0-2]")
 Start = Callable[..., Started]
@@ -112,23 +102,6 @@ def test_g3_under_nohup_a_closed_terminal_changes_nothing(controller: Workspace,
     for rank in range(3):
         assert controller.written(rank) == ticks(40)
     assert not find_orphans(mpi)
-
-
-@pytest.mark.fault("G4")
-@over("impi")
-def test_g4_a_killed_controller_loses_neither_the_run_nor_a_byte(
-    controller: Workspace, start: Start, mpi: Cluster, group: Group, tmp_path: Path
-) -> None:
-    command = start(*RUN, *group, ACTOR, "count", "40", GATE)
-    command.until("0│tick 9\n", "1│tick 9\n", "2│tick 9\n")
-    command.signal(signal.SIGKILL)
-    command.process.wait()
-    other = Workspace(mpi, tmp_path / "ps")
-    wait(lambda: [one["watchers"] for one in runs(other)] == [0], 60.0)
-    busy = other(*RUN, *group, ACTOR, "say")
-    assert busy.code == 7, busy
-    assert "busy with run" in busy.err + busy.out
-    attach_from_elsewhere(mpi, tmp_path / "other", 40)
 
 
 @pytest.mark.fault("G5")

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, Started, Workspace, wait
+from tests.e2e.workspace import LIGHT, Started, Workspace
 from tests.faults.checks import expect
 from tests.stock import over
+from tests.waiting import wait
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-2]")

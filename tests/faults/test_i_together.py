@@ -12,21 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import (
-    ACTOR,
-    GATE,
-    LIGHT,
-    QUICK,
-    Started,
-    Workspace,
-    find_place,
-    kill,
-    open_gates,
-    running,
-    wait,
-)
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_place, kill, open_gates, running
 from tests.faults.checks import expect, remove_kept_output
 from tests.stock import over
+from tests.waiting import wait
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-2]")

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, LIGHT, ROOT, CommandResult, Started, Workspace, wait
+from tests.e2e.workspace import ACTOR, LIGHT, ROOT, CommandResult, Started, Workspace
 from tests.faults.checks import Checks, expect, remove_kept_output
 from tests.integration.test_planted_faults import FAULTY
+from tests.waiting import wait
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
 

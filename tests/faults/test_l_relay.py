@@ -18,7 +18,8 @@ from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal, messages, rank_records
 from ipexctl.protocol.messages import KINDS, AgentFailed, GuardReady, Message
 from ipexctl.remote.agent import rpc
-from tests.unit.agent.runs import PLAIN, TOKEN, Kept, keeping, remote, until
+from tests.unit.agent.runs import PLAIN, TOKEN, Kept, keeping, remote
+from tests.waiting import wait
 
 
 class Relay:
@@ -78,11 +79,11 @@ def plant(command: Path) -> bytes:
 def test_l2_a_command_that_a_relay_adds_is_not_executed_and_the_run_says_so(kept: Kept, tmp_path: Path) -> None:
     relay = Relay(kept.port)
     assert start_guard(kept, relay.port) == GuardReady()
-    until(lambda: kept.state().state == "running")
+    wait(lambda: kept.state().state == "running")
     kept.request_proxy("/bin/sh", "-c", f"'touch {tmp_path}/ours'")
-    until((tmp_path / "ours").exists)  # what the keeper itself asks for passes the relay
+    wait((tmp_path / "ours").exists)  # what the keeper itself asks for passes the relay
     relay.to_caller = plant(tmp_path / "theirs")
-    until(lambda: kept.over, 30.0)
+    wait(lambda: kept.over, 30.0)
     assert not (tmp_path / "theirs").exists()
     [failed] = lost_hosts(kept)
     assert (failed.failure.host, failed.failure.code) == ("a", "tampered")
@@ -95,9 +96,9 @@ def test_l2_a_command_that_a_relay_adds_is_not_executed_and_the_run_says_so(kept
 def test_l2_a_report_that_a_relay_adds_or_repeats_does_not_count(kept: Kept) -> None:
     relay = Relay(kept.port)
     assert start_guard(kept, relay.port) == GuardReady()
-    until(lambda: kept.state().state == "running" and len(relay.passed) > 6)
+    wait(lambda: kept.state().state == "running" and len(relay.passed) > 6)
     relay.to_keeper = KINDS.write(rank_records.RankEnded(0, "a", 0)) + b"\n"
-    until(lambda: kept.over, 30.0)
+    wait(lambda: kept.over, 30.0)
     assert [failed.failure.code for failed in lost_hosts(kept)] == ["tampered"]
     assert b"RankEnded" not in (kept.directory / "journal.jsonl").read_bytes().split(b"HostLost")[0]
 
@@ -108,7 +109,7 @@ def test_l2_a_line_that_is_added_to_the_greeting_is_not_executed(kept: Kept) -> 
     stop = KINDS.write(messages.StopRun("theirs")) + b"\n"
     relay = Relay(kept.port, lambda data: data + stop if b"Hello" in data else data)
     link = rpc.connect("127.0.0.1", relay.port, TOKEN, "tell", "test", 5.0)
-    until(lambda: not list(link.receive()) and not link.open)
+    wait(lambda: not list(link.receive()) and not link.open)
     assert link.tampered
     assert kept.state().state == "gathering"
     assert b"MessageIgnored" in (kept.directory / "journal.jsonl").read_bytes()

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import Workspace, wait
+from tests.e2e.workspace import Workspace
 from tests.faults.checks import find_listening
+from tests.waiting import wait
 
 
 @contextmanager

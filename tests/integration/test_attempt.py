@@ -41,6 +41,7 @@ from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from tests.integration.attempts import Start, left_behind, of, run_alone, until, written
+from tests.waiting import wait
 
 
 def occupy_ports(stack: ExitStack, count: int) -> int:
@@ -128,11 +129,12 @@ def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start
 
 
 @pytest.mark.fault("F2")
-def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start) -> None:
-    attempt = start("signal", "SIGKILL", "1")
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
+def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start, name: str) -> None:
+    attempt = start("signal", name, "1")
     events = list(run_alone(attempt))
     first = next(end for end in of(RankEnded, events) if not end.cause)
-    assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, signal.SIGKILL)
+    assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, signal.Signals[name])
     assert left_behind(attempt, events) == []
 
 
@@ -431,11 +433,7 @@ def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start: Start) -> No
     attempt = start("wait", lease=1.0, detach=True)
     events = list(run_alone(attempt))
     assert not of(RunEnded, events)
-    until_when = time.monotonic() + 60
-    mark = procs.format_run_mark(attempt.launch.run)
-    while procs.find_marked(mark) and time.monotonic() < until_when:
-        time.sleep(0.2)
-    assert procs.find_marked(mark) == []
+    wait(lambda: not procs.find_marked(procs.format_run_mark(attempt.launch.run)), pause=0.2)
     end = Path(attempt.watcher.head.directory, "end.json").read_text()
     assert "watcher lost" in end
 

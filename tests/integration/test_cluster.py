@@ -16,6 +16,7 @@ import pytest
 
 from tests.cluster import Cluster, Spec
 from tests.cluster.ground import sweep
+from tests.waiting import wait
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,14 +60,14 @@ def test_a_cut_cable_passes_nothing_until_it_is_healed(cluster: Cluster) -> None
 def test_a_frozen_host_stands_still_as_a_whole(cluster: Cluster) -> None:
     loop = "touch /root/ticking; while [ -e /root/ticking ]; do date +%N >>/root/ticks; sleep .05; done"
     with _started([*cluster.controller, "ssh", "-F", str(cluster.ssh_config), "node0", loop]):
-        _until(lambda: cluster.path("node0", "/root/ticks").exists())
+        wait(lambda: cluster.path("node0", "/root/ticks").exists())
         with cluster.freeze("node0"):
             states = {process.state for process in cluster.processes("node0") if process.pid != 1}
             assert states == {"T"}
             before = cluster.read("node0", "/root/ticks")
             time.sleep(0.3)
             assert cluster.read("node0", "/root/ticks") == before
-        _until(lambda: cluster.read("node0", "/root/ticks") != before)
+        wait(lambda: cluster.read("node0", "/root/ticks") != before)
         cluster.path("node0", "/root/ticking").unlink()  # the cluster lives on, and so would the loop
 
 
@@ -84,7 +85,7 @@ def test_a_power_cut_ends_everything_and_keeps_the_disk(cluster: Cluster) -> Non
 
 def test_processes_are_seen_with_their_arguments_and_environment(cluster: Cluster) -> None:
     with _started([*cluster.entrance("node0"), "env", "MARK=x y", "sleep", "77"]) as sleeper:
-        _until(lambda: any(process.argv == ("sleep", "77") for process in cluster.processes("node0")))
+        wait(lambda: any(process.argv == ("sleep", "77") for process in cluster.processes("node0")))
         result = [process for process in cluster.processes("node0") if process.argv == ("sleep", "77")]
         assert [process.environ["MARK"] for process in result] == ["x y"]
         os.kill(result[0].outer, signal.SIGKILL)
@@ -149,7 +150,7 @@ def test_nothing_is_left_after_the_end(make_cluster: Callable[..., Cluster]) -> 
     assert left.wait(60) != 0
     assert not files.exists()
     assert not [pid for pid in inits if Path(f"/proc/{pid}").exists()]
-    _until(lambda: _namespaces() <= before)
+    wait(lambda: _namespaces() <= before)
 
 
 def test_a_killed_owner_leaves_only_files_and_these_to_the_next(make_cluster: Callable[..., Cluster]) -> None:
@@ -164,8 +165,8 @@ def test_a_killed_owner_leaves_only_files_and_these_to_the_next(make_cluster: Ca
         files, *inits = owner.stdout.readline().split()
         assert Path(files) not in sweep(Path(files).parent)  # its owner lives
         owner.kill()
-    _until(lambda: not [pid for pid in inits if Path(f"/proc/{pid}").exists()])
-    _until(lambda: _namespaces() <= before)
+    wait(lambda: not [pid for pid in inits if Path(f"/proc/{pid}").exists()])
+    wait(lambda: _namespaces() <= before)
     assert Path(files).exists()
     make_cluster("c")
     assert not Path(files).exists()
@@ -203,10 +204,3 @@ def _descends(pid: int) -> bool:
             return True
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return False
-
-
-def _until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)

@@ -11,8 +11,9 @@ import pytest
 
 from tests import wheels
 from tests.cluster import Cluster, missing
-from tests.e2e.workspace import Terminal, Workspace, wait
+from tests.e2e.workspace import Terminal, Workspace
 from tests.integration.test_doctor import do
+from tests.waiting import wait
 from tests.wheels import Index, serving
 
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"

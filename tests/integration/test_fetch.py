@@ -15,6 +15,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.workspace import Workspace, find_place
+from tests.waiting import wait
 
 pytestmark = pytest.mark.hosts
 
@@ -144,9 +145,7 @@ def test_a_fetch_that_is_killed_goes_on_where_it_was(workspace: Workspace, clust
         cluster.write("node0", f"{find_place(workspace.path)}/many/{number}", os.urandom(30 << 20))
     command = workspace.start("fetch", "many", "--from", "node0")
     place = workspace.path / "fetched/node0/many"
-    deadline = time.monotonic() + 60
-    while not (place / "1").exists() and time.monotonic() < deadline:
-        time.sleep(0.002)
+    wait((place / "1").exists, pause=0.002)
     os.killpg(command.process.pid, 9)
     command.process.wait()
     done = times(place)

@@ -44,6 +44,7 @@ from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from tests.integration.attempts import QUICK, RANKS, Start, left_behind, of, run_alone, until
+from tests.waiting import wait
 
 
 @pytest.fixture
@@ -250,10 +251,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     assert f"process {frozen} (state D)" in reported.what
     assert reported.hint.endswith(f"ipexctl stop --orphans {attempt.launch.run}")
     (freezer / "freezer.state").write_text("THAWED")
-    until_when = time.monotonic() + 60
-    while procs.find_marked(procs.format_run_mark(attempt.launch.run)) and time.monotonic() < until_when:
-        time.sleep(0.1)
-    assert procs.find_marked(procs.format_run_mark(attempt.launch.run)) == []
+    wait(lambda: not procs.find_marked(procs.format_run_mark(attempt.launch.run)), pause=0.1)
 
 
 def test_the_kernels_own_words_on_a_rank_it_killed_are_reported(start: Start, memory_group: Path) -> None:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import typing_extensions
 
 from tests.cluster import Cluster, Spec, missing
+from tests.waiting import wait
 
 ROOT = Path(__file__).parents[2]
 DRIVER = """\
@@ -164,7 +164,7 @@ def test_down_leaves_no_process_of_any_session(place: Place) -> None:
     ]
     assert sessions[0].stdout is not None
     assert sessions[0].stdout.readline() == b"ready\n"
-    _until(lambda: len(_tagged(tag)) >= 3)  # the tunnel and the sleeper come when they come
+    wait(lambda: len(_tagged(tag)) >= 3)  # the tunnel and the sleeper come when they come
     down = place.lab("down")
     assert down.returncode == 0, down.stdout
     assert "'processes_left': 0" in down.stdout
@@ -184,7 +184,7 @@ def test_what_a_killed_up_left_is_cleaned_by_the_next(place: Place, steps: int) 
     with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as first:
         assert first.stdout is not None
         if steps == 0:
-            _until(lambda: place.seen("lab.json").exists())
+            wait(lambda: place.seen("lab.json").exists())
         for _ in range(steps):
             first.stdout.readline()
         os.killpg(first.pid, signal.SIGKILL)
@@ -231,10 +231,3 @@ def _tagged(tag: str) -> list[int]:
             except OSError:
                 continue
     return result
-
-
-def _until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)

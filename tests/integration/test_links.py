@@ -32,6 +32,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 from tests.contract.sshd import Server, children, free_port, keygen, sshd
 from tests.tables import read_table
+from tests.waiting import wait
 
 UNAME = Command(("uname",))
 
@@ -403,12 +404,9 @@ def agent_at(place: Path, *keys: Path) -> Iterator[Path]:
     """An ssh-agent of our own with these keys."""
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
         environ = {**os.environ, "SSH_AUTH_SOCK": str(place)}
         # The socket's file stands before the agent listens on it; `ssh-add -l` says 2 where nobody answers.
-        while subprocess.run(["ssh-add", "-l"], capture_output=True, env=environ).returncode == 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait(lambda: subprocess.run(["ssh-add", "-l"], capture_output=True, env=environ).returncode != 2)
         for key in keys:
             subprocess.run(["ssh-add", "-q", str(key)], check=True, stdin=subprocess.DEVNULL, env=environ)
         yield place
@@ -959,10 +957,7 @@ def test_no_thread_is_left_after_closing(server: Server) -> None:
         links.open(server.host(f"n{number}")).run(UNAME)
     assert len(set(threading.enumerate()) - before) == 3, "one thread a connection"
     links.close()
-    deadline = time.monotonic() + 60
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert set(threading.enumerate()) - before == set()
+    wait(lambda: set(threading.enumerate()) <= before)
 
 
 def test_a_frozen_server_is_reported_as_lost(tmp_path: Path) -> None:

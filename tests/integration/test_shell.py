@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sshd import Server, children, free_port, sshd
+from tests.waiting import wait
 
 PATIENCE = 60.0
 
@@ -96,10 +97,7 @@ def workspace(server: Server, tmp_path: Path) -> Workspace:
 
 
 def await_end_of_sessions(server: Server, before: list[int]) -> None:
-    until = time.monotonic() + PATIENCE
-    while set(children(server.process.pid)) - set(before):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait(lambda: set(children(server.process.pid)) <= set(before), PATIENCE)
 
 
 def test_exec_folds_equal_outputs_and_names_each_status(workspace: Workspace) -> None:
@@ -135,10 +133,7 @@ def test_exec_ends_a_command_at_its_time_limit(workspace: Workspace) -> None:
 def test_exec_ends_its_commands_at_ctrl_c(workspace: Workspace) -> None:
     before, begun = children(workspace.server.process.pid), workspace.place / "begun"
     running = workspace.start("exec", "--limit", "node0", f"touch {begun}; sleep 4712; true")
-    until = time.monotonic() + PATIENCE
-    while not begun.exists():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait(begun.exists, PATIENCE)
     running.send_signal(signal.SIGINT)
     assert running.wait(PATIENCE) == 130
     running.communicate()

@@ -29,6 +29,7 @@ from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.files.sync import sync
 from tests.contract.sshd import Server, sshd
 from tests.fakes import FakeOpener
+from tests.waiting import wait
 
 MARK = ".ipexctl-sync.json"
 
@@ -596,9 +597,7 @@ def test_a_sync_broken_off_in_a_big_file_leaves_the_old_one_and_the_next_one_cle
             if isinstance(event, Progress) and event.done > 5 << 20:
                 assert (there / "big").read_bytes() == b"old"
                 if how == "cut":
-                    until = time.monotonic() + 60
-                    while not list_parts(there) and time.monotonic() < until:
-                        time.sleep(0.05)  # what was sent may still be on its way
+                    wait(lambda: list_parts(there))  # what was sent may still be on its way
                     cable.cut.set()
                 story.close()
                 break
@@ -609,10 +608,7 @@ def test_a_sync_broken_off_in_a_big_file_leaves_the_old_one_and_the_next_one_cle
         links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
         carried(Sync(source=str(source)), Inventory((over_ssh(server, server.port, there),)), links)
         assert picture(there) == picture(source)
-        deadline = time.monotonic() + 60
-        while list_parts(there) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert list_parts(there) == []
+        wait(lambda: not list_parts(there))
 
 
 def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, source: Path) -> None:
@@ -663,9 +659,7 @@ def test_a_big_file_arrives_goes_on_after_a_cut_and_is_not_sent_twice(
     links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
     link = links.open(server.host())
     [part] = list_parts(target.parent)
-    deadline = time.monotonic() + 60
-    while is_open(part) and time.monotonic() < deadline:
-        time.sleep(0.05)  # the host still writes what it had received
+    wait(lambda: not is_open(part))  # the host still writes what it had received
     assert send_file(link, wheel, str(target), events.append, "upload")
     assert target.read_bytes() == wheel.read_bytes()
     first = next(event for event in events if isinstance(event, Progress))

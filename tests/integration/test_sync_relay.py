@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.workspace import Workspace, find_place
+from tests.waiting import wait
 
 MIB = 1 << 20
 NAMES = ("node0", "node1", "node2")
@@ -46,13 +46,6 @@ def count_sent(cluster: Cluster) -> int:
     """Bytes that have left the controller."""
     line = next(line for line in cluster.run(["cat", "/proc/net/dev"]).stdout.splitlines() if "eth0:" in line)
     return int(line.partition(":")[2].split()[8])
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def picture(cluster: Cluster, source: Path) -> list[str]:
@@ -97,7 +90,7 @@ def test_a_large_sync_that_is_killed_goes_on_where_it_was(three: Cluster, worksp
     """The second begins with what the first has sent to node0, or from there to node1."""
     before = count_sent(three)
     first = workspace.start("sync", source)
-    wait_until(lambda: count_sent(three) - before > 50 * MIB)
+    wait(lambda: count_sent(three) - before > 50 * MIB)
     first.process.kill()
     first.process.wait()
     cache = workspace.home / ".cache/ipexctl"
@@ -133,7 +126,7 @@ def test_a_file_that_changes_on_the_way_is_named_and_nothing_is_put_into_place(
     """A small one, and the end of a large one that is on its way."""
     before = count_sent(three)
     started = workspace.start("sync", source)
-    wait_until(lambda: count_sent(three) - before > 40 * MIB)
+    wait(lambda: count_sent(three) - before > 40 * MIB)
     last = (source / name).stat().st_size - 1
     with (source / name).open("r+b") as file:
         file.seek(last)

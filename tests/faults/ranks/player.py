@@ -33,13 +33,7 @@ def wait_for_files(*names: str) -> None:
         time.sleep(0.01)
 
 
-if act == "fail":  # with this code, this rank, after thirty lines
-    if rank == int(rest[1]):
-        time.sleep(0.5)
-        emit(b"".join(b"line %d of the end\n" % n for n in range(30)))
-        sys.exit(int(rest[0]))
-    wait()
-elif act == "pair":  # ranks 0 and 1, which are on one host, end at the same moment
+if act == "pair":  # ranks 0 and 1, which are on one host, end at the same moment
     if rank < 2:
         open(os.path.join(LEDGER, "ready%d" % rank), "w").close()
         wait_for_files("ready0", "ready1")

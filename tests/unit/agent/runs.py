@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from ipexctl.protocol import messages, paths, run_spec
 from ipexctl.protocol.run_spec import HeadSpec, NodeSpec, RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs, rpc
+from tests.waiting import wait
 
 TOKEN = "t" * 64
 TIMINGS = Timings(ready_timeout=60.0, grace=1.0)
@@ -80,7 +80,7 @@ class Kept:
         shim = RemoteRunDir(Host("a", "localhost"), str(self.directory), sys.executable).build_shim()
         (self.directory / paths.SHIM).write_bytes(shim)
         (self.directory / paths.SHIM).chmod(0o700)
-        until((self.directory / paths.PIPES / "requests").exists)
+        wait((self.directory / paths.PIPES / "requests").exists)
         return self.start([str(self.directory / paths.SHIM), "-q", "-x", "h0.ipexctl", *words])
 
     def state(self) -> messages.KeeperStatus:
@@ -93,7 +93,7 @@ class Kept:
             received.extend(link.receive())
             return received
 
-        until(answers)
+        wait(answers)
         link.close()
         assert isinstance(received[0], messages.KeeperStatus)
         return received[0]
@@ -122,7 +122,7 @@ def keeping(
         remote("keeper", str(directory)), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True, umask=umask
     )
     kept = Kept(directory, json.loads(done.stdout)["port"], reported)
-    until((directory / "keeper.json").exists)
+    wait((directory / "keeper.json").exists)
     keeper = procs.find_process(json.loads((directory / "keeper.json").read_text())["pid"])
     assert keeper
     try:
@@ -139,10 +139,3 @@ def keeping(
             for pipe in (process.stdin, process.stdout):
                 with suppress(AttributeError, OSError):
                     pipe.close()  # type: ignore[union-attr]
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.02)

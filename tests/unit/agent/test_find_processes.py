@@ -20,7 +20,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import NO_COMMAND_IO, CommandIO
 from ipexctl.protocol.paths import RUN_ENV
 from ipexctl.remote.agent import procs
-from tests.unit.agent.runs import until
+from tests.waiting import wait
 
 HERE = Host("here", "localhost")
 SITE = RemoteRunDir(HERE, "/none", "python3")
@@ -43,7 +43,7 @@ class CountingLink(LocalLink):
 def sleeping(env: Mapping[str, str]) -> Iterator[int]:
     process = subprocess.Popen(["/bin/sleep", "300"], env=env)
     try:
-        until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"/bin/sleep"))
+        wait(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"/bin/sleep"))
         yield process.pid
     finally:
         process.kill()

@@ -18,7 +18,8 @@ import pytest
 
 from ipexctl.protocol import messages, paths, run_spec
 from ipexctl.remote.agent import files, rpc
-from tests.unit.agent.runs import PLAIN, SPEC, TOKEN, remote, until
+from tests.unit.agent.runs import PLAIN, SPEC, TOKEN, remote
+from tests.waiting import wait
 
 SMALL = 'mount -t tmpfs -o size=300k,mode=700 none "$0" && cd "$0" && mkdir -m 700 run run/ranks && exec "$@"'
 
@@ -117,9 +118,9 @@ def test_the_guard_has_space_of_its_own_and_outlives_a_full_disk(tmp_path: Path)
         link = welcomed(listener)
     assert guard.communicate(timeout=60)[0] == '{"kind": "GuardReady"}\n'
     link.send(messages.StartProxy(["/bin/sh", "-c", f"'{sys.executable} {rank} {small}/run {output} & wait'"]))
-    until(lambda: "full" in output.read_text())
+    wait(lambda: "full" in output.read_text())
     link.send(messages.Terminate())
-    until(lambda: "told" in output.read_text())
+    wait(lambda: "told" in output.read_text())
     assert output.read_text() == "262144 kept\nfull\ntold\n"
     assert messages.Cleaned([]) in answers(link, messages.Finish())
 
@@ -134,7 +135,7 @@ def welcomed(listener: socket.socket) -> rpc.Wire:
         met.extend(rpc.verify_caller(link, message, TOKEN) for message in link.receive())
         return met
 
-    until(believed)
+    wait(believed)
     assert met == ["guard"]
     return link
 

@@ -15,7 +15,7 @@ from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.hosts import Host
 from ipexctl.protocol.paths import PIPES
 from ipexctl.remote.agent.launcher_pipes import LauncherPipes
-from tests.unit.agent.runs import until
+from tests.waiting import wait
 
 LABELS = ("h0.ipexctl", "h1.ipexctl")
 SHELLS = [[shell] for shell in ("dash", "bash")] + [["busybox", "sh"]]
@@ -41,7 +41,7 @@ def take(pipes: LauncherPipes) -> list[tuple[str, list[str]]]:
         taken.extend(pipes.take_requests())
         return bool(taken)
 
-    until(has_come)
+    wait(has_come)
     return taken
 
 
@@ -69,7 +69,7 @@ def test_a_shim_ends_with_its_keeper(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     shim = call(tmp_path, LABELS[0], "proxy")
-    until(lambda: [path for path in (tmp_path / PIPES).iterdir() if path.is_file()])
+    wait(lambda: [path for path in (tmp_path / PIPES).iterdir() if path.is_file()])
     process.kill()
     process.wait()
     process.stdout.close()
@@ -89,7 +89,7 @@ def test_a_shim_whose_keeper_ends_before_it_is_asked_ends(tmp_path: Path, shell:
     pipes = LauncherPipes(str(tmp_path), LABELS)
     os.close(pipes.requests)
     shim = call(tmp_path, LABELS[0], "proxy", shell=shell)
-    until(lambda: [path for path in (tmp_path / PIPES).iterdir() if path.is_file()])
+    wait(lambda: [path for path in (tmp_path / PIPES).iterdir() if path.is_file()])
     for number in pipes.answers.values():
         os.close(number)
     assert shim.wait(60) == 1

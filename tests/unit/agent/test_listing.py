@@ -29,8 +29,9 @@ from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.remote.agent import client
 from ipexctl.verbs.run import manage
-from tests.unit.agent.runs import SPEC, TIMINGS, Kept, keeping, until
+from tests.unit.agent.runs import SPEC, TIMINGS, Kept, keeping
 from tests.unit.agent.test_watching import at
+from tests.waiting import wait
 
 HERE = Host("here", "localhost")
 GONE = "/removed/bin/python"
@@ -259,7 +260,7 @@ def test_stacks_of_a_run_that_goes_on_are_collected(link: LocalLink, context: Co
         guard = threading.Thread(target=play_guard, args=(kept, over))
         guard.start()
         try:
-            until(lambda: kept.state().state == "running")
+            wait(lambda: kept.state().state == "running")
             for _ in range(2):
                 events = list(manage.print_stacks(None, inventory, context))
                 [answer] = [event.value for event in events if isinstance(event, Answer)]

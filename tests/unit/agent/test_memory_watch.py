@@ -17,7 +17,7 @@ from ipexctl.decide.diagnosis.stack_traces import describe_position
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import memory_watch
 from ipexctl.remote.agent.memory_watch import MemoryGroup, MemoryWatch, read_resident
-from tests.unit.agent.runs import until
+from tests.waiting import wait
 
 RANK = f"""
 import faulthandler, sys, time
@@ -67,7 +67,7 @@ def test_a_rank_that_grows_where_nothing_is_left_says_where_it_is(tmp_path: Path
     with rank(tmp_path, 1) as watch:
         watch.group = fill(tmp_path, 100 << 20, 100 << 20)
         watch.start()
-        until(lambda: "grow" in watch.read_last_stacks())
+        wait(lambda: "grow" in watch.read_last_stacks())
         line = describe_position(watch.read_last_stacks())
     assert line in ("train.py:10 grow", "train.py:9 grow")
 
@@ -75,7 +75,7 @@ def test_a_rank_that_grows_where_nothing_is_left_says_where_it_is(tmp_path: Path
 def test_a_rank_that_does_not_grow_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_watch, "SLOW", 0.01)
     with rank(tmp_path, 0) as watch:
-        until(lambda: has_settled(watch.pid))  # where nothing is left, one page more is growth
+        wait(lambda: has_settled(watch.pid))  # where nothing is left, one page more is growth
         watch.group = fill(tmp_path, 100 << 20, 100 << 20)
         thread = threading.Thread(target=watch.watch)
         thread.start()

@@ -10,7 +10,8 @@ import pytest
 
 from ipexctl.protocol.messages import KINDS, GuardReady, KillRun
 from ipexctl.remote.agent import files
-from tests.unit.agent.runs import PLAIN, TIMINGS, Kept, keeping, remote, until
+from tests.unit.agent.runs import PLAIN, TIMINGS, Kept, keeping, remote
+from tests.waiting import wait
 
 QUICK = TIMINGS._replace(orderly=0.2, kill=0.5)  # how a run is ended is not the matter here
 SAY = "umask >{output}.new; echo loud; mv {output}.new {output}; exec sleep 300"
@@ -27,18 +28,18 @@ def test_files_are_for_nobody_else_and_ranks_have_the_logins_umask(tmp_path: Pat
     mpiexec = ["/bin/sh", "-c", SAY.format(output=launched)]
     with keeping(tmp_path, umask, QUICK, head={"mpiexec": mpiexec, "files": {"hosts": "h0"}}) as kept:
         guard(kept, umask)
-        until(launched.exists)
+        wait(launched.exists)
         kept.request_proxy("/bin/sh", "-c", f"'{SAY.format(output=started)}'")
-        until(started.exists)
+        wait(started.exists)
         assert [int(output.read_text(), 8) for output in (launched, started)] == [umask, umask]
-        until(lambda: (kept.directory / "err.bin.000000").exists())
+        wait(lambda: (kept.directory / "err.bin.000000").exists())
         assert {"journal.jsonl", "reserve", "hosts", "err.bin.000000", "place.json", "port.json"} <= {
             path.name for path in kept.directory.iterdir()
         }
         (kept.directory / "spec.json").chmod(0o600)  # the test's own
         assert open_to_others(kept.directory) == []
         kept.connect("tell", "test").send(KillRun("test"))
-        until(lambda: kept.over, 20.0)
+        wait(lambda: kept.over, 20.0)
 
 
 def guard(kept: Kept, umask: int) -> None:
@@ -59,7 +60,7 @@ def test_a_home_without_locks_keeps_no_run_from_starting(tmp_path: Path) -> None
         done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=60)
         assert KINDS.read(done.stdout) == GuardReady()
         kept.connect("tell", "test").send(KillRun("test"))
-        until(lambda: kept.over, 20.0)
+        wait(lambda: kept.over, 20.0)
 
 
 def test_age_is_by_the_clock_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

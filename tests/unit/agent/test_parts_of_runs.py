@@ -17,9 +17,10 @@ from ipexctl.protocol import messages
 from ipexctl.protocol.messages import KINDS, OrphanDirectory, RunListing
 from ipexctl.protocol.paths import AGENT, GUARD, ROLE, RUNS, Role
 from ipexctl.remote.agent import procs
-from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, keeping, remote, until
+from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, keeping, remote
 from tests.unit.agent.test_launcher_pipes import SHELLS
 from tests.unit.agent.test_listing import ended
+from tests.waiting import wait
 
 HERE = Host("here", "localhost")
 NOTHING = "nothing is listed"
@@ -111,10 +112,10 @@ def test_a_guard_that_was_started_is_found_until_it_has_ended(link: LocalLink, p
         words = remote("guard", str(part), "127.0.0.1", str(kept.port))
         done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=60)
         assert KINDS.read(done.stdout) == messages.GuardReady()
-        until((part / GUARD).exists)
+        wait((part / GUARD).exists)
         break_agent(part)
         assert run_control.list_runs_on_head(link) == RunListing()
         kept.connect(Role.ORDER, "test").send(messages.KillRun("test"))
-        until(lambda: kept.over)
+        wait(lambda: kept.over)
     assert not part.exists()
     assert run_control.list_runs_on_head(link) == RunListing()

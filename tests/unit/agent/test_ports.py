@@ -10,7 +10,8 @@ import pytest
 
 from ipexctl.protocol import journal
 from ipexctl.remote.agent import rpc
-from tests.unit.agent.runs import keeping, until
+from tests.unit.agent.runs import keeping
+from tests.waiting import wait
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_keepers_and_rendezvous_of_two_runs_take_the_last_free_ports(tmp_path: P
     ):
         assert [kept.port for kept in (first, second)] == [ports[1], ports[1] - 1]
         second.connect("guard", "a")
-        until(lambda: b"Launched" in (second.directory / "journal.jsonl").read_bytes())
+        wait(lambda: b"Launched" in (second.directory / "journal.jsonl").read_bytes())
         records = map(journal.KINDS.read, (second.directory / "journal.jsonl").read_bytes().splitlines())
         assert [record.port for record in records if isinstance(record, journal.Launched)] == [ports[0] + 1]
 

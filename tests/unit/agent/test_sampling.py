@@ -21,7 +21,8 @@ from ipexctl.protocol import frames, messages, paths, rank_records, run_spec
 from ipexctl.protocol.samples import KINDS, HostSample, RankSample, encode_sample
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, sampling
-from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, Kept, keeping, remote, until
+from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, Kept, keeping, remote
+from tests.waiting import wait
 
 QUICK = TIMINGS._replace(grace=0.2, kill=0.2, sample=0.05)
 BURN = "import time\nwhile True: sum(range(10000)), time.sleep(0.001)"
@@ -79,7 +80,7 @@ def start_guard(kept: Kept) -> procs.Process:
         remote("guard", str(kept.directory), "127.0.0.1", str(kept.port)), stdout=subprocess.PIPE, env=PLAIN, timeout=60
     )
     assert b"GuardReady" in done.stdout
-    until(lambda: len(find("guard", kept)) == 1 and bool(find("meter", kept)) == (kept.spec.timings.sample > 0))
+    wait(lambda: len(find("guard", kept)) == 1 and bool(find("meter", kept)) == (kept.spec.timings.sample > 0))
     [guard] = find("guard", kept)
     return guard
 
@@ -98,7 +99,7 @@ def children(process: procs.Process) -> list[procs.Process]:
 def stop(kept: Kept) -> None:
     link = kept.connect(paths.Role.ORDER, "test")
     link.send(messages.StopRun("test"))
-    until(lambda: kept.over)
+    wait(lambda: kept.over)
     link.close()
 
 
@@ -107,7 +108,7 @@ def test_samples_reach_the_watcher_and_the_last_one_at_the_end(tmp_path: Path) -
         watched, events = Watched(kept), list[e.Event]()
         guard = start_guard(kept)
         [sampler] = children(guard)
-        until(lambda: [each.pid for each in find("meter", kept)] == [sampler.pid])
+        wait(lambda: [each.pid for each in find("meter", kept)] == [sampler.pid])
         assert [each.pid for each in find("guard", kept)] == [guard.pid]
 
         def read_samples() -> list[e.HostSample]:
@@ -118,7 +119,7 @@ def test_samples_reach_the_watcher_and_the_last_one_at_the_end(tmp_path: Path) -
             uses = [use for sample in read_samples() for use in sample.ranks]
             return [use for use in uses if use.rank == 0 and use.cpu > 0 and use.rss]
 
-        until(busy)
+        wait(busy)
         words = [*("0",) * 3, frames.ONCE, frames.NO_SAMPLES]
         bare = subprocess.run(
             remote("watch", str(kept.directory), *words), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True
@@ -129,17 +130,17 @@ def test_samples_reach_the_watcher_and_the_last_one_at_the_end(tmp_path: Path) -
         last = read_samples()[-1]
         assert (last.host, last.cores > 0, last.memory > 0) == ("a", True, True)
         assert not list(kept.directory.glob("*.crash"))
-        until(lambda: not procs.is_still_alive(sampler) and not procs.is_still_alive(guard))
+        wait(lambda: not procs.is_still_alive(sampler) and not procs.is_still_alive(guard))
 
 
 def test_a_run_without_samples_has_no_sampler_and_no_file_of_them(tmp_path: Path) -> None:
     with keeping(tmp_path, timings=QUICK._replace(sample=0.0)) as kept, rank(kept):
         guard = start_guard(kept)
-        until(lambda: "RankStarted" in (kept.directory / paths.JOURNAL).read_text())
+        wait(lambda: "RankStarted" in (kept.directory / paths.JOURNAL).read_text())
         assert not children(guard)
         stop(kept)
         assert not list(kept.directory.glob(paths.SAMPLES + "*"))
-        until(lambda: not procs.is_still_alive(guard))
+        wait(lambda: not procs.is_still_alive(guard))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -154,7 +155,7 @@ def test_a_sampler_that_dies_or_stands_still_ends_nothing(tmp_path: Path, number
         stop(kept)
         assert kept.end()["reason"] == "stopped"
         assert kept.end()["unknown"] == []
-        until(lambda: not procs.is_still_alive(sampler) and not procs.is_still_alive(guard))
+        wait(lambda: not procs.is_still_alive(sampler) and not procs.is_still_alive(guard))
 
 
 def test_with_its_guard_the_sampler_dies(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_with_its_guard_the_sampler_dies(tmp_path: Path) -> None:
         guard = start_guard(kept)
         [sampler] = children(guard)
         os.kill(guard.pid, signal.SIGKILL)
-        until(lambda: not procs.is_still_alive(sampler))
+        wait(lambda: not procs.is_still_alive(sampler))
 
 
 def test_the_keeper_stores_what_is_the_hosts_own_once_and_at_the_heads_time(
@@ -183,7 +184,7 @@ def test_the_keeper_stores_what_is_the_hosts_own_once_and_at_the_heads_time(
             events.extend(watched.read())
             return any(isinstance(each, e.HostSample) for each in events)
 
-        until(is_sampled)
+        wait(is_sampled)
         stop(kept)
     [sample] = [each for each in events if isinstance(each, e.HostSample)]
     assert (sample.host, sample.ranks) == ("b", (e.RankSample(1, 2.0, 6),))

@@ -17,7 +17,8 @@ from ipexctl.model.links import LinkError
 from ipexctl.protocol import messages, paths
 from ipexctl.protocol.messages import KINDS
 from tests.fakes import FakeLink
-from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, keeping, remote, until
+from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, keeping, remote
+from tests.waiting import wait
 
 HERE = Host("here", "localhost")
 DIRECTORY = RemoteRunDir(HERE, "/none", "python3")
@@ -45,7 +46,7 @@ def test_a_guard_connects_to_the_port_that_its_input_tells(part: Path, tmp_path:
         out, _ = start_guard(part).communicate(reported, timeout=60)
         assert KINDS.read(out) == messages.GuardReady()
         kept.connect(paths.Role.ORDER, "test").send(messages.KillRun("test"))
-        until(lambda: kept.over)
+        wait(lambda: kept.over)
 
 
 @pytest.mark.parametrize("reported", [b"", b" " * messages.PORT_SIZE, b"rubbish".ljust(messages.PORT_SIZE)])

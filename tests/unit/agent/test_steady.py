@@ -23,8 +23,9 @@ from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, rpc
 from ipexctl.remote.agent.guard import Guard
 from ipexctl.remote.agent.output_relay import OutputRelay
-from tests.unit.agent.runs import SPEC, TIMINGS, keeping, until
+from tests.unit.agent.runs import SPEC, TIMINGS, keeping
 from tests.unit.agent.test_watching import at
+from tests.waiting import wait
 
 LONG = 600.0  # seconds: longer than any test may take
 RARE = TIMINGS._replace(early=0.0, pace=LONG)
@@ -118,11 +119,11 @@ def test_a_watcher_sleeps_until_the_keeper_wakes_it(tmp_path: Path, context: Con
         site: RemoteRunDir = at(kept)
         follower = RunFollower(context, site, timings=kept.spec.timings)
         try:
-            until(lambda: kept.state().watchers == 1)
+            wait(lambda: kept.state().watchers == 1)
             before = follower.offsets[0]
             kept.connect(paths.Role.GUARD, "a")
-            until(lambda: follower.offsets[0] > before and follower.read_frame(0.0) is None)
-            until(lambda: follower.offsets[0] == (kept.directory / paths.JOURNAL).stat().st_size)
+            wait(lambda: follower.offsets[0] > before and follower.read_frame(0.0) is None)
+            wait(lambda: follower.offsets[0] == (kept.directory / paths.JOURNAL).stat().st_size)
         finally:
             follower.close()
 

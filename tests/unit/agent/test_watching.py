@@ -26,7 +26,8 @@ from ipexctl.protocol.paths import AGENT, ERR, KEEPER, ROLE
 from ipexctl.protocol.rank_records import RankStarted
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
-from tests.unit.agent.runs import TIMINGS, Kept, keeping, remote, until
+from tests.unit.agent.runs import TIMINGS, Kept, keeping, remote
+from tests.waiting import wait
 
 IMPATIENT = TIMINGS._replace(silent=2.0)
 HERE = Host("here", "localhost", vars={"local": "yes"})
@@ -76,7 +77,7 @@ def watchers(kept: Kept) -> list[int]:
 def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(kept: Kept, context: Context) -> None:
     watch = RunFollower(context, at(kept), timings=Timings(quiet=3.0))
     try:
-        until(lambda: watch.offsets[0])  # of the journal
+        wait(lambda: watch.offsets[0])  # of the journal
         assert [frame and frame.kind for frame in (watch.read_frame(60.0), watch.read_frame(60.0))] == ["j", "c"]
         time.sleep(4.0)
         assert watch.read_frame(0.1) is None, "a run that says nothing is no lost link"
@@ -105,7 +106,7 @@ def test_where_every_watcher_hangs_it_is_given_up(kept: Kept, context: Context) 
 def test_letting_go_does_not_wait_for_a_watcher_that_hangs(kept: Kept, context: Context) -> None:
     mark = kept.directory / "hangs"
     watch = RunFollower(context, at(kept, f"echo $$ >{mark}.new; mv {mark}.new {mark}; exec sleep 1000"))
-    until(mark.exists)
+    wait(mark.exists)
     watch.close()
     os.kill(int(mark.read_text()), signal.SIGKILL)  # it has hung all the while
 
@@ -117,7 +118,7 @@ def alone(kept: Kept, **more: Any) -> subprocess.Popen[bytes]:
     """The watcher's process, impatient, without a controller; its input is open."""
     words = remote("watch", str(kept.directory), "0", "0", "0")
     process = kept.start(words, stdout=subprocess.PIPE, **more)
-    until(lambda: kept.state().watchers == 1)
+    wait(lambda: kept.state().watchers == 1)
     return process
 
 
@@ -135,7 +136,7 @@ def test_a_watcher_ends_when_its_controller_falls_silent(impatient: Kept) -> Non
     beats(process, 4.0)
     assert impatient.state().watchers == 1
     assert process.wait(60.0) == 0
-    until(lambda: impatient.state().watchers == 0)
+    wait(lambda: impatient.state().watchers == 0)
 
 
 def test_a_controller_that_never_writes_is_taken_to_be_there(impatient: Kept) -> None:
@@ -149,11 +150,11 @@ def test_a_watcher_that_comes_before_the_keeper_has_written_where_it_is_counts_a
     address, hidden = kept.directory / KEEPER, kept.directory / "hidden"
     address.rename(hidden)
     process = kept.start(remote("watch", str(kept.directory), "0", "0", "0"), stdout=subprocess.PIPE)
-    until(lambda: process.pid in watchers(kept))
+    wait(lambda: process.pid in watchers(kept))
     time.sleep(1.0)  # it has looked for the file
     assert kept.state().watchers == 0
     hidden.rename(address)
-    until(lambda: kept.state().watchers == 1)
+    wait(lambda: kept.state().watchers == 1)
 
 
 def test_what_is_written_wakes_who_watches(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_what_is_written_wakes_who_watches(tmp_path: Path) -> None:
     with keeping(tmp_path, head={"mpiexec": ["/bin/sh", "-c", f"{shlex.join(speaks)} < {tmp_path}/word"]}) as kept:
         os.mkfifo(tmp_path / "word")
         guard, watcher = kept.connect("guard", "a"), kept.connect("watch", "test")
-        until(lambda: kept.state().state == "running")
+        wait(lambda: kept.state().state == "running")
         while watcher.wait(0.5):
             pass  # of the journal, which grows as the run begins
         journal = (kept.directory / "journal.jsonl").read_bytes()
@@ -183,7 +184,7 @@ def test_a_lease_holds_although_the_last_watcher_vanished_without_a_word_in_the_
         beats(process, 3.0)  # longer than the lease; nobody reads what it says, so it waits in the middle of writing
         assert kept.state().state == "running"
         journal = kept.directory / "journal.jsonl"
-        until(lambda: "watcher lost: nobody watched for 2 s" in journal.read_text())
+        wait(lambda: "watcher lost: nobody watched for 2 s" in journal.read_text())
         assert process.wait(60.0) == 0
 
 
@@ -191,7 +192,7 @@ def test_a_screen_that_stands_still_is_a_watcher_all_the_same(impatient: Kept, c
     timings = Timings(beat=0.3)
     watch = RunFollower(context, at(impatient), timings=timings)
     try:
-        until(lambda: impatient.state().watchers == 1)
+        wait(lambda: impatient.state().watchers == 1)
         first = watchers(impatient)
         time.sleep(4.0)
         assert impatient.state().watchers == 1
@@ -203,7 +204,7 @@ def test_a_screen_that_stands_still_is_a_watcher_all_the_same(impatient: Kept, c
         assert watchers(impatient) == first
     finally:
         watch.close()
-    until(lambda: impatient.state().watchers == 0)
+    wait(lambda: impatient.state().watchers == 0)
 
 
 @pytest.mark.fault("G5")
@@ -218,7 +219,7 @@ def test_a_controller_that_stood_still_goes_on_where_it_was(impatient: Kept, con
             kinds.extend([frame.kind] if frame and frame.kind != "t" else [])
             return "lost" in kinds
 
-        until(is_lost)
+        wait(is_lost)
         assert kinds == ["j", "c", "lost"]
         assert watch.offsets[0] == (impatient.directory / "journal.jsonl").stat().st_size
     finally:

@@ -32,6 +32,7 @@ from ipexctl.show.view import View
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
 from tests.unit.show.terminal import as_text, read_screen
+from tests.waiting import wait
 
 # All that Rich itself sends: colours, cursor up and down, erase line, cursor off and on, carriage return.
 OWN = re.compile(r"\x1b\[(?:[0-9;]*m|[0-9]*[ABDGHKJ]|\?(?:25|2026)[lh])|\r|\n")
@@ -489,9 +490,7 @@ def test_an_error_in_drawing_is_raised_to_the_loop_and_the_terminal_is_given_bac
 
     sink._make_frame = fail  # type: ignore[method-assign]
     feeder.handle_event(Stamped(1.0, e.Started("run", "", ("n0",))))
-    deadline = time.monotonic() + 60
-    while sink.error is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait(lambda: sink.error)
     with pytest.raises(KeyError, match="planted"):
         feeder.handle_event(Stamped(2.0, e.StepStarted("n0", "probe")))
     sink.close()
