@@ -124,9 +124,13 @@ def test_g5_a_controller_that_is_cut_off_goes_on_at_the_exact_byte(
 
 @pytest.mark.fault("G6")
 def test_g6_ctrl_c_while_connecting_to_a_dark_host(start: Start, mpi: Cluster) -> None:
+    def count_servers() -> int:
+        return sum("sshd" in process.argv[0] for process in mpi.processes("node0") if process.argv)
+
+    idle = count_servers()
     with mpi.cut("node1"):
         command = start(*RUN, "--venv", LIGHT, ACTOR, "say")
-        command.until("probe: ok")
+        wait(lambda: count_servers() > idle, otherwise=lambda: str(command.output))
         command.signal(signal.SIGINT)
         result = command.end()
     assert result.code == 130, result
