@@ -21,7 +21,7 @@ PARALLEL := -n $(IPEXCTL_TEST_WORKERS) $(DIST)
 IPEXCTL_FAST_WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test again fast fast-lowest test-stack test-arm test-frameworks test-torch faults soak chaos drills fuzz coverage test-impi bench lock audit sbom lint clean
+.PHONY: dev pages demo test again fast fast-lowest test-stack test-arm test-frameworks test-torch faults soak chaos survival drills fuzz coverage test-impi bench lock audit sbom lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model, with plain torch (0.3 GB) or STACK=ipex (4 GB).
 STACK ?= native
@@ -100,6 +100,13 @@ chaos: MINUTES ?= 20
 chaos: $(VENV)/.dev
 	@sh tools/system.sh test
 	$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND)) $(if $(HARM),--harm $(HARM))
+
+# Trainings that lose machines, node0 among them, in every way and at ten points; SEED brings the drills again, and
+# DRILL=seed:number one of them.
+survival: MINUTES ?= 30
+survival: $(VENV)/.dev
+	@sh tools/system.sh test
+	$(BIN)/python -m tests.faults.survival --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(DRILL),--drill $(DRILL))
 
 # Every part of a run killed at each of ten points of it, ten times over; each way in which a rank can end over each MPI and
 # backend (docs/failures.md), and what else depends on them: root and two hours.

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable
 
 from ipexctl.model.answers import AnyAnswer, get_next_command
+from ipexctl.model.errors import Kind
 from ipexctl.model.hints import complete_hint
 from ipexctl.model.reports import CommandReport, RunOutcome
 
@@ -13,7 +14,8 @@ def list_next_commands(answer: AnyAnswer | None, report: CommandReport | None) -
     texts = [get_next_command(answer)]
     if report is not None:
         run = report.run
-        texts += [failure.hint for failure in report.failures]
+        # A program would end the run of somebody else, as a person may choose to.
+        texts += [failure.hint for failure in report.failures if failure.kind is not Kind.BUSY]
         texts += [finding.fix for finding in report.findings if finding.level == "error"]
         texts.append(_find_next_step(run, report.selection_flags) if run else None)
         texts += [shlex.join(run.slow_host.command)] if run and run.slow_host else []
@@ -40,4 +42,6 @@ def list_codes(report: CommandReport) -> list[str]:
     codes.append(report.refusal_code)
     if run := report.run:
         codes += [run.diagnosis.code if run.diagnosis else "", run.reason if run.reason != "done" else ""]
+        codes += ["stall" if run.stall else "", "nan" if run.lost_loss else ""]
+        codes.append(run.separate.code if run.separate else "")
     return list(dict.fromkeys(filter(None, codes)))

@@ -42,6 +42,14 @@ def test_a_run_whose_loss_is_no_number_says_so_at_once_and_ends_on_request(works
     assert lost["text"] in (workspace.records[-1] / "report.html").read_text()
 
 
+def test_a_run_that_ends_before_it_can_be_stopped_for_its_loss_has_not_ended_well(workspace: Workspace) -> None:
+    result = workspace(*RUN, "--json", "--ppn", "1", "--stop-on-nan", RANKS / "loses.py", "32", timeout=60)
+    answer = result.answer
+    assert (result.code, answer["exit"], answer["reason"], answer["codes"]) == (6, 6, "done", ["nan"]), result
+    without = workspace(*RUN, "--json", "--ppn", "1", RANKS / "loses.py", "32", timeout=60)
+    assert (without.code, without.answer["codes"]) == (0, ["nan"]), without
+
+
 def test_an_interpreter_error_before_the_script_begins_is_the_ranks_own_failure(
     workspace: Workspace, tmp_path: Path
 ) -> None:

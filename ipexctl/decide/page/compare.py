@@ -175,11 +175,12 @@ def _join_numbers(numbers: Sequence[int]) -> str:
 def _list_variables(page: RunPage) -> dict[str, str]:
     """The variables of the ranks; the ids of the run and of its environment, which differ for each, are left out of
     their values."""
-    markers = {host.facts.installed.marker for host in page.hosts if host.facts and host.facts.installed}
+    installed = [host.facts.installed for host in page.hosts if host.facts and host.facts.installed]
+    ids = {each.marker.id for each in installed if each.marker and each.marker.id}
 
     def shorten(value: str) -> str:
-        for marker in markers:
-            value = value.replace(marker.id, "ENVIRONMENT") if marker and marker.id else value
+        for environment in ids:
+            value = value.replace(environment, "ENVIRONMENT")
         return value.replace(page.run, "RUN")
 
     values = {}

@@ -87,6 +87,7 @@ class RunWatcher:
     backlog_at: float = 0.0  # monotonic: when that was told
     refusals: int = 0  # of the backlog, by Ctrl-C
     refused_at: float = -_STORM  # monotonic: when that was last
+    stopped_on_nan: bool = False  # because of its loss
     sampled_at: float = 0.0  # monotonic: when the ranks of a slow run may be asked where they stand
     pause: float = _RESAMPLED  # and how long it is then until they may be asked again
     timings: Timings = Timings()  # noqa: RUF009
@@ -101,8 +102,10 @@ class RunWatcher:
 
     @property
     def exit(self) -> Exit:
-        """The code of the signal that ended the watching, if one did; everything else is judged from the events."""
-        return self.interrupted.exit if self.interrupted else Exit.OK
+        """The code of the signal that ended the watching, if one did, or of a loss that is no number, where that was to
+        end the run; everything else is judged from the events."""
+        lost = self.stop_on_nan and self.context.interrupts.lost_loss
+        return self.interrupted.exit if self.interrupted else Exit.LOST if lost else Exit.OK
 
     def begin(self) -> None:
         """Begins to read the run's files, ahead of `follow`: a session on the head and a program there take as long as
@@ -222,8 +225,8 @@ class RunWatcher:
         order = "stop" if self.interrupted is None else "kill"
         signals = self.context.interrupts
         taken = signals.pop_pending()
-        if self.stop_on_nan and signals.lost_loss:
-            self.stop_on_nan, self.pending_order, self.retry_at = False, StopRun(signals.lost_loss), 0.0
+        if self.stop_on_nan and signals.lost_loss and not self.stopped_on_nan:
+            self.stopped_on_nan, self.pending_order, self.retry_at = True, StopRun(signals.lost_loss), 0.0
         if taken is None:
             return
         self.interrupted = taken

@@ -18,6 +18,7 @@ from ipexctl.model.reports import SlowHost
 from ipexctl.show import screens, typeset
 from ipexctl.show.page.render import render_comparison, render_run
 from ipexctl.show.pipe import Pipe
+from tests.markers import MARKER
 from tests.unit.page.runs import EVIL, fold_page, make_run
 from tests.unit.page.test_render import Reader
 from tests.unit.show.streams import START
@@ -57,6 +58,25 @@ def test_what_differed_in_plan_variables_and_stack_is_named_with_both_values(ans
         ("stack", "intel-extension-for-pytorch"): ("2.8.0", "-"),
         ("stack", "oneccl-bind-pt"): ("2.8.0", "-"),
     }
+
+
+def test_the_ids_of_environments_are_no_difference() -> None:
+    def make(environment: str) -> Iterator[Stamped]:
+        for stamped in make_run("good"):
+            event = stamped.event
+            if isinstance(event, e.FactsRead) and event.facts.installed:
+                installed = replace(event.facts.installed, marker=replace(MARKER, id=environment))
+                event = replace(event, facts=replace(event.facts, installed=installed))
+            if isinstance(event, e.Planned) and event.launch:
+                path = PlannedVariable(f"/root/env.d/{environment}/bin", "the environment")
+                hosts = {
+                    name: replace(host, env={**host.env, "PATH": path}) for name, host in event.launch.hosts.items()
+                }
+                event = replace(event, launch=replace(event.launch, hosts=hosts))
+            yield replace(stamped, event=event)
+
+    compared = compare_runs([(name, fold_page(make(f"torch2.13.0-{name}"))) for name in ("a", "b")])
+    assert "PATH" not in [each.name for each in compared.differences]
 
 
 def test_figures_have_the_spread_between_ranks_and_their_ratio_to_the_first_run(answer: CompareAnswer) -> None:
