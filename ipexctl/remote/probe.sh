@@ -45,7 +45,7 @@ probe() {
             [ -z "$venv" ] || run venv '' environment_at "$venv"
             run 'df -Pk' '' space "$venv" "$work" "$HOME"
             run 'df -Pk /dev/shm /tmp' '' space /dev/shm /tmp
-            run 'ip addr' '' ip addr show
+            run 'ip addr' '' addresses
             run login '' login
             read -r self </proc/sys/kernel/hostname
             for host in "$self" "$@"; do run 'getent hosts' "$host" getent hosts "$host"; done
@@ -353,6 +353,8 @@ login() {
     find -L "$@" -prune -type d -perm -0002 \( -path '*/.' -o ! -perm -1000 \) 2>/dev/null |
         while IFS= read -r dir; do printf 'open\t%s\n' "${dir%/.}"; done
 }
+
+addresses() { ip addr show 2>/dev/null || ifconfig -a 2>/dev/null || cat /proc/net/fib_trie; }
 
 # Who else works here is worth asking only where the load says that somebody does.
 calm() {

@@ -123,7 +123,7 @@ def _read_lscpu(fields: Mapping[str, str]) -> Topology | None:
     if online is None:
         return None
     threads, per_socket = count("Thread(s) per core"), count("Core(s) per socket")
-    sockets = count("Socket(s)", "CPU socket(s)")  # "CPU" until 2.18
+    sockets = count("Socket(s)", "CPU socket(s)") or _count_book_sockets(fields)  # "CPU" until 2.18
     offline = parse_cpu_list(fields.get("Off-line CPU(s) list", ""))
     if models := parse_integer(fields.get(CORES_OF_MODELS), MOST_CPUS):  # of several models, each with its own numbers
         cores = models if threads and threads * models == len(online) else None
@@ -149,6 +149,14 @@ def _read_lscpu(fields: Mapping[str, str]) -> Topology | None:
         largest = max(len(set(online).intersection(cpus)) for cpus in nodes) if len(nodes) == sockets else None
         return Topology(sockets, largest, 1, len(online), online, offline)
     return Topology(sockets=sockets, online=online, offline=offline)
+
+
+def _count_book_sockets(fields: Mapping[str, str]) -> int | None:
+    """s390x counts sockets in books, and books in drawers."""
+    per_book = _parse_count(fields.get("Socket(s) per book"))
+    books = _parse_count(fields.get("Book(s)") or fields.get("Book(s) per drawer"))
+    drawers = _parse_count(fields.get("Drawer(s)", "1"))
+    return per_book * books * drawers if per_book and books and drawers else None
 
 
 def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:

@@ -3,7 +3,7 @@
 import posixpath
 import re
 from collections.abc import Mapping
-from ipaddress import IPv6Interface
+from ipaddress import IPv4Address, IPv4Network, IPv6Interface
 
 from ipexctl.decide.facts.numbers import parse_integer, parse_ip_interface
 from ipexctl.decide.facts.probe_output import ProbeOutput
@@ -60,8 +60,9 @@ def find_hub_cache(path_marks: frozenset[str]) -> str | None:
 
 
 def read_interfaces(bundle: ProbeOutput) -> tuple[Interface, ...]:
-    """From `ip addr`, completed by sysfs and the routing table."""
-    links = _parse_ip_addr(bundle.command("ip addr"))
+    """From `ip addr` or `ifconfig -a`, completed by sysfs and the routing table."""
+    output = bundle.command("ip addr")
+    links = _parse_ip_addr(output) or _parse_ifconfig(output)
     routes = (line.split() for line in bundle.files.get("/proc/net/route", "").splitlines())
     default = {row[0] for row in routes if len(row) > 7 and row[1] == row[7] == "00000000"}
     below = [path[len(_NET) + 1 :].split("/") for path in bundle.files if path.startswith(_NET + "/")]
@@ -98,6 +99,30 @@ def _parse_ip_addr(text: str) -> _Links:
         elif (body := _ADDRESS.match(line)) and parse_ip_interface(body[1]):
             addresses.append(body[1])
     return links
+
+
+def _parse_ifconfig(text: str) -> _Links:
+    """Both layouts: "eth0: flags=… mtu 1500 / inet 10.0.0.1 netmask …" and "eth0 Link encap… / inet addr:… Mask:…"."""
+    links: _Links = {}
+    for block in re.split(r"\n(?=\S)", text[: 1 << 18]):
+        head = re.match(r"([^\s:]{1,32}):?\s", block)
+        if not head or not re.search(r"\bmtu[ :]", block, re.IGNORECASE):
+            continue
+        mtu = re.search(r"\b(?:mtu |MTU:)([0-9]{1,7})", block)
+        masks = re.findall(r"inet (?:addr:)?([0-9.]+).*?(?:netmask |Mask:)(\S+)", block)
+        lengths = re.findall(r"inet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:/|\s+prefixlen )([0-9]+)", block)
+        words = [f"{address}/{_count_bits(mask)}" for address, mask in masks] + ["/".join(pair) for pair in lengths]
+        addresses = [word for word in words if parse_ip_interface(word)]
+        links[head[1]] = (int(mtu[1]) if mtu else None, bool(re.search(r"\bUP\b", block)), addresses)
+    return links
+
+
+def _count_bits(mask: str) -> int | str:
+    """255.255.0.0 and 0xffff0000 have 16; "?" for what is no mask."""
+    try:
+        return IPv4Network((0, str(IPv4Address(int(mask, 16))) if mask.startswith("0x") else mask)).prefixlen
+    except ValueError:
+        return "?"
 
 
 def parse_own_ssh_address(connection: str | None) -> str | None:

@@ -172,6 +172,26 @@ def test_rows_of_lscpu_that_are_no_rows_are_passed_over() -> None:
     assert parse_lscpu("", '{"lscpu": [3, {"field": "CPU(s):", "data": "4"}]}')["CPU(s)"] == "4"
 
 
+IFCONFIG = """\
+eth0      Link encap:Ethernet
+          inet addr:10.0.0.1  Bcast:10.0.0.255  Mask:255.255.255.0
+          UP BROADCAST RUNNING MULTICAST  MTU:1500  Metric:1
+eth1: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 9000
+        inet 10.1.0.1  netmask 0xffff0000
+eth2: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 1500
+        inet 10.2.0.1  netmask 255.0.255.0
+"""
+
+
+def test_masks_of_ifconfig_are_lengths_and_an_address_with_none_is_left_out() -> None:
+    facts = parse_facts(ProbeOutput({}, {"ip addr": IFCONFIG}), uarchs())
+    assert [(card.name, card.addresses, card.mtu) for card in facts.interfaces] == [
+        ("eth0", ("10.0.0.1/24",), 1500),
+        ("eth1", ("10.1.0.1/16",), 9000),
+        ("eth2", (), 1500),
+    ]
+
+
 @pytest.mark.parametrize(
     ("connection", "address"),
     [

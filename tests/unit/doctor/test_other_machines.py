@@ -39,6 +39,18 @@ NUMA node8 CPU(s):   80-159
 NUMA node252 CPU(s):
 NUMA node253 CPU(s):
 """
+MAINFRAME = """Architecture:        s390x
+CPU(s):              4
+On-line CPU(s) list: 0-3
+Thread(s) per core:  1
+Core(s) per socket:  1
+Socket(s) per book:  1
+Book(s) per drawer:  1
+Drawer(s):           4
+Vendor ID:           IBM/S390
+Hypervisor vendor:   IBM
+Virtualization type: full
+"""
 ARM = """Architecture:                    aarch64
 CPU(s):                          96
 On-line CPU(s) list:             0-95
@@ -65,12 +77,13 @@ def facts(lscpu: str = "", as_json: str = "", cpuinfo: str = "", **commands: str
     ("lscpu", "arch", "sockets", "cores", "threads", "online", "nodes"),
     [
         (POWER9, "ppc64le", 2, 40, 4, 160, {0: 80, 8: 80, 252: 0, 253: 0}),
+        (MAINFRAME, "s390x", 4, 4, 1, 4, {}),
         (ARM, "aarch64", None, 96, 1, 96, {0: 96}),
         (RISCV, "riscv64", None, None, None, 4, {}),
         (GERMAN, None, None, None, None, 8, {}),
         ("", None, None, None, None, None, {}),
     ],
-    ids=["POWER9", "ARM without packages", "RISC-V", "a German lscpu", "an empty one"],
+    ids=["POWER9", "s390x", "ARM without packages", "RISC-V", "a German lscpu", "an empty one"],
 )
 def test_lscpu_of_other_processors_and_languages_is_read_as_far_as_it_goes(
     lscpu: str,
@@ -360,8 +373,8 @@ def test_numa_nodes_that_share_cpus_count_as_one(nodes: dict[int, str], ppn: int
     assert ("nodes overlap" in finding.title) == (nodes[2] != "")
 
 
-def test_a_guest_without_flags_is_told_by_lscpu() -> None:
-    assert facts("Architecture: aarch64\nHypervisor vendor: KVM\nVirtualization type: full\n").is_vm is True
+def test_a_virtual_mainframe_is_a_virtual_machine() -> None:
+    assert facts(MAINFRAME).is_vm is True
 
 
 def test_numbers_in_json_are_read_whether_they_are_texts_or_not() -> None:
