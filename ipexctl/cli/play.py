@@ -143,7 +143,9 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
         inventory = hosts.read_inventory()
         hostfile = None if hosts.hosts or hosts.limit else os.path.relpath(named or "", target.parent)
     if inventory is None and asking:
-        names = _ask_on_terminal(Question("hosts", "Which hosts?", "", "names between commas: node0,node1,node[02-07]"))
+        question, names = Question("hosts", "Which hosts?", "", "names between commas: node0,node1,node[02-07]"), ""
+        while not names:
+            names = _ask_on_terminal(question)
         inventory = parse_list(names, "hosts")
     inventory = hosts.read_inventory() if inventory is None else inventory  # says what is missing
     answers = Answers(

@@ -95,6 +95,7 @@ def init(
     whys: dict[str, str] = {}
     for question in planning.list_questions(answers, inventory, facts, config, scripts):
         answers = _ask_question(answers, question, ask, whys, target.playbook.parent)
+    yield Message("looking up which wheels can be had", code="lookup")
     stack = yield from _choose_stack(answers, facts, context)
     if answers.backend is None:
         answers = _ask_question(answers, planning.make_backend_question(stack), ask, whys, target.playbook.parent)
