@@ -326,7 +326,8 @@ def describe_large_transfer(plans: Mapping[str, SyncPlan]) -> str:
         top, slash, _ = entry.path.partition("/")
         sizes[top + slash] += entry.size if entry.kind == "f" else 0
     biggest = sizes.most_common(3)
-    names = join_names([f"{printable(name, 100)} ({format_size(size)})" for name, size in biggest], 3)
+    named = [(name, size) for name, size in biggest if size * 20 > biggest[0][1]]
+    names = join_names([f"{printable(name, 100)} ({format_size(size)})" for name, size in named], 3)
     pattern = "/" + re.sub(r"([][*?\\!#])", r"\\\1", biggest[0][0])
     option = shlex.quote(printable(pattern, 100))
     return f"{format_size(plan.size)} for each host, most of it {names}; to leave out the first: --exclude {option}"
