@@ -136,7 +136,7 @@ IMPI := $(VENV)/impi-$(TORCH)
 test-impi: $(IMPI)/.made
 	cd impi_torch && ../$(IMPI)/bin/python -m pytest --timeout 900
 
-# torch's own DistributedTest, as its wheel has it, over impi in Gloo's place with 2 and 3 ranks: what passes over Gloo
+# torch's own DistributedTest, as its wheel has it, over impi in Gloo's place with 2, 3 and 4 ranks: what passes over Gloo
 # passes, but for what impi_torch/tests/expected.txt names.
 test-torch: $(IMPI)/.made
 	cd impi_torch && ../$(IMPI)/bin/python -m pytest -rA --timeout 3600 tests/torch_suite.py

@@ -89,7 +89,7 @@ def watch(process: subprocess.Popen[bytes], ranks: int, names: list[str], direct
     return results
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_what_passes_over_gloo_passes_over_impi(tmp_path: Path, ranks: int) -> None:
     names, expected = list_names(), read_expected()
     gloo = run_suite("gloo", ranks, names, tmp_path / "gloo")
