@@ -137,7 +137,7 @@ class _Generated(HelpPage):
         return frozenset(option.name for option in options if option.flag.advanced)
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
-        ctx.meta[_WORDS] = (*ctx.command_path.split()[1:], *args)
+        ctx.meta[_WORDS] = (*ctx.command_path.removeprefix(ctx.find_root().command_path).split(), *args)
         args = self.expand(args, ctx)
         following = [*args, "-"][1:]
         words = [self.alone.get(word, word) if next_.startswith("-") else word

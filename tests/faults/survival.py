@@ -58,6 +58,13 @@ class Step(NamedTuple):
     loss: float
 
 
+def parse_steps(text: str) -> Iterator[Step]:
+    """Yields those that are whole: the last line may be half written, and of a full disk any may be torn."""
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError, TypeError):
+            yield Step(*json.loads(line))
+
+
 def dot(one: Iterable[float], other: Iterable[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
@@ -110,7 +117,7 @@ class Drill:
         for host in HOSTS:
             with contextlib.suppress(OSError, RuntimeError):
                 text = self.cluster.path(host, "/root/steps.jsonl").read_text()
-                steps += [Step(*json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+                steps += list(parse_steps(text))
         return sorted(steps)
 
     def has_step(self, number: int) -> bool:
@@ -219,7 +226,7 @@ class Drill:
     def collect_steps(self) -> list[Step]:
         steps = self.read_steps()
         for path in self.path.glob("*.jsonl"):
-            steps += [Step(*json.loads(line)) for line in path.read_text().splitlines()]
+            steps += list(parse_steps(path.read_text()))
         return sorted(set(steps))
 
     def mend(self) -> None:
