@@ -12,7 +12,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.launch import PlannedLaunch
-from ipexctl.model.reports import LoadedLibrary, OutOfMemory, SeparateWorlds
+from ipexctl.model.reports import LoadedLibrary, OutOfMemory, SeparateWorlds, StallPlace
 
 Stream = Literal["out", "err"]
 Purpose = Literal["default", "search", "final", "confirm"]  # of a launch in a study
@@ -183,15 +183,6 @@ class Resumed(Event):
 
 class CaughtUp(Event):
     """A command that came later (`RunStarted.title`) has read all that the run had stored: what follows is of now."""
-
-
-class StallPlace(Record):
-    """Ranks that stand at the same place: ``line`` is that of their script (``train.py:41``), ``call`` the collective
-    in which they wait for others. Each is "" where there is none."""
-
-    ranks: tuple[int, ...]
-    line: str = ""
-    call: str = ""
 
 
 class StallCompared(Event):

@@ -77,8 +77,17 @@ class RankOutcome(Record):
     oom: OutOfMemory | None = None
     libraries: tuple[LoadedLibrary, ...] = ()
     where: str = ""  # the line of its script shortly before it was killed for lack of memory
-    line: str = ""  # of its script, in which it failed: "train.py:41"
+    line: str = ""  # of its script, in which it failed, or stood when the run was stalled: "train.py:41"
     abort: int | None = None  # the error code with which it called MPI_Abort
+
+
+class StallPlace(Record):
+    """Ranks that stand at the same place: ``line`` is that of their script (``train.py:41``), ``call`` the collective
+    in which they wait for others. Each is "" where there is none."""
+
+    ranks: tuple[int, ...]
+    line: str = ""
+    call: str = ""
 
 
 class SeparateWorlds(JsonRecord):
@@ -128,13 +137,13 @@ class Cleanup(JsonRecord):
 
 class RunOutcome(Cleanup):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
-    ``followers`` failed too, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had
-    stalled and made no progress again, ``suspects`` those of them that the others waited for; ``separate`` is set
-    where the ranks did not work together, ``lost_loss`` where a loss was no number, ``slow_host`` where one host made
-    the run slow. ``command`` is the script with its arguments, ``backend`` the one that was used, ``planned_backend``
-    the launch's. ``restarts`` says why each start before the last one ended; ``started`` is of the first, the rest of
-    the last one. ``resume`` is the command by which a failed run goes on from its newest checkpoint, where it keeps
-    them."""
+    ``followers`` failed too, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had stalled and
+    made no progress again, ``places`` where these stood, ``suspects`` those of them that the others waited for;
+    ``separate`` is set where the ranks did not work together, ``lost_loss`` where a loss was no number, ``slow_host``
+    where one host made the run slow. ``command`` is the script with its arguments, ``backend`` the one that was used,
+    ``planned_backend`` the launch's. ``restarts`` says why each start before the last one ended; ``started`` is of the
+    first, the rest of the last one. ``resume`` is the command by which a failed run goes on from its newest checkpoint,
+    where it keeps them."""
 
     run: str
     head: str
@@ -148,6 +157,7 @@ class RunOutcome(Cleanup):
     followers: tuple[int, ...]
     stopped: tuple[int, ...]
     stall: tuple[str, ...] | None = None
+    places: tuple[StallPlace, ...] = ()
     suspects: tuple[int, ...] = ()
     separate: SeparateWorlds | None = None
     lost_loss: LostLoss | None = None
@@ -201,3 +211,4 @@ class CommandReport(JsonRecord):
     reasons: tuple[str, ...] | None = None
     hint: str | None = None
     refusal_code: Annotated[str, UNWRITTEN] = ""
+    without: Annotated[str | None, UNWRITTEN] = None  # the same run on the hosts that could be reached

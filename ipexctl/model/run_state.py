@@ -15,7 +15,7 @@ from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.launch import PlannedLaunch
-from ipexctl.model.reports import HostStep, LostLoss, RankResult, SeparateWorlds, SlowHost
+from ipexctl.model.reports import HostStep, LostLoss, RankResult, SeparateWorlds, SlowHost, StallPlace
 
 LineKey = tuple[int, e.Stream]  # a rank's stream
 Points = tuple[tuple[float, float], ...]  # (time, value), in order of time
@@ -190,6 +190,7 @@ class Stall:
     at: float
     message: str = ""  # what is reported of it
     comparison: tuple[str, ...] = ()  # and of its stacks
+    places: tuple[StallPlace, ...] = ()  # where all of them stand
     suspects: tuple[int, ...] = ()
     odd: tuple[int, ...] = ()  # elsewhere than the others, as their stacks tell
     stacks: list[e.RankStack] = field(default_factory=list)
@@ -210,7 +211,7 @@ class Slowdown:
     since: float
     best: float = 0.0  # steps a second; 0 where its pace was never better, or is not known
     pace: float = 0.0
-    samples: list[tuple[e.StallPlace, ...]] = field(default_factory=list)
+    samples: list[tuple[StallPlace, ...]] = field(default_factory=list)
     verdict: SlowHost | None = None
 
 

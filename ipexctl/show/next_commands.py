@@ -14,6 +14,7 @@ def list_next_commands(answer: AnyAnswer | None, report: CommandReport | None) -
     texts = [get_next_command(answer)]
     if report is not None:
         run = report.run
+        texts.append(report.without)
         # A program would end the run of somebody else, as a person may choose to.
         texts += [failure.hint for failure in report.failures if failure.kind is not Kind.BUSY]
         texts += [finding.fix for finding in report.findings if finding.level == "error"]

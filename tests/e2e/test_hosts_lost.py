@@ -94,7 +94,12 @@ def test_a_host_that_goes_dark_before_the_start_is_reported_with_the_others_done
     workspace: Workspace, hosts: Cluster
 ) -> None:
     with hosts.cut("node1"):
-        result = workspace("run", "--venv", LIGHT, "--connect-timeout", "3", ACTOR, "say")
-    assert result.code == 3, result
+        words = ("--json", "--venv", LIGHT, "--connect-timeout", "3", ACTOR, "say")
+        result = workspace("run", *words)
+        [without, (_, doctor, *_)] = result.answer["next"]
+        assert (doctor, result.answer["failures"][0]["host"]) == ("doctor", "node1")
+        done = workspace(*without[1:])
+    assert (result.code, done.code) == (3, 0), (result, done)
+    assert {rank["host"] for rank in done.answer["ranks"]} == {"node0", "node2"}
     assert "nothing was started; without node1: --limit '!node1'" in result.err
     assert not find_orphans(hosts)

@@ -10,7 +10,7 @@ from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
-from ipexctl.model.reports import LoadedLibrary, OutOfMemory
+from ipexctl.model.reports import LoadedLibrary, OutOfMemory, StallPlace
 from ipexctl.protocol import frames, hooks, journal, rank_records
 
 NONCE = "n0nce"
@@ -105,7 +105,7 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
         (1, "node1"),
     ]
     assert isinstance(compared, e.StallCompared)
-    assert compared.places == (e.StallPlace((0,), "train.py:0"), e.StallPlace((1,), "train.py:1"))
+    assert compared.places == (StallPlace((0,), "train.py:0"), StallPlace((1,), "train.py:1"))
     assert describe(message)[3].endswith("stacks are in the record; ending the run")
     some = journal.Stall([1], False, False, 300.0, {1: "S"})
     *_, message = read(some, stacks[1], journal.InquiryEnded())
@@ -136,7 +136,7 @@ def test_stacks_of_a_slow_run_are_places_and_nothing_that_is_shown() -> None:
     text = 'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in step\n'
     stack = rank_records.RankStack(0, "node0", 5, "R", "", text)
     asked, ended = journal.StacksRequested(journal.PACE), journal.InquiryEnded()
-    places = e.PlacesSampled((e.StallPlace((0,), "train.py:7"),))
+    places = e.PlacesSampled((StallPlace((0,), "train.py:7"),))
     assert read(asked, stack, ended, asked, stack, ended) == [places, places]
     *seen, message = read(asked, journal.StacksRequested("r"), stack, ended)
     assert [type(event) for event in seen] == [e.RankStack], "somebody wants to see them"

@@ -21,8 +21,10 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Disk, Facts
 from ipexctl.model.findings import Finding
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import to_json
-from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome
+from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome, StallPlace
+from ipexctl.show.next_commands import list_next_commands
 from ipexctl.show.run_screen import describe_rank_end, format_run_card
 from ipexctl.show.typeset import Line
 from tests.unit.show import streams
@@ -395,3 +397,27 @@ def test_a_rank_that_ended_well_while_others_waited_for_it_is_named() -> None:
     assert diagnosis
     assert diagnosis.title.startswith("rank 3 on b had ended well while others still waited for it")
     assert diagnosis.command == "ipexctl logs r1"
+
+
+def test_where_ranks_stood_in_a_stall_is_said_by_keys() -> None:
+    places = (StallPlace((1,), "train.py:21"), StallPlace((0, 2, 3), "train.py:30", "all_reduce"))
+    stall = e.Stalled((0, 1, 2, 3), 15.0, "all", {}, ends=True)
+    ends = (e.RankEnded(3, "b", 1, line="data.py:7"), e.RankEnded(1, "a", None, 15, cause="stopped"))
+    report = folded(STARTED, RUN, stall, e.StallCompared((1,), "", places), *ends)
+    assert report.run
+    assert to_json(report)["run"]["places"] == [
+        {"ranks": [1], "line": "train.py:21", "call": ""},
+        {"ranks": [0, 2, 3], "line": "train.py:30", "call": "all_reduce"},
+    ]
+    assert [rank.line for rank in report.run.ranks] == ["train.py:30", "train.py:21", "train.py:30", "data.py:7"]
+
+
+@pytest.mark.parametrize("dark", [("b",), ("b", "c"), ("a", "b", "c")])
+def test_a_run_refused_for_hosts_out_of_reach_advises_itself_on_the_others(dark: Sequence[str]) -> None:
+    words = ("run", "--limit", "a,b,c", "train.py")
+    started = e.Started("run", "train.py", ("a", "b", "c"), words=words, selection_flags=("-f", "lab"))
+    failures = [e.HostFailed(Failure(host, Kind.UNREACHABLE, "refused", advise("doctor"))) for host in dark]
+    limit = ":".join(["a,b,c", *(f"!{host}" for host in dark)])
+    itself = [["ipexctl", "run", "-f", "lab", "--limit", limit, "train.py"]] if len(dark) < 3 else []
+    report = folded(started, *failures, exit=Exit.UNREACHABLE)
+    assert list_next_commands(None, report) == [*itself, ["ipexctl", "doctor"]]

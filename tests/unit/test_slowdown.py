@@ -9,6 +9,7 @@ import pytest
 from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
 from ipexctl.model.events import Event, Stamped
+from ipexctl.model.reports import StallPlace
 from ipexctl.model.run_state import RunState
 from tests.unit.show.streams import fold_state
 
@@ -34,7 +35,7 @@ def samples(at: float, late: Sequence[int], count: int = 4, call: str = "all_red
     """Stacks of all ranks: ``late`` compute, the others wait for them."""
     others = tuple(rank for rank in range(4) if rank not in late)
     for turn in range(count):
-        places = (e.StallPlace(tuple(late), "train.py:23"), e.StallPlace(others, "train.py:30", call))
+        places = (StallPlace(tuple(late), "train.py:23"), StallPlace(others, "train.py:30", call))
         yield Stamped(at + turn, e.PlacesSampled(places))
 
 

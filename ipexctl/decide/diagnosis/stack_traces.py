@@ -14,6 +14,7 @@ from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
 _RAISED = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)  # of an exception, innermost last
 _SPY = re.compile(r'Thread [^"]*\([^)]*\)(?:: "(?P<name>.*)")?$')
 _SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d+))?\)$")
@@ -176,10 +177,12 @@ def describe_position(text: str) -> str:
 
 
 def find_script_line(traceback: str, stacks: str) -> str:
-    """Returns the user's own line, ``train.py:41``, in which this exception was raised; without one, that of the main
-    thread of these stacks. Empty without both."""
+    """Returns the user's own line, ``train.py:41``, in which this exception was raised, or a signal ended this thread;
+    without one, that of the main thread of these stacks. Empty without both."""
     raised = _make_stack(_RAISED.findall(traceback)[::-1])
-    return _format_own_line(raised) or _format_own_line(parse_main_thread(stacks))
+    crashed = "".join(_CRASHED.findall(traceback)[:1])
+    found = (raised, *map(parse_main_thread, (crashed, traceback, stacks)))
+    return next(filter(None, map(_format_own_line, found)), "")
 
 
 def _format_own_line(frames: Stack) -> str:

@@ -15,7 +15,7 @@ from ipexctl.model import events as e
 from ipexctl.model.answers import get_answer_kind
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import format_cpus
-from ipexctl.model.reports import HostStep, LostLoss
+from ipexctl.model.reports import HostStep, LostLoss, StallPlace
 from ipexctl.model.run_state import (
     Attempt,
     FigureValue,
@@ -149,7 +149,7 @@ class RunFold:
                 attempt.stalls[-1].stacks.append(event)
             case e.StallCompared(ranks=ranks, text=text, places=places) if attempt.stalls:
                 stall = attempt.stalls[-1]
-                stall.comparison, stall.compared = tuple(text.splitlines()), True
+                stall.comparison, stall.places, stall.compared = tuple(text.splitlines()), places, True
                 stall.suspects, stall.odd = ranks or stall.suspects, ranks
                 _place_ranks(attempt, places)
             case e.PlacesSampled(places=places):
@@ -542,10 +542,10 @@ def _end_rank(rank: RankState, event: e.RankEnded, at: float) -> None:
         rank.at, rank.line = at, event.line or rank.line
 
 
-def _place_ranks(attempt: Attempt, places: tuple[e.StallPlace, ...]) -> None:
+def _place_ranks(attempt: Attempt, places: tuple[StallPlace, ...]) -> None:
     """Where ranks stand while they stall; of the others nothing is known."""
     placed = {rank: place for place in places for rank in place.ranks}
     for rank in attempt.ranks:
         if rank.ended is None:
-            place = placed.get(rank.rank, e.StallPlace(()))
+            place = placed.get(rank.rank, StallPlace(()))
             rank.line, rank.call = place.line, place.call

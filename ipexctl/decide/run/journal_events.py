@@ -24,7 +24,7 @@ from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Running
-from ipexctl.model.reports import LoadedLibrary, OutOfMemory
+from ipexctl.model.reports import LoadedLibrary, OutOfMemory, StallPlace
 from ipexctl.model.text import format_size, format_time, join_names, pluralize, printable
 from ipexctl.protocol import frames, hooks, journal, rank_records, samples
 from ipexctl.protocol.codec import LONGEST, Unreadable
@@ -218,7 +218,7 @@ class JournalReader:
                     self._stacks = []
                     return
                 places = tuple(
-                    e.StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups
+                    StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups
                 )
                 if self._sampling and not self._alarmed:
                     self._stacks, self._requested, self._sampling = [], False, False

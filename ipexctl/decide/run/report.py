@@ -10,7 +10,7 @@ from itertools import pairwise
 from ipexctl.decide.diagnosis.cause import Cause, find_cause
 from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.run.lines import drop_overwritten
-from ipexctl.decide.run.slowdown import find_script_word
+from ipexctl.decide.run.slowdown import find_script_word, make_command_without
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
 from ipexctl.model.hints import Hint, advise, complete_hint, repeat_install
@@ -47,7 +47,16 @@ def make_report(state: RunState, known: ReadErrors = tuple, *, lost: LostOutput 
         run=run if (attempt or over) and state.study is None else None,  # a study has many
         lost=lost,
         selection_flags=state.selection_flags,
+        without=_leave_out_unreachable(state),
     )
+
+
+def _leave_out_unreachable(state: RunState) -> Hint | None:
+    """Returns the same run on the hosts that are left, where some could not be reached."""
+    failed = {failure.host: None for failure in state.failures if failure.kind is Kind.UNREACHABLE}
+    if not failed or not state.command or state.last_attempt or failed.keys() >= {*state.command.hosts}:
+        return None
+    return make_command_without(state, *failed)
 
 
 def complete_failure(state: RunState, failure: Failure) -> Failure:
@@ -92,6 +101,7 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         orphans=orphans,
         unchecked=unchecked,
         stall=stall.lines or None if stall else None,
+        places=stall.places if stall else (),
         suspects=stall.suspects if stall else (),
         separate=attempt.separate if attempt else None,
         lost_loss=attempt.lost_loss if attempt else None,
@@ -223,13 +233,13 @@ def _judge_host(state: RunState, host: HostState) -> HostOutcome:
 def _judge_rank(state: RunState, rank: RankState, shifts: Mapping[str, float]) -> RankOutcome:
     end, written = rank.ended, rank.written
     out, err = written.get("out", 0), written.get("err", 0)
-    outcome = RankOutcome(rank.rank, rank.host, rank.result, rank.stage, out_bytes=out, err_bytes=err)
+    outcome = RankOutcome(rank.rank, rank.host, rank.result, rank.stage, out_bytes=out, err_bytes=err, line=rank.line)
     if end is None:
         return outcome
     return replace(
         outcome,
         **select_attributes(
-            end, "status", "signal", "abort", "error", "traceback", "kernel", "oom", "libraries", "where", "line"
+            end, "status", "signal", "abort", "error", "traceback", "kernel", "oom", "libraries", "where"
         ),
         host=end.host or rank.host,
         at=end.at + shifts.get(end.host, 0.0) if end.at else rank.ended_at,

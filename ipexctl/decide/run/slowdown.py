@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from ipexctl.model.events import StallPlace
 from ipexctl.model.facts import format_ranks
 from ipexctl.model.hints import Hint, complete_hint
-from ipexctl.model.reports import SlowHost
+from ipexctl.model.reports import SlowHost, StallPlace
 from ipexctl.model.run_state import Attempt, RankState, RunState, Series, Slowdown
 
 _RECENT = 3  # paces in a row by which a run is slow
@@ -143,20 +142,20 @@ def _find_cause(state: RunState, host: str) -> str:
     return ""
 
 
-def make_command_without(state: RunState, host: str) -> Hint | None:
-    """Returns the same command line without a host; None where it was no `run`."""
+def make_command_without(state: RunState, *hosts: str) -> Hint | None:
+    """Returns the same command line without these hosts; None where it was no `run`."""
     words = list(state.command.words) if state.command else []
     if words[:1] != ["run"]:
         return None
-    script = find_script_word(state.title, words)
+    script, without = find_script_word(state.title, words), [f"!{host}" for host in hosts]
     for at, word in enumerate(words[:script]):
         name, equals, value = word.partition("=")
         if name in ("--limit", "-l") and (equals or at + 1 < script):
             limit = value if equals else words[at + 1]
-            words[at : at + (1 if equals else 2)] = ["--limit", f"{limit}:!{host}"]
+            words[at : at + (1 if equals else 2)] = ["--limit", ":".join([limit, *without])]
             break
     else:
-        words[1:1] = ["--limit", f"!{host}"]
+        words[1:1] = ["--limit", ",".join(without)]
     return complete_hint(Hint(words), state.selection_flags)
 
 

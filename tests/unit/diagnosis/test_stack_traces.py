@@ -30,6 +30,19 @@ Current thread 0x00007f9a80b1a740 (most recent call first):
   File "/home/u/train.py", line 88 in step
   File "/home/u/train.py", line 120 in <module>
 """
+CRASH = """\
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f9a3ffff640 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/u/train.py", line 15 in read
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Thread 0x00007f9a80b1a740 (most recent call first):
+  File "/home/u/train.py", line 90 in <module>
+
+Extension modules: numpy.core._multiarray_umath (total: 1)
+"""
 SPY = """\
 Process 4242: /v/bin/python train.py
 Python v3.11.2 (/usr/bin/python3.11)
@@ -163,6 +176,8 @@ OSError: b.pt
         ("", FAULT, "train.py:88"),
         ("", SPY, "data.py:41"),
         ("Segmentation fault", "", ""),
+        (CRASH, "", "train.py:15"),
+        (CRASH.replace("/home/u/train.py", "/v/lib/python3.11/site-packages/x.py"), FAULT, "train.py:88"),
     ],
 )
 def test_the_line_of_the_script_is_the_innermost_of_the_users_own(traceback: str, stacks: str, line: str) -> None:

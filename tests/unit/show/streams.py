@@ -23,7 +23,7 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts, Installed, NumaNode, Python
 from ipexctl.model.findings import Finding
-from ipexctl.model.reports import CommandReport, LostOutput
+from ipexctl.model.reports import CommandReport, LostOutput, StallPlace
 from ipexctl.model.run_state import RunState
 from ipexctl.model.stack import StackMpi, StackSummary
 
@@ -269,7 +269,7 @@ def hostile() -> Iterator[Stamped]:
     yield Stamped(at, e.RankStage(0, evil, "sta\x1b[31mge", at))
     yield from (Stamped(at, event) for event in (e.CaughtUp(), e.Resumed(at)))
     yield Stamped(at, e.StallCompared((1,), "rank 1 \x1b[2J on [/x]"))
-    yield Stamped(at, e.PlacesSampled((e.StallPlace((0,), "a.py:1\x1b[2J", "[/x]"),)))
+    yield Stamped(at, e.PlacesSampled((StallPlace((0,), "a.py:1\x1b[2J", "[/x]"),)))
     yield Stamped(at, e.Stalled((0, 1), 60.0, "all", {"0": "D\x1b[2J", "1": "[/x]"}))
     yield Stamped(at, e.RankStack(1, evil, 7, "D\x1b", "nfs\x1b[2J", 'File "\x1b]0;x\x07", line 1 in [/f]\n'))
     for data in HOSTILE:

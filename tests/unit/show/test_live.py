@@ -21,7 +21,7 @@ from ipexctl.decide.run.unusual import MOST
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
-from ipexctl.model.reports import SeparateWorlds
+from ipexctl.model.reports import SeparateWorlds, StallPlace
 from ipexctl.show import typeset
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
@@ -286,7 +286,7 @@ STALLED: list[Event] = [
     e.StallCompared(
         (2,),
         "3 of 4 ranks wait in all_reduce, rank 2 on b does not\n  rank 2  data.py:41 read_batch",
-        (e.StallPlace((2,), "data.py:41"), e.StallPlace((0, 1, 3), "train.py:88", "all_reduce")),
+        (StallPlace((2,), "data.py:41"), StallPlace((0, 1, 3), "train.py:88", "all_reduce")),
     ),
 ]
 
