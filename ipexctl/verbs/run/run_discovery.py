@@ -1,7 +1,7 @@
 """Which runs there are on a cluster, asked of the hosts themselves: from any machine with access."""
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
@@ -12,7 +12,7 @@ from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Event
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.json_values import Record, select_attributes
+from ipexctl.model.json_values import Record, field, select_attributes
 from ipexctl.model.launch import Running, format_script
 from ipexctl.model.names import fold_names
 from ipexctl.model.text import printable
