@@ -1,5 +1,6 @@
 """Runs side by side: what differed between them, and what their figures are."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -17,16 +18,21 @@ _PHASES: tuple[SpanKind, ...] = ("start", "python", "torch", "rendezvous", "runn
 _RATES = ("pace", "samples_s", "tokens_s")  # whose median counts; of others the last value
 _ABSENT = "-"
 _FELT = 0.1  # seconds from which a phase is named
+_ENVIRONMENT = re.compile(r"\.d/([^/]+)/bin/python")  # the id of one that install made
 
 
 def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
     """What differed between runs, and their figures. Figures are set against those of the first run."""
     runs = tuple(_summarise_run(name, page) for name, page in pages)
-    kinds = {"plan": _list_plan, "variable": _list_variables, "stack": _list_stack, "hosts": _list_hosts}
+    kinds = (
+        ("plan", _list_plan),
+        ("variable", _list_variables),
+        ("stack", _list_stack),
+        ("hosts", _list_hosts),
+        ("hosts", _list_host_properties),
+    )
     differences = [
-        difference
-        for of, read in kinds.items()
-        for difference in _find_differences(of, [read(page) for _, page in pages])
+        difference for of, read in kinds for difference in _find_differences(of, [read(page) for _, page in pages])
     ]
     ratios = [ratio for run in runs[1:] for ratio in _compare_figures(runs[0], run)]
     summary = _summarise_pair(runs, differences, ratios) if len(runs) == 2 else ()
@@ -136,9 +142,11 @@ def _compare_figures(first: ReportedRun, run: ReportedRun) -> list[FigureRatio]:
 
 
 def _find_differences(of: str, runs: Sequence[Mapping[str, str]]) -> list[RunDifference]:
-    names = dict.fromkeys(name for values in runs for name in values)
-    rows = [RunDifference(of, name, tuple(values.get(name, _ABSENT) for values in runs)) for name in names]
-    return [row for row in rows if len(set(row.values)) > 1]
+    """What differs between runs of which something is recorded: who attached to a run knows no facts of its hosts."""
+    known = [values for values in runs if values]
+    names = dict.fromkeys(name for values in known for name in values)
+    differing = [name for name in names if len({values.get(name, _ABSENT) for values in known}) > 1]
+    return [RunDifference(of, name, tuple(values.get(name, _ABSENT) for values in runs)) for name in differing]
 
 
 def _list_plan(page: RunPage) -> dict[str, str]:
@@ -174,9 +182,9 @@ def _join_numbers(numbers: Sequence[int]) -> str:
 
 def _list_variables(page: RunPage) -> dict[str, str]:
     """The variables of the ranks; the ids of the run and of its environment, which differ for each, are left out of
-    their values."""
-    installed = [host.facts.installed for host in page.hosts if host.facts and host.facts.installed]
-    ids = {each.marker.id for each in installed if each.marker and each.marker.id}
+    their values. The launch names the environment, also to those who attached to the run and know no facts."""
+    planned = page.launch.hosts.values() if page.launch else ()
+    ids = {found[1] for host in planned if (found := _ENVIRONMENT.search(host.python))}
 
     def shorten(value: str) -> str:
         for environment in ids:
@@ -207,7 +215,11 @@ def _list_hosts(page: RunPage) -> dict[str, str]:
     names = {"names": join_names([host.host for host in page.hosts], 8)}
     if page.report.run and (slow := page.report.run.slow_host):
         names["slow host"] = f"{slow.host}: {slow.cause}" if slow.cause else slow.host
-    return names | {name: value for name, value in _list_all_properties(page).items() if name not in _STACK}
+    return names
+
+
+def _list_host_properties(page: RunPage) -> dict[str, str]:
+    return {name: value for name, value in _list_all_properties(page).items() if name not in _STACK}
 
 
 def _list_all_properties(page: RunPage) -> dict[str, str]:

@@ -60,23 +60,28 @@ def test_what_differed_in_plan_variables_and_stack_is_named_with_both_values(ans
     }
 
 
-def test_the_ids_of_environments_are_no_difference() -> None:
-    def make(environment: str) -> Iterator[Stamped]:
+def test_what_nobody_recorded_is_no_difference_nor_are_the_ids_of_environments() -> None:
+    def make(environment: str, *, attached: bool) -> Iterator[Stamped]:
         for stamped in make_run("good"):
             event = stamped.event
+            if isinstance(event, e.FactsRead) and attached:
+                continue
             if isinstance(event, e.FactsRead) and event.facts.installed:
                 installed = replace(event.facts.installed, marker=replace(MARKER, id=environment))
                 event = replace(event, facts=replace(event.facts, installed=installed))
             if isinstance(event, e.Planned) and event.launch:
-                path = PlannedVariable(f"/root/env.d/{environment}/bin", "the environment")
+                prefix = f"/root/env.d/{environment}"
+                path = {"PATH": PlannedVariable(f"{prefix}/bin", "the environment")}
                 hosts = {
-                    name: replace(host, env={**host.env, "PATH": path}) for name, host in event.launch.hosts.items()
+                    name: replace(host, python=f"{prefix}/bin/python", env={**host.env, **path})
+                    for name, host in event.launch.hosts.items()
                 }
                 event = replace(event, launch=replace(event.launch, hosts=hosts))
             yield replace(stamped, event=event)
 
-    compared = compare_runs([(name, fold_page(make(f"torch2.13.0-{name}"))) for name in ("a", "b")])
-    assert "PATH" not in [each.name for each in compared.differences]
+    watched, attached = (make(f"torch2.13.0-{attached}", attached=attached) for attached in (False, True))
+    compared = compare_runs([("a", fold_page(watched)), ("b", fold_page(attached))])
+    assert compared.differences == ()
 
 
 def test_figures_have_the_spread_between_ranks_and_their_ratio_to_the_first_run(answer: CompareAnswer) -> None:
