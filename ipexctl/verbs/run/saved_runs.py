@@ -93,9 +93,12 @@ def _describe_saved_run(directory: Path) -> SavedRun:
         run, verb = report.run, "run" if report.verb == "attach" else report.verb  # whoever watches it
         hosts = len({rank.host for rank in run.ranks}) if run else len(report.hosts)
         title = run.command if run and run.command and verb == "run" else report.title
+        started, ended = report.started, report.ended
+        if run and run.started and verb == "run":  # as in its card, also where somebody came later to watch it
+            started, ended = run.started, run.ended
         return SavedRun(
             name, verb, title, classify_result(report), describe_cause(report),
-            report.started, changed, max(report.ended - report.started, 0.0), len(run.ranks) if run else 0, hosts,
+            started, changed, max(ended - started, 0.0), len(run.ranks) if run else 0, hosts,
             size, str(directory), int(report.exit),
         )  # fmt: skip
     verb, title, started, ranks, hosts = "", "", 0.0, 0, 0

@@ -209,6 +209,21 @@ def test_a_run_that_was_attached_to_is_a_run(runs: Path) -> None:
     assert [run.verb for run in answer_of(list_runs(runs, (), RunFilter("run"))).runs] == ["run"]
 
 
+def test_a_run_that_was_attached_to_late_has_its_own_times(runs: Path) -> None:
+    """Its card has them too: who came a minute later, to what was over, did not see a run of a second."""
+    _, *others = streams.run(2, steps=4)
+    later = [Stamped(max(each.at, AT + 59.0), each.event) for each in others]
+    started = next(each.event for each in others if isinstance(each.event, e.RunStarted))
+    attached = e.Started("attach", "", ("xeon01",))
+    stream = [Stamped(AT + 58.0, attached)]
+    for each in later:
+        known = isinstance(each.event, e.RunStarted)
+        stream.append(Stamped(each.at, replace(started, title="train.py", at=AT)) if known else each)
+    save(runs, stream, at=AT + 60)
+    [run] = answer_of(list_runs(runs, (), RunFilter())).runs
+    assert (run.started, run.seconds) == (pytest.approx(AT, abs=1), pytest.approx(59.0, abs=15))
+
+
 def test_runs_are_named_as_everywhere(runs: Path) -> None:
     save(runs, list(streams.run(1, steps=2)))
     assert len(answer_of(list_runs(runs, ("1031-k7", "last"), RunFilter())).runs) == 1
