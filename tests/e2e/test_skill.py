@@ -11,7 +11,7 @@ import pytest
 
 from tests import wheels
 from tests.cluster import Cluster
-from tests.e2e.workspace import ROOT, Workspace
+from tests.e2e.workspace import LIGHT, ROOT, Workspace
 from tests.stock import remove_mpichs_files
 from tests.wheels import Index, serving
 
@@ -23,6 +23,12 @@ from einops import rearrange
 rank = int(os.environ["RANK"])
 print(rearrange(rank), flush=True)
 print("finished", rnak)
+"""
+HANG = """\
+import os, time
+if os.environ["RANK"] == "1":
+    time.sleep(600)  # it reads
+time.sleep(600)  # they wait
 """
 
 
@@ -57,12 +63,30 @@ def test_a_program_brings_a_failing_script_to_its_end_in_the_commands_of_the_pag
 
 def _follow(answer: dict[str, Any], script: Path) -> list[str]:
     """What the page's table says for this exit code: a command, or none after the script was corrected."""
-    if answer["exit"] == 5 and (answer["diagnosis"] or {}).get("command", "").startswith("ipexctl install "):
+    if answer["exit"] == 5 and "package" in answer["codes"]:
         program, verb, *more = answer["next"][0]
         assert program == "ipexctl"
         return [verb, "--json", *more]
     if answer["exit"] == 5:
-        file, line = answer["ranks"][answer["first"]]["line"].split(":")
-        assert (file, script.read_text().splitlines()[int(line) - 1]) == (script.name, 'print("finished", rnak)')
+        assert _read_line(answer["ranks"][answer["first"]]["line"], script) == 'print("finished", rnak)'
         script.write_text(SCRIPT.replace("rnak", "rank"))
     return []
+
+
+def test_a_program_finds_the_line_in_which_a_run_hangs_by_keys(workspace: Workspace) -> None:
+    script = workspace.path / "train.py"
+    script.write_text(HANG)
+    [run] = CODE.findall((ROOT / "docs/skill.md").read_text("utf-8"))
+    verb, *words = run.split()[1:]
+    answer = workspace(verb, "--venv", LIGHT, "--stall-warn", "5", *words).answer
+    assert (answer["exit"], answer["suspects"]) == (6, [1])
+    assert "stall" in answer["codes"]
+    [place] = [place for place in answer["places"] if 1 in place["ranks"]]
+    assert answer["ranks"][1]["line"] == place["line"]
+    assert _read_line(place["line"], script).endswith("# it reads")
+
+
+def _read_line(place: str, script: Path) -> str:
+    file, line = place.split(":")
+    assert file == script.name
+    return script.read_text().splitlines()[int(line) - 1]
