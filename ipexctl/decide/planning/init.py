@@ -158,7 +158,17 @@ def _suggest_ipex(facts: Mapping[str, Facts], config: AccelerateConfig | None) -
         return config.ipex, "ipex_config of the configuration"
     if host := next((host for host, fact in facts.items() if fact.isa_level not in LEVELS), None):
         return False, f"{host} has no AVX2, which IPEX needs"
+    if version := find_stock_torch(facts):
+        return False, f"torch {version} is installed on every host, without it"
     return True, "its last version is 2.8.0; stock torch goes on"
+
+
+def find_stock_torch(facts: Mapping[str, Facts]) -> str | None:
+    """Returns the version of torch that every host has installed, without IPEX."""
+    packages = [fact.installed.packages if fact.installed else {} for fact in facts.values()]
+    versions = {each.get("torch", "").partition("+")[0] for each in packages}
+    with_ipex = any("intel-extension-for-pytorch" in each for each in packages)
+    return versions.pop() or None if len(versions) == 1 and not with_ipex else None
 
 
 def _suggest_precision(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[Precision, str]:

@@ -95,6 +95,8 @@ def init(
     whys: dict[str, str] = {}
     for question in planning.list_questions(answers, inventory, facts, config, scripts):
         answers = _ask_question(answers, question, ask, whys, target.playbook.parent)
+    if answers.torch is None and not answers.ipex:
+        answers = replace(answers, torch=planning.find_stock_torch(facts))
     yield Message("looking up which wheels can be had", code="lookup")
     stack = yield from _choose_stack(answers, facts, context)
     if answers.backend is None:

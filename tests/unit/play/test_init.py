@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ipexctl.decide.planning.init import (
     Script,
     apply_answer,
     describe_hosts,
+    find_stock_torch,
     format_hostfile,
     format_playbook,
     list_questions,
@@ -28,7 +30,7 @@ from ipexctl.decide.planning.init import (
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.script_imports import ImportTable
 from ipexctl.model.errors import UsageError
-from ipexctl.model.facts import Core, Facts
+from ipexctl.model.facts import Core, Facts, Installed
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Run
@@ -66,6 +68,24 @@ def test_what_the_hosts_say_is_the_default() -> None:
     assert defaults({"node0": machine("below")})["ipex"] == "no"
     slots = Inventory((Host("a", "a", slots=4), Host("b", "b", slots=4)))
     assert defaults(FACTS, slots)["ppn"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("packages", "ipex", "torch"),
+    [
+        ([{"torch": "2.13.0+cpu"}, {"torch": "2.13.0"}], "no", "2.13.0"),
+        ([{"torch": "2.13.0"}, {"torch": "2.12.0"}], "yes", None),
+        ([{"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0"}] * 2, "yes", None),
+        ([{"torch": "2.13.0"}, {}], "yes", None),
+        ([{}, {}], "yes", None),
+    ],
+)
+def test_what_every_host_has_installed_stays(packages: list[dict[str, str]], ipex: str, torch: str | None) -> None:
+    facts = {
+        name: replace(fact, installed=Installed("/env", True, "3.11", each))
+        for (name, fact), each in zip(FACTS.items(), packages, strict=True)
+    }
+    assert (defaults(facts)["ipex"], find_stock_torch(facts)) == (ipex, torch)
 
 
 @pytest.mark.parametrize(("backend", "output"), [("ccl", "gloo and impi: newer rows"), ("gloo", "")])
