@@ -71,10 +71,11 @@ class RankStacksAnswer(AnyAnswer):
 
 
 class StopAnswer(Cleanup, AnyAnswer):
-    """``stop``."""
+    """``stop``. ``next`` reads what ranks wrote, which is still on the head, and saves it with how the run ended."""
 
     run: str
     reason: str
+    next: str | None = None
 
 
 class ReapAnswer(Cleanup, AnyAnswer):

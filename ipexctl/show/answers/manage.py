@@ -14,7 +14,7 @@ from ipexctl.show import phrases
 from ipexctl.show.run_screen import format_cleanup_proof
 from ipexctl.show.sanitise import one_line
 from ipexctl.show.tables import FittedRow, FittedTable, draw_rows, format_any_answer
-from ipexctl.show.typeset import STRONG, AtWidth, Line, text
+from ipexctl.show.typeset import STRONG, AtWidth, Line, labelled, text
 
 
 def format_answer(value: PsAnswer | RankStacksAnswer | StopAnswer | ReapAnswer) -> list[RenderableType]:
@@ -25,7 +25,8 @@ def format_answer(value: PsAnswer | RankStacksAnswer | StopAnswer | ReapAnswer) 
             return format_stacks(value)
         case StopAnswer():
             reason = format_any_answer({"run": value.run, "reason": value.reason})
-            return [*reason, *format_cleanup_proof(value)]
+            output = [labelled("output", value.next, copied=True)] if value.next else []
+            return [*reason, *format_cleanup_proof(value), *output]
         case ReapAnswer():
             return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof(value)]
 

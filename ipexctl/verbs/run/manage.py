@@ -28,7 +28,7 @@ from ipexctl.model.events import (
     StepStarted,
 )
 from ipexctl.model.facts import format_cpus
-from ipexctl.model.hints import advise
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.links import Link, LinkError
@@ -36,7 +36,7 @@ from ipexctl.model.names import fold_names
 from ipexctl.model.text import format_time, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.nested import run_nested
-from ipexctl.verbs.common.select import make_started
+from ipexctl.verbs.common.select import list_flags, make_started
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.replay import read_preparation
 from ipexctl.verbs.run.run_discovery import (
@@ -140,7 +140,9 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
                 yield unwatched
         yield event
     if proof is not None:
-        yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, ended.reason if ended else ""))
+        output = complete_hint(advise("attach", run), list_flags(inventory, None)) if ended else None
+        reason = ended.reason if ended else ""
+        yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, reason, output))
     yield Ended("stop", watcher.exit)
 
 
