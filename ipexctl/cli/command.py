@@ -35,7 +35,8 @@ _DRY_FLAGS = ("dry_run", "check", "emit", "list_steps")  # flags with which a co
 class HostSelection:
     """The hosts that ``--hostfile``, ``--hosts`` and ``--limit`` select; they are read when asked for."""
 
-    def __init__(self, hostfile: str | None = None, hosts: str | None = None, limit: str | None = None) -> None:
+    def __init__(self, words: tuple[str, ...], hostfile: str | None, hosts: str | None, limit: str | None) -> None:
+        self.words = words  # of the command line
         self.hostfile, self.hosts, self.limit = hostfile, hosts, limit
         self.warnings: list[str] = []  # printed when the command begins
 
@@ -45,7 +46,8 @@ class HostSelection:
         from ipexctl.verbs.common.select import select_hosts
 
         named = {"hostfile": self.hostfile, "hosts": self.hosts, "limit": self.limit}
-        inventory = select_hosts(**named, environ=os.environ, cwd=Path.cwd(), runs=get_state_directory() / "runs")
+        runs = get_state_directory() / "runs"
+        inventory = select_hosts(**named, environ=os.environ, cwd=Path.cwd(), runs=runs, words=self.words)
         self.warnings = [*inventory.warnings]
         return inventory
 
@@ -244,7 +246,7 @@ def _perform_command(
 
     known = {field.name for field in dataclasses.fields(loop.OutputOptions)}
     options = loop.OutputOptions(**{name: value for name, value in (values | overrides).items() if name in known})
-    hosts = HostSelection(**{name: values.get(name) for name in ("hostfile", "hosts", "limit")})
+    hosts = HostSelection(get_words(ctx), *(values.get(name) for name in ("hostfile", "hosts", "limit")))
     injected = {"HostSelection": hosts, "OutputOptions": options, "typer.Context": ctx}
 
     def call(**more: Any) -> Any:

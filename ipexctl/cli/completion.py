@@ -62,9 +62,9 @@ def _list_hosts(ctx: typer.Context) -> list[str]:
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.common.select import select_hosts
 
-    named = {name: ctx.params.get(name) for name in ("hostfile", "hosts")}
+    hostfile, hosts = (ctx.params.get(name) for name in ("hostfile", "hosts"))
     try:
-        inventory = select_hosts(**named, limit=None, environ=os.environ, cwd=Path.cwd())
+        inventory = select_hosts(hostfile=hostfile, hosts=hosts, limit=None, environ=os.environ, cwd=Path.cwd())
     except UsageError:
         return []
     return [*inventory.names, *dict.fromkeys(group for host in inventory for group in host.groups)]

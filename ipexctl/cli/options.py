@@ -108,6 +108,7 @@ class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
         None,
         "Print the launch for another program, start nothing: sh, sbatch, torchrun.",
         metavar="PROGRAM",
+        advanced=True,
     )
     from_mpirun: str | None = flag(
         None,

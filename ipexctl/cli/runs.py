@@ -74,7 +74,7 @@ def _follow_logs(words: list[str]) -> list[str]:
     examples=("-f", "--rank 0 > rank0.log", "1120-083015-a3f2 --stacks"),
 )
 def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
-    """Print what the ranks of a run wrote so far."""
+    """Print what the ranks of a run wrote so far. Standard error goes to standard error: add 2>&1 before | grep."""
     from ipexctl.decide.facts.numbers import parse_cpu_list
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.run.manage import logs, print_stacks

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -26,7 +27,9 @@ _WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
 _HELP_COLUMNS = 80  # columns of a help
 _VALUE_LIKENESS = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
 _SECOND_WORDS = {"lint": "play", "why": "stacks", "up": "lab", "down": "lab", "demo": "lab"}  # and what is before them
-_OTHER_NAMES = {"compare": "report", "diff": "report"}  # of commands, and what they are called here
+_OTHER_NAMES = {"compare": "report", "diff": "report", "show": "report"}  # of commands, and what they are called here
+_ARGUMENT_OPTIONS = {"install": "--with"}  # of commands without arguments: what takes those that they are given
+_LAUNCH_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "nodes": ""}  # by their meaning
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
 
 
@@ -120,13 +123,20 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     elif isinstance(error, NeedlessWords):
         sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
         better = [word for word in words if word not in error.words]
+        if option := _ARGUMENT_OPTIONS.get(verb):
+            better += [part for word in error.words for part in (option, word)]
     elif hasattr(error, "possibilities"):
-        sentence = f"{verb} has no option {error.option_name}"
         bare = _find_value(words, [error.option_name]) is None
         options = [param for param in error.ctx.command.params if param.param_type_name == "option"]
         fitting = [param for param in options if param.is_flag or param.count or not bare]
         names = [name for param in fitting for name in (*param.opts, *param.secondary_opts)]
-        better = _replace_word(words, error.option_name, _find_nearest(error.option_name, names, _NAME_LIKENESS))
+        own = [name for param in options for name in param.opts]
+        foreign: list[str] = []
+        if "--ppn" in own:
+            foreign, reasons, better = _translate_launch_options(words, own)
+        sentence = f"{verb} has no option {', '.join(foreign) or error.option_name}"
+        if not foreign:
+            better = _replace_word(words, error.option_name, _find_nearest(error.option_name, names, _NAME_LIKENESS))
     elif hasattr(error, "option_name"):
         param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
         if param is None or param.is_flag or param.count:
@@ -143,6 +153,26 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         sentence = error.format_message()
         sentence = f"{verb}: {sentence[:1].lower()}{sentence[1:].rstrip('.')}"
     return UsageError(sentence, reasons=reasons, hint=shlex.join(["ipexctl", *better]) if better else f"{path} --help")
+
+
+def _translate_launch_options(words: Sequence[str], own: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """The options of other launchers before the script, what to know about them, and the command line with ``own`` ones
+    in their place; without those for the number of hosts."""
+    from ipexctl.verbs.migrate import LaunchLines
+
+    table, foreign, reasons, line = LaunchLines().table, list[str](), list[str](), [*words]
+    for word in takewhile(lambda word: not word.endswith(".py"), words):
+        name, equal, value = word.partition("=")
+        option = _LAUNCH_OPTIONS.get(table.find_meaning(name)) if name[:1] == "-" and name not in own else None
+        if option not in ("", *own):
+            continue
+        foreign.append(name)
+        at = line.index(word)
+        line[at : at + 1] = [name, value] if equal else [name]
+        line[at : at + 2] = [option, *line[at + 1 : at + 2]] if option else []
+        if not option:
+            reasons = ["the hosts are all of the hostfile, or those of --hosts or --limit"]
+    return foreign, reasons, line
 
 
 def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[str] | None]:
@@ -165,6 +195,9 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
     elif option and value and (option.flag.ge is not None or option.flag.le is not None):
         better = _find_bound(value, option.flag.ge, option.flag.le)
     line = _replace_word(words, value, better) if value and better else None
+    if value and value.endswith(".py") and value in words and option and option.flag.example:  # the value was left out
+        at = words.index(value)
+        line = [*words[:at], option.flag.example, *words[at:]]
     if value is None and "-np" in words and "-n" in names:  # as mpirun spells it
         return "run has no option -np", _replace_word(words, "-np", "-n")
     return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line

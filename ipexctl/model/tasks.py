@@ -38,7 +38,7 @@ class Flag(Record):
     argument: bool = False  # a positional argument
     completes: str = ""  # what a shell offers: hosts, saved_runs, steps, tags, playbooks or examples
     advanced: bool = False  # listed by --help-all only
-    example: str = ""  # what a hint writes for a required argument that was left out
+    example: str = ""  # what a hint writes for a value that was left out
     alias: str = ""  # the key, where that is a word of Python
     ge: float | None = None
     gt: float | None = None
@@ -175,7 +175,6 @@ class TransferFields(Fields):
         "Root of the project (default: the nearest directory upwards with .git, pyproject.toml or .ipexctlignore).",
         "Files",
         "DIRECTORY",
-        advanced=True,
     )
 
 
@@ -313,7 +312,7 @@ class Run(TransferFields, Task):
     program: bool = flag(False, "WHAT is a program of the hosts: its name or its absolute path.")
     engine: str | None = flag(
         None,
-        "Launcher of the environment that starts the ranks of each host: torchrun, accelerate, deepspeed or ray.",
+        "Launcher of each host's ranks, from the environment: torchrun, accelerate, deepspeed or ray.",
         metavar="NAME",
     )
     per_host: bool = flag(False, "Start one process on each host, with the cores of all its ranks.", "Placement")
@@ -450,16 +449,15 @@ class Run(TransferFields, Task):
         "or Lightning script with --restarts).",
         "Limits",
         "PATH",
-        advanced=True,
     )
     keep_copies: int = flag(
         1, "Other hosts that get a copy of what a host writes to --keep.", "Limits", ge=0, advanced=True
     )
     resume: Literal["off", "auto"] = flag(
         "off",
-        "Go on from the newest checkpoint in --keep also at the first start, and give the script its argument for it.",
+        "Go on from the newest checkpoint in --keep, also at the first start, and give the script its argument for it.",
         "Limits",
-        advanced=True,
+        example="auto",
     )
     profile: str | None = flag(
         None,
@@ -519,6 +517,7 @@ class Run(TransferFields, Task):
         "Instances",
         "COUNT",
         pattern=r"^([1-9][0-9]*|per-node|per-core|throughput|latency)$",
+        advanced=True,
     )
     cores_per_instance: int | None = flag(
         None, "Cores of each instance (default: equal parts).", "Instances", ge=1, advanced=True

@@ -88,7 +88,8 @@ def advised() -> Iterator[tuple[str, list[str]]]:
 
 ADVISED = [*advised()]
 _VALUES = {"--mpi": "mpich"}  # of options that do not take any text
-ELSEWHERE = {"verbs/examples.py", "decide/diagnosis/known_errors.py"}  # where the words are made, or read from a table
+# Where the words are made, read from a table, or the user's own.
+ELSEWHERE = {"verbs/examples.py", "decide/diagnosis/known_errors.py", "verbs/common/select.py"}
 
 
 @pytest.mark.parametrize(("where", "words"), ADVISED, ids=lambda value: value if isinstance(value, str) else "")

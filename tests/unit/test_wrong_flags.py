@@ -88,6 +88,20 @@ def test_what_is_no_script_is_reported_as_what_it_is(
     assert (reported.exit_code, reported.output.splitlines()[0]) == (2, f"error: {output}")
 
 
+def test_without_hosts_the_command_itself_is_advised_with_those_of_a_lab_that_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = tmp_path / "ipexctl/lab/hostfile"
+    lab.parent.mkdir(parents=True)
+    lab.write_text("lab0\n")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("IPEXCTL_HOSTFILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    reported = CliRunner().invoke(app, ["run", "--ppn", "2", "train.py", "--lr", "3"])
+    assert reported.output.splitlines()[-1].strip() == f"ipexctl run -f {lab} --ppn 2 train.py --lr 3"
+
+
 def test_a_comparison_is_a_report_of_two_runs() -> None:
     reported = CliRunner().invoke(app, ["compare", "1126-a", "1126-b"])
     assert reported.output.splitlines()[-1] == "  hint: ipexctl report 1126-a 1126-b"

@@ -52,6 +52,11 @@ class LaunchTable(Record):
     directives: Mapping[str, str]  # schedulers by what they read in batch files
     mentions: frozenset[str]
 
+    def find_meaning(self, word: str) -> str:
+        """Returns what an option means in the first program that has it; empty if none has."""
+        name = word.lstrip("-").replace("_", "-")
+        return next((each.options[name] for each in self.programs.values() if name in each.options), "")
+
     def find_program(self, words: Sequence[str]) -> tuple[Program, int] | None:
         """Returns the program at the beginning of a command, and the number of words of its name."""
         name = normalise_program(find_named_program(words[0])) if words else ""

@@ -37,22 +37,24 @@ def select_hosts(
     environ: Mapping[str, str],
     cwd: Path,
     runs: Path | None = None,
+    words: Sequence[str] = ("doctor",),
 ) -> Inventory:
     """Returns the hosts of ``--hosts``, else ``--hostfile``, else ``IPEXCTL_HOSTFILE``, else ``./hostfile``; then
     ``--limit``. ``--hosts slurm``, ``pbs`` and ``lsf`` are the allocation of ``environ``. Identity files and
     known_hosts written as relative paths are relative to the hostfile. ``runs`` holds the saved runs, for ``--limit
-    @failed``. Raises `UsageError`; ``.warnings`` holds what should be reported although it is no error."""
+    @failed``; ``words`` are the user's, for a hint. Raises `UsageError`; ``.warnings`` holds what should be reported
+    although it is no error."""
     if hosts is not None and hostfile is not None:
         raise UsageError("--hosts and --hostfile exclude each other: give one of them")
+    variable = environ.get("IPEXCTL_HOSTFILE")
     if hosts is not None:
         inventory = _resolve_paths(_read_hosts(hosts, environ, cwd), cwd)
-    elif hostfile is not None:
-        _require_lab(cwd / expand_home(hostfile), runs)
-        inventory = read_hostfile(hostfile, cwd=cwd)
-    elif environ.get("IPEXCTL_HOSTFILE"):
-        inventory = read_hostfile(environ["IPEXCTL_HOSTFILE"], cwd=cwd, hint="IPEXCTL_HOSTFILE names this file")
+    elif hostfile is not None or variable:
+        path = variable or "" if hostfile is None else hostfile
+        _require_lab(cwd / expand_home(path), runs)
+        inventory = read_hostfile(path, cwd=cwd, hint="IPEXCTL_HOSTFILE names this file" if hostfile is None else None)
     else:
-        inventory = _read_default_hostfile(cwd, runs.parent / LAB_HOSTFILE if runs else None)
+        inventory = _read_default_hostfile(cwd, runs.parent / LAB_HOSTFILE if runs else None, words)
     return inventory if limit is None else limit_hosts(inventory, limit, runs)
 
 
@@ -280,13 +282,14 @@ def read_play_hosts(play: Play, cwd: Path) -> Inventory | None:
     return read_hostfile(play.hostfile, cwd=cwd)
 
 
-def _read_default_hostfile(cwd: Path, lab: Path | None) -> Inventory:
+def _read_default_hostfile(cwd: Path, lab: Path | None, words: Sequence[str]) -> Inventory:
     """``./hostfile``, unless every user of this machine could have put it there."""
     if not os.path.lexists(cwd / "hostfile"):
         reasons = ["looked at --hosts, --hostfile, IPEXCTL_HOSTFILE and ./hostfile"]
         hint = advise("doctor", "--hosts", "node0,node1", text="name a file (-f HOSTFILE), or the hosts, such as:")
         if lab and lab.is_file():
-            hint = advise("doctor", "-f", str(lab), text="name a file (-f HOSTFILE), or the hosts; a lab is up:")
+            again = [words[0], "-f", str(lab), *words[1:]]
+            hint = advise(*again, text="name a file (-f HOSTFILE), or the hosts; a lab is up:")
         raise UsageError("no hosts were given", reasons=reasons, hint=hint)
     if is_writable_by_all(cwd):
         reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]

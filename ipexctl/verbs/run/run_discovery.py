@@ -93,7 +93,9 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
 def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
     """Returns the error for a run that is kept on none of the hosts."""
     run = f"run {printable(prefix, 100)}" if prefix else "a run"
-    what = f"no {run.removeprefix('a ')} is kept on these hosts"
+    what = f"no {run} is kept on these hosts"
+    if prefix is None:
+        what = "nothing runs on these hosts, and no run that has ended is kept there"
     reasons: list[str] = []
     if survey.unreachable:
         what = f"{fold_names(survey.unreachable)} did not answer: whether {run} is kept there is not known"

@@ -146,9 +146,11 @@ def test_nothing_ever_falls_back_to_this_machine(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no hosts were given") as caught:
         select_hosts(hostfile=None, hosts=None, limit=None, environ={}, cwd=tmp_path, runs=tmp_path / "runs")
     assert str(caught.value.hint).endswith(f"ipexctl doctor -f {tmp_path}/lab/hostfile")
-    with pytest.raises(UsageError, match="the lab of this hostfile is down") as caught:
-        select_hosts(hostfile="lab/hostfile", hosts=None, limit=None, environ={}, cwd=tmp_path, runs=tmp_path / "runs")
-    assert caught.value.hint == "ipexctl lab up"
+    for hostfile, environ in (("lab/hostfile", {}), (None, {"IPEXCTL_HOSTFILE": "lab/hostfile"})):
+        given: dict[str, Any] = {"hostfile": hostfile, "environ": environ, "hosts": None, "limit": None}
+        with pytest.raises(UsageError, match="the lab of this hostfile is down") as caught:
+            select_hosts(**given, cwd=tmp_path, runs=tmp_path / "runs")
+        assert caught.value.hint == "ipexctl lab up"
     nowhere: tuple[dict[str, Any], ...] = ({"hostfile": "gone"}, {"hosts": ""}, {"hostfile": ""})
     for flags in nowhere:
         with pytest.raises(UsageError):

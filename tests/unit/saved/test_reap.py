@@ -51,5 +51,8 @@ def test_a_run_is_not_reported_to_be_none_where_nobody_answered() -> None:
     ):
         error = no_run_error(prefix, survey)
         assert (error.sentence, [*error.reasons], error.exit) == (sentence, reasons, Exit.UNREACHABLE)
-    error = no_run_error("k7", RunSurvey((), (), (), ("a",)))
+    all_answered = RunSurvey((), (), (), ("a",))
+    sentence = "nothing runs on these hosts, and no run that has ended is kept there"
+    assert no_run_error(None, all_answered).sentence == sentence
+    error = no_run_error("k7", all_answered)
     assert (error.sentence, error.exit) == ("no run k7 is kept on these hosts", Exit.STEP)
