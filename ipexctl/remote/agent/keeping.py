@@ -162,9 +162,9 @@ def end_order(keeping: "Keeping", host: str, taken: "messages.CheckpointTaken") 
             keeping = keeping._replace(failed=keeping.failed | {failure}, due=keeping.due or part is None)
         elif part:
             notes.append(CheckpointKept(order.name, host, part.owner, taken.size, taken.seconds))
-            known = keeping.reports.get(host)
-            if known:  # else its first look, which is still to come, finds it
-                keeping = add_report(keeping, host, known._replace(parts=[*known.parts, part]))
+            # A host that has had nothing has reported nothing; number 0 is the answer to no look.
+            known = keeping.reports.get(host) or messages.CheckpointsFound(0, 0, [])
+            keeping = add_report(keeping, host, known._replace(parts=[*known.parts, part]))
         else:
             others = {source.host for source in order.sources} - {host}
             keeping = keeping._replace(size=keeping.size + taken.size, sources=keeping.sources | others)

@@ -148,3 +148,9 @@ def test_orders_of_a_host_that_is_gone_are_over() -> None:
     assert sorted(orders) == ["b", "c"]
     known, _ = keeping.end_order(known, "b", CheckpointTaken(0, "lost", 0, 0.0))
     assert [order.host for order in known.orders.values()] == ["c"]
+
+
+def test_a_host_that_had_nothing_to_report_gets_one_copy() -> None:
+    known, (order,) = keeping.plan_copies(know(a=[make_part(1, 0, 1, 2)]), HOSTS, KEEP)
+    known, _ = keeping.end_order(known, order.host, CheckpointTaken(order.message.number, "", 10, 1.0))
+    assert keeping.plan_copies(known, HOSTS, KEEP)[1] == []
