@@ -125,7 +125,7 @@ def test_odd_names_and_links_of_a_host_stay_where_they_are_meant(workspace: Work
 
 def test_a_file_of_another_run_is_kept(workspace: Workspace, cluster: Cluster) -> None:
     runs, local = workspace.home / ".local/state/ipexctl/runs", f"{find_place(workspace.path)}/out/deep/log.txt"
-    for run, texts in (("1126-100000-aaaa", (b"one", b"two")), ("1126-110000-bbbb", (b"three", b"four"))):
+    for run, texts in (("1126-100000-aaaa", (b"one", b"two, longer")), ("1126-110000-bbbb", (b"three", b"four"))):
         (runs / run).mkdir(mode=0o700, parents=True)
         (runs / run / "events.jsonl").write_text(f'{{"at": 1.0, "event": "run-started", "run": "{run}"}}\n')
         for text in texts:
@@ -136,7 +136,7 @@ def test_a_file_of_another_run_is_kept(workspace: Workspace, cluster: Cluster) -
             assert (kept in result.err) == (text == b"three"), result
     assert here(workspace) == {
         "node0/out/deep/log.txt": b"four",
-        "1126-100000-aaaa/node0/out/deep/log.txt": b"two",
+        "1126-100000-aaaa/node0/out/deep/log.txt": b"two, longer",
     }
 
 

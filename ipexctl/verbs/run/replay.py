@@ -36,6 +36,8 @@ def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
     if word == "last":
         started = (run for run in reversed(every) if read_run_id(run) is not None)
         return next(started, every[-1]) if with_ranks else every[-1]
+    if "~" in word and Path(word).name == word and (runs / word / EVENTS).is_file():  # of one of several watchers
+        return runs / word
     names = {read_name(run): run for run in every}
     command = word.partition(".")[0]  # of a run that was not the first of its command
     if named := names.get(word) or names.get(command):

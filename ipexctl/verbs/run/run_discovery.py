@@ -69,6 +69,7 @@ def _list_away(run: DiscoveredRun, runs: Sequence[DiscoveredRun]) -> dict[str, s
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:
     """Returns the run whose name is or begins with ``prefix``, or the ``last``; without a prefix the only one that is
     not over, or else the only one, or the ``newest``. Raises `UsageError` when there is none, or more than one."""
+    prefix = prefix.partition("~")[0] if prefix else prefix  # of the record of one of its watchers
     if prefix == "last":
         matches = list(survey.runs)[-1:]
     elif prefix is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -159,6 +160,13 @@ def test_who_attaches_learns_how_the_run_was_asked_for(runs: Path) -> None:
     record.close()
     assert [*read_preparation(runs, "1031-k7")] == [started, planned]
     assert [*read_preparation(runs, "1031-k7.2")] == [*read_preparation(runs, "other")] == []
+
+
+def test_the_record_of_each_watcher_is_found_by_its_own_name(runs: Path) -> None:
+    first = save(runs, list(streams.run(2, steps=4)))
+    shutil.copytree(first, first.with_name(f"{first.name}~2"))
+    shutil.copytree(first, first.with_name(f"{first.name}~3"))
+    assert find_saved_run(runs, f"{first.name}~2").name == f"{first.name}~2"
 
 
 def test_a_host_cannot_choose_where_a_record_lies(runs: Path) -> None:
