@@ -15,9 +15,9 @@ from contextlib import suppress
 from ipexctl.model.errors import UsageError
 from ipexctl.model.notifications import split_command
 from ipexctl.model.text import printable
+from ipexctl.protocol.paths import EVENT_ENV
 
 LIMIT = 10.0  # seconds for a command
-EVENT_ENV = "IPEXCTL_EVENT"  # for a command: start, stall, failure or end
 _QUEUE_LIMIT = 100  # notifications that wait for one command
 
 

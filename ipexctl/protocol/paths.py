@@ -54,6 +54,7 @@ GROUP = "ipexctl-"  # the names of control groups begin so, and go on with the r
 AGENT_ENV = "IPEXCTL_AGENT"
 GUARD_ENV = "IPEXCTL_GUARD"  # its process
 OUTPUT_ENV = "IPEXCTL_OUTPUT"  # for the wrappers: the pipe to the guard, as a path
+EVENT_ENV = "IPEXCTL_EVENT"  # for a command that gets notifications: start, stall, failure or end
 RESUME_ENV = "IPEXCTL_RESUME"  # the checkpoint that the rank goes on from
 INSTANCE_ENV = "IPEXCTL_INSTANCE"
 INSTANCES_ENV = "IPEXCTL_INSTANCES"

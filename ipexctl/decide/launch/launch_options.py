@@ -9,10 +9,9 @@ from ipexctl.decide.parsing.shell import END, remove_marks, split_marked_command
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hints import advise
 from ipexctl.model.notes import Note
-from ipexctl.model.text import printable
+from ipexctl.model.text import printable, read_seconds
 
 _OUTSIDE_BRACKETS = r",(?![^\[]*\])"
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class LaunchOptions(LaunchWords):
@@ -211,8 +210,10 @@ class LaunchOptions(LaunchWords):
         self.options["-m"] = ("-m",)
 
     def _take_seconds(self, value: str, spelled: str, level: Level) -> None:
-        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", value)
-        seconds = f"{float(match[1]) * _SECONDS[match[2]]:.15g}" if match else value
+        try:
+            seconds = f"{float(read_seconds(value)):.15g}"
+        except ValueError:
+            seconds = value
         if seconds != "0":  # for timeout and mpirun: no limit
             self.set_option("--time-limit", seconds, f"{level.program.name}'s {spelled}")
 

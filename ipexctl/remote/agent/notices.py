@@ -9,13 +9,12 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from ipexctl.protocol import journal, rank_records
+from ipexctl.protocol import journal, paths, rank_records
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import procs
 
 LIMIT = 10.0  # seconds for one call of the command
 QUEUE_LIMIT = 100  # notices that wait for it
-EVENT_ENV = "IPEXCTL_EVENT"
 RESULTS = {
     journal.Reason.DONE: "ok",
     journal.Reason.STOPPED: "stopped",
@@ -108,7 +107,7 @@ class NoticeQueue:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd=self.spec.workdir,
-                env={**os.environ, **self.spec.env, EVENT_ENV: str(notice["event"])},
+                env={**os.environ, **self.spec.env, paths.EVENT_ENV: str(notice["event"])},
                 start_new_session=True,
                 preexec_fn=procs.die_with_parent,
             )

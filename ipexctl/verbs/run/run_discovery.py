@@ -62,8 +62,8 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
 
 
 def _list_away(run: DiscoveredRun, runs: Sequence[DiscoveredRun]) -> dict[str, str]:
-    same = (each for each in runs if (each.row.run, each.row.state) == (run.row.run, LEADERLESS))
-    return {each.head: each.row.directory for each in same if run.row.state == LEADERLESS}
+    same = [each for each in runs if each.row.run == run.row.run]
+    return {each.head: each.row.directory for each in same if each.row.state == run.row.state == LEADERLESS}
 
 
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:

@@ -104,8 +104,9 @@ class RunWatcher:
     def exit(self) -> Exit:
         """The code of the signal that ended the watching, if one did, or of a loss that is no number, where that was to
         end the run; everything else is judged from the events."""
-        lost = self.stop_on_nan and self.context.interrupts.lost_loss
-        return self.interrupted.exit if self.interrupted else Exit.LOST if lost else Exit.OK
+        if self.interrupted:
+            return self.interrupted.exit
+        return Exit.LOST if self.stop_on_nan and self.context.interrupts.lost_loss else Exit.OK
 
     def begin(self) -> None:
         """Begins to read the run's files, ahead of `follow`: a session on the head and a program there take as long as
