@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -136,7 +136,8 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
             foreign, reasons, better = _translate_launch_options(words, own)
         sentence = f"{verb} has no option {', '.join(foreign) or error.option_name}"
         if not foreign:
-            better = _replace_word(words, error.option_name, _find_nearest(error.option_name, names, _NAME_LIKENESS))
+            nearest = _find_nearest(error.option_name, names, _NAME_LIKENESS)
+            better = _restore_value(error.ctx, words) or _replace_word(words, error.option_name, nearest)
     elif hasattr(error, "option_name"):
         param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
         if param is None or param.is_flag or param.count:
@@ -195,9 +196,7 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
     elif option and value and (option.flag.ge is not None or option.flag.le is not None):
         better = _find_bound(value, option.flag.ge, option.flag.le)
     line = _replace_word(words, value, better) if value and better else None
-    if value and value.endswith(".py") and value in words and option and option.flag.example:  # the value was left out
-        at = words.index(value)
-        line = [*words[:at], option.flag.example, *words[at:]]
+    line = _restore_value(error.ctx, words) or line
     if value is None and "-np" in words and "-n" in names:  # as mpirun spells it
         return "run has no option -np", _replace_word(words, "-np", "-n")
     return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line
@@ -226,9 +225,21 @@ def _find_bound(value: str, low: float | None, high: float | None) -> str | None
 
 
 def _find_option(error: Any) -> Any:
-    models = (*getattr(error.ctx.command, "models", ()), "OutputFlags")
-    every = (option for name in models for option in read_options(find_model(name)))
-    return next((option for option in every if option.name == error.param.name), None)
+    return next((option for option in _list_options(error.ctx) if option.name == error.param.name), None)
+
+
+def _list_options(ctx: Any) -> list[Any]:
+    models = (*getattr(ctx.command, "models", ()), "OutputFlags")
+    return [option for name in models for option in read_options(find_model(name))]
+
+
+def _restore_value(ctx: Any, words: Sequence[str]) -> list[str] | None:
+    """The command line with the usual value of an option that took the script for its own; None where none did."""
+    examples = {f"--{option.name.replace('_', '-')}": option.flag.example for option in _list_options(ctx)}
+    for at, (before, word) in enumerate(pairwise(words), 1):
+        if word.endswith(".py") and examples.get(before):
+            return [*words[:at], examples[before], *words[at:]]
+    return None
 
 
 def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:

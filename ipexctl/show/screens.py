@@ -83,7 +83,8 @@ def format_next_steps(
     one."""
     command, place = get_next_command(answer), report.selection_flags if report else ()
     stopped = answer is not None and get_answer_kind(type(answer)) in ("stop", "reap")
-    if not (hints or command or stopped or (report and report.run)):
+    without = report.without if report else None
+    if not (hints or command or stopped or without or (report and report.run)):
         return []
     from ipexctl.show import typeset
     from ipexctl.show.run_screen import format_next_step, format_orphans_step
@@ -95,4 +96,6 @@ def format_next_steps(
         items += typeset.format_next_step("see first what it would do, then play without --check:", command)
     elif command and not hints:
         items += typeset.format_next_step("", command)
+    if without:
+        items += typeset.format_next_step("without the hosts that cannot be reached:", without)
     return [*items, *(format_next_step(report.run, place) if report and report.run and report.verb != "logs" else [])]

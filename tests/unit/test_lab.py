@@ -29,7 +29,6 @@ def test_the_hostfile_says_all_that_reading_needs(tmp_path: Path, name: str) -> 
     assert first.key == second.key == str(place / "id_ed25519")
     assert first.vars["venv"] == second.vars["venv"] == str(place / "env")
     assert first.vars["known_hosts"] == str(place / "known_hosts")
-    assert second.vars["workdir"] == str(place / "lab1/home/work")
 
 
 def test_a_server_lets_only_this_user_in_only_with_the_key_and_only_on_loopback(tmp_path: Path) -> None:

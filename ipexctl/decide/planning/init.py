@@ -79,25 +79,28 @@ def list_questions(
     inventory: Inventory,
     facts: Mapping[str, Facts],
     config: AccelerateConfig | None,
-    scripts: Mapping[str, str],
+    script: Script,
 ) -> Iterator[Question]:
-    """What is not answered yet and does not depend on other answers, with what the facts say. Hosts come before.
-    ``scripts`` are the texts of those beside the playbook, by name."""
-    if answers.script is None:
-        yield Question("script", "Which script shall be started?", *suggest_script(scripts))
+    """What is not answered yet and does not depend on other answers, with what the facts say. Hosts and script come
+    before."""
     if answers.ppn is None:
         count, why = _suggest_ranks(inventory, facts, config)
         yield Question("ppn", "How many ranks on each host?", str(count), why)
     if answers.ipex is None:
         wish, why = _suggest_ipex(facts, config)
         yield Question("ipex", "Use Intel Extension for PyTorch (IPEX)?", "yes" if wish else "no", why, ("yes", "no"))
-    if answers.precision is None:
+    if answers.precision is None and script.accelerate:  # others do not read it
         precision, why = _suggest_precision(facts, config)
         yield Question("precision", "Mixed precision?", precision, why, ("bf16", "no"))
     if answers.port is None:
         port = config.port if config and config.port else 0
         why = "main_process_port of the configuration" if port else "a free one is taken"
         yield Question("port", "Which port on node0 for the rendezvous?", str(port or "auto"), why)
+
+
+def make_script_question(scripts: Mapping[str, str]) -> Question:
+    """``scripts`` are the texts of those beside the playbook, by name."""
+    return Question("script", "Which script shall be started?", *suggest_script(scripts))
 
 
 def suggest_script(scripts: Mapping[str, str]) -> tuple[str, str]:

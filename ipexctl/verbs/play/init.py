@@ -93,7 +93,14 @@ def init(
         yield end
         return
     whys: dict[str, str] = {}
-    for question in planning.list_questions(answers, inventory, facts, config, scripts):
+    if answers.script is None:
+        answers = _ask_question(answers, planning.make_script_question(scripts), ask, whys, target.playbook.parent)
+    path = Path(target.playbook.parent, answers.script or "")
+    project = find_project(path, None)
+    source, modules = read_script(path, *(project.root / name for name in project.list_import_paths()))
+    table = ImportTable(**parse_toml(read_data("imports.toml")))
+    script = planning.read_script(source, table, modules)
+    for question in planning.list_questions(answers, inventory, facts, config, script):
         answers = _ask_question(answers, question, ask, whys, target.playbook.parent)
     if answers.torch is None and not answers.ipex:
         answers = replace(answers, torch=planning.find_stock_torch(facts))
@@ -102,11 +109,6 @@ def init(
     if answers.backend is None:
         answers = _ask_question(answers, planning.make_backend_question(stack), ask, whys, target.playbook.parent)
         stack = yield from _choose_stack(answers, facts, context)
-    path = Path(target.playbook.parent, answers.script or "")
-    project = find_project(path, None)
-    source, modules = read_script(path, *(project.root / name for name in project.list_import_paths()))
-    table = ImportTable(**parse_toml(read_data("imports.toml")))
-    script = planning.read_script(source, table, modules)
     when = time.strftime("%Y-%m-%d", time.localtime(context.clock()))
     named = {"hosts": target.hosts or target.hostfile.name, "name": target.playbook.name, "when": when}
     template = read_data("playbook.j2")
@@ -122,7 +124,7 @@ def init(
     shown = _shorten_path(target.playbook)
     check, play = advise("play", shown, "--check"), advise("play", shown)
     ranks = f"{answers.ppn} on each of {pluralize(len(inventory), 'host')}"
-    precision = "bf16" if answers.precision == "bf16" else "fp32"
+    precision = {"bf16": "bf16", "no": "fp32"}.get(answers.precision or "", "the script's own")
     files = (str(target.playbook), target.hosts or str(target.hostfile))
     yield Answer(InitAnswer(*files, stack.name, ranks, precision, next=check, then=play))
     yield end

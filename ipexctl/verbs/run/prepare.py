@@ -132,7 +132,8 @@ def _select_healthy_hosts(
         yield HostFailed(failure)
     bad = [name for name in inventory.names if name not in facts or name in {failure.host for failure in failures}]
     if 0 < len(bad) < len(inventory):
-        yield Message(f"nothing was started; {suggest_limit(bad)}", "warning", code="not-started")
+        rest = f"; {suggest_limit(bad)}" if failures else ""  # the end names the run without hosts out of reach
+        yield Message(f"nothing was started{rest}", "warning", code="not-started")
     return None if bad else facts
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Ended, Event, Output, RunStarted, Started
+from ipexctl.model.events import Ended, Event, Message, Output, RunStarted, Started
+from ipexctl.model.hints import advise
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.store.record import read_name, read_report
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
@@ -24,7 +25,9 @@ def find_ended_run(runs: Path, word: str | None) -> Path | None:
 
 
 def print_saved_output(directory: Path, context: Context, ranks: Collection[int] = ()) -> Generator[Event, None, None]:
-    """Yields what the ranks of a saved run wrote. Raises `UsageError` where it has no such rank."""
+    """Yields what the ranks of a saved run wrote, and why it failed. Raises `UsageError` where it has no such rank."""
+    from ipexctl.verbs.run.saved_runs import describe_cause  # with Rich, which a run that goes on does not need
+
     context.masker.add_kept(directory)
     report = read_report(directory)
     size = len(report.run.ranks) if report and report.run else 0
@@ -35,6 +38,9 @@ def print_saved_output(directory: Path, context: Context, ranks: Collection[int]
         event = stamped.event
         if isinstance(event, RunStarted) or (isinstance(event, Output) and (not ranks or event.rank in ranks)):
             yield event
+    if report and (cause := describe_cause(report)):  # what stands last is often a consequence of it
+        name = read_name(directory)
+        yield Message(advise("report", name, text=f"run {name} ended: {cause}; more of it:"))
     yield Ended("logs", Exit.OK)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -35,22 +36,41 @@ if sys.argv[1] == "destroyed":
 TORCH = """
 def init_process_group(): pass
 def destroy_process_group(): print("destroyed", flush=True)
+def broadcast(): raise ValueError("no such root")
 """
 TOLD = {"connected": "let go\n", "destroyed": "let go\ndestroyed\n", "alone": ""}
 
 
-@pytest.mark.parametrize("stage", TOLD)
-def test_who_was_connected_waits_for_gloos_threads_before_the_end(tmp_path: Path, stage: str) -> None:
-    torch = tmp_path / "torch/distributed"
+def run_with_hooks(directory: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script as rank 3 of a run whose directory is ``directory/run``."""
+    torch = directory / "torch/distributed"
     torch.mkdir(parents=True)
     (torch.parent / "__init__.py").touch()
     (torch / "__init__.py").write_text("from .distributed_c10d import *\n")
     (torch / "distributed_c10d.py").write_text(TORCH)
-    (tmp_path / "run/ranks").mkdir(parents=True)
+    (directory / "run/ranks").mkdir(parents=True)
+    own = directory / "own"
+    own.mkdir()
     for name, data in agent.read_hooks().items():
-        (tmp_path / name).write_bytes(data)
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), "IPEXCTL_DIR": str(tmp_path / "run"), "IPEXCTL_RANK": "3"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, stage], env=env, capture_output=True, text=True, timeout=60)
+        (own / name).write_bytes(data)
+    paths = {"PYTHONPATH": f"{own}{os.pathsep}{directory}", "IPEXCTL_DIR": str(directory / "run"), "IPEXCTL_RANK": "3"}
+    command = [sys.executable, "-c", script, *words]
+    return subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, timeout=60)
+
+
+def test_a_traceback_has_no_frames_of_ours(tmp_path: Path) -> None:
+    done = run_with_hooks(tmp_path, "import torch.distributed as dist\ndist.broadcast()\n")
+    assert done.returncode == 1
+    record = json.loads(next((tmp_path / "run/ranks").glob("3.*.error")).read_text())
+    for text in (done.stderr, record["traceback"]):
+        assert "distributed_c10d.py" in text
+        assert "ValueError: no such root" in text
+        assert "sitecustomize" not in text
+
+
+@pytest.mark.parametrize("stage", TOLD)
+def test_who_was_connected_waits_for_gloos_threads_before_the_end(tmp_path: Path, stage: str) -> None:
+    done = run_with_hooks(tmp_path, SCRIPT, stage)
     assert done.returncode == 0, done.stderr
     assert done.stdout == TOLD[stage]
     assert (tmp_path / "run/ranks/3.connected.json").exists() == (stage != "alone")

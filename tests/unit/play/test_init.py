@@ -56,14 +56,14 @@ FACTS = {"node0": machine("AMX"), "node1": machine("AVX512_BF16")}
 def defaults(
     facts: dict[str, Facts], inventory: Inventory = HOSTS, config: AccelerateConfig | None = None
 ) -> dict[str, str]:
-    return {q.key: q.default for q in list_questions(Answers(), inventory, facts, config, {"train.py": ""})}
+    return {q.key: q.default for q in list_questions(Answers(), inventory, facts, config, Script(accelerate=True))}
 
 
 def test_what_the_hosts_say_is_the_default() -> None:
-    assert defaults(FACTS) == {"script": "train.py", "ppn": "2", "ipex": "yes", "precision": "bf16", "port": "auto"}
+    assert defaults(FACTS) == {"ppn": "2", "ipex": "yes", "precision": "bf16", "port": "auto"}
     weak = {"node0": machine("AMX"), "node1": machine("AVX512_VNNI", nodes=1)}
-    assert defaults(weak) | {"script": ""} == {
-        "script": "", "ppn": "1", "ipex": "yes", "precision": "no", "port": "auto"
+    assert defaults(weak) == {
+        "ppn": "1", "ipex": "yes", "precision": "no", "port": "auto"
     }  # fmt: skip
     assert defaults({"node0": machine("below")})["ipex"] == "no"
     slots = Inventory((Host("a", "a", slots=4), Host("b", "b", slots=4)))
@@ -99,10 +99,10 @@ def test_the_question_of_the_backend_says_what_another_answer_changes(backend: s
 def test_an_accelerate_configuration_answers_what_it_says() -> None:
     config = AccelerateConfig(ranks=8, hosts=2, address="10.0.0.1", port=29500, precision="no", ipex=False)
     assert defaults(FACTS, config=config) == {
-        "script": "train.py", "ppn": "4", "ipex": "no", "precision": "no", "port": "29500"
+        "ppn": "4", "ipex": "no", "precision": "no", "port": "29500"
     }  # fmt: skip
     assert "mixed_precision of the configuration; every host computes bf16" in next(
-        q.why for q in list_questions(Answers(), HOSTS, FACTS, config, {}) if q.key == "precision"
+        q.why for q in list_questions(Answers(), HOSTS, FACTS, config, Script(accelerate=True)) if q.key == "precision"
     )
 
 
@@ -125,7 +125,12 @@ def test_equal_hosts_share_a_line() -> None:
 
 def test_what_is_answered_is_not_asked() -> None:
     answers = Answers(script="t.py", ppn=1, ipex=True, precision="no", port=0)
-    assert [*list_questions(answers, HOSTS, FACTS, None, {})] == []
+    assert [*list_questions(answers, HOSTS, FACTS, None, Script(accelerate=True))] == []
+
+
+def test_a_script_that_does_not_read_it_is_not_asked_about_precision() -> None:
+    keys = [question.key for question in list_questions(Answers(), HOSTS, FACTS, None, Script())]
+    assert keys == ["ppn", "ipex", "port"]
 
 
 @pytest.mark.parametrize(
