@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -93,11 +95,18 @@ def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlag
     return bench(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run)
 
 
+def _allow_options_behind(words: list[str], ctx: typer.Context) -> list[str]:
+    """Words behind the script are its own only where --compare before it starts it."""
+    ctx.allow_interspersed_args = "--compare" not in takewhile(lambda word: not Path(word).is_file(), words)
+    return words
+
+
 @command(
     app,
     "migrate",
     acting=lambda flags: flags.compare,
     script=True,
+    expand=_allow_options_behind,
     examples=("train.py", "--compare --native-venv ~/native train.py --epochs 1"),
 )
 def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Workflow:
@@ -111,10 +120,12 @@ def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Work
             "--migrated": flags.migrated,
             "--ipex-venv": flags.ipex_venv,
             "--native-venv": flags.native_venv,
-            "arguments": flags.args,
+            " ".join(map(repr, flags.args)): flags.args,
         }
         if given := [name for name, value in needless.items() if value]:
-            raise UsageError(f"{', '.join(given)}: only with --compare", hint="nothing is run without it")
+            reasons = ["without it, migrate reads one file, and starts nothing"]
+            hint = advise("migrate", flags.script)
+            raise UsageError(f"{', '.join(given)}: only with --compare", reasons=reasons, hint=hint)
         return migrate(flags.script, None, context, os.environ)
     if flags.native_venv is None:
         raise UsageError(

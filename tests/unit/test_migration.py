@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,16 @@ def test_a_batch_file_is_read_beside_the_file_that_submits_it(tmp_path: Path) ->
     (tmp_path / "go.sh").write_text("sbatch job.sh\n")
     result = CliRunner().invoke(app, ["migrate", str(tmp_path / "go.sh")])
     assert "instead: ipexctl run --hosts slurm -n 8 --ppn 4 train.py" in result.output, result.output
+
+
+def test_options_may_stand_behind_the_file(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    result = CliRunner().invoke(app, ["migrate", str(script), "--json"])
+    assert json.loads(result.stdout)["file"] == str(script)
+    result = CliRunner().invoke(app, ["migrate", str(script), "other.py"])
+    assert result.exit_code == 2
+    assert f"ipexctl migrate {script}" in result.output
 
 
 def test_what_the_rfc_called_it_and_what_accelerate_took_of_it() -> None:
