@@ -12,6 +12,7 @@ from ipexctl.model.hub import HubReference
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable, strip_credentials
 
+_LARGEST = 1 << 50  # bytes of a file
 _TIMEOUT = 30.0  # seconds for the hub to describe a repository
 
 
@@ -35,11 +36,17 @@ def describe_snapshot(reference: HubReference) -> Snapshot:
             files_metadata=True,
             timeout=_TIMEOUT,
         )
-        files = {file.rfilename: file.size or 0 for file in info.siblings}
-        strange = [name for name in files if {"", ".", ".."} & {*name.split("/")} or "\0" in name]
+        files = {str(file.rfilename): file.size or 0 for file in info.siblings or ()}
+        strange = [name for name, size in files.items() if not _is_plain(name, size)]
         if strange or not re.fullmatch("[0-9a-f]{40}", info.sha or ""):
             raise ValueError(f"the hub's answer is malformed: {printable(', '.join(strange) or str(info.sha), 200)}")
     return Snapshot(info.sha, files, strip_credentials(api.endpoint))
+
+
+def _is_plain(name: str, size: object) -> bool:
+    """Returns whether this is a path below a directory, that a line can show, and a size."""
+    below = not {"", ".", ".."} & {*name.split("/")} and name.isprintable()
+    return below and isinstance(size, int) and 0 <= size < _LARGEST
 
 
 def download_files(reference: HubReference, commit: str, names: Sequence[str], directory: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
-from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, build_agent_command
+from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, build_agent_command, is_run_dir
 from ipexctl.act.transfer.send import UNTRUSTED, build_script_command, make_remote_error
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
@@ -158,20 +158,34 @@ def find_leftover_processes(
 
 
 def list_runs_on_head(link: Link) -> messages.RunListing:
-    """Returns the runs whose head the host is, and orphaned directories on it. Raises `LinkError`. Any run's agent can
-    tell of all, but that of an old one may have lost its interpreter: the first that works is believed, and when none
-    does, that is not taken for "no runs"."""
+    """Returns the runs whose head the host is, and orphaned directories on it, as far as these can be a run's. Raises
+    `LinkError`. Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that
+    works is believed, and when none does, that is not taken for "no runs"."""
     none = KINDS.write(messages.RunListing()).decode()
     words = (RUNS, ROLE, AGENT, Role.LIST, none, GUARD)
     command = build_script_command("list_runs.sh", *words, begins="ownership.sh")
     done = link.run(replace(command, timeout=20.0, cap=LONGEST))
-    return _parse_answer(link, done, "its runs cannot be listed", messages.RunListing)
+    listing = _parse_answer(link, done, "its runs cannot be listed", messages.RunListing)
+    runs = [row for row in listing.runs if is_run_dir(row.directory, row.run)]
+    return messages.RunListing(runs, [each for each in listing.orphans if is_run_dir(each.directory, each.run)])
 
 
 def read_run_description(link: Link, directory: str) -> messages.RunDescription:
-    """Returns what a watcher must know of the run in this directory of its head. Raises `LinkError`."""
+    """Returns what a watcher must know of the run in this directory of its head. Raises `LinkError`, also where it is
+    not that run, or none that can be."""
+    problem = "the run cannot be read"
     done = link.run(build_agent_command(directory, Role.SHOW, directory))
-    return _parse_answer(link, done, "the run cannot be read", messages.RunDescription)
+    about = _parse_answer(link, done, problem, messages.RunDescription)
+    ranks = sorted(rank for node in about.hosts.values() for rank in node.ranks)
+    places = [node.directory for node in about.hosts.values()]
+    if (
+        about.host not in about.hosts
+        or ranks != list(range(len(ranks)))
+        or not all(is_run_dir(place, about.run) for place in (directory, *places))
+    ):
+        raise LinkError(Failure(link.host.name, Kind.STEP, f"{problem}: unexpected response", code="agent"))
+    timings = (min(max(value, 0.001 * bool(usual)), 1e6) for value, usual in zip(about.timings, Timings(), strict=True))
+    return about._replace(timings=Timings(*timings))
 
 
 def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *others: type[S]) -> T | S:

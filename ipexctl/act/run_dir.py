@@ -1,5 +1,6 @@
 """A run's directory on a host: made before the run, removed after it."""
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.protocol import paths, run_spec
 from ipexctl.protocol.paths import AGENT, AGENTS, HOOKS, PART, PIPES, ROLE, SHIM, SPEC, STDIN
+from ipexctl.store.record import PLAIN_NAME
 
 _MODES = {SHIM: 0o700, ROLE: 0o700}
 
@@ -34,6 +36,14 @@ def build_agent_command(
     """Returns what executes the agent of the run in ``directory``, unless others can have put another one there."""
     script = read_script("ownership.sh") + read_script("run_agent.sh")
     return Command((f"{directory}/{ROLE}", role, *words), script, env=env, timeout=timeout, cwd="/", brief=True)
+
+
+def is_run_dir(directory: str, run: str) -> bool:
+    """Returns whether a path that a host names can be that of a run's directory: it is executed, and removed."""
+    home, _, name = directory.partition(f"/{paths.RUNS}/")
+    plain = PLAIN_NAME.fullmatch(run) is not None and not run.startswith("-")
+    inside = directory.startswith("/") and not {"..", "\0"} & {*home.split("/"), *home}
+    return plain and inside and re.fullmatch(rf"{re.escape(run)}-h[0-9]{{1,6}}", name) is not None
 
 
 class RemoteRunDir(Record):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from ipexctl.model.facts import format_cpus
 
-_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)\Z", re.DOTALL)
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)\Z", re.DOTALL)
 
 
 def fold_names(names: Iterable[str], most: int = 6) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import force_setattr
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import DIALECT_CHOICES, Arch
@@ -53,7 +53,7 @@ class Wheel(Record):
                 raise ValueError("its sha256 is not 64 digits of 0-9a-f")
             if self.size < 0:
                 raise ValueError("its size is negative")
-        except (ValueError, InvalidVersion) as error:
+        except ValueError as error:
             what = printable(f"{self.name} {self.version}", 200) + " is not a wheel to trust"
             raise ValueError(f"{what}: {strip_credentials(printable(str(error), 300))}") from None
         record: Any = self

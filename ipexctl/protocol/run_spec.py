@@ -49,6 +49,7 @@ class HeadSpec(NamedTuple):
     min_hosts: int = 0  # with which the run may be started again; 0: with `used`
     used: int = 0  # hosts that have ranks at once, the others are spares; 0: all
     notify: List[str] = []  # a command that is called at certain events; or none
+    secrets: List[str] = []  # what is masked in what it gets
 
 
 class KeepSpec(NamedTuple):

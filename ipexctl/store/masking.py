@@ -39,6 +39,7 @@ _LEAST = 6  # characters of a value: shorter ones are words that stand elsewhere
 _LONGEST = 1 << 12  # bytes that are held back as the beginning of a secret
 _KEPT = 1000  # values of a record that are looked for
 _KEPT_BYTES = 1 << 20  # of a record's file of hashes
+_KEPT_COST, _KEPT_LIMIT = 512, 1024  # of one hash, in bytes that are hashed; and the most of these for a byte of text
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")  # may stand anywhere in what a rank prints
 _KEY = b"-----BEGIN PRIVATE KEY-----\n"
 _SKIPPED = (e.FactsRead, e.Progress, e.StepStarted, e.RankStage)  # no text that a user or a rank wrote
@@ -108,6 +109,12 @@ class Masker:
         """From now on those values of a command line are secrets that follow names which look secret. Numbers are
         none: they stand elsewhere, too."""
         self.add_secrets(value for value in find_named_values(words) if not value.isdigit())
+
+    def find_declared(self, text: str) -> list[str]:
+        """Returns those declared values that stand in a text, the longest first."""
+        data = text.encode("utf-8", "surrogatepass")
+        found = sorted((form for form in self._declared if form in data), key=len, reverse=True)
+        return [form.decode("utf-8", "surrogatepass") for form in found]
 
     def add_kept(self, directory: Path) -> None:
         """From now on what a record has hashes of is secret, too. A file that is damaged or not there adds nothing."""
@@ -255,11 +262,15 @@ def _list_init_fields(kind: type) -> tuple[str, ...]:
 
 
 def _mask_kept(data: bytes, kept: KeptSecrets) -> bytes:
-    """Text without the values of which there are hashes."""
-    spans = []
+    """Text without the values of which there are hashes. Those of a stranger's record may be made to take for ever:
+    nothing is left of a text with which they would."""
+    spans, left = [], _KEPT_LIMIT * (len(data) + _LONGEST)
     for value in kept.values:
         head, at = value.head.encode("latin-1"), -1
         while (at := data.find(head, at + 1)) >= 0 and at + value.length <= len(data):
+            left -= value.length + _KEPT_COST
+            if left < 0:
+                return MASK
             if kept.compute_hash(data[at : at + value.length]) == value.hash:
                 spans.append((at, at + value.length))
     pieces, end = [], 0

@@ -210,7 +210,7 @@ class _Download:
                         counted, since = have, now
                     elif now - since > patience:
                         return f"no progress for {patience:g} s"
-            if length and have < start + int(length):
+            if length and len(length) < 19 and length.isdecimal() and have < start + int(length):
                 return f"cut off: {have} of {pluralize(start + int(length), 'byte')}"
             return ""
 

@@ -92,7 +92,7 @@ class OutputSplitter:
         start = self.noise.find(mark)
         while start >= 0 and (end := self.noise.find(b"\n", start)) >= 0:
             number = self.noise[start + len(mark) : end]
-            if number.isdigit():  # else a login shell shows what it executes (`set -x`)
+            if number.isdigit() and len(number) < 19:  # else a login shell shows what it executes (`set -x`)
                 output = bytes(self.noise[end + 1 :])
                 self.pid, self.started = int(number), True
                 del self.noise[start:]

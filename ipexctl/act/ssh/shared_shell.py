@@ -42,7 +42,8 @@ class EndFinder:
         end = data.find(b"\n", start + len(mark)) if start >= 0 else -1
         if end >= 0:
             self.ended, self._held = True, b""
-            self.status = int(data[start + len(mark) : end] or self.status)
+            word = data[start + len(mark) : end]
+            self.status = int(word) if word.isdigit() and len(word) < 4 else self.status
             return data[:start]
         if start < 0:  # only the last line can still become it
             start = data.rfind(b"\n", -len(mark))

@@ -13,11 +13,11 @@ from ipexctl.model.text import join_names
 from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")
-_FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
-_RAISED = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)  # of an exception, innermost last
+_RAISED = re.compile(r'^  File "(.*)", line (\d{1,9}), in (.*)$', re.MULTILINE)  # of an exception, innermost last
 _SPY = re.compile(r'Thread [^"]*\([^)]*\)(?:: "(?P<name>.*)")?$')
-_SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d+))?\)$")
+_SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
 _STANDARD = re.compile(r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>")
 _HOOKS = frozenset((*HOOK_FILES, *PROFILE_HOOK_FILES))

@@ -213,7 +213,8 @@ def _list_cpu_ids(processors: list[dict[str, str]]) -> list[int]:
 def _group_cpus_by_core(processors: list[dict[str, str]], physical: int) -> tuple[Core, ...]:
     """Only if core ids tell them all apart (two dies of one package may repeat them)."""
     groups = group_pairs(
-        ((block.get("physical id", "?"), block.get("core id", "?")), int(block["processor"])) for block in processors
+        ((block.get("physical id", "?"), block.get("core id", "?")), parse_integer(block["processor"]) or 0)
+        for block in processors
     )
     if len(groups) != physical:
         return ()

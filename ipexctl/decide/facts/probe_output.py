@@ -183,7 +183,7 @@ def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question],
         status = 0
         if word == b"ended":
             number, _, payload = payload.partition(b" ")
-            status = int(number) if number.isdigit() else 0
+            status = int(number) if number.isdigit() and len(number) < 10 else 0
         name, _, text = payload.partition(b"\t")
         question = questions.setdefault(name.decode("utf-8", "replace"), _Question())
         if word == b"asked":

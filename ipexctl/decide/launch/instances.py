@@ -112,7 +112,7 @@ def _choose_instance_size(task: Run) -> int | None:
 
 
 def _count_host_instances(task: Run, cores: Cores) -> int:
-    if task.instances and task.instances.isdigit():
+    if task.instances and task.instances.isdecimal() and len(task.instances) < 7:
         return int(task.instances)
     if task.instances in {"per-node", "throughput"}:
         return max(1, cores.nodes)

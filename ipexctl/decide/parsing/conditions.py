@@ -273,5 +273,5 @@ def _compare_levels(compare: Callable[[Any, Any], bool], left: Any, right: Any) 
 
 def _read_version(part: "_Part", facts: Mapping[str, object]) -> list[tuple[int, int, str]]:
     """Numbers in a text are compared as numbers: 2.9 is before 2.28."""
-    pieces = re.findall(r"\d+|\D+", part.read(facts))
-    return [(0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in pieces]
+    pieces = re.findall(r"[0-9]{1,18}|[^0-9]+", part.read(facts))
+    return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version, parse_version
 from ipexctl.model.errors import Exit, UsageError
@@ -177,7 +177,7 @@ def match_version(wanted: str | None, version: str) -> bool:
         return True
     try:
         parsed = Version(wanted)
-    except InvalidVersion:
+    except ValueError:
         try:
             return SpecifierSet(wanted.strip() or "none").contains(version)
         except InvalidSpecifier:

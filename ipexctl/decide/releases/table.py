@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Index, StackRelease
@@ -35,7 +35,7 @@ def parse_version(version: str) -> Version:
     """Returns a version for comparison, without its local part; less than any other for a text that is no version."""
     try:
         return Version(get_public_version(version))
-    except InvalidVersion:
+    except ValueError:
         return Version("0.dev0")
 
 
@@ -43,7 +43,7 @@ def get_public_version(version: str) -> str:
     """The version without its local part: ``2.8.0+cpu`` is ``2.8.0``. PyPI's and Intel's files differ only there."""
     try:
         return Version(version).public
-    except InvalidVersion:
+    except ValueError:
         return version.partition("+")[0]
 
 
@@ -51,7 +51,7 @@ def get_minor_version(version: str) -> str:
     """Returns the first two parts of a version: ``2.8`` of ``2.8.0+cpu``. A text that is no version stays as it is."""
     try:
         return ".".join(map(str, Version(version).release[:2]))
-    except InvalidVersion:
+    except ValueError:
         return version
 
 

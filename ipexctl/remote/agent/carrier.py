@@ -10,13 +10,14 @@ import os
 import select
 import shutil
 import socket
+import stat
 import threading
 import time
 from contextlib import suppress
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ipexctl.protocol import messages, paths
-from ipexctl.protocol.codec import DamagedError, decode, encode
+from ipexctl.protocol.codec import LONGEST, DamagedError, decode, encode
 from ipexctl.protocol.messages import KINDS, CheckpointPart
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
@@ -26,6 +27,7 @@ RATE = 32 << 20  # bytes a second that a host takes while ranks run
 COPIES_HELD = 2  # of each host's parts, the newest
 PARTS_LIMIT = 8  # checkpoints that are reported, the newest
 CALLERS_LIMIT = 16
+REPORT_LIMIT = LONGEST // 8  # bytes of a report: orders name the files of several hosts, twice
 _PIECE = 1 << 20
 _STATE, _INCOMING, _ASIDE = "state.json", ".incoming", ".aside"
 
@@ -43,10 +45,15 @@ class Carrier:
         # Files that are not the run's, or that nobody wrote to their end; name → mark of what was found to be whole.
         self.state: Dict[str, Dict[str, Any]] = {"old": {}, "settled": {}}
         self.reported: List[CheckpointPart] = []
+        self.overfull = False  # there were more files than can be reported
         self.port = 0
 
     def run(self) -> None:
-        """Answers the guard until it is gone."""
+        """Answers the guard until it is gone. Ends at once where what lies in the store may be somebody else's."""
+        fault = self.find_fault()
+        if fault:
+            self.send(messages.CheckpointTaken(0, fault, 0, 0.0))
+            return
         self.prepare_store()
         listener = rpc.listen_on_free_port(self.keep.addresses[self.spec.host], self.keep.ports)
         self.port = listener.getsockname()[1]
@@ -78,6 +85,15 @@ class Carrier:
 
     # -- what is here -------------------------------------------------------------------------------------------------
 
+    def find_fault(self) -> str:
+        """Returns why nothing is read, written or removed in the store: the directory that it lies in may be open to
+        others, like /tmp."""
+        with suppress(OSError):  # else there is none yet
+            found = os.lstat(self.store)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                return "%s is no directory, or belongs to another user" % self.store
+        return ""
+
     def prepare_store(self) -> None:
         """What is there already is the run's only where it was noted as such, or is adopted."""
         if self.keep.fresh:
@@ -101,9 +117,16 @@ class Carrier:
         own = sorted(self.list_own(quiet=number > 0), key=lambda part: part.at)[-PARTS_LIMIT:]
         with self.copying:
             parts = own + self.list_copies()
-            if number or parts != self.reported:
-                self.reported = parts
-                self.send(messages.CheckpointsFound(number, self.port, parts))
+            found = messages.CheckpointsFound(number, self.port, parts)
+            if not number and parts == self.reported:
+                return
+            self.reported = parts
+            if len(KINDS.write(found)) <= REPORT_LIMIT:
+                self.send(found)
+            elif number or not self.overfull:
+                self.overfull = True
+                many = sum(len(part.files) for part in parts)
+                self.send(messages.CheckpointTaken(0, "%d files are too many to be carried" % many, 0, 0.0))
 
     def list_own(self, quiet: bool, fresh: bool = False) -> "List[CheckpointPart]":
         """This host's parts. ``quiet``: no rank runs, so that what stands still may be half written. ``fresh``: from
@@ -175,7 +198,10 @@ class Carrier:
             return ""
         root = os.path.join(self.store, *folder) if folder else self.base
         try:
-            with os.fdopen(os.open(os.path.join(root, ask.path), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            fd = os.open(os.path.join(root, ask.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(fd, "rb") as file:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    return ""
                 if ask.sha256 and _hash(file) == ask.sha256:
                     return ask.sha256
                 file.seek(0)
@@ -184,15 +210,18 @@ class Carrier:
                     hashed.update(piece)
                     wire.send_output(piece)
                     self.flush(wire)
-                stat = os.fstat(file.fileno())
-                return hashed.hexdigest() if [stat.st_size, stat.st_mtime_ns] == ask.file else ""
+                found = os.fstat(fd)
+                return hashed.hexdigest() if [found.st_size, found.st_mtime_ns] == ask.file else ""
         except OSError:
             return ""
 
     def is_ours(self, path: str) -> bool:
-        """Returns whether a path that another host names stays below the directory of checkpoints."""
+        """Returns whether a path that another host names stays in the directory of checkpoints, also by its links."""
         parts = path.split("/")
-        return parts[0] == self.leaf and not {"", ".", ".."}.intersection(parts)
+        if parts[0] != self.leaf or {"", ".", ".."}.intersection(parts):
+            return False
+        top, folder = (os.path.realpath(os.path.join(self.base, *names)) for names in (parts[:1], parts[:-1]))
+        return len(parts) == 1 or os.path.join(folder, "").startswith(os.path.join(top, ""))
 
     def flush(self, wire: "rpc.Wire") -> None:
         while wire.open and wire.outbox:
@@ -231,8 +260,9 @@ class Carrier:
 
     def check_names(self, order: "messages.TakeCheckpoint") -> None:
         """Raises OSError where a name that another host may have made leads out of where checkpoints and copies are."""
-        for path in [*order.aside, *(path for source in order.sources for path in source.files)]:
-            if not self.is_ours(path):
+        listed = [file for source in order.sources for file in source.files.items()]
+        for path, file in [*((name, [0, 0]) for name in order.aside), *listed]:
+            if not self.is_ours(path) or len(file) != 2 or not all(0 <= number < 1 << 63 for number in file):
                 raise OSError("%s is no file of a checkpoint" % path)
         copies = [(source.owner, source.mark) for source in order.sources if source.owner]
         copies += [(order.part.owner, order.part.mark)] if order.part else []
@@ -258,7 +288,7 @@ class Carrier:
                 if os.path.isfile(own) and os.path.getsize(own) == file[0]:
                     known = hash_file(own)
                 wire.send(messages.SendFile(path, file, source.owner, source.mark, known))
-                size, received, sent = receive_file(wire, target, patience, rate)
+                size, received, sent = receive_file(wire, target, file[0], patience, rate)
                 total[0] += size
                 if known and sent == known and not size:
                     shutil.copyfile(own, target)
@@ -290,8 +320,10 @@ class Carrier:
             os.replace(os.path.join(incoming, path), _make_folder(os.path.join(self.base, path)))
 
 
-def receive_file(wire: "rpc.Wire", path: str, patience: float, rate: "Optional[int]") -> "Tuple[int, str, str]":
-    """Stores a file: how many bytes came, their hash, and that of the file where it lay. Raises OSError."""
+def receive_file(
+    wire: "rpc.Wire", path: str, most: int, patience: float, rate: "Optional[int]"
+) -> "Tuple[int, str, str]":
+    """Stores a file of ``most`` bytes: how many came, their hash, and that of the file where it lay. Raises OSError."""
     began, size, hashed = time.monotonic(), 0, hashlib.sha256()
     with open(path, "wb") as file:
         for message in _read_messages(wire, patience):
@@ -303,6 +335,8 @@ def receive_file(wire: "rpc.Wire", path: str, patience: float, rate: "Optional[i
                 file.write(message.data)
                 hashed.update(message.data)
                 size += len(message.data)
+                if size > most:
+                    raise OSError("more than %d bytes came of a file" % most)
                 if rate:
                     time.sleep(max(0.0, began + size / rate - time.monotonic()))
     raise OSError("the other host sent nothing for %.0f s" % patience if wire.open else "the connection ended")

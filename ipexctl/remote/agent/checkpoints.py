@@ -15,6 +15,7 @@ _NUMBERED = re.compile(r"(.*[-_=])?(checkpoint|ckpt|step|epoch|iter|global_step)
 _SHARD = re.compile(rb"__\d+_\d+\.distcp")
 _METADATA = ".metadata"  # of DCP, written last
 _DEPTH = 4  # directories below the first in which checkpoints are looked for
+_DEEPEST = 64  # directories in which a checkpoint's own files are
 _LONGEST_HEADER = 1 << 26  # bytes of a description that is read
 _ZIP, _ZIP_END, _ZIP_END_SIZE = b"PK\3\4", b"PK\5\6", 22
 
@@ -65,9 +66,10 @@ def _list_entries(directory: str) -> "Tuple[List[str], List[str]]":
     return files, folders
 
 
-def _list_below(directory: str) -> "List[str]":
+def _list_below(directory: str, depth: int = _DEEPEST) -> "List[str]":
     files, folders = _list_entries(directory)
-    return files + [os.path.join(each, name) for each in folders for name in _list_below(os.path.join(directory, each))]
+    below = {each: _list_below(os.path.join(directory, each), depth - 1) for each in folders if depth}
+    return files + [os.path.join(each, name) for each in folders for name in below.get(each, ())]
 
 
 def read_files(base: str, paths: "List[str]") -> "Files":
@@ -124,5 +126,5 @@ def _check_file(path: str) -> "Optional[bool]":
                 json.loads(file.read(_LONGEST_HEADER).decode())
                 return True
             return False if path.endswith(_WEIGHTS) and not size else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):  # the last for "[[[[…"
         return False

@@ -507,7 +507,7 @@ class Guard:
             value = files.read_json(self.directory, os.path.join(paths.RANKS, name))
         except (OSError, ValueError):
             return None
-        if kind in hooks.STAGES and rank.isdigit():
+        if kind in hooks.STAGES and rank.isdecimal():
             at = value.get("at")
             return rank_records.RankStage(int(rank), self.spec.host, kind, at if isinstance(at, float) else time.time())
         record = rank_records.KINDS.from_object(value)

@@ -15,6 +15,7 @@ from ipexctl.remote.agent import procs
 
 LIMIT = 10.0  # seconds for one call of the command
 QUEUE_LIMIT = 100  # notices that wait for it
+MASK = "***"
 RESULTS = {
     journal.Reason.DONE: "ok",
     journal.Reason.STOPPED: "stopped",
@@ -76,6 +77,9 @@ class NoticeQueue:
         self.failed = notice.event == "failure" or (self.failed and notice.event != "start")
         if len(self.waiting) < QUEUE_LIMIT:
             text = "%s: %s" % (self.spec.title or self.spec.run, " ".join(notice.text.split()))
+            for secret in self.spec.head_spec.secrets:
+                text = text.replace(secret, MASK)
+            text = "".join(char if char.isprintable() else "?" for char in text)
             value = dict(notice._asdict(), text=text[:600], at=record.at or time.time(), verb="run")
             self.waiting.append(dict(value, title=self.spec.title, run=self.spec.run, host=self.spec.host))
 

@@ -193,7 +193,7 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
     if not task.from_.startswith("rank:"):
         return list(parsing.limit_inventory(inventory, task.from_, "--from"))
     numbers = task.from_.removeprefix("rank:").split(",")
-    if not all(number.isdigit() for number in numbers):
+    if not all(number.isdecimal() and len(number) < 10 for number in numbers):
         raise UsageError(f"--from takes all, rank:0 or hosts, not {printable(task.from_)!r}")
     rank_hosts = list(ranks) or _read_last_ranks(context)
     if not rank_hosts:

@@ -2,10 +2,12 @@
 
 The tree is that of a cache of the hub with this snapshot alone, whose ``main`` it is."""
 
+import os
 import shutil
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 from ipexctl.act.hub import Snapshot, describe_snapshot, download_files
@@ -79,7 +81,7 @@ class StagedSnapshot(Record):
         thread.start()
         while thread.is_alive():
             thread.join(_INTERVAL)
-            arrived = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+            arrived = measure_tree(directory)
             yield Progress("", _STEP, min(arrived, self.size), self.size, "B", f"from {self.snapshot.address}")
         done.result()
         for name in {"main", self.reference.revision} - {self.snapshot.commit}:
@@ -88,6 +90,16 @@ class StagedSnapshot(Record):
             if not path.is_file() or path.read_text() != self.snapshot.commit:
                 path.write_text(self.snapshot.commit)
         yield StepEnded("", _STEP, "ok", f"{pluralize(len(self.names), 'file')}, {format_size(self.size)}")
+
+
+def measure_tree(directory: Path) -> int:
+    """Returns the bytes of the files below a directory, in which others come and go meanwhile."""
+    size = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                size += Path(folder, name).lstat().st_size
+    return size
 
 
 def find_snapshot(reference: HubReference, exclude: Sequence[str], cache: Path) -> StagedSnapshot:

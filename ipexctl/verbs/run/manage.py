@@ -59,7 +59,7 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
     title = f"runs on {pluralize(len(inventory), 'host')}"
     yield make_started("ps", title, inventory)
     survey = yield from find_runs(inventory, context)
-    if survey.orphans:
+    if survey.removable:
         text = advise("stop", "--orphans", text="some hosts keep directories of runs that are over:")
         yield Message(text, "warning", code="orphans")
     yield Answer(PsAnswer(tuple(map(_describe_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable))
@@ -271,7 +271,7 @@ def choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[
         if prefix or not _has_output_to_fetch(run):
             directories[run.head] = run.row.directory
     exact = any(orphan.run == prefix for orphan in survey.orphans)
-    for orphan in survey.orphans:
+    for orphan in survey.orphans if prefix else survey.removable:
         if not prefix or orphan.run == prefix or (orphan.run.startswith(prefix) and not exact):
             chosen.setdefault(orphan.run, {})[orphan.host] = orphan.directory
     if prefix and not chosen:

@@ -49,6 +49,7 @@ from ipexctl.model.tasks import Run, Sync
 from ipexctl.model.text import join_names, printable
 from ipexctl.model.toml import parse_toml
 from ipexctl.protocol.paths import RUNS
+from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
@@ -172,7 +173,16 @@ def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.planned
     }
     host_specs = build_run_specs(launch, task, identity, prepared.timings, resume=request.resume)
+    if task.host_notify:
+        host_specs = {host: _add_secrets(spec, context) for host, spec in host_specs.items()}
     return LaunchAttempt(task, launch, identity, run_dirs, host_specs, context, request.stdin)
+
+
+def _add_secrets(spec: RunSpec, context: Context) -> RunSpec:
+    """Tells the host that may call a command of the user's which of the values that it has are secret."""
+    found = context.masker.find_declared("\n".join([*spec.env.values(), *spec.argv]))
+    heads = {name: head for name in ("head", "reserve") if (head := getattr(spec, name))}
+    return spec._replace(**{name: head._replace(secrets=found) for name, head in heads.items()})
 
 
 def _get_remote_name(request: RunRequest, start: Start) -> str:

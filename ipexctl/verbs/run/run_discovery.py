@@ -37,12 +37,19 @@ class DiscoveredRun(Record):
 
 
 class RunSurvey(Record):
-    """What all hosts that answered keep; ``orphans`` are directories of runs whose guard is gone."""
+    """What all hosts that answered keep; ``orphans`` are directories whose guard is gone: also of runs that go on on
+    other hosts, since they were started again."""
 
     runs: tuple[DiscoveredRun, ...]
     orphans: tuple[OrphanDirectory, ...]
     unreachable: tuple[str, ...]
     answered: tuple[str, ...] = ()
+
+    @property
+    def removable(self) -> tuple[OrphanDirectory, ...]:
+        """Returns orphans of runs that are over."""
+        going = {run.row.run for run in self.runs if not run.is_over}
+        return tuple(orphan for orphan in self.orphans if orphan.run not in going)
 
 
 def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, RunSurvey]:
@@ -109,7 +116,7 @@ def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
 
 def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> RunWatcher:
     """Returns a watcher of a run that somebody started. Its hosts but the head are those of the inventory with the same
-    names. Raises `LinkError`."""
+    names; no interpreter is started there by the word of the head. Raises `LinkError`."""
     about = run_control.read_run_description(context.links.open(inventory[discovered.head]), discovered.row.directory)
     by_rank = {rank: name for name, node in about.hosts.items() for rank in node.ranks}
     hosts = tuple(by_rank[rank] for rank in sorted(by_rank))
@@ -126,7 +133,9 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
     )
     names = {name: name for name in about.hosts if name in set(inventory.names)} | {about.host: discovered.head}
     run_dirs = {
-        name: RemoteRunDir(inventory[local], about.hosts[name].directory, about.hosts[name].python)
+        name: RemoteRunDir(
+            inventory[local], about.hosts[name].directory, about.hosts[name].python if name == about.host else "python3"
+        )
         for name, local in names.items()
     }
     return RunWatcher(context, running, about.nonce, run_dirs, timings=about.timings, profile=about.profile)

@@ -110,8 +110,8 @@ class Kept:
 def keeping(
     place: Path, umask: int = -1, timings: Timings = TIMINGS, head: Mapping[str, Any] | None = None, **spec: Any
 ) -> Iterator[Kept]:
-    """A keeper in ``place``/run, started with this umask; ``spec`` and ``head`` change its run's specification."""
-    directory = place / "run"
+    """A keeper in ``place``, started with this umask; ``spec`` and ``head`` change its run's specification."""
+    directory = place / f"{spec.get('run', SPEC.run)}-h0"
     (directory / "ranks").mkdir(parents=True, mode=0o700)
     directory.chmod(0o700)
     node = NodeSpec("h0.ipexctl", [0], str(directory), sys.executable)

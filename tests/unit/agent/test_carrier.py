@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -301,6 +303,90 @@ def test_no_file_outside_of_the_directory_is_given_or_written(tmp_path: Path, pa
         assert b.take(TakeCheckpoint(1, "ckpt", [source], None)).why == why
         assert b.take(TakeCheckpoint(1, "ckpt", [], None, [path])).why == why
     assert (tmp_path / "victim").read_text() == "as before"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_links_lead_nowhere_and_a_pipe_holds_nobody(tmp_path: Path, kind: str) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    (tmp_path / "other").mkdir()
+    victim = tmp_path / "other/model.pt"
+    if kind == "pipe":
+        (a.folder / "ckpt/sub").mkdir(parents=True)
+        os.mkfifo(a.folder / "ckpt/sub/model.pt")
+    else:
+        victim.write_text("as before")
+        for host in (a, b):
+            host.write("ckpt/old.pt", b"x")
+            (host.folder / "ckpt/sub").symlink_to(tmp_path / "other")
+    source = CheckpointSource("a", "127.0.0.1", a.carrier.port, {"ckpt/sub/model.pt": [9, 0]})
+    began = time.monotonic()
+    assert not a.carrier.is_ours("ckpt/sub/model.pt") or kind == "pipe"
+    taken = b.take(TakeCheckpoint(1, "ckpt", [source], None))
+    assert (
+        taken.why
+        == {
+            "link": "ckpt/sub/model.pt is no file of a checkpoint",
+            "pipe": "ckpt/sub/model.pt of a is another file by now, or arrived damaged",
+        }[kind]
+    )
+    assert time.monotonic() < began + 4.0
+    assert kind == "pipe" or victim.read_text() == "as before"
+
+
+@pytest.mark.parametrize("file", [[], [1], [-1, 0], [1, 10**30], [1, 2, 3]])
+def test_sizes_and_times_that_no_file_has_are_refused(tmp_path: Path, file: list[int]) -> None:
+    """An exception would have ended the thread, and the keeper waited for its answer."""
+    b = Host(tmp_path, "b")
+    source = CheckpointSource("a", "127.0.0.1", 1, {"ckpt/model.pt": file})
+    assert b.take(TakeCheckpoint(1, "ckpt", [source], None)).why == "ckpt/model.pt is no file of a checkpoint"
+
+
+def test_no_more_comes_of_a_file_than_was_said(tmp_path: Path) -> None:
+    a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
+    a.save("ckpt/model.pt", "x" * 2_000_000)
+    part, source = a.give("ckpt/model.pt")
+    lie = source._replace(files={"ckpt/model.pt": [100, part.files["ckpt/model.pt"][1]]})
+    assert b.take(TakeCheckpoint(1, part.name, [lie], None)).why == "more than 100 bytes came of a file"
+
+
+@pytest.mark.parametrize("planted", ["link", "owner"])
+def test_a_store_of_somebody_else_is_neither_read_nor_written(
+    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below /tmp anybody may make it first: its records named directories to remove."""
+    host, store = Host(tmp_path, "a"), tmp_path / "a/.ipexctl-keep-ckpt"
+    assert host.carrier.find_fault() == ""
+    if planted == "link":
+        shutil.rmtree(store)
+        (tmp_path / "elsewhere").mkdir()
+        store.symlink_to(tmp_path / "elsewhere")
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
+    host.carrier.run()
+    why = f"{store} is no directory, or belongs to another user"
+    assert host.sent == [CheckpointTaken(0, why, 0, 0.0)]
+    assert planted == "owner" or not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_what_a_rank_nests_or_how_many_files_it_makes_ends_nothing(tmp_path: Path) -> None:
+    host = Host(tmp_path, "a")
+    host.write("ckpt/step_1/state.json", b"[" * 100_000)
+    host.write("ckpt/step_1/m.safetensors", (100_000).to_bytes(8, "little") + b"[" * 100_000)
+    assert host.look()["ckpt/step_1"].settled is False
+    deep = host.folder / "ckpt/step_2"
+    for _ in range(500):
+        deep /= "d"
+    deep.mkdir(parents=True)
+    host.write("ckpt/step_2/model.pt", b"x")
+    assert list(host.look()["ckpt/step_2"].files) == ["ckpt/step_2/model.pt"]
+    for number in range(3_000):
+        host.write(f"ckpt/step_3/{'n' * 200}{number}", b"")
+    host.carrier.report(0)
+    host.write("ckpt/step_3/another", b"")
+    host.carrier.report(0)
+    assert host.sent == [CheckpointTaken(0, "3003 files are too many to be carried", 0, 0.0)]
+    host.carrier.report(7)
+    assert len(host.sent) == 2
 
 
 @pytest.mark.parametrize("name", ["../victim", "..", "", "/victim"])

@@ -87,6 +87,16 @@ def test_a_command_gets_the_first_failure_of_each_attempt_in_order(tmp_path: Pat
     assert not failures
 
 
+def test_what_a_rank_writes_is_one_harmless_line_without_secrets(tmp_path: Path) -> None:
+    queue, _ = make_queue(tmp_path, "sh", "-c", "cat >> notices")
+    assert queue.spec.head is not None
+    queue.spec = queue.spec._replace(head=queue.spec.head._replace(secrets=["q7Zk93mvPd1"]))
+    queue.note_record(RankEnded(1, "a", 1, error="key q7Zk93mvPd1 refused\x1b]0;x\x07 \u202e\n\x00"))
+    queue.finish()
+    text = json.loads((tmp_path / "notices").read_text())["text"]
+    assert text == "train.py: rank 1 on a failed (exit code 1): key *** refused?]0;x? ? ?"
+
+
 @pytest.mark.parametrize(
     ("word", "why"), [("/no/such/command", "no such file or directory"), ("false", "exit status 1")]
 )

@@ -17,7 +17,7 @@ from ipexctl.loop import OutputOptions, run_command
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
-from ipexctl.store.masking import SECRETS
+from ipexctl.store.masking import SECRETS, Masker
 from tests.unit.show import streams
 
 SECRET = "q7Zk 93mv/Pd1"
@@ -43,6 +43,21 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run_command(workflow, OutputOptions(output="plain"), acting=True)
     (directory,) = (tmp_path / "ipexctl" / "runs").iterdir()
     return directory
+
+
+def test_a_strangers_hashes_do_not_hold_a_command(tmp_path: Path) -> None:
+    """Of a hash for each length, all of which begin as the text does."""
+    values = [{"head": "aa", "length": 4000 + number, "hash": "0" * 24} for number in range(1000)]
+    (tmp_path / SECRETS).write_text(json.dumps([{"salt": "x", "values": values}]))
+    masker = Masker({})
+    masker.add_kept(tmp_path)
+    assert masker.mask_bytes(b"a" * 20_000) == b"***"
+
+
+def test_the_host_is_told_which_of_its_values_are_secret() -> None:
+    masker = Masker({})
+    masker.add_secrets([SECRET, "elsewhere-only"])
+    assert masker.find_declared(f"/bin/python\n{SECRET}") == [SECRET]
 
 
 def find_secret(text: str | bytes) -> bool:

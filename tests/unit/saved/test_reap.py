@@ -17,7 +17,7 @@ def make_run(run: str, state: str) -> DiscoveredRun:
 
 SURVEY = RunSurvey(
     (make_run("1-going", "running"), make_run("2-ended", "ended"), make_run("3-gone", "gone")),
-    (OrphanDirectory("node1", "2-ended", "/runs/2-ended-h1"), OrphanDirectory("node1", "4-lost", "/runs/4-lost-h1")),
+    tuple(OrphanDirectory("node1", run, f"/runs/{run}-h1") for run in ("1-going", "2-ended", "4-lost")),
     (),
     ("node0", "node1"),
 )
@@ -27,7 +27,7 @@ SURVEY = RunSurvey(
     ("prefix", "chosen"),
     [
         (
-            None,  # the output of an ended run stays on its head
+            None,  # the output of an ended run stays on its head, and one that goes on without node1 is left alone
             {
                 "2-ended": {"node1": "/runs/2-ended-h1"},
                 "3-gone": {"node0": "/runs/3-gone-h0"},
@@ -35,7 +35,7 @@ SURVEY = RunSurvey(
             },
         ),
         ("2", {"2-ended": {"node0": "/runs/2-ended-h0", "node1": "/runs/2-ended-h1"}}),
-        ("1-going", {"1-going": {"node0": "/runs/1-going-h0"}}),
+        ("1-going", {"1-going": {"node0": "/runs/1-going-h0", "node1": "/runs/1-going-h1"}}),
         ("5-unknown", {"5-unknown": {}}),
     ],
 )

@@ -1,0 +1,76 @@
+"""What a host says of its runs is used on other hosts, and as names on this machine: it can say only what can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act import run_control
+from ipexctl.act.context import Context
+from ipexctl.act.run_dir import is_run_dir
+from ipexctl.model.commands import Completed
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.links import LinkError
+from ipexctl.protocol.messages import KINDS, OrphanDirectory, RunDescription, RunListing, RunRow
+from ipexctl.protocol.paths import RUNS
+from ipexctl.protocol.run_spec import NodeSpec
+from ipexctl.protocol.timings import Timings
+from ipexctl.verbs.run.run_discovery import DiscoveredRun, make_watcher
+from tests.fakes import FakeLink, FakeOpener
+
+RUN = "1126-1-ab12"
+PLACE = f"/home/u/{RUNS}/{RUN}-h0"
+NODES = {"a": NodeSpec("l0", [0], PLACE, "/env/bin/python"), "b": NodeSpec("l1", [1], PLACE, "/tmp/evil")}
+ABOUT = RunDescription(RUN, "t", "a", NODES, ["python", "train.py"], "nonce")
+STRANGE = [
+    ("/home/u/project", RUN),
+    (f"/home/u/{RUNS}/other-h0", RUN),
+    (f"/home/../{RUNS}/{RUN}-h0", RUN),
+    (f"x/{RUNS}/{RUN}-h0", RUN),
+    (f"{PLACE}/sub", RUN),
+    (f"/a\0b/{RUNS}/{RUN}-h0", RUN),
+    (f"/{RUNS}/-rf-h0", "-rf"),
+    (f"/{RUNS}/a/../b-h0", "a/../b"),
+    (f"/{RUNS}/x\ny-h0", "x\ny"),
+    (f"/{RUNS}//tmp/x-h0", "/tmp/x"),
+]
+
+
+def answer(value: Any) -> FakeLink:
+    return FakeLink(Host("a", "a"), lambda *_: Completed(0, KINDS.write(value) + b"\n"))
+
+
+@pytest.mark.parametrize(("directory", "run"), STRANGE)
+def test_a_run_that_cannot_be_is_none(directory: str, run: str) -> None:
+    assert is_run_dir(PLACE, RUN)
+    good = RunRow(RUN, "t", "me", 1.0, 1, "ended", ["a"], PLACE)
+    bad = good._replace(run=run, directory=directory)
+    orphans = [OrphanDirectory(run, directory), OrphanDirectory(RUN, PLACE)]
+    assert run_control.list_runs_on_head(answer(RunListing([bad, good], orphans))) == RunListing([good], orphans[1:])
+    about = ABOUT._replace(run=run, hosts={**NODES, "b": NODES["b"]._replace(directory=directory)})
+    with pytest.raises(LinkError, match="the run cannot be read: unexpected response"):
+        run_control.read_run_description(answer(about), PLACE)
+
+
+@pytest.mark.parametrize(
+    "change", [{"host": "z"}, {"hosts": {}}, {"hosts": {"a": NODES["a"]._replace(ranks=[5])}}, {"run": "1126-2-ffff"}]
+)
+def test_a_description_that_does_not_fit_itself_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(LinkError, match="the run cannot be read: unexpected response"):
+        run_control.read_run_description(answer(ABOUT._replace(**change)), PLACE)
+
+
+def test_times_are_those_that_a_program_can_wait() -> None:
+    about = ABOUT._replace(timings=Timings(poll=-1.0, beat=9e15, lease=-3.0, quiet=0.0))
+    timings = run_control.read_run_description(answer(about), PLACE).timings
+    assert (timings.poll, timings.beat, timings.lease, timings.quiet) == (0.001, 1e6, 0.0, 0.001)
+
+
+def test_no_interpreter_is_started_on_a_host_by_the_word_of_another(tmp_path: Path) -> None:
+    links = FakeOpener(lambda *_: Completed(0, KINDS.write(ABOUT) + b"\n"))
+    inventory = Inventory((Host("a", "a"), Host("b", "b")), "test")
+    row = RunRow(RUN, "t", "me", 1.0, 2, "ended", ["a", "b"], PLACE)
+    watcher = make_watcher(DiscoveredRun("a", row), inventory, Context(links, tmp_path, tmp_path))
+    assert {name: place.python for name, place in watcher.run_dirs.items()} == {"a": "/env/bin/python", "b": "python3"}

@@ -1,0 +1,52 @@
+"""A number of thousands of digits, which `int` refuses, or of other digits than those of ASCII, from a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ipexctl.act.ssh.shared_shell import EndFinder
+from ipexctl.decide.diagnosis.stack_traces import describe_position, find_script_line
+from ipexctl.decide.facts.cpu import _group_cpus_by_core
+from ipexctl.decide.facts.probe_output import _extract_questions
+from ipexctl.decide.launch.instances import _count_host_instances
+from ipexctl.decide.launch.placement import Cores
+from ipexctl.decide.parsing.conditions import evaluate_condition
+from ipexctl.decide.releases.table import parse_version
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Host
+from ipexctl.model.names import fold_names
+from ipexctl.model.tasks import Run
+
+NINES = "9" * 5000
+HOST = Host("a", "a")
+NONCE = "n" * 24 + "seamseam"
+FAULT = f'Thread 0x1 (most recent call first):\n  File "/x.py", line {NINES} in f\n  File "/x.py", line 3 in <module>\n'
+RAISED = f'Traceback (most recent call last):\n  File "/x.py", line 3, in f\nE: x\n  File "/x.py", line {NINES}, in g\n'
+
+
+def find_status(finder: EndFinder, data: bytes) -> int:
+    finder.extract_output(data)
+    return finder.status
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (lambda: describe_position(FAULT), "x.py:3 <module>"),
+        (lambda: find_script_line(RAISED, ""), "x.py:3"),
+        (lambda: [*_extract_questions(f"{NONCE} ended {NINES} q\t\n".encode(), NONCE)[0]], ["q"]),
+        (lambda: fold_names([f"a{NINES}", f"a{NINES}1"]).count("9") > 4000, True),
+        (lambda: fold_names(["a\u0663", "a\u0664"]), "a\u0663, a\u0664"),
+        (lambda: _group_cpus_by_core([{"processor": NINES}], 1)[0].cpus, (0,)),
+        (lambda: evaluate_condition(f"glibc < '{NINES}'", HOST, Facts(hostname="a", glibc="2.28")), True),
+        (lambda: parse_version(NINES) < parse_version("0.1"), True),
+        (lambda: find_status(EndFinder(b"n"), b"out\nn" + NINES.encode() + b"\n"), 255),
+        (lambda: find_status(EndFinder(b"n"), b"out\nn7\n"), 7),
+        (lambda: _count_host_instances(Run(script="x", instances="\u00b2"), Cores(())), 1),
+    ],
+)  # fmt: skip
+def test_no_number_ends_a_command(read: Callable[[], Any], expected: Any) -> None:
+    assert read() == expected
