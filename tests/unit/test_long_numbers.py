@@ -44,7 +44,7 @@ def find_status(finder: EndFinder, data: bytes) -> int:
         (lambda: evaluate_condition(f"glibc < '{NINES}'", HOST, Facts(hostname="a", glibc="2.28")), True),
         (lambda: parse_version(NINES) < parse_version("0.1"), True),
         (lambda: find_status(EndFinder(b"n"), b"out\nn" + NINES.encode() + b"\n"), 255),
-        (lambda: find_status(EndFinder(b"n"), b"out\nn7\n"), 7),
+        (lambda: find_status(EndFinder(b"n"), b"out\nn 7\n"), 7),
         (lambda: _count_host_instances(Run(script="x", instances="\u00b2"), Cores(())), 1),
     ],
 )  # fmt: skip

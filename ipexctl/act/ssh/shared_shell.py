@@ -42,7 +42,7 @@ class EndFinder:
         end = data.find(b"\n", start + len(mark)) if start >= 0 else -1
         if end >= 0:
             self.ended, self._held = True, b""
-            word = data[start + len(mark) : end]
+            word = data[start + len(mark) : end].strip()
             self.status = int(word) if word.isdigit() and len(word) < 4 else self.status
             return data[:start]
         if start < 0:  # only the last line can still become it

@@ -42,7 +42,7 @@ def test_a_process_that_waits_for_a_core_is_waited_for(tmp_path: Path) -> None:
             assert rank.stdout.readline() == "ready\n"
             wrapper = procs.find_process(os.getpid())
             assert wrapper
-            spec = SPEC._replace(timings=SPEC.timings._replace(stacks=0.01))
+            spec = SPEC._replace(timings=SPEC.timings._replace(stacks=0.01, node_lease=600.0))
             [result] = [stack for stack in collect_stacks(str(tmp_path), {0: wrapper}, spec) if stack.pid == rank.pid]
             assert result.text == "the stacks"
         finally:
