@@ -39,8 +39,8 @@ class HostBusy(NamedTuple):
 
 # Keeper to guard.
 class Ping(NamedTuple):
-    """``sent``: Unix seconds of the keeper, and ``steady`` its steady ones. ``heard``: of the last `Pong`, whose guard
-    then knows up to when it was heard (0: none yet)."""
+    """``sent``: Unix seconds of the keeper, and ``steady`` its steady ones. ``heard``: up to when the guard was heard,
+    by its own steady clock (0: not yet), with most of the others (`keeper_state.find_heard`)."""
 
     sent: float
     heard: float = 0.0
@@ -80,8 +80,8 @@ Release = NamedTuple("Release", [])
 
 class Joined(NamedTuple):
     """The first word of a guard to each keeper, where hosts may take the head's place: the number of the last attempt
-    that it knows and the ``hosts`` that had ranks in it (none: all), for how many seconds it has been without the
-    keeper on ``leader``, how long ago the ranks of the first attempt were started, and the port where this host would
+    that it knows and the ``hosts`` that had ranks in it (none: all), how many seconds ago it heard the keeper on
+    ``leader`` last, how long ago the ranks of the first attempt were started, and the port where this host would
     listen (0: it would not lead)."""
 
     attempt: int

@@ -178,7 +178,7 @@ class Guard:
             select.select(self.list_wakeup_sources(), unsent, [], self.compute_pause(self.last))
 
     def join_keeper(self, lost: str, away: float) -> None:
-        """Says the first word to a keeper, so many seconds after the one on the host ``lost`` was lost."""
+        """Says the first word to a keeper, so many seconds after it has heard the one on the host ``lost``."""
         if self.base.leaders:
             port = self.standby.getsockname()[1] if self.standby else 0
             running = time.monotonic() - self.launched if self.launched else 0.0
@@ -376,7 +376,7 @@ class Guard:
         elif isinstance(message, messages.ReportLoad):
             self.keeper.send(messages.RankLoads(stack_traces.measure_loads(self.alive)))
         elif isinstance(message, messages.ReportStacks):
-            for stack in stack_traces.collect_stacks(self.directory, self.alive, self.spec):
+            for stack in stack_traces.collect_stacks(self.directory, self.alive, self.spec, self.heard):
                 self.keeper.send(stack)
             self.keeper.send(messages.StacksReported())
 
@@ -585,12 +585,12 @@ class Guard:
         self.end_helpers()
         left = self.kill_all(self.spec.timings.leave)
         procs.remove_cgroup(self.group)
-        away, lost = time.monotonic(), self.leader
+        heard, lost = self.keeper.heard, self.leader
         if self.base.restarts and not self.waits and self.connect_again():
             self.spec = self.base._replace(ranks={})
             self.remove_files()
             self.forget_ranks()
-            self.join_keeper(lost, time.monotonic() - away)
+            self.join_keeper(lost, time.monotonic() - heard)
             self.keeper.send(messages.Cleaned([(process.pid, process.state) for process in left]))
             return True
         if self.has_output():

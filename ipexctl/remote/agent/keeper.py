@@ -143,8 +143,10 @@ class Keeper:
         timings = self.spec.timings
         if now - self.pinged >= min(timings.ping, timings.node_lease / 8):
             self.pinged = now
-            for guard in self.guards.values():
-                guard.send(messages.Ping(time.time(), guard.ponged, now))
+            answers = {host: guard.answer for host, guard in self.guards.items() if guard.answer}
+            for host, guard in self.guards.items():
+                heard = keeper_state.find_heard(self.run, host, answers)
+                guard.send(messages.Ping(time.time(), heard, now))
         self.wake_watchers(now)
         running = self.run.state is RunPhase.RUNNING
         if running and self.monitor.warn and now - self.loaded >= self.monitor.interval:
@@ -371,7 +373,8 @@ class Keeper:
             self.store_sample(host, message)
             return
         if isinstance(message, messages.Pong) and host in self.guards:
-            self.guards[host].ponged, self.guards[host].asked = message.steady, message.asked
+            self.guards[host].asked = message.asked
+            self.guards[host].answer = keeper_state.Answer(message.asked, message.steady, now)
         elif isinstance(message, rank_records.RankEnded):
             self.monitor.note_end(message.rank, message.status == 0, now)
         elif isinstance(message, rank_records.RankStack):

@@ -142,6 +142,15 @@ class HostClock(NamedTuple):
     within: "Optional[float]" = None
 
 
+class Answer(NamedTuple):
+    """The last `Pong` of a guard: when the ping was sent that it answers, when the guard sent it, by its own clock, and
+    when it arrived."""
+
+    asked: float
+    ponged: float
+    arrived: float
+
+
 class RankFailure(NamedTuple):
     """Why a rank failed first in an attempt: its ``status``, where, with the exception ("" where not known), and the
     checkpoint that the attempt had gone on from."""
@@ -193,7 +202,7 @@ class KeeperRun(NamedTuple):
     before: "RankFailure" = RankFailure()  # in the attempt before
     limited: float = 0.0  # the first start, from which the time limit counts
     ports: "Dict[str, int]" = {}  # of hosts that may take the head's place
-    left: "Optional[Dict[str, float]]" = None  # while this one takes it: host → since when it was without a keeper
+    left: "Optional[Dict[str, float]]" = None  # while this one takes it: host → when it heard a keeper last
     former: str = ""  # whose place it takes
     ranked: "FrozenSet[str]" = frozenset()  # hosts that may still have ranks of the attempt before
 
@@ -216,6 +225,20 @@ def is_waiting(run: "KeeperRun") -> bool:
     """Returns whether hosts that another run has, or had, are not taken yet."""
     taken = {host for host, waits in run.waits.items() if waits.taken}
     return run.spec.wait and run.state is RunPhase.GATHERING and taken != set(run.spec.head_spec.hosts)
+
+
+def find_heard(run: "KeeperRun", host: str, answers: "Dict[str, Answer]") -> float:
+    """Returns up to when the guard of a host was heard, by its own clock, from which its lease counts. Where another
+    host may take the head's place that is while most hosts were heard, too: ranks that are cut off with the head end
+    within a lease, whatever becomes of the keeper. Before an attempt, hosts may wait for each other for longer."""
+    own = answers.get(host)
+    if own is None:
+        return 0.0
+    if not run.spec.leaders or run.state is RunPhase.RESTING or run.spec is run.base:
+        return own.ponged
+    asked = sorted((answer.asked for answer in answers.values()), reverse=True)
+    most = len(run.spec.head_spec.hosts) // 2 + 1
+    return own.ponged - max(0.0, own.arrived - asked[most - 1]) if len(asked) >= most else 0.0
 
 
 def is_steady(run: "KeeperRun", now: "Moment") -> bool:
@@ -334,7 +357,7 @@ def _check_gathering(run: "KeeperRun", now: "Moment") -> "Step":
         if run.taking or not all(state and (state.taken or not (state.holder or state.before)) for state in states):
             return run, ()
         return run._replace(taking=True), (Send("", messages.TakeHost()),)
-    if not missing and run.spec is run.base and run.spec.head_spec.used:  # all have joined, the spares too
+    if not missing and run.spec is run.base and (run.spec.head_spec.used or run.spec.leaders):  # the spares, too
         return _begin_attempt(run, 0, choose_hosts(run.spec.head_spec, run.present), now)
     if not missing and run.spec.keep and not run.spec.keep.fresh:
         number = int(now.clock)  # no order of an earlier attempt has it
@@ -432,18 +455,15 @@ def _check_takeover(run: "KeeperRun", left: "Dict[str, float]", now: "Moment") -
     """The ranks of the attempt before have ended for certain before others start.
 
     Each attempt has most of the hosts, and so have those that are here: one of them at least had ranks in the last one,
-    knows which hosts had, and was taken for lost by its keeper within the node lease after it left. The keeper stops
-    the attempt then: its own host gets the hard stop after the grace time, and one that the word does not reach ends
-    its part within another lease."""
+    and knows which hosts had. None of these has heard its keeper since, so that no host was told later that most were
+    heard (`find_heard`): within a lease all have ended their parts."""
     timings, hosts = run.spec.timings, _choose_hosts(run)
     if not hosts:
         gone = now.steady > run.deadline + timings.gather
         return (_enter_state(run, RunPhase.DONE), (Send("", messages.Release()), Dissolve())) if gone else (run, ())
     away = {host for host in run.spec.head_spec.hosts if host not in run.present}
     awaited = away & run.ranked
-    stopped = max(left.values()) + timings.node_lease
-    longest = timings.grace + timings.kill if awaited <= {run.former} else timings.node_lease
-    if awaited and now.steady < stopped + longest + timings.fence:
+    if awaited and now.steady < max(left.values()) + timings.node_lease + timings.fence:
         return run, ()
     lost = tuple(
         Note(journal.HostLost(host, "out of reach of %s, which leads now" % run.spec.host)) for host in sorted(away)

@@ -31,9 +31,13 @@ def measure_loads(wrappers: "Dict[int, procs.Process]") -> "Dict[int, Tuple[floa
     return loads
 
 
-def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "RunSpec") -> "Iterator[RankStack]":
-    """Where each rank's processes stand. Takes about a third of the node lease at most: the guard is deaf meanwhile."""
-    until = time.monotonic() + spec.timings.node_lease / 3
+def collect_stacks(
+    directory: str, wrappers: "Dict[int, procs.Process]", spec: "RunSpec", heard: float
+) -> "Iterator[RankStack]":
+    """Where each rank's processes stand. Takes about a third of the node lease at most, and ends with the one of the
+    guard that was ``heard`` last then: it is deaf meanwhile."""
+    lease = spec.timings.node_lease
+    until = min(time.monotonic() + lease / 3, heard + lease)
     all_now = procs.list_processes()
     todo: List[Tuple[int, int, str]] = []
     for rank, wrapper in sorted(wrappers.items()):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from ipexctl.act import agent
@@ -43,7 +44,8 @@ def test_a_process_that_waits_for_a_core_is_waited_for(tmp_path: Path) -> None:
             wrapper = procs.find_process(os.getpid())
             assert wrapper
             spec = SPEC._replace(timings=SPEC.timings._replace(stacks=0.01, node_lease=600.0))
-            [result] = [stack for stack in collect_stacks(str(tmp_path), {0: wrapper}, spec) if stack.pid == rank.pid]
+            stacks = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
+            [result] = [stack for stack in stacks if stack.pid == rank.pid]
             assert result.text == "the stacks"
         finally:
             rank.kill()
@@ -91,7 +93,8 @@ def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp
             assert rank.stdout.readline() == "ready\n"
             wrapper = procs.find_process(os.getpid())
             assert wrapper
-            [result] = [stack for stack in collect_stacks(str(tmp_path), {0: wrapper}, SPEC) if stack.pid == rank.pid]
+            found = collect_stacks(str(tmp_path), {0: wrapper}, SPEC, time.monotonic())
+            [result] = [stack for stack in found if stack.pid == rank.pid]
             line, _, stacks = result.text.partition("\n")
             assert json.loads(line.removeprefix(COLLECTIVES)) == [
                 {
