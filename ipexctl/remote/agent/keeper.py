@@ -374,7 +374,7 @@ class Keeper:
             return
         if isinstance(message, messages.Pong) and host in self.guards:
             self.guards[host].asked = message.asked
-            self.guards[host].answer = keeper_state.Answer(message.asked, message.steady, now)
+            self.guards[host].answer = keeper_state.LastPong(message.asked, message.steady, now)
         elif isinstance(message, rank_records.RankEnded):
             self.monitor.note_end(message.rank, message.status == 0, now)
         elif isinstance(message, rank_records.RankStack):

@@ -142,7 +142,7 @@ class HostClock(NamedTuple):
     within: "Optional[float]" = None
 
 
-class Answer(NamedTuple):
+class LastPong(NamedTuple):
     """The last `Pong` of a guard: when the ping was sent that it answers, when the guard sent it, by its own clock, and
     when it arrived."""
 
@@ -227,7 +227,7 @@ def is_waiting(run: "KeeperRun") -> bool:
     return run.spec.wait and run.state is RunPhase.GATHERING and taken != set(run.spec.head_spec.hosts)
 
 
-def find_heard(run: "KeeperRun", host: str, answers: "Dict[str, Answer]") -> float:
+def find_heard(run: "KeeperRun", host: str, answers: "Dict[str, LastPong]") -> float:
     """Returns up to when the guard of a host was heard, by its own clock, from which its lease counts. Where another
     host may take the head's place that is while most hosts were heard, too: ranks that are cut off with the head end
     within a lease, whatever becomes of the keeper. Before an attempt, hosts may wait for each other for longer."""

@@ -62,7 +62,7 @@ class Wire:
         self.tampered = False  # closed because of a line that the other side did not seal, or complained of
         self.role = self.name = self.challenge = ""
         self.since = self.heard = self.asked = time.monotonic()
-        self.answer: Any = None  # of a guard: its last `keeper_state.Answer`; ``asked``: when we sent that ping
+        self.answer: Any = None  # of a guard: its last `keeper_state.LastPong`; ``asked``: when we sent that ping
         self.peer = ("", 0)  # where it was connected to
         self.sending: "Optional[seal.Seals]" = None  # both are there once both sides are proved
         self.receiving: "Optional[seal.Seals]" = None

@@ -42,7 +42,7 @@ class Keeper:
     def __init__(self, host: str, run: ks.KeeperRun, now: float) -> None:
         self.host, self.run = host, run
         self.asked: dict[str, float] = {}  # connected guards → when a ping was sent that it answered
-        self.answers: dict[str, ks.Answer] = {}
+        self.answers: dict[str, ks.LastPong] = {}
         self.hangs = False  # the process alone
         self.pinged = self.last = now
 
@@ -151,7 +151,7 @@ class Cluster:
                     break
                 if isinstance(message, messages.Pong):
                     keeper.asked[host] = message.asked
-                    keeper.answers[host] = ks.Answer(message.asked, message.steady, self.now)
+                    keeper.answers[host] = ks.LastPong(message.asked, message.steady, self.now)
                 self.feed(keeper, ks.FromGuard(host, message))
         for host in list(keeper.asked):
             if self.now - keeper.asked.get(host, self.now) > LEASE:
