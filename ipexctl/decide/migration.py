@@ -12,13 +12,17 @@ from typing import Literal, Protocol
 from ipexctl.decide.launch.launch_script import FoundLaunch
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import FrameworkOption
+from ipexctl.decide.script_imports import parse_script, walk_certain
 from ipexctl.model.answers.tools import ComparedRun, Comparison, ScriptUse
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hints import Hint
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.notes import Note
+from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.toml import parse_toml
 
-Kind = Literal["api", "backend", "keyword", "package", "variable", "word", "option"]
+Kind = Literal["api", "backend", "device", "keyword", "package", "variable", "word", "option"]
+GPU = "CUDA"  # as `MigrationRule.of`: what computes on GPUs alone
 _MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "torch", "accelerate")
 _CCL = ("init_process_group", "new_group", "init_device_mesh")
 _SHOWN_WIDTH = 100  # characters of a source line that are shown
@@ -122,6 +126,8 @@ def describe_speedup(comparison: Comparison) -> str:
 
 def describe_removal(use: ScriptUse) -> str:
     """In which versions, as the end of a sentence."""
+    if use.of == GPU:
+        return "needs a GPU"
     if use.of in {"intel_extension_for_pytorch", "oneccl_bind_pt"}:
         return f"last in {use.of} {use.last}, so nothing from torch {use.gone} on"
     parts = [f"does nothing from {use.of} {use.idle} on"] if use.idle else []
@@ -141,10 +147,28 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", "") or "nested too deeply"
         raise UsageError(f"{file}:{line}: this is not Python of today: {why}") from None
+    yield from _scan_tree(tree, known)
+
+
+def describe_gpu_needs(text: str, script: str, known: Sequence[MigrationRule]) -> tuple[Note, ...]:
+    """Returns a warning of what a script, which may be no Python, certainly does and needs a GPU for."""
+    hits = _scan_tree(parse_script(text), [rule for rule in known if rule.of == GPU])
+    needs = [f"{name} in line {line}" for line, name in sorted({(line, name) for line, name, _ in hits})]
+    if not needs:
+        return ()
+    text = f"{printable(script)} needs a GPU ({join_names(needs, 3)}), and no host has one; what to write instead:"
+    return (Note("needs-gpu", Hint(["migrate", script], text)),)
+
+
+def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule]) -> Iterator[Hit]:
+    """What needs a GPU is looked for only among the calls that the script certainly makes."""
+    certain = {id(part) for call in walk_certain(tree) if isinstance(call, ast.Call) for part in (call, call.func)}
+    always = [rule for rule in known if rule.of != GPU]
     apis = {rule.name: rule for rule in known if rule.kind == "api"}
+    others = {rule.name: rule for rule in always if rule.kind == "api"}
     names: dict[str, str] = {}  # local name → the dotted name it stands for, of our modules only
     for line, local, dotted, target in _list_imports(tree):
-        yield from _match_api(line, dotted, apis)
+        yield from _match_api(line, dotted, others)
         if target.split(".")[0] in _MODULES:
             names[local] = target
     visited: set[int] = set()  # parts of a longer dotted name that was looked at
@@ -158,9 +182,10 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
                 visited.add(id(base))
             target = names.get(base.id, "") if isinstance(base, ast.Name) else ""
             if target and (members or "." in target):  # the latter: from ipex import optimize
-                yield from _match_api(node.lineno, ".".join([target, *reversed(members)]), apis)
+                rules = apis if id(node) in certain else others
+                yield from _match_api(node.lineno, ".".join([target, *reversed(members)]), rules)
         elif isinstance(node, ast.Call):
-            yield from _match_call(node, known)
+            yield from _match_call(node, known if id(node) in certain else always)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from _match_constant(node.lineno, node.value, known)
 
@@ -191,15 +216,26 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]
     trainer = called.endswith("TrainingArguments")
     arguments = {rule.name.lstrip("-"): rule for rule in known if rule.kind == "option" and trainer}
     arguments |= {rule.name.removeprefix(f"{called}:"): rule for rule in known if rule.kind == "keyword"}
+    devices = {rule.name: rule for rule in known if rule.kind == "device"}
+    if called == "cuda" and called in devices and isinstance(node.func, ast.Attribute):
+        yield node.lineno, ".cuda()", devices[called]
     given = [(None, arg) for arg in node.args[:1]] + [(keyword.arg, keyword.value) for keyword in node.keywords]
     for name, value in given:
-        text = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+        text, begin = _get_text(value), ""
+        if called in devices:
+            begin = text or _get_text(*getattr(value, "values", [value])[:1])
         if called in _CCL and name in {None, "backend"} and text in backends:
             yield value.lineno, f'{called}("{text}")', backends[text]
         elif called == "compile" and name == "backend" and text in backends:
             yield value.lineno, f'compile(backend="{text}")', backends[text]
+        elif called in devices and begin.startswith("cuda"):
+            yield value.lineno, f'{called}("{text or begin + "…"}")', devices[called]
         elif rule := arguments.get(f"{name} {text}") or arguments.get(name or ""):
             yield value.lineno, f"{name}={text or _format_value(value)}", rule
+
+
+def _get_text(value: ast.expr) -> str:
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
 
 def _format_value(value: ast.expr) -> str:
@@ -216,6 +252,7 @@ def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Ite
 
 
 def _scan_lines(text: str, file: str, known: Sequence[MigrationRule], launches: LaunchTranslator) -> Iterator[Hit]:
+    known = [rule for rule in known if rule.of != GPU]
     for number, whole in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", whole)
         if not line.strip():

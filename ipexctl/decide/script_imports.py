@@ -15,6 +15,8 @@ from ipexctl.model.text import join_names, printable
 # What makes it uncertain whether a module is found.
 _FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\baddsitedir\b|\bpip\W.*\binstall\b")
 _ENDS = {"exit", "_exit", "quit", "abort", "execv", "execvp"}
+_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
+_OTHER = (ast.Not, ast.Eq, ast.NotIn, ast.Is, ast.Lt, ast.LtE)  # what is not true because there are ranks
 
 # For the environment's interpreter, with directories separated by ":" and names: prints those of the names that it does
 # not find; imports none of them.
@@ -56,28 +58,108 @@ def find_doubtful_imports(
     only its interpreter knows (`FIND_MISSING`)."""
     known = {*sys.stdlib_module_names, *neighbours, *packages}
     lines: dict[str, int] = {}
-    for node in () if _FINDERS.search(text) else _walk_unconditional(parse_script(text).body):
+    for node in () if _FINDERS.search(text) else walk_certain(parse_script(text)):
         for name in list_module_names(node):
             if known.isdisjoint({name, name.replace("_", "-"), table.distributions.get(name, name).lower()}):
-                lines.setdefault(name, node.lineno)
+                lines.setdefault(name, getattr(node, "lineno", 1))
     return lines
 
 
-def _walk_unconditional(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that are executed whatever happens, up to the first that may end the script."""
-    for node in statements:
+def walk_certain(tree: ast.Module) -> list[ast.AST]:
+    """Returns what each of several ranks executes whatever happens, up to what may end the script."""
+    functions: dict[str, ast.FunctionDef] = {}
+    for node in tree.body:
         match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            case ast.FunctionDef(decorator_list=[]):
+                functions[node.name] = node
+            case ast.ClassDef():
+                for each in node.body:
+                    if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+                        functions[node.name] = each
+    try:
+        return [*_CertainWalk(functions).walk(tree.body)]
+    except RecursionError:
+        return []
+
+
+class _CertainWalk:
+    """A walk through statements and the functions that they call. ``of_ranks`` are variables that hold in a run."""
+
+    def __init__(self, functions: Mapping[str, ast.FunctionDef]) -> None:
+        self.functions, self.rest, self.of_ranks = functions, dict(functions), set[str]()
+
+    def walk(self, statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+        for node in statements:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
-            case ast.If(test=ast.Compare(left=ast.Name("__name__"))) | ast.Try(handlers=[]):
-                yield from _walk_unconditional(node.body)
-            case ast.With() if not any("suppress" in ast.unparse(item.context_expr) for item in node.items):
-                yield from _walk_unconditional(node.body)
-        yield node
+            parts, body = self._split(node)
+            for each in (each for part in parts for each in _walk_expression(part)):
+                yield each
+                function = self.rest.pop(_get_called(each), None)
+                if function:
+                    yield from self.walk(function.body)
+            yield from self.walk(body)
+            if self._may_end(node, set()) or any(isinstance(part, ast.Return) for part in ast.walk(node)):
+                return
+
+    def _split(self, node: ast.stmt) -> tuple[list[ast.AST], list[ast.stmt]]:
+        """What of a statement is certainly executed: itself or expressions of it, and statements below it."""
+        match node:
+            case ast.If():
+                is_main = isinstance(node.test, ast.Compare) and ast.unparse(node.test.left) == "__name__"
+                return [node.test], node.body if is_main or self._holds_for_ranks(node.test) else []
+            case ast.Try():
+                return [], [] if node.handlers else node.body
+            case ast.With():
+                contexts: list[ast.AST] = [item.context_expr for item in node.items]
+                return contexts, [] if any("suppress" in ast.unparse(each) for each in contexts) else node.body
+            case ast.For() | ast.While() | ast.Match() | ast.AsyncFor() | ast.AsyncWith():
+                return [], []
+            case ast.Assign(targets=[ast.Name(name)], value=value) if self._holds_for_ranks(value):
+                self.of_ranks.add(name)
+            case ast.Assign(targets=[ast.Name(name)]):
+                self.of_ranks.discard(name)
+        return [node], []
+
+    def _holds_for_ranks(self, test: ast.expr) -> bool:
+        """Returns whether this is true on some rank of several, as ``int(os.environ.get("RANK", -1)) != -1``."""
+        parts = [*ast.walk(test)]
+        names = {part.id for part in parts if isinstance(part, ast.Name)} - {"int", "os", "bool"}
+        asks = any(isinstance(part, ast.Constant) and part.value in _RANKS for part in parts)
+        return (asks or bool(names)) and names <= self.of_ranks and not any(isinstance(part, _OTHER) for part in parts)
+
+    def _may_end(self, node: ast.AST, visited: set[str]) -> bool:
         for part in ast.walk(node):
             called = getattr(part, "func", None)
-            if isinstance(part, ast.Raise) or getattr(called, "attr", getattr(called, "id", "")) in _ENDS:
-                return
+            name = getattr(called, "attr", getattr(called, "id", ""))
+            if isinstance(part, ast.Raise) or name in _ENDS:
+                return True
+            if name in self.functions and name not in visited:
+                visited.add(name)
+                if self._may_end(self.functions[name], visited):
+                    return True
+        return False
+
+
+def _get_called(node: ast.AST) -> str:
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+
+
+def _walk_expression(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and what of it is evaluated whatever its values."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        match node:
+            case ast.IfExp():
+                pending.append(node.test)
+            case ast.BoolOp():
+                pending.append(node.values[0])
+            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                pass
+            case _:
+                pending += ast.iter_child_nodes(node)
 
 
 def describe_missing_modules(

@@ -147,11 +147,6 @@ class Running(Record):
         return tuple(dict.fromkeys(self.hosts))
 
 
-def format_script(argv: Sequence[str]) -> str:
-    """Returns the script and its arguments, without its interpreter, as ``train.py --epochs 3``."""
-    return shlex.join(argv[2 if list(argv[1:2]) == ["-u"] else 0 :])
-
-
 class Launch(Record):
     """Everything that starting a run needs. ``argv`` are the words of the script on every rank; ``mpiexec`` those of
     the launcher on the head; ``port`` 0 means: a free one, found on the head just before the start. ``membind``: each
@@ -166,6 +161,7 @@ class Launch(Record):
     mpiexec_env: Mapping[str, str]
     port: int
     dialect: Dialect
+    command: tuple[str, ...] = ()  # as the user wrote it
     warnings: tuple[Note, ...] = ()
     mpi_version: str = ""
     launcher: str = ""  # its name and version
@@ -196,7 +192,7 @@ class Launch(Record):
             self.head.host,
             tuple(place.host for place in self.places),
             {node.label: node.host for node in self.planned},
-            format_script(self.argv),
+            shlex.join(self.command),
             backend=self.backend,
             precision=self.precision,
             isas={node.host: node.isa for node in self.planned},
@@ -302,7 +298,7 @@ def _format_launch(launch: Launch) -> list[str]:
             lines.append(f"  rank {place.rank}: {' '.join(differing)}")
     if launch.membind:
         lines.append("  its memory only on its NUMA nodes (--membind)")
-    return lines + [f"warning: {warning}" for warning in launch.warnings]
+    return lines + [line for warning in launch.warnings for line in f"warning: {warning}".splitlines()]
 
 
 def _find_common_items(each: Sequence[Sequence[T]]) -> list[T]:

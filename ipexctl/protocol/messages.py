@@ -272,8 +272,8 @@ class RunDescription(NamedTuple):
     title: str
     host: str
     hosts: Dict[str, NodeSpec]
-    argv: List[str]
     nonce: str
+    command: List[str] = []
     timings: Timings = Timings()
     profile: str = ""  # as in `run_spec.RunSpec`, and so are the next two
     backend: str = ""

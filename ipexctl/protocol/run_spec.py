@@ -87,6 +87,7 @@ class RunSpec(NamedTuple):
     rank_variable: str  # by which the launcher tells a process its rank
     rank_prefixes: List[str]  # of all variables that it sets for a rank
     head: Optional[HeadSpec] = None
+    command: List[str] = []  # as the user wrote it
     preload: List[Library] = []
     alone: bool = False  # one rank under Accelerate
     independent: bool = False  # instances that do not know of each other

@@ -124,6 +124,7 @@ def test_torchrun_on_each_host_and_a_module_of_the_project(workspace: Workspace,
     assert result.code == 0, result
     text = "".join(workspace.written(rank).decode() for rank in range(2))
     assert sorted(re.findall(r"rank (\d) of 4 sum 4.0", text)) == ["0", "1", "2", "3"]
+    assert workspace.report()["run"]["command"] == "torchrun pkg/train.py"
     result = workspace("run", "--venv", stock, "--limit", "node0,node1", "-m", "pkg.train")
     assert result.code == 0, result
     assert "rank 1 of 2 sum 2.0" in workspace.written(1).decode()

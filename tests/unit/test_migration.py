@@ -15,6 +15,7 @@ from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import ComparedRun
 from ipexctl.model.errors import UsageError
 from ipexctl.verbs.migrate import LaunchLines
+from tests.tables import read_table
 
 ROOT = Path(__file__).parents[2]
 KNOWN = (
@@ -121,7 +122,7 @@ def test_every_word_has_a_source_and_an_answer() -> None:
     for word in KNOWN:
         assert word.source, word.name
         assert word.instead, word.name
-        assert word.gone or word.idle or word.last, word.name
+        assert word.gone or word.idle or word.last or word.of == migration.GPU, word.name
 
 
 def instead(text: str, file: str = "go.sh") -> dict[str, str]:
@@ -271,3 +272,49 @@ def test_two_runs_are_compared_by_their_samples_else_by_their_time_else_not() ->
     assert "  without   failed" in migration.describe_speedup(
         migration.compare_runs("n1", [ran(30), ran(20, good=False)])
     )
+
+
+def needs(text: str) -> str:
+    return "".join(map(str, migration.describe_gpu_needs(text, "train.py", KNOWN)))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("import torch\ntorch.cuda.set_device(0)\n", "torch.cuda.set_device in line 2"),
+        ("from torch.cuda import set_device as use\nuse(0)\n", "torch.cuda.set_device in line 2"),
+        ("import torch.distributed as dist\ndist.init_process_group('nccl')\n", 'init_process_group("nccl") in line 2'),
+        ("from m import Net\nnet = Net().cuda()\n", ".cuda() in line 2"),
+        ("from m import net\nrank = 0\nnet.to(f'cuda:{rank}')\n", 'to("cuda:…") in line 3'),
+        ("import lightning as L\nL.Trainer(accelerator='gpu')\n", "accelerator=gpu in line 2"),
+        (
+            "import os, torch\nddp = int(os.environ.get('RANK', -1)) != -1\nif ddp:\n    torch.cuda.set_device(0)\n",
+            "torch.cuda.set_device in line 4",
+        ),
+        (
+            "import torch\ndef setup():\n    torch.cuda.set_device(0)\ndef main(args):\n    setup()\n"
+            "if __name__ == '__main__':\n    main(1)\n",
+            "torch.cuda.set_device in line 3",
+        ),
+        (
+            "from m import net\nclass Job:\n    def __init__(self):\n        net.cuda()\njob = Job()\n",
+            ".cuda() in line 4",
+        ),
+    ],
+)
+def test_what_certainly_needs_a_gpu_is_said_with_its_line(text: str, what: str) -> None:
+    assert needs(text) == (
+        f"train.py needs a GPU ({what}), and no host has one; what to write instead:\nipexctl migrate train.py"
+    )
+    (use,) = migration.find_uses(text, "train.py", KNOWN, LaunchLines())
+    assert migration.describe_removal(use) == "needs a GPU"
+
+
+@pytest.mark.parametrize("text", read_table("migration/no_gpu_is_certainly_needed"))
+def test_what_may_be_guarded_or_chosen_is_no_need_of_a_gpu(text: str) -> None:
+    assert needs(text) == ""
+    assert actual(text) == []
+
+
+def test_shell_files_are_not_searched_for_gpus() -> None:
+    assert actual("train.py --backend nccl\n", "conf.yaml") == []

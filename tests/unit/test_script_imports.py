@@ -43,8 +43,13 @@ finally:
     print("done")
 if __name__ == "__main__":
     import evaluate
+def main():
+    import peft
+main()
 """
-    assert doubtful(text) == {"tabulate": 3, "timm": 4, "seqeval": 6, "wandb": 8, "evaluate": 12}
+    assert doubtful(text) == {"tabulate": 3, "timm": 4, "seqeval": 6, "wandb": 8, "evaluate": 12, "peft": 14}
+    deep = "x = " + "+".join(["1"] * 3000) + "\nimport timm\n"
+    assert doubtful(deep) in ({"timm": 2}, {}), "Python of some versions cannot read it"
 
 
 @pytest.mark.parametrize(

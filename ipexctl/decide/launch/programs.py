@@ -68,16 +68,19 @@ class Start(Record):
         """Returns whether this file could also be a program of the environment."""
         return self.is_file and is_program_name(self.name)
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words that the user wrote: without what starts it."""
+        if self.kind == "module":
+            return ("-m", self.name, *self.args)
+        is_option = self.kind == "python" and self.name.startswith("-")
+        is_bare = self.kind == "file" and not self.name.startswith("/")
+        return (f"./{self.name}" if is_option or is_bare else self.name, *self.args)
+
     def build_words(self, python: Sequence[str]) -> tuple[str, ...]:
         """Returns the words to start it with; ``python`` are those that start a Python file."""
-        if self.kind == "python":
-            name = f"./{self.name}" if self.name.startswith("-") else self.name
-            return (*python, name, *self.args)
-        if self.kind == "module":
-            return (python[0], "-u", "-m", self.name, *self.args)
-        if self.kind == "file" and not self.name.startswith("/"):
-            return (*self.words, f"./{self.name}", *self.args)
-        return (*self.words, self.name, *self.args)
+        interpreters = {"python": tuple(python), "module": (*python[:1], "-u")}
+        return (*interpreters.get(self.kind, self.words), *self.command)
 
 
 def wrap_start(engine: Engine, start: Start) -> tuple[Start, ...]:

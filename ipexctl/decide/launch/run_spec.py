@@ -76,6 +76,7 @@ def build_run_specs(
         result[node.host] = RunSpec(
             **identity._asdict(),
             **select_attributes(launch, "run", "title", "size", "independent"),
+            command=list(launch.command),
             **select_attributes(launch, "backend", "precision", "fills", "per_host"),
             **select_attributes(node, "host", "label", "workdir"),
             **select_attributes(task, "share", "wait", "fail_fast", "restarts"),

@@ -66,8 +66,7 @@ def list_runs(argv: "List[str]") -> int:
             nodes = spec.head.hosts
         hosts = sorted(host for host, node in nodes.items() if node.ranks) or [spec.host]
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
-        command = spec.argv[2 if spec.argv[1:2] == ["-u"] else 0 :]
-        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=command)
+        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=spec.command)
         ready = _count_ready(directory) if spec.ready else -1
         row = row._replace(output=_read_last_output(directory, spec.nonce), ready=ready, restarts=spec.restarts)
         if state == "running":

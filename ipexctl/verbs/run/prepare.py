@@ -23,6 +23,7 @@ from ipexctl.decide.launch.build import build_launch, identify_machines
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.programs import Start, wrap_start
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
+from ipexctl.decide.migration import describe_gpu_needs, parse_rules
 from ipexctl.decide.planning.sync import choose_destination, join_part
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
@@ -107,8 +108,12 @@ def prepare_launch(
     if places is None:
         return None
     notes = find_start_notes(task, request.environ, facts, dry=request.dry)
-    if "PYTHONPATH" not in request.settings:
-        notes = (*_check_imports(request, inventory.head, facts, places, context), *notes)
+    script = _find_script(request)
+    if script and not any(map(accelerate.has_accelerator, facts.values())):
+        rules = parse_rules(read_data("migrate.toml"))
+        notes = (*describe_gpu_needs(read_script(script)[0], str(script), rules), *notes)
+    if script and "PYTHONPATH" not in request.settings:
+        notes = (*_check_imports(request, script, inventory.head, facts, places, context), *notes)
     wanted, asked_by = choose_mpi(task.mpi, facts)
     launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
@@ -161,14 +166,15 @@ def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:
     restarts = {"IPEXCTL_RESTART": Setting("0", "starts before this one")} if task.restarts else {}
     settings = {**request.settings, **restarts}
     starts = [replace(each, name=_get_remote_name(request, each)) for each in prepared.starts]
-    script = starts[0].name
+    script, command = starts[0].name, starts[0].command
     if request.engine:
+        command = (request.engine.program, *command)
         starts = [*wrap_start(request.engine, starts[0])]
     config, options = request.config, parse_options(read_data("options.toml"))
     launch = build_launch(task, name, hosts, runtimes, script, settings, config=config, options=options, starts=starts)
     text = request.script.read_bytes() if request.starts[0].is_file else b""
     sha256 = hashlib.sha256(text).hexdigest() if text else ""
-    launch = replace(launch, warnings=(*prepared.notes, *launch.warnings), script_sha256=sha256)
+    launch = replace(launch, command=command, warnings=(*prepared.notes, *launch.warnings), script_sha256=sha256)
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.planned
     }
@@ -212,18 +218,28 @@ def _sync_project(
     return places if len(places) == len(inventory) else None
 
 
+def _find_script(request: RunRequest) -> Path | None:
+    """Returns the Python file of this machine that the ranks start."""
+    start = request.starts[0]
+    if start.kind == "module":
+        return find_local_module(start.name)
+    return request.script if start.kind == "python" else None
+
+
 def _check_imports(
-    request: RunRequest, head: Host, facts: Mapping[str, Facts], places: Mapping[str, str], context: Context
+    request: RunRequest,
+    script: Path,
+    head: Host,
+    facts: Mapping[str, Facts],
+    places: Mapping[str, str],
+    context: Context,
 ) -> tuple[Note, ...]:
     """Returns a warning of modules that the script certainly imports and the environment lacks. Its interpreter on the
     head is asked only about names that are not known to be there."""
     project, start = request.project, request.starts[0]
-    script = find_local_module(start.name) if start.kind == "module" else request.script
-    if script is None or start.kind not in {"python", "module"}:
-        return ()
-    installed, table = facts[head.name].installed, ImportTable(**parse_toml(read_data("imports.toml")))
     paths = project.list_import_paths()
     text, own = read_script(script, *(project.root / path for path in paths))
+    installed, table = facts[head.name].installed, ImportTable(**parse_toml(read_data("imports.toml")))
     lines = find_doubtful_imports(text, own, installed.packages, table) if installed else {}
     if not lines or installed is None or installed.marker is None:
         return ()

@@ -1,5 +1,6 @@
 """Which runs there are on a cluster, asked of the hosts themselves: from any machine with access."""
 
+import shlex
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from ipexctl.model.events import Event
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, field, select_attributes
-from ipexctl.model.launch import Running, format_script
+from ipexctl.model.launch import Running
 from ipexctl.model.names import fold_names
 from ipexctl.model.text import printable
 from ipexctl.protocol.messages import RunRow
@@ -126,7 +127,7 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
         about.host,
         hosts,
         labels,
-        format_script(about.argv),
+        shlex.join(about.command or [about.title]),
         **select_attributes(about, "title", "backend", "precision"),
         isas={name: node.isa for name, node in about.hosts.items()},
         leaders=tuple(about.leaders),

@@ -143,7 +143,7 @@ def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Conte
 def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
     link: LocalLink, context: Context, tmp_path: Path
 ) -> None:
-    site = ended(link, tmp_path, "0101-old", "python3", argv=["python3", "-u", "train.py"])
+    site = ended(link, tmp_path, "0101-old", "python3", command=["train.py"])
     directory = Path(site.directory)
     (directory / OWNER).write_text("{}")
     began = (directory / OWNER).stat().st_mtime
