@@ -23,7 +23,7 @@ from tests.fakes import FakeLink, FakeOpener
 RUN = "1126-1-ab12"
 PLACE = f"/home/u/{RUNS}/{RUN}-h0"
 NODES = {"a": NodeSpec("l0", [0], PLACE, "/env/bin/python"), "b": NodeSpec("l1", [1], PLACE, "/tmp/evil")}
-ABOUT = RunDescription(RUN, "t", "a", NODES, ["python", "train.py"], "nonce")
+ABOUT = RunDescription(RUN, "t", "a", NODES, "nonce", ["train.py"])
 STRANGE = [
     ("/home/u/project", RUN),
     (f"/home/u/{RUNS}/other-h0", RUN),
