@@ -21,19 +21,21 @@ from ipexctl.model.text import format_size, join_names
 
 ReadErrors = Callable[[], KnownErrors]
 _TAIL_LINES = 20
+_NO_COMMAND = e.Started("", "", ())
+_NO_ATTEMPT = Attempt(e.RunStarted("", "", (), ""), 0.0, [])
 _REASONS: Mapping[str, Exit] = {"rank": Exit.RANK, "lost": Exit.LOST, "limit": Exit.LOST, "launch": Exit.STEP}
 
 
 def make_report(state: RunState, known: ReadErrors = tuple, *, lost: LostOutput | None = None) -> CommandReport:
     """The report of all that is known so far. ``known`` reads the catalogue of errors that failures are compared with,
     ``lost`` is what the record could not store."""
-    attempt, over = state.last_attempt, _find_end(state)
+    attempt, command = state.last_attempt, state.command or _NO_COMMAND
     run = judge_run(state, state.run, known)
     causes = _list_causes(state, run, lost)
-    title = attempt.started.title if attempt else ""
+    is_run = attempt is not None or _find_end(state) is not None
     return CommandReport(
-        verb=state.command.verb if state.command else "",
-        title=title or (state.command.title if state.command else ""),
+        verb=command.verb,
+        title=(attempt or _NO_ATTEMPT).started.title or command.title,
         exit=choose_exit(causes),
         ok=choose_exit(causes) is Exit.OK,
         causes=tuple(sorted(set(causes) - {Exit.OK})),
@@ -44,7 +46,7 @@ def make_report(state: RunState, known: ReadErrors = tuple, *, lost: LostOutput 
         failures=tuple(state.failures),
         findings=tuple(state.findings),
         warnings=tuple(state.warnings),
-        run=run if (attempt or over) and state.study is None else None,  # a study has many
+        run=run if is_run and state.study is None else None,  # a study has many
         lost=lost,
         selection_flags=state.selection_flags,
         without=_leave_out_unreachable(state),
@@ -62,19 +64,19 @@ def _leave_out_unreachable(state: RunState) -> Hint | None:
 def complete_failure(state: RunState, failure: Failure) -> Failure:
     """The failure with a hint that has the user's own options. What else keeps a host from being reached, doctor finds
     out."""
-    hint, verb = failure.hint, state.command.verb if state.command else ""
-    if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and verb != "doctor":
+    hint, command = failure.hint, state.command or _NO_COMMAND
+    if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and command.verb != "doctor":
         hint = advise("doctor")
-    hint = repeat_install(hint, state.command.words if state.command else ())
+    hint = repeat_install(hint, command.words)
     return replace(failure, hint=complete_hint(hint, state.selection_flags))
 
 
 def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome:
     """How a run of the command ended: its last attempt, and all that its attempts left."""
-    attempt = run.attempts[-1] if run.attempts else None
-    over = _find_end(state) if run is state.run else attempt.over if attempt else None
-    shifts = run.shifts
-    ranks = tuple(_judge_rank(state, rank, shifts) for rank in attempt.ranks) if attempt else ()
+    attempt = run.attempts[-1] if run.attempts else _NO_ATTEMPT
+    begun, shifts = attempt.started, run.shifts
+    over = _find_end(state) if run is state.run else attempt.over
+    ranks = tuple(_judge_rank(state, rank, shifts) for rank in attempt.ranks)
     cause = _find_cause(state, attempt, over, ranks, known)
     names = {each.started.run for each in run.attempts}
     proofs = [proof for name, proof in state.proofs.items() if run is state.run or name in names]
@@ -84,10 +86,10 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
     unchecked = tuple(dict.fromkeys(host for proof in proofs for host in proof.unchecked))
     checked = dict.fromkeys(host for proof in proofs for host in proof.hosts)
     started, ended = _find_run_times(state, run, shifts)
-    stall = attempt.stall if attempt else None
+    stall = attempt.stall
     return RunOutcome(
-        run=attempt.started.run if attempt else over.run if over else "",
-        head=attempt.started.head if attempt else "",
+        run=begun.run or (over.run if over else ""),
+        head=begun.head,
         reason=over.reason if over else "",
         detail=over.detail if over else "",
         started=started,
@@ -103,22 +105,22 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         stall=stall.lines or None if stall else None,
         places=stall.places if stall else (),
         suspects=stall.suspects if stall else (),
-        separate=attempt.separate if attempt else None,
-        lost_loss=attempt.lost_loss if attempt else None,
-        slow_host=attempt.slow_host if attempt else None,
+        separate=attempt.separate,
+        lost_loss=attempt.lost_loss,
+        slow_host=attempt.slow_host,
         restarts=tuple(each.over.detail if each.over else "" for each in run.attempts[:-1]),
         resume=_make_resume_command(state) if cause.failed or (over and over.reason in _REASONS) else None,
-        command=attempt.started.command if attempt else "",
-        backend=attempt.backend if attempt else "",
-        planned_backend=attempt.started.backend if attempt else "",
+        command=begun.command,
+        backend=attempt.backend,
+        planned_backend=begun.backend,
     )
 
 
 def _make_resume_command(state: RunState) -> Hint | None:
     """Returns the same command line that goes on from the newest checkpoint, where the run keeps them."""
-    asked = state.run.asked or state.command
-    words = list(asked.words) if asked else []
-    options = {word.partition("=")[0] for word in words[: find_script_word(asked.title if asked else "", words)]}
+    asked = state.run.asked or state.command or _NO_COMMAND
+    words = list(asked.words)
+    options = {word.partition("=")[0] for word in words[: find_script_word(asked.title, words)]}
     if words[:1] != ["run"] or "--keep" not in options:
         return None
     words[1:1] = [] if "--resume" in options else ["--resume", "auto"]
@@ -149,7 +151,7 @@ def _find_run_times(state: RunState, run: RunHistory, shifts: Mapping[str, float
 
 def _find_cause(
     state: RunState,
-    attempt: Attempt | None,
+    attempt: Attempt,
     over: e.RunEnded | None,
     ranks: tuple[RankOutcome, ...],
     known: ReadErrors,
@@ -157,12 +159,12 @@ def _find_cause(
     """The rank that failed first by itself, and what that is known as, with commands that are ready to be typed."""
     if (over is None or over.reason in ("done", "stopped")) and all(rank.state != "failed" for rank in ranks):
         return Cause((), None)
-    output = attempt.launcher.decode("utf-8", "replace") if attempt else ""
+    output = attempt.launcher.decode("utf-8", "replace")
     cause = find_cause(known(), ranks, f"{over.detail}\n{output}" if over else output)
     diagnosis = cause.diagnosis
     if diagnosis is None:
         return cause
-    run = attempt.started.run if attempt else over.run if over else ""
+    run = attempt.started.run or (over.run if over else "")
     texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (diagnosis.fix, diagnosis.command)]
     fix, command = (complete_hint(text, state.selection_flags) for text in texts)
     why = " ".join([diagnosis.why, *_describe_room(state, cause)]) if diagnosis.code == "disk" else diagnosis.why
@@ -185,7 +187,8 @@ def _list_causes(state: RunState, run: RunOutcome, lost: LostOutput | None) -> l
     excused, over = state.run.excused, _find_end(state)
     reason = over.reason if over and not excused else ""
     # Not its own end is not done, whoever stopped it. (Our own signal's code wins; `stop` says no `RunStarted`.)
-    own = state.last_attempt is not None or (state.command is not None and state.command.verb == "run")
+    command = state.command or _NO_COMMAND
+    own = state.last_attempt is not None or command.verb == "run"
     cut_short = own and (reason == "stopped" or (reason == "done" and "stopped" in states))
     # Out of reach: their guards end their part by themselves. Who has stopped a run wants to know.
     unchecked = Exit.RESIDUE if state.exit in (Exit.HUP, Exit.INT, Exit.TERM) else Exit.LOST
