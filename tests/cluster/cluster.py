@@ -301,6 +301,27 @@ class Cluster(AbstractContextManager["Cluster"]):
             if host == "controller" or self._hosts[host].guard is not None:
                 self._switch.ip(f"link set {port} master {network}")
 
+    @contextmanager
+    def slow_down(self, host: str, seconds: float, share: float, network: str = LAN) -> Iterator[None]:
+        """Each packet takes so long, either way, and this share of them is lost."""
+        port, near, far = self._port(host, network), "slow0", "slow1"
+        self._switch.ip(
+            f"link add {near} type veth peer name {far}",
+            f"link set {near} up",
+            f"link set {far} up master {network}",
+            f"link set {port} nomaster",
+        )
+        wire = [sys.executable, str(Path(__file__).with_name("slow_wire.py"))]
+        words = [*self._switch.prefix, *wire, port, near, str(seconds), str(share), "1"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout
+                assert process.stdout.readline() == b"ready\n"
+                yield
+            finally:
+                process.kill()
+                self._switch.ip(f"link delete {near}", f"link set {port} master {network}")
+
     def _forget_neighbours(self) -> None:
         """Removes each machine's unanswered questions for hardware addresses. One asked while the cable was out
         fails some seconds later, and takes a connection with it that began when the cable was back."""

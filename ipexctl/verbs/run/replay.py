@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ipexctl.act.inputs import expand_home
@@ -226,12 +227,15 @@ class _RankFiles:
         return offset
 
     def _read_pieces(self, key: tuple[int, str], offset: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Pieces of one file and where each begins; they end with a line where they can."""
+        """Pieces of one file and where each begins; they end with a line where they can. A hole is its end:
+        nobody wrote that, and it may be as long as no disk is."""
         try:
             file = open_regular_file(self._directory / f"{key[0]}.{key[1]}")
         except OSError:
             return
         with file:
+            with suppress(OSError):  # behind its end
+                end = min(end, os.lseek(file.fileno(), offset, os.SEEK_HOLE))
             while offset < end and (data := os.pread(file.fileno(), min(_OUTPUT_EVENT_SIZE, end - offset), offset)):
                 if offset + len(data) < end:
                     data = data[: data.rfind(b"\n") + 1 or len(data)]

@@ -19,7 +19,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
 from ipexctl.store.record import RunRecord, make_name
-from ipexctl.verbs.run.replay import pace_events
+from ipexctl.verbs.run.replay import pace_events, read_saved_run
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
 
@@ -104,6 +104,19 @@ def test_plain_output_is_the_same_at_any_speed(tmp_path: Path, monkeypatch: pyte
     assert paced.stdout == plain.stdout != ""
     assert call(app, ["replay", "--at", "soon"]).exit_code == Exit.INPUT
     assert call(app, ["replay", "--speed", "0"]).exit_code == Exit.INPUT
+
+
+def test_holes_of_a_strangers_files_are_not_read(tmp_path: Path) -> None:
+    """A sparse file may be said to have an exabyte, which would be read for years."""
+    directory = record(tmp_path).directory
+    assert directory
+    before = [stamped.event for stamped in read_saved_run(directory)]
+    with next((directory / "ranks").glob("0.out")).open("ab") as file:
+        file.write(b"x" * 4096)
+        file.truncate(1 << 42)
+    after = [stamped.event for stamped in read_saved_run(directory)]
+    assert sum(len(event.data) for event in after if isinstance(event, e.Output)) < 1 << 20
+    assert len(after) > len(before)
 
 
 def test_the_live_view_says_that_it_is_paused() -> None:
