@@ -126,13 +126,13 @@ def _make_notifier(commands: Sequence[str]) -> "Notifier":
 
 def replay_run(word: str, options: OutputOptions, speed: float | None = None, start: str | None = None) -> Exit:
     """Shows a saved run in this output mode; the exit code is that of the run. With a ``speed`` it is shown so many
-    times as fast as it went; up to ``start``, as ``00:12:30``, at once."""
+    times as fast as it went; up to ``start``, as ``00:12:30``, at once. Raises `UsageError`."""
+    from ipexctl.verbs.run.replay import find_saved_run, pace_events, read_saved_run
+
+    skip = parse_clock("--at", start) if start is not None else 0.0
+    directory = find_saved_run(get_state_directory() / "runs", word)
 
     def replay(console: Console, log: DebugLog) -> Exit:
-        from ipexctl.verbs.run.replay import find_saved_run, pace_events, read_saved_run
-
-        skip = parse_clock("--at", start) if start is not None else 0.0
-        directory = find_saved_run(get_state_directory() / "runs", word)
         fold, lock = RunFold(), threading.Lock()
         timed = bool(speed or start is not None)
         screen = make_screen_sink(options, console, lock, speed=speed or 1.0, keys=timed)

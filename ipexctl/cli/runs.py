@@ -39,7 +39,9 @@ def ps(context: Context, hosts: HostSelection) -> Workflow:
 def attach(context: Context, hosts: HostSelection, flags: AttachFlags) -> Workflow:
     """Watch a run from its first byte on. Ctrl-C stops the run, the key d detaches."""
     from ipexctl.verbs.run.manage import attach
+    from ipexctl.verbs.run.saved_logs import refuse_ended_run
 
+    refuse_ended_run(context.state / "runs", flags.run)
     return attach(flags.run, hosts.read_inventory(), context)
 
 

@@ -251,6 +251,10 @@ def test_separate_worlds_are_a_warning_with_a_code_and_an_event_until_they_are_n
     assert (compared.separate.code, compared.separate.worlds, compared.at) == ("never-met", {"1": 2}, 7.0)
     text = "\n".join([compared.separate.text, *compared.separate.causes])
     assert describe(warning) == ("warning", "", "never-met", text)
+    compared, *_ = read(journal.SeparateWorlds({1: 2}, 3))
+    assert isinstance(compared, e.WorldsCompared)
+    assert compared.separate is not None
+    assert compared.separate.causes[0].startswith("no process group was made")
     assert later == e.WorldsCompared(None, 9.0)
     assert describe(message) == ("info", "", "met", "the ranks have met after all")
 

@@ -305,6 +305,11 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
     diagnosis = of_run(fold_with_catalogue(events)).diagnosis
     assert diagnosis
     assert diagnosis.fix == "ipexctl install --with tabulate -f lab/hosts --limit a,b"
+    words = ("install", "--with", "tabulate", "--with", "pillow")  # the look before the start knew of both
+    missing = e.Message(advise(*words, text="t.py imports tabulate, PIL, not in the environment:"), "warning")
+    diagnosis = of_run(fold_with_catalogue([events[0], missing, *events[1:]])).diagnosis
+    assert diagnosis
+    assert diagnosis.command == "ipexctl install --with tabulate --with pillow -f lab/hosts --limit a,b"
 
 
 def test_a_full_disk_under_torch_save_is_known_with_what_was_free_on_that_host() -> None:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from ipexctl.model.answers.manage import StackPlace
 from ipexctl.model.events import RankStack, Stalled
@@ -15,7 +16,7 @@ from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
-_RAISED = re.compile(r'^  File "(.*)", line (\d{1,9}), in (.*)$', re.MULTILINE)  # of an exception, innermost last
+_RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTILINE)  # of an exception, innermost last
 _SPY = re.compile(r'Thread [^"]*\([^)]*\)(?:: "(?P<name>.*)")?$')
 _SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
@@ -28,6 +29,8 @@ _FRAMEWORKS = re.compile(r"(?:^|/)torch/distributed/(?:fsdp|_composable|_tools|a
 _BETWEEN = re.compile(
     r"(?:^|/)torch/(?:distributed/c10d_logger|_ops|utils/_contextlib|_dynamo/eval_frame)\.py$|^\w+\.py$"
 )
+_CHILD = "multiprocessing/process.py", "_bootstrap"  # where a process of multiprocessing begins
+_LOADER, _WORKER = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py"
 _BACKWARD = "_engine_run_backward"  # of torch/autograd
 
 _STATES = {
@@ -100,6 +103,8 @@ def _make_stack(frames: Iterable[tuple[str, str, str]]) -> Stack:
     stack = []
     for path, file, line, function in placed:
         own = file.removeprefix(directory) if file.startswith(directory) else "/".join(file.rsplit("/", 2)[-2:])
+        if path == _CHILD[0] and function == _CHILD[1]:
+            break  # what is below was its parent's, when it was forked
         stack.append(StackFrame(path or own, int(line or 0), function, not path))
     return tuple(stack)
 
@@ -111,8 +116,7 @@ def find_path_in_library(file: str) -> str:
 
 
 def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
-    """Ranks at the same place together, the smallest group first. Of a rank with several processes the one that is
-    deepest in the user's work counts: the one with the longest stack."""
+    """Ranks at the same place together, the smallest group first, each by one of its processes (`_choose_process`)."""
     members: dict[tuple[str, Stack, bool], list[RankStack]] = {}
     shown: list[Stack] = []  # of the first rank of each group
     for stack, frames in _choose_processes(stacks).values():
@@ -140,12 +144,23 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
 
 
 def _choose_processes(stacks: Sequence[RankStack]) -> dict[int, tuple[RankStack, Stack]]:
-    of_rank: dict[int, tuple[RankStack, Stack]] = {}
+    of_rank: dict[int, list[tuple[RankStack, Stack]]] = {}
     for stack in stacks:
-        frames = parse_main_thread(stack.text)
-        if stack.rank not in of_rank or len(frames) > len(of_rank[stack.rank][1]):
-            of_rank[stack.rank] = stack, frames
-    return of_rank
+        of_rank.setdefault(stack.rank, []).append((stack, parse_main_thread(stack.text)))
+    return {rank: _choose_process(processes) for rank, processes in of_rank.items()}
+
+
+def _choose_process(processes: Sequence[tuple[RankStack, Stack]]) -> tuple[RankStack, Stack]:
+    """Of a rank with several processes the one that is deepest in the user's work counts, as a launcher's child: the
+    one with the longest stack. A worker of a data loader counts where the rank waits for what it does."""
+    workers = [each for each in processes if any(frame.file == _WORKER for frame in each[1])]
+    others = [each for each in processes if each not in workers] or workers
+    chosen = max(others, key=lambda each: len(each[1]))
+    inner = list(takewhile(lambda frame: not frame.own, chosen[1]))
+    busy = [each for each in workers if _find_own_frame(each[1])]
+    if busy and any(frame.file == _LOADER for frame in inner):
+        return max(busy, key=lambda each: len(each[1]))
+    return chosen
 
 
 def _find_waiting_call(frames: Stack, state: str) -> int | None:

@@ -26,6 +26,10 @@ _CAUSES: Mapping[str, str] = {
     "mpi": "MPI finds one process alone: mpi4py loads another MPI than the one that started the ranks",
     "horovod": "Horovod finds one process alone: it was built for another launcher than mpirun",
 }
+_NO_GROUP = (
+    "no process group was made: torch.distributed.init_process_group() makes one of all ranks, as do "
+    "Accelerator(cpu=True) and the Trainer with --use_cpu"
+)
 _USUAL = (
     "usual causes: the Trainer without --use_cpu, a script that sets MASTER_ADDR or WORLD_SIZE itself, one that waits "
     "for --local_rank; independent processes are started by --instances"
@@ -49,7 +53,8 @@ def describe_worlds(record: journal.SeparateWorlds) -> SeparateWorlds | None:
         if kind in _CAUSES
     ]
     counts = {str(size): count for size, count in sizes}
-    return SeparateWorlds(CODE, counts, text, tuple(dict.fromkeys(known)) or (_USUAL,))
+    causes = known or ([] if record.joined else [_NO_GROUP]) + [_USUAL]
+    return SeparateWorlds(CODE, counts, text, tuple(dict.fromkeys(causes)))
 
 
 def find_hopeless_rendezvous(record: RankRendezvous, hosts: Sequence[str]) -> str:

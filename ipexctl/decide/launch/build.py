@@ -55,6 +55,9 @@ def build_launch(
         counts = placement.count_ranks(hosts, cores, task.n, task.ppn)
     run_hosts = [host for host in hosts if host.name in dict(counts)]
     used = len(run_hosts) - task.spares
+    if (task.min_hosts or 0) > len(run_hosts):
+        what = f"--min-hosts {task.min_hosts} asks for more than the run's {pluralize(len(run_hosts), 'host')}"
+        raise UsageError(what, hint="lower it, or add hosts")
     if used < 1:
         what = f"--spares {task.spares} leaves none of {pluralize(len(run_hosts), 'host')} for the ranks"
         raise UsageError(what, hint="lower it, or add hosts")

@@ -165,7 +165,11 @@ def _find_cause(
     if diagnosis is None:
         return cause
     run = attempt.started.run or (over.run if over else "")
-    texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (diagnosis.fix, diagnosis.command)]
+    fix, command = diagnosis.fix, diagnosis.command
+    hints = (warning for warning in state.warnings if isinstance(warning, Hint) and warning.words[0] == "install")
+    if diagnosis.code in ("package", "module") and (every := next(hints, None)) is not None:
+        fix = command = Hint(every.words)  # the look before the start knows all that is missing
+    texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (fix, command)]
     fix, command = (complete_hint(text, state.selection_flags) for text in texts)
     why = " ".join([diagnosis.why, *_describe_room(state, cause)]) if diagnosis.code == "disk" else diagnosis.why
     return replace(cause, diagnosis=replace(diagnosis, why=why, fix=fix, command=command))

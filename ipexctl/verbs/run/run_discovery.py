@@ -103,7 +103,7 @@ def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
     """Returns the error for a run that is kept on none of the hosts."""
     run = f"run {printable(prefix, 100)}" if prefix else "a run"
     what = f"no {run} is kept on these hosts"
-    if prefix is None:
+    if not prefix:
         what = "nothing runs on these hosts, and no run that has ended is kept there"
     reasons: list[str] = []
     if survey.unreachable:

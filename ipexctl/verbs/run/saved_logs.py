@@ -24,6 +24,14 @@ def find_ended_run(runs: Path, word: str | None) -> Path | None:
     return directory if report and report.run and report.run.reason else None
 
 
+def refuse_ended_run(runs: Path, word: str | None) -> None:
+    """Raises `UsageError` for a run that was watched to its end: nothing of it is left on the hosts."""
+    if saved := find_ended_run(runs, word):
+        hint = advise("replay", read_name(saved))
+        what = f"run {read_name(saved)} was watched to its end, and is saved here"
+        raise UsageError(what, hint=hint, exit=Exit.STEP, code="no-run")
+
+
 def print_saved_output(directory: Path, context: Context, ranks: Collection[int] = ()) -> Generator[Event, None, None]:
     """Yields what the ranks of a saved run wrote, and why it failed. Raises `UsageError` where it has no such rank."""
     from ipexctl.verbs.run.saved_runs import describe_cause  # with Rich, which a run that goes on does not need

@@ -132,6 +132,32 @@ def test_of_several_processes_of_a_rank_the_one_at_work_speaks() -> None:
     assert group_stacks([stack(0, launcher), stack(0)])[0].function == "all_reduce"
 
 
+def test_a_loaders_worker_speaks_where_its_rank_waits_for_it() -> None:
+    """A forked worker has the stack of its parent below its own."""
+
+    def write(*frames: str) -> str:
+        lines = [f'  File "{file}", line {line} in {function}' for file, line, function in map(str.split, frames)]
+        return "\n".join(["Thread 0x1 (most recent call first):", *lines]) + "\n"
+
+    lib = "/v/lib/python3.11/site-packages/torch"
+    forked = (
+        f"{lib}/utils/data/_utils/worker.py 374 _worker_loop",
+        "/usr/lib/python3.11/multiprocessing/process.py 108 run",
+        "/usr/lib/python3.11/multiprocessing/process.py 314 _bootstrap",
+        f"{lib}/utils/data/dataloader.py 1210 __init__",
+        "/home/u/train.py 20 train", "/home/u/train.py 60 main", "/home/u/train.py 99 <module>",
+    )  # fmt: skip
+    main = ("/home/u/train.py 27 train", "/home/u/train.py 60 main", "/home/u/train.py 99 <module>")
+    idle = write("/usr/lib/python3.11/multiprocessing/connection.py 948 wait", *forked)
+    stuck = write("/home/u/train.py 13 __getitem__", *forked)
+    backward = write(f"{lib}/autograd/graph.py 979 _engine_run_backward", *main)
+    waits = write("/usr/lib/python3.11/selectors.py 415 select", f"{lib}/utils/data/dataloader.py 1448 _get", *main)
+    stacks = [stack(0, backward, "S"), stack(0, idle, "S"), stack(1, waits, "S"), stack(1, stuck, "S")]
+    groups = group_stacks(stacks)
+    assert {group.ranks: group.line for group in groups} == {(0,): "train.py:27", (1,): "train.py:13"}
+    assert find_odd_ranks(groups) == (1,)
+
+
 def test_a_stall_is_one_line_with_ranks_hosts_and_states() -> None:
     hosts = ["a", "a", "b", "b"]
     stall = Stalled((0, 1, 2, 3), 60.2, "all", {"0": "R", "1": "R", "2": "R", "3": "D"})
