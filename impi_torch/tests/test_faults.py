@@ -67,6 +67,16 @@ def test_a_rank_that_fails_ends_with_its_own_status_after_all_its_output(
     assert "the last word of rank 1" in ended.out, "what is registered for the end was not called"
 
 
+@pytest.mark.parametrize("hook", ["", "1"])
+def test_peers_in_a_backward_pass_learn_who_failed_and_do_not_crash(run: Run, hook: str) -> None:
+    ended = run(
+        "faults", "backward", ranks=2, mpi=("-disable-auto-cleanup",), IMPI_TEST_TIMEOUT=100, IPEXCTL_RUN="x", HOOK=hook
+    )
+    assert ended.code not in (0, 124), ended
+    assert re.search(r"RuntimeError: .*rank 1 ended with ValueError: a mistake of the script", ended.err), ended
+    assert "Segmentation fault" not in ended.err
+
+
 @pytest.mark.parametrize("case", ["raised", "exits"])
 def test_peers_learn_who_failed_and_why_where_ipexctl_watches(run: Run, case: str) -> None:
     """There nobody calls MPI_Abort, and here, without auto-cleanup, nobody kills: each rank ends by itself."""

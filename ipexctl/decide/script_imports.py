@@ -162,6 +162,13 @@ def _walk_expression(node: ast.AST) -> Iterator[ast.AST]:
                 pending += ast.iter_child_nodes(node)
 
 
+def describe_emptiness(text: str, script: str) -> tuple[Note, ...]:
+    """Warns of a file of comments alone, as that of an example that has moved."""
+    if not text or re.search(r"^[ \t]*[^#\s]", text, re.MULTILINE):
+        return ()
+    return (Note("no-statement", f"{printable(script)} holds comments alone: its ranks end at once"),)
+
+
 def describe_missing_modules(
     lines: Mapping[str, int], script: str, table: ImportTable, host: str, ipex: bool
 ) -> tuple[Note, ...]:

@@ -14,6 +14,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.script_imports import (
     FIND_MISSING,
     ImportTable,
+    describe_emptiness,
     describe_local_modules,
     describe_missing_modules,
     find_doubtful_imports,
@@ -81,6 +82,13 @@ def test_a_module_of_the_project_is_its_own_and_one_of_the_current_directory_is_
     words = [sys.executable, "-c", FIND_MISSING, f"{tmp_path}:{tmp_path / 'src'}", "mypkg", "other", "third"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["third"]
+
+
+def test_a_file_of_comments_alone_is_said() -> None:
+    (note,) = describe_emptiness("# License\n\n  # This file has moved\n", "dpo.py")
+    assert str(note) == "dpo.py holds comments alone: its ranks end at once"
+    for text in ("# a\nimport x\n", "  \n\tprint(1)", '"""A text."""\n', "", "\0"):
+        assert describe_emptiness(text, "dpo.py") == ()
 
 
 def test_the_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:

@@ -173,12 +173,33 @@ class Place:
     """Where in a group's queue the collectives stand that a callback starts."""
 
 
+class Failure:
+    """What a future that failed holds. torch's C++ (DDP's reducer) looks for tensors in it by pickling it and takes the
+    first one, without a look at whether there is any: it must meet the error there."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __repr__(self) -> str:
+        return f"{type(self.error).__name__}: {self.error}"
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise self.error
+
+    def unwrap(self) -> None:
+        raise self.error
+
+
 class Result(torch.futures.Future):
     """The future of a work, and what follows from it."""
 
     def __init__(self, group: Group, collective: bool) -> None:
         super().__init__()
         self._group, self._collective = group, collective
+
+    def set_exception(self, error: BaseException) -> None:
+        self._set_unwrap_func(Failure.unwrap)
+        self.set_result(Failure(error))
 
     def then(self, callback: Callable[[Any], Any]) -> Result:
         after = Result(self._group, self._collective)

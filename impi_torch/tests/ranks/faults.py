@@ -61,6 +61,23 @@ def mismatch_late(rank: int, size: int) -> None:
         dist.barrier()
 
 
+def backward(rank: int, size: int) -> None:
+    """A rank fails while the others wait for its gradients in torch's C++, which takes the value of the future."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 1))
+    if os.environ.get("HOOK"):
+        model.register_comm_hook(None, lambda _, bucket: _reduce(bucket))
+    for step in range(6):
+        loss = model(torch.rand(8, 20)).mean()
+        if rank == size - 1 and step == 3:
+            raise ValueError("a mistake of the script")
+        loss.backward()
+
+
+def _reduce(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
 def late_wait(rank: int, size: int) -> None:
     """wait(timeout) shorter than the group's: only the wait ends, the operation can still be done."""
     if rank == size - 1:

@@ -32,6 +32,7 @@ from ipexctl.decide.releases.runtime import build_runtime
 from ipexctl.decide.script_imports import (
     FIND_MISSING,
     ImportTable,
+    describe_emptiness,
     describe_local_modules,
     describe_missing_modules,
     find_doubtful_imports,
@@ -109,9 +110,10 @@ def prepare_launch(
         return None
     notes = find_start_notes(task, request.environ, facts, dry=request.dry)
     script = _find_script(request)
-    if script and not any(map(accelerate.has_accelerator, facts.values())):
-        rules = parse_rules(read_data("migrate.toml"))
-        notes = (*describe_gpu_needs(read_script(script)[0], str(script), rules), *notes)
+    text = read_script(script)[0] if script else ""
+    notes = (*describe_emptiness(text, str(script)), *notes)
+    if not any(map(accelerate.has_accelerator, facts.values())):
+        notes = (*describe_gpu_needs(text, str(script), parse_rules(read_data("migrate.toml"))), *notes)
     if script and "PYTHONPATH" not in request.settings:
         notes = (*_check_imports(request, script, inventory.head, facts, places, context), *notes)
     wanted, asked_by = choose_mpi(task.mpi, facts)
