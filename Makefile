@@ -21,7 +21,7 @@ PARALLEL := -n $(IPEXCTL_TEST_WORKERS) $(DIST)
 IPEXCTL_FAST_WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test again fast fast-lowest test-stack test-arm test-frameworks test-torch faults soak chaos survival drills fuzz coverage test-impi bench lock audit sbom lint clean
+.PHONY: dev pages demo test again fast fast-lowest test-stack test-arm test-frameworks test-torch faults soak chaos survival drills fuzz coverage mutation test-impi bench lock audit sbom lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model, with plain torch (0.3 GB) or STACK=ipex (4 GB).
 STACK ?= native
@@ -128,6 +128,12 @@ fuzz: $(VENV)/.dev
 coverage: $(VENV)/.dev
 	$(PYTEST) -q $(PARALLEL) --cov ipexctl.decide --cov ipexctl.model --cov ipexctl.protocol --cov-fail-under 100 \
 		--cov-report term-missing:skip-covered tests/unit tests/contract
+
+# Decisions broken one after the other, and whether the tests near them notice: root. Those of impi_torch need `make test-impi`'s
+# environment, and ALL=1 tries what is not caught with all of `make fast`.
+mutation: NUMBER ?= 30
+mutation: $(VENV)/.dev
+	$(BIN)/python -m tests.mutation --number $(NUMBER) $(if $(SEED),--seed $(SEED)) $(if $(ALL),--all)
 
 # All tests of impi_torch, in an environment of their own: `make test-impi TORCH=2.8.0 PYTHON=python3.12`. Wheels of torch
 # in a directory that PIP_FIND_LINKS names come before those of the index.

@@ -125,3 +125,11 @@ def test_nothing_is_called_where_no_command_was_given(tmp_path: Path) -> None:
     queue, _ = make_queue(tmp_path)
     queue.note_record(journal.RunEnd("r", Reason.DONE))
     assert not queue.waiting
+
+
+def test_an_end_with_nothing_left_to_tell_is_not_held_up(tmp_path: Path) -> None:
+    queue, _ = make_queue(tmp_path, "true")
+    queue.note_record(journal.RunEnd("r", Reason.DONE))
+    queue.finish()
+    queue.work = None  # type: ignore[method-assign, assignment]  # there is nothing to do any more
+    queue.finish()

@@ -12,7 +12,13 @@ from ipexctl.decide.facts.lscpu import parse_lscpu
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_probe_answer
-from ipexctl.decide.facts.system import find_scheduler, parse_own_ssh_address, read_library_paths, read_pythons
+from ipexctl.decide.facts.system import (
+    find_scheduler,
+    parse_own_ssh_address,
+    read_interfaces,
+    read_library_paths,
+    read_pythons,
+)
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import to_json
 from tests.tables import read_table
@@ -266,3 +272,12 @@ def test_json_that_no_parser_takes_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_bundle(text, "x.json")
     assert refused.value.reasons == ("its JSON holds a number that is too long, or is nested too deeply",)
+
+
+def test_a_vlan_is_as_real_as_the_card_below_it() -> None:
+    text = "".join(
+        f"{at}: {name}: <UP,LOWER_UP> mtu 1500\n" for at, name in enumerate(("eth0", "eth0.5", "tap0.5", "tap0"))
+    )
+    bundle = ProbeOutput({"/sys/class/net/eth0/device": ""}, {"ip addr": text})
+    real = [each.name for each in read_interfaces(bundle) if not each.virtual]
+    assert real == ["eth0", "eth0.5"]

@@ -88,8 +88,10 @@ def test_a_host_that_nobody_can_connect_to_is_reported_once_and_not_by_all_other
 
 
 def test_a_host_that_can_connect_to_nobody_is_reported_once() -> None:
-    result = output(hits(*(("d", name) for name in "abc")))
+    found = hits(*(("d", name) for name in "abc"))
+    result = output(found)
     assert list(result) == [("NET007", "d")]
+    assert [hit.values["subnet"] for hit in found] == ["10.0.0.0/24"]  # which is to be let through
     assert "it can connect to no other host" in result["NET007", "d"]
 
 
