@@ -18,8 +18,8 @@ from ground import arguments, conditions, read_load
 from tables import Cell, Measurement, Table, publish
 
 from ipexctl.decide.tune.search import OptunaSearch
-from ipexctl.decide.tune.study import Candidate, Study
-from ipexctl.model.events import CandidateTried, Value, Values
+from ipexctl.decide.tune.study import Measured, Study
+from ipexctl.model.events import CandidateTried, Purpose, StudyStarted, Value, Values
 
 # What each value makes of the pace. The first one is the default's.
 EFFECTS: Mapping[str, Mapping[Value | None, float]] = {
@@ -89,28 +89,36 @@ class Machine:
 def run_study(seed: int, budget: float, whole: bool) -> tuple[Study, float]:
     """A study to its end, and the seconds of the simulated clock that it took."""
     machine = Machine(seed, budget, whole)
-    knobs = {name: [value for value in effects if value is not None] for name, effects in EFFECTS.items()}
-    study = Study(OptunaSearch(knobs, seed, STEPS, ()), lambda values: repr(sorted(values.items())), budget)
-    while (candidate := study.choose(machine.now)) is not None:
-        study.add(try_candidate(study, machine, candidate), candidate)
+    knobs = {name: tuple(value for value in effects if value is not None) for name, effects in EFFECTS.items()}
+    started = StudyStarted(knobs, {}, "", False, budget, seed, STEPS)
+
+    def measure(purpose: Purpose, values: Values) -> Measured:
+        begun, outcome, step, pace = machine.now, "measured", 0, 0.0
+        for step, pace in machine.measure(values):
+            if step % (STEPS // 4) == 0 and study.is_out({"pace": pace}, machine.now, step):
+                outcome = "dropped"
+                break
+        yield from ()
+        return CandidateTried(
+            purpose, values, outcome, (begun + machine.now) / 2, machine.now - begun, {"pace": pace}, step,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    search = OptunaSearch(started)
+    study = Study(started, search, lambda values: repr(sorted(values.items())), lambda: machine.now, measure)
+    for _ in study.run():
+        pass
     return study, machine.now
 
 
-def try_candidate(study: Study, machine: Machine, candidate: Candidate) -> CandidateTried:
-    begun, outcome, step, pace = machine.now, "measured", 0, 0.0
-    for step, pace in machine.measure(candidate.values):
-        if step % (STEPS // 4) == 0 and study.is_out(candidate, {"pace": pace}, step):
-            outcome = "dropped"
-            break
-    return CandidateTried(
-        candidate.number, candidate.purpose, candidate.values, outcome, (begun + machine.now) / 2,  # type: ignore[arg-type]
-        machine.now - begun, {"pace": pace}, steps=step, launch=candidate.launch,
-    )  # fmt: skip
+def find_best(study: Study) -> Values:
+    best = study.judge().best
+    return best.values if best else {}
 
 
 def main() -> None:
     parser = arguments(__doc__ or "", hosts=0)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=1000, help="the limits were not chosen on these seeds")
     parser.add_argument("--share", type=float, default=0.15, help="of the time for every launch once")
     given = parser.parse_args()
     machine, load = conditions(), read_load()
@@ -119,12 +127,13 @@ def main() -> None:
     exhaustive = sum(START + STEPS / compute_pace(values) for values in launches)
     rows: list[list[Cell]] = []
     for name, whole in (("each step ±10 %", False), ("each launch ±10 %", True)):
-        studies = [run_study(seed, given.share * exhaustive, whole) for seed in range(given.seeds)]
-        found = [compute_pace(study.judge().values) / best for study, _ in studies]
+        seeds = range(given.first, given.first + given.seeds)
+        studies = [run_study(seed, given.share * exhaustive, whole) for seed in seeds]
+        found = [compute_pace(find_best(study)) / best for study, _ in studies]
         close = sum(pace >= CLOSE for pace in found)
-        slower = sum(study.judge().recommended and compute_pace(study.judge().values) <= PACE for study, _ in studies)
+        slower = sum(study.judge().recommended and compute_pace(find_best(study)) <= PACE for study, _ in studies)
         times = max(seconds for _, seconds in studies) / exhaustive
-        tried = statistics.median(len({each.launch for each in study.tried}) for study, _ in studies)
+        tried = statistics.median(len({repr(each.values) for each in study.tried}) for study, _ in studies)
         told = sum(study.judge().recommended for study, _ in studies)
         rows.append([name, close, min(found), statistics.median(found), told, slower, 100 * times, tried])
     heads = ["noise", "within 3 % of the best", "worst ÷ best", "median ÷ best", "recommended", "slower than default"]
@@ -133,7 +142,9 @@ def main() -> None:
     hours = f"{exhaustive / 3600:.1f} h for each once"
     subject = f"{len(launches)} launches, the best {best / PACE:.2f} times the default, {hours}"
     table = Table(heads, rows, "", {"within 3 % of the best": 0, **digits})
-    publish(Measurement("tune", f"{subject}; {given.seeds} seeds", machine, [table], [load]), given)
+    publish(
+        Measurement("tune", f"{subject}; {given.seeds} seeds from {given.first} on", machine, [table], [load]), given
+    )
 
 
 if __name__ == "__main__":

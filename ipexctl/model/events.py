@@ -343,24 +343,19 @@ class StudyStarted(Event):
 
 class CandidateTried(Event):
     """A launch of a study was tried for ``seconds``; ``values`` is what was not as in the default, which has none.
-    ``rates`` are its figures (of several ranks the median), and ``low`` and ``high`` the quartiles of the one that
-    counts, which was read ``at`` so many seconds from the study's start. ``outcome``: "measured", "dropped" (its first
-    ``steps`` were too slow) or "failed", with the reason. ``changes`` is what it changes in what is computed."""
+    ``rates`` are its figures (of several ranks the median), read ``at`` so many seconds from the study's start.
+    ``outcome``: "measured", "dropped" (its first ``steps`` were too slow) or "failed", with the reason. ``changes`` is
+    what it changes in what is computed."""
 
-    number: int
     purpose: Purpose
     values: Values
     outcome: Literal["measured", "dropped", "failed"]
     at: float
     seconds: float
     rates: Mapping[str, float] = field(default_factory=dict)
-    low: float = 0.0
-    high: float = 0.0
     steps: int = 0
     why: str = ""
     changes: str = ""
-    launch: str = ""  # the same of launches that only were asked for in other words
-    ratio: float | None = None  # against the default's rate at the same time, as far as that was known then
 
 
 class FailuresIgnored(Event):

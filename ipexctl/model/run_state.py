@@ -7,7 +7,7 @@ the controller's clock, but where ``own`` says that they are of a host's."""
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer
@@ -16,6 +16,9 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.reports import HostStep, LostLoss, RankResult, SeparateWorlds, SlowHost, StallPlace
+
+if TYPE_CHECKING:
+    from ipexctl.model.answers.tune import TriedLaunch
 
 LineKey = tuple[int, e.Stream]  # a rank's stream
 Points = tuple[tuple[float, float], ...]  # (time, value), in order of time
@@ -325,6 +328,7 @@ class RunState:
     open: dict[LineKey, OpenLine] = field(default_factory=dict)  # lines that have not ended
     study: e.StudyStarted | None = None
     candidates: list[e.CandidateTried] = field(default_factory=list)  # of the study
+    launches: "tuple[TriedLaunch, ...]" = ()  # what they are worth, the best first
     lines: tuple[NewLines, ...] = ()  # that the last event ended
     values: tuple[FigureValue, ...] = ()  # that the last event brought
     exit: Exit = Exit.OK

@@ -1,9 +1,10 @@
-"""A study while it goes on: its launches with bars, what is tried now, and what is left of its budget."""
+"""A study: its launches with bars; while it goes on, also what is tried now, and what is left of its budget."""
 
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 
+from ipexctl.model.answers.tune import TriedLaunch
 from ipexctl.model.events import CandidateTried, describe_values
 from ipexctl.model.run_state import RunState
 from ipexctl.model.text import pluralize
@@ -13,55 +14,69 @@ from ipexctl.show.sanitise import escape, one_line
 from ipexctl.show.typeset import BAD, GOOD, QUIET
 
 _BAR = 24  # cells of the longest bar
+_FAILED = 3  # launches that failed and have a line, where there is no room for all
 
 
 def describe_candidate(tried: CandidateTried, state: RunState) -> str:
     """``launch 7, ppn 2: 1.12 × the default, 12 s``."""
-    name = f"launch {tried.number}, {describe_values(tried.values)}"
+    name = describe_values(tried.values)
     took = phrases.format_duration(tried.seconds)
     if tried.outcome == "failed":
-        return f"{name}: failed after {took}: {tried.why}"
-    rate = next(iter(tried.rates.get(each) for each in ("pace", "samples_s", *tried.rates) if each in tried.rates), 0.0)
-    if state.study and state.study.metric:
-        rate = tried.rates.get(state.study.metric, 0.0)
-    times = f"{tried.ratio:.2f} × the default" if tried.ratio else f"{rate:.3g} a second"
-    return f"{name}: {times}, {took}{', dropped' if tried.outcome == 'dropped' else ''}"
+        words = f"failed after {took}: {tried.why}"
+    else:
+        row = next(row for row in state.launches if row.name == name)
+        times = f"{row.ratio:.2f} × the default" if row.values and row.ratio else f"{row.rate or 0.0:.3g} a second"
+        words = f"{times}, {took}{', dropped' if tried.outcome == 'dropped' else ''}"
+    return f"launch {len(state.candidates) - 1}, {name}: {words}"
 
 
 def draw_study(state: RunState, width: int, height: int, now: float) -> RenderableType:
-    """At most ``height`` lines: the launches that are best so far, then those that failed."""
+    """At most ``height`` lines."""
     assert state.study is not None
     spent = max((each.at + each.seconds / 2 for each in state.candidates), default=0.0) + now - state.verb_at
     left = f"{phrases.format_duration(max(state.study.budget - spent, 0.0))} left"
-    lines: list[RenderableType] = [justify_ends(width, one_line(state.command.title if state.command else ""), left)]
-    last = {each.launch: each for each in state.candidates if each.ratio}  # of one that was measured again
-    good = sorted(last.values(), key=lambda each: -(each.ratio or 0.0))
-    failed = [each for each in state.candidates if each.outcome == "failed"]
-    dropped = sum(each.outcome == "dropped" for each in state.candidates)
-    room = max(height - 5, 1)
-    rows = [(describe_values(each.values), each.ratio, "dropped" if each.outcome == "dropped" else "") for each in good]
-    rows += [(describe_values(each.values), None, each.why) for each in failed]
-    lines += draw_rows(rows[:room], width)
-    counts = f"{pluralize(len(state.candidates), 'run')}, {dropped} dropped, {len(failed)} failed"
+    outcomes = [each.outcome for each in state.candidates]
+    counts = (
+        f"{pluralize(len(outcomes), 'run')}, {outcomes.count('dropped')} dropped, {outcomes.count('failed')} failed"
+    )
     paces = [rank.pace for rank in state.ranks if rank.pace is not None]
     pace = f", {paces[0]:.3g} steps/s" if paces else ""
-    lines.append(make_row((counts, QUIET)))
-    lines.append(make_row("now: ", f"{one_line(state.title)}{pace}"))
-    return Group(*lines)
+    return Group(
+        justify_ends(width, one_line(state.command.title if state.command else ""), left),
+        *draw_launches(state.launches, width, max(height - 5, 1)),
+        make_row((", ".join(counts), QUIET)),
+        make_row("now: ", f"{one_line(state.title)}{pace}"),
+    )
 
 
-def draw_rows(rows: Sequence[tuple[str, float | None, str]], width: int) -> list[RenderableType]:
-    """A line for each launch: its ratio against the default, a bar of it, and a remark; names give way."""
-    best = max([1.0, *(ratio for _, ratio, _ in rows if ratio)])
+def draw_launches(launches: Sequence[TriedLaunch], width: int, most: int) -> list[RenderableType]:
+    """A line for each launch, the default first and the failed ones last: its ratio against the default, a bar of it,
+    and a remark; names give way."""
+    rows = sorted(launches, key=lambda row: (row.ratio is None, bool(row.values)))
+    if len(rows) > most:
+        failed = [row for row in rows if row.ratio is None][:_FAILED]
+        rows = [*rows[: max(most - len(failed), 1)], *failed]
+    best = max([1.0, *(row.ratio for row in rows if row.ratio)])
     room = min(_BAR, max(width - 44, 6))
-    names = min(max((len(name) for name, _, _ in rows), default=0), max(width - room - 24, 12))
+    names = min(max((len(row.name) for row in rows), default=0), max(width - room - 24, 12))
     lines: list[RenderableType] = []
-    for name, ratio, remark in rows:
-        if ratio is None:
-            lines.append(make_row(("✗ ", BAD), fill_cells(escape(name), names), (f"  {one_line(remark)}", QUIET)))
+    for row in rows:
+        name = fill_cells(escape(row.name), names)
+        if row.ratio is None:
+            lines.append(make_row(("✗ ", BAD), name, (f"  {one_line(row.why)}", QUIET)))
             continue
-        bar = "━" * max(round(room * ratio / best), 1)
-        style = GOOD if ratio > 1.0 else QUIET
-        cells = f"{fill_cells(escape(name), names)} {ratio:>6.2f} × "
-        lines.append(make_row("  ", cells, (f"{bar:<{room}}", style), (f" {remark}" if remark else "", QUIET)))
+        bar = "━" * max(round(room * row.ratio / best), 1)
+        style = GOOD if row.ratio > 1.0 else QUIET
+        lines.append(
+            make_row(f"  {name} {row.ratio:>6.2f} × ", (f"{bar:<{room}}", style), (f" {_describe(row)}", QUIET))
+        )
+    if more := len(launches) - len(rows):
+        lines.append(make_row((f"  … and {more} more, on the page and in --json", QUIET)))
     return lines
+
+
+def _describe(row: TriedLaunch) -> str:
+    parts = [f"{row.low:.2f} to {row.high:.2f}" if row.values and row.low and row.high else ""]
+    parts += [f"changes {row.changes}" if row.changes else "", "dropped" if row.dropped else ""]
+    parts += [f"{row.rate:.3g} a second" if row.rate else ""]
+    return ", ".join(filter(None, parts))

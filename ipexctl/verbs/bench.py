@@ -17,7 +17,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.show import chart
 from ipexctl.verbs.run.request import read_request
 from ipexctl.verbs.run.run import prepare_run
-from ipexctl.verbs.tune import compare_launches
+from ipexctl.verbs.tune import run_study
 
 _IPEX = "intel-extension-for-pytorch"
 _FORMS = ("stock-fp32", "stock-bf16", "compile-fp32", "compile-bf16", "ipex-fp32", "ipex-bf16")  # the first: default
@@ -45,17 +45,19 @@ def bench(
     if prepared is None:
         return
     study = Tune(script=base.script, metric="samples_s", steps=task.steps, budget=f"{task.time_limit:g}s")
-    forms = {"--form": _select_forms(task, prepared.facts)[1:]}
-    found = yield from compare_launches("bench", study, prepared, forms, context, dry=dry, each_once=True)
+    forms = _select_forms(task, prepared.facts)[1:]
+    listed = [{"--form": form} for form in forms]
+    found = yield from run_study("bench", study, prepared, {"--form": forms}, listed, context, dry=dry, search=False)
     if found is None:
         return
     title = _format_title(task, prepared.facts)
-    rows = tuple(replace(row, name=str(row.values.get("--form", _FORMS[0]))) for row in found.answer.launches)
-    answer = replace(found.answer, script=title, launches=rows, next=None)
+    answer, _, exit = found
+    rows = tuple(replace(row, name=str(row.values.get("--form", _FORMS[0]))) for row in answer.launches)
+    answer = replace(answer, script=title, launches=rows, next=None)
     if plot:
         plot.write_text(draw_plot(answer), encoding="utf-8")
     yield Answer(answer)
-    yield Ended("bench", found.exit)
+    yield Ended("bench", exit)
 
 
 def draw_plot(answer: TuneAnswer) -> str:

@@ -3,7 +3,6 @@ against the default once more."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from math import prod
 from pathlib import Path
 from time import localtime, strftime
@@ -12,30 +11,25 @@ from typing import Any
 from ipexctl.act.context import Context
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.saved_runs import RunFilter
-from ipexctl.decide.tune.knobs import keep_batch, list_given, list_knobs, parse_arguments, parse_knobs, set_values
-from ipexctl.decide.tune.search import ListSearch, OptunaSearch, import_optuna
-from ipexctl.decide.tune.study import Study
+from ipexctl.decide.tune.knobs import list_given, list_knobs, parse_arguments, parse_knobs
+from ipexctl.decide.tune.search import OptunaSearch, import_optuna
 from ipexctl.decide.tune.summary import MARK, build_playbook, summarize_study
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.tune import TuneAnswer
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.errors import Exit, Interrupted, UsageError
 from ipexctl.model.events import (
     Answer,
     CandidateTried,
     Ended,
     Event,
-    HostFailed,
     Message,
     Planned,
     StudyStarted,
     Value,
     Values,
 )
-from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.json_values import Record
-from ipexctl.model.launch import NodePlan
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store.private_files import describe_error, write_private_file
@@ -49,14 +43,6 @@ from ipexctl.verbs.run.run import prepare_run
 from ipexctl.verbs.run.saved_runs import select_saved_runs
 
 
-class Compared(Record):
-    """What a study has found: its ``answer``, the task of the best launch, and the exit code."""
-
-    answer: TuneAnswer
-    tuned: Run
-    exit: Exit
-
-
 def tune(
     task: Tune,
     inventory: Inventory,
@@ -68,7 +54,10 @@ def tune(
 ) -> Generator[Event, None, None]:
     """Tries launches and yields a `TuneAnswer`. ``earlier`` are those of a study that this one goes on with. Raises
     `UsageError`, before the first event where this machine alone can tell."""
-    names, base = _read_task(task)
+    if not task.script:
+        raise UsageError("tune needs a script to run", hint=advise("tune", "train.py"))
+    base = Run(**{each.name: getattr(task, each.name) for each in fields(Run)})
+    names, base = parse_knobs(task.vary, task.fixed, base)
     into, arguments = Path(task.into), parse_arguments(task.arg)
     parse_span("--budget", task.budget)
     _check_target(into)
@@ -77,105 +66,79 @@ def tune(
     if prepared is None:
         return
     knobs = {**list_knobs(base, make_attempt(prepared, context).launch, prepared.facts, names), **arguments}
-    if knobs.get("ppn") and not task.keep_batch and not _names_ppn(task):
+    if knobs.get("ppn") and not task.keep_batch and not any("ppn" in words for words in task.vary):
         del knobs["ppn"]
         text = "ranks per host are not varied, which would change the global batch; --keep-batch NAME keeps it"
         yield Message(text, code="batch-kept")
-    found = yield from compare_launches("tune", task, prepared, knobs, context, dry=dry, earlier=earlier)
+    wins = [win.values for win in list_wins(prepared.facts, base)]
+    listed = [values for values in wins if all(value in knobs.get(name, ()) for name, value in values.items())]
+    if len(listed) > 1:
+        listed.insert(0, {name: value for values in listed for name, value in values.items()})
+    found = yield from run_study("tune", task, prepared, knobs, listed, context, dry=dry, earlier=earlier)
     if found is None:
         return
-    answer = replace(found.answer, next=complete_hint(found.answer.next, list_flags(inventory, task.venv)))
+    answer, tuned, exit = found
+    answer = replace(answer, next=complete_hint(answer.next, list_flags(inventory, task.venv)))
     if answer.recommended:
         day = strftime("%Y-%m-%d", localtime(context.clock()))
-        _write_playbook(into, build_playbook(found.tuned, answer.verdict, day))
+        _write_playbook(into, build_playbook(tuned, answer.verdict, day))
         answer = replace(answer, playbook=str(into))
     yield Answer(answer)
-    yield Ended("tune", found.exit)
+    yield Ended("tune", exit)
 
 
-def compare_launches(
+def run_study(
     verb: str,
     task: Tune,
     prepared: Prepared,
     knobs: Mapping[str, Sequence[Value]],
+    listed: Sequence[Values],
     context: Context,
     *,
     dry: bool = False,
     earlier: tuple[CandidateTried, ...] = (),
-    each_once: bool = False,
-) -> Generator[Event, None, Compared | None]:
-    """Tries launches with the values of ``knobs`` in turn with the prepared one; ``each_once``: each of them, instead
-    of a search. Returns None after a dry run, where nothing can be varied, and where the prepared one fails at once."""
+    search: bool = True,
+) -> Generator[Event, None, tuple[TuneAnswer, Run, Exit] | None]:
+    """Tries launches with values of ``knobs`` in turn with the prepared one: the ``listed`` ones, then what a
+    ``search`` proposes. Returns the answer, the task of the best launch, and the exit code; None where the command has
+    ended: after a dry run, with nothing to vary, and where the prepared one has no rate."""
     from ipexctl.verbs.study import Launches, StudyRunner
 
-    base, budget = prepared.request.task, parse_span("--budget", task.budget)
-    default = make_attempt(prepared, context).launch
-    launches = Launches(prepared, context, partial(_make_task, base, task.keep_batch, default.size, default.nodes))
+    launches = Launches(task, prepared, context)
     same = launches.identify({})
-    knobs = {
-        name: [value for value in values if launches.identify({name: value}) not in (None, same)]
-        for name, values in knobs.items()
-    }
-    knobs = {name: values for name, values in knobs.items() if values}
-    plan = _format_plan(task, default.size, knobs)
+    varied: dict[str, tuple[Value, ...]] = {}
+    for name, values in knobs.items():
+        if kept := tuple(value for value in values if launches.identify({name: value}) not in (None, same)):
+            varied[name] = kept
+    plan = _format_plan(task, launches.default.size, varied)
     yield Planned(verb, plan)
-    if dry or not knobs:
+    if dry or not varied:
         yield Answer(DryRun(plan))
         yield Ended(verb, Exit.OK)
         return None
-    minimize, spent = task.direction == "min", max((each.at + each.seconds / 2 for each in earlier), default=0.0)
-    budget += spent if task.budget != Tune.__dataclass_fields__["budget"].default or spent > budget else 0.0
-    given = {name: value for name, value in list_given(task).items() if name != "budget"}
-    started = {name: tuple(values) for name, values in knobs.items()}
-    yield StudyStarted(started, given, task.metric or "", minimize, budget, task.seed, task.steps)
-    search = ListSearch(knobs) if each_once else _make_search(task, base, prepared.facts, knobs)
-
-    def scale(values: Values) -> float:
-        """Of launches that keep a rank's batch, those with more ranks do more in a step."""
-        launch = launches.find(values)
-        return launch.size / default.size if launch and not task.keep_batch and not task.metric else 1.0
-
-    def describe_changes(values: Values) -> str:
-        changes = [f"global batch x{scale(values):g}"] if scale(values) != 1.0 else []
-        changes += ["arguments of the script"] if not each_once and any(name[:2] == "--" for name in values) else []
-        return ", ".join([*changes, *(["rounding, by its compiler"] if "compile" in values else [])])
-
-    study = Study(
-        search,
-        launches.identify,
-        budget,
-        metric=task.metric or "",
-        minimize=minimize,
-        scale=scale,
-        finals=not each_once,
+    budget, spent = (
+        parse_span("--budget", task.budget),
+        max((each.at + each.seconds / 2 for each in earlier), default=0),
     )
-    for tried in earlier:
-        study.add(replace(tried, purpose="search" if tried.values else "default"))
-        yield tried
-    begun = context.clock() - spent
-    hurried = not each_once  # torch.compile takes its time
-    runner = StudyRunner(study, launches, context, begun, budget, task.steps, describe_changes, hurried)
-    yield from runner.run()
-    exit = runner.interrupted.exit if runner.interrupted else Exit.OK
-    if runner.failed:  # which says why; a table without a rate says nothing
-        yield Ended(verb, exit)
+    if task.budget != Tune.__dataclass_fields__["budget"].default or spent > budget:
+        budget += spent
+    given = {name: value for name, value in list_given(task).items() if name != "budget"}
+    started = StudyStarted(varied, given, task.metric or "", task.direction == "min", budget, task.seed, task.steps)
+    yield started
+    optuna = OptunaSearch(started) if search else None
+    runner = StudyRunner(started, launches, context, context.clock() - spent, optuna, listed, earlier)
+    study, exit = runner.study, Exit.OK
+    try:
+        yield from runner.run()
+    except Interrupted as interruption:
+        exit = interruption.exit
+    if exit is Exit.OK and not any(each.outcome == "measured" for each in study.tried if not each.values):
+        yield Ended(verb, exit)  # a failure says why; a table without a rate says nothing
         return None
-    tuned = _make_task(base, task.keep_batch, default.size, default.nodes, study.judge().values) or base
-    answer = summarize_study(study, base, tuned, runner.seconds, budget, interrupted=runner.interrupted is not None)
-    if not any(each.outcome == "measured" for each in study.tried if not each.values) and exit is Exit.OK:
-        why = next((each.why for each in study.tried if each.why), "it was not tried")
-        yield HostFailed(Failure("", Kind.STEP, f"the default launch has no rate: {why}", code="no-rate"))
-    return Compared(answer, tuned, exit)
-
-
-def _make_search(
-    task: Tune, base: Run, facts: Mapping[str, Facts], knobs: Mapping[str, Sequence[Value]]
-) -> OptunaSearch:
-    """A search that begins with what usually wins on such hosts."""
-    wins = [win.values for win in list_wins(facts, base)]
-    first = [dict(values) for values in wins if all(value in knobs.get(name, ()) for name, value in values.items())]
-    together = {name: value for values in first for name, value in values.items()}
-    return OptunaSearch(knobs, task.seed, task.steps, [together, *first] if len(first) > 1 else first)
+    best = study.judge().best
+    tuned = (launches.make_task(best.values) if best else None) or prepared.task
+    interrupted = exit is not Exit.OK
+    return summarize_study(study, prepared.task, tuned, runner.watch(), budget, interrupted=interrupted), tuned, exit
 
 
 def read_study(runs: Path, word: str) -> tuple[Tune, tuple[CandidateTried, ...]]:
@@ -191,23 +154,6 @@ def read_study(runs: Path, word: str) -> tuple[Tune, tuple[CandidateTried, ...]]
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     budget = f"{max(round(started.budget), 1)}s"
     return Tune(**given, budget=budget), tuple(event for event in events if isinstance(event, CandidateTried))
-
-
-def _read_task(task: Tune) -> tuple[tuple[str, ...], Run]:
-    """The names of what is varied, and the default launch as a task. Raises `UsageError`."""
-    if not task.script:
-        raise UsageError("tune needs a script to run", hint=advise("tune", "train.py"))
-    return parse_knobs(task.vary, task.fixed, Run(**{each.name: getattr(task, each.name) for each in fields(Run)}))
-
-
-def _names_ppn(task: Tune) -> bool:
-    return any("ppn" in words for words in task.vary)
-
-
-def _make_task(base: Run, argument: str | None, size: int, nodes: Sequence[NodePlan], values: Values) -> Run | None:
-    task = set_values(base, values)
-    ranks = sum(int(values["ppn"]) for _ in nodes) if "ppn" in values else size
-    return keep_batch(task, argument, size, ranks) if argument else task
 
 
 def _format_plan(task: Tune, size: int, knobs: Mapping[str, Sequence[Value]]) -> str:

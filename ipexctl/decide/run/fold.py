@@ -111,7 +111,7 @@ class RunFold:
             case e.StudyStarted():
                 state.study = event
             case e.CandidateTried():
-                state.candidates.append(event)
+                self._add_candidate(event)
             case e.CaughtUp():
                 state.caught_up = True
             case e.Answer(value=value):
@@ -161,6 +161,13 @@ class RunFold:
                 if attempt.stall is not None:
                     attempt.stall.resumed = (event.at, at)
                 _place_ranks(attempt, ())
+
+    def _add_candidate(self, tried: e.CandidateTried) -> None:
+        from ipexctl.decide.tune.compare import Comparison  # no other command needs it
+
+        self.state.candidates.append(tried)
+        if self.state.study is not None:
+            self.state.launches = Comparison(self.state.study, self.state.candidates).list_launches()
 
     # verbs and hosts -----------------------------------------------------------------------------------------------
 

@@ -102,17 +102,10 @@ def keep_batch(task: Run, argument: str, before: int, size: int) -> Run | None:
 
 def identify_launch(launch: Launch) -> str | None:
     """Returns what tells this launch from others, however it was asked for; None where a part of it has no effect."""
-    spread = [{rank.nodes for rank in node.ranks} for node in launch.nodes]
-    if any(note.code in _NEEDLESS for note in launch.warnings) or (
-        launch.membind and not any(len(each) > 1 for each in spread)
-    ):
+    bound = any(len({rank.nodes for rank in node.ranks}) > 1 for node in launch.nodes)
+    if any(note.code in _NEEDLESS for note in launch.warnings) or (launch.membind and not bound):
         return None
-    nodes = [
-        (node.argv, [each.path for each in node.preload], sorted((name, each.value) for name, each in node.env.items()),
-         node.ranks)
-        for node in launch.nodes
-    ]  # fmt: skip
-    return repr((launch.mpiexec, launch.membind, nodes)).replace(launch.run, "")
+    return str(replace(launch, warnings=())).replace(launch.run, "")
 
 
 def list_run_words(task: Run) -> list[str]:
