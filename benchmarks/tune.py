@@ -11,15 +11,16 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from ground import arguments, conditions, read_load
 from tables import Cell, Measurement, Table, publish
 
 from ipexctl.decide.tune.search import OptunaSearch
-from ipexctl.decide.tune.study import Measured, Study
-from ipexctl.model.events import CandidateTried, Purpose, StudyStarted, Value, Values
+from ipexctl.decide.tune.study import Study
+from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Value, Values
 
 # What each value makes of the pace. The first one is the default's.
 EFFECTS: Mapping[str, Mapping[Value | None, float]] = {
@@ -86,28 +87,39 @@ class Machine:
             yield step, step / (self.now - begun)
 
 
-def run_study(seed: int, budget: float, whole: bool) -> tuple[Study, float]:
-    """A study to its end, and the seconds of the simulated clock that it took."""
-    machine = Machine(seed, budget, whole)
-    knobs = {name: tuple(value for value in effects if value is not None) for name, effects in EFFECTS.items()}
-    started = StudyStarted(knobs, {}, "", False, budget, seed, STEPS)
+class SimulatedStudy(Study):
+    """A study with as much time as ``budget``."""
 
-    def measure(purpose: Purpose, values: Values) -> Measured:
-        begun, outcome, step, pace = machine.now, "measured", 0, 0.0
+    def __init__(self, seed: int, budget: float, whole: bool) -> None:
+        self.machine = Machine(seed, budget, whole)
+        knobs = {name: tuple(value for value in effects if value is not None) for name, effects in EFFECTS.items()}
+        started = StudyStarted(knobs, {}, "", False, budget, seed, STEPS)
+        super().__init__(started, OptunaSearch(started))
+
+    def identify(self, values: Values) -> str:
+        return repr(sorted(values.items()))
+
+    def watch(self) -> float:
+        return self.machine.now
+
+    def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
+        machine, begun, step, pace = self.machine, self.machine.now, 0, 0.0
+        outcome: Literal["measured", "dropped"] = "measured"
         for step, pace in machine.measure(values):
-            if step % (STEPS // 4) == 0 and study.is_out({"pace": pace}, machine.now, step):
+            if step % (STEPS // 4) == 0 and self.is_out({"pace": pace}, machine.now, step):
                 outcome = "dropped"
                 break
         yield from ()
-        return CandidateTried(
-            purpose, values, outcome, (begun + machine.now) / 2, machine.now - begun, {"pace": pace}, step,  # type: ignore[arg-type]
-        )  # fmt: skip
+        at, seconds = (begun + machine.now) / 2, machine.now - begun
+        return CandidateTried(purpose, values, outcome, at, seconds, {"pace": pace}, step)
 
-    search = OptunaSearch(started)
-    study = Study(started, search, lambda values: repr(sorted(values.items())), lambda: machine.now, measure)
+
+def run_study(seed: int, budget: float, whole: bool) -> tuple[Study, float]:
+    """A study to its end, and the seconds of the simulated clock that it took."""
+    study = SimulatedStudy(seed, budget, whole)
     for _ in study.run():
         pass
-    return study, machine.now
+    return study, study.machine.now
 
 
 def find_best(study: Study) -> Values:

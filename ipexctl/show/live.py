@@ -208,7 +208,7 @@ class Live:
 
     def _make_frame(self, width: int, height: int, now: float) -> RenderableType:
         if self._view.state.study is not None:
-            from ipexctl.show.study_frame import draw_study
+            from ipexctl.show.answers.tune import draw_study
 
             return draw_study(self._view.state, width, height, now)
         if self._view.state.attempt is None:

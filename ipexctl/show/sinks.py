@@ -114,7 +114,7 @@ class Plain:
             case e.RankEnded(rank=rank):
                 self._show_open_lines(state, rank)
             case e.CandidateTried():
-                from ipexctl.show.study_frame import describe_candidate
+                from ipexctl.show.answers.tune import describe_candidate
 
                 self._print(escape(describe_candidate(event, state)))
             case _:  # plans, stages, samples, facts, findings and cleanup checks are shown by the result

@@ -6,15 +6,13 @@ from pathlib import Path
 
 from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
-from ipexctl.data import read_data
-from ipexctl.model.answers.tune import TuneAnswer
-from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Answer, Ended, Event
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Bench, Run, Tune
 from ipexctl.model.text import pluralize
-from ipexctl.show import chart
+from ipexctl.show.page.study import draw_plot
+from ipexctl.verbs.common.pages import check_destination, write_page
 from ipexctl.verbs.run.request import read_request
 from ipexctl.verbs.run.run import prepare_run
 from ipexctl.verbs.tune import run_study
@@ -28,8 +26,8 @@ def bench(
 ) -> Generator[Event, None, None]:
     """Measures each form that the hosts can compute, in turn with stock torch in fp32, and yields a `TuneAnswer`."""
     plot = Path(task.plot) if task.plot else None
-    if plot and not plot.parent.is_dir():
-        raise UsageError(f"--plot {plot}: the directory {plot.parent} does not exist")
+    if plot:
+        check_destination(plot)
     words = ["--mode", task.mode, "--size", task.size, "--batch", str(task.batch), "--steps", str(task.steps)]
     base = Run(
         script=str(find_bundled_file("examples", "bench/bert.py")),
@@ -55,16 +53,10 @@ def bench(
     rows = tuple(replace(row, name=str(row.values.get("--form", _FORMS[0]))) for row in answer.launches)
     answer = replace(answer, script=title, launches=rows, next=None)
     if plot:
-        plot.write_text(draw_plot(answer), encoding="utf-8")
+        rows = tuple(sorted(rows, key=lambda row: _FORMS.index(row.name)))
+        write_page(plot, draw_plot(title, answer.metric, rows), 0o644)
     yield Answer(answer)
     yield Ended("bench", exit)
-
-
-def draw_plot(answer: TuneAnswer) -> str:
-    """Returns the chart of a benchmark as SVG."""
-    order = sorted(answer.launches, key=lambda row: _FORMS.index(row.name))
-    groups = {answer.metric: [(row.name, row.rate, row.why) for row in order]}
-    return chart.draw_chart(read_data("chart.j2"), answer.script, groups, answer.metric)
 
 
 def _select_forms(task: Bench, facts: Mapping[str, Facts]) -> Sequence[str]:

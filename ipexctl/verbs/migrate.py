@@ -1,6 +1,8 @@
 """``ipexctl migrate``: lists a script's uses of IPEX and oneCCL with their replacements; compares both on one host."""
 
+import json
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ipexctl.act.context import Context
@@ -12,13 +14,14 @@ from ipexctl.decide.launch.launch_script import FoundLaunch
 from ipexctl.decide.launch.launch_table import parse_launch_table
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import parse_options
+from ipexctl.decide.run.report import make_report
 from ipexctl.model.answers import tools as answers
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.tasks import Run
-from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
+from ipexctl.verbs.common.nested import fold_run
 from ipexctl.verbs.run.run import run
 
 
@@ -87,11 +90,23 @@ def _compare_scripts(
     for name, script, venv in ways:
         yield Message(f"{script}, {name}: {venv or 'the installed environment'}")
         task = Run(script=script, args=tuple(comparison.args), ppn=comparison.ppn, venv=venv, backend="gloo")
-        metrics: RunMetrics = yield from collect_metrics(run(task, inventory, context, environ))
-        rates = (line.get("samples_per_s") for _, line in reversed(metrics.lines))
-        rate = next((rate for rate in rates if isinstance(rate, int | float)), None)
-        rows.append(answers.ComparedRun(name, script, venv, metrics.good, metrics.seconds, rate))
-        exit = metrics.exit
-        if not metrics.good:
+        state = yield from fold_run(run(task, inventory, context, environ), context.clock)
+        report, exit = make_report(state), state.exit
+        good = report.run is not None and report.run.good and exit is Exit.OK
+        rank = state.ranks[0] if state.ranks else None
+        seconds = rank.ended.at - rank.stages[0].own if rank and rank.ended and rank.stages else None
+        rate = _read_rate(rank.tail) if rank else None
+        rows.append(answers.ComparedRun(name, script, venv, good, seconds, rate))
+        if not good:
             break
     return migration.compare_runs(head.name, rows), exit
+
+
+def _read_rate(tail: bytes) -> float | None:
+    """The samples a second of the last line of JSON that has them."""
+    for line in reversed(tail.decode("utf-8", "replace").splitlines()):
+        with suppress(ValueError, KeyError, RecursionError):
+            rate = json.loads(line)["samples_per_s"] if line.startswith("{") else None
+            if isinstance(rate, int | float):
+                return rate
+    return None

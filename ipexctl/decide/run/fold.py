@@ -163,11 +163,11 @@ class RunFold:
                 _place_ranks(attempt, ())
 
     def _add_candidate(self, tried: e.CandidateTried) -> None:
-        from ipexctl.decide.tune.compare import Comparison  # no other command needs it
+        from ipexctl.decide.tune.ranking import Ranking  # no other command needs it
 
         self.state.candidates.append(tried)
         if self.state.study is not None:
-            self.state.launches = Comparison(self.state.study, self.state.candidates).list_launches()
+            self.state.launches = Ranking(self.state.study, self.state.candidates).list_launches()
 
     # verbs and hosts -----------------------------------------------------------------------------------------------
 

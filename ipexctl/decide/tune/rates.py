@@ -13,9 +13,10 @@ _Points = list[tuple[float, float]]  # (time, value)
 
 
 class RateReader:
-    """Notes the steps and the figures of each rank as they come."""
+    """Notes the steps and the figures of each rank as they come; one of its steps counts as ``scale``."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = 1.0) -> None:
+        self._scale = scale
         self._steps: dict[int, _Points] = defaultdict(list)
         self._values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
 
@@ -45,7 +46,7 @@ class RateReader:
     @property
     def rates(self) -> Mapping[str, float]:
         """Each figure, of all ranks the median; ``pace`` is counted where steps are printed."""
-        lists = {name: [value for each in ranks.values() for value in each[WARM_UP:] or each[-1:]]
-                 for name, ranks in self._values.items()}  # fmt: skip
         counted = [count / seconds for count, seconds in self._list_runs() if seconds > 0]
-        return {name: median(values) for name, values in (lists | ({"pace": counted} if counted else {})).items()}
+        every = {name: [value for each in ranks.values() for value in each[WARM_UP:] or each[-1:]]
+                 for name, ranks in self._values.items()} | ({"pace": counted} if counted else {})  # fmt: skip
+        return {name: self._scale * median(values) for name, values in every.items()}

@@ -1,12 +1,13 @@
 """A study: launches in turn with the default one, and the best of them against the default once more."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
 from statistics import fmean
 from typing import Any
 
-from ipexctl.decide.tune.compare import Comparison
+from ipexctl.decide.tune.ranking import Ranking
 from ipexctl.decide.tune.search import OptunaSearch
 from ipexctl.model.answers.tune import TriedLaunch
 from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Values, describe_values
@@ -19,8 +20,6 @@ _PAIRS = 2, 6  # A B, at least and at most
 _NOISE = 2.0  # times its own error that a gain must be
 _LEAST_GAIN = 0.01
 _REPEATED = 50  # proposals in a row that were measured before: the space is exhausted
-
-Measured = Generator[Event, None, CandidateTried]
 
 
 class Verdict(Record):
@@ -38,39 +37,40 @@ class DefaultFailed(Exception):
     """The default failed at once, or twice in turn: hosts or script are not, or no longer, what they should be."""
 
 
-class Study:
-    """Chooses launches one by one, after those that an ``earlier`` command tried. ``identify`` returns what a launch of
-    these values is, None where there is none; ``watch`` the seconds since the study began; ``measure`` tries one. The
-    ``listed`` launches are tried first; without a ``search`` each of them once, and no others."""
+class Study(ABC):
+    """Chooses launches one by one, after those that an ``earlier`` command tried. The ``listed`` ones are first;
+    without a ``search`` each of them is tried once, and no others."""
 
     def __init__(
         self,
         started: StudyStarted,
         search: OptunaSearch | None,
-        identify: Callable[[Values], str | None],
-        watch: Callable[[], float],
-        measure: Callable[[Purpose, Values], Measured],
         listed: Sequence[Values] = (),
         earlier: Sequence[CandidateTried] = (),
     ) -> None:
-        self._started, self._search, self._listed = started, search, [*listed]
-        self._identify, self._watch, self._measure = identify, watch, measure
-        self._asked: dict[str, Values] = {}  # how each launch was asked for first
+        self.started, self.search, self._listed = started, search, [*listed]
+        self._asked: dict[str, Values] = {self.identify({}) or "": {}}  # how each launch was asked for first
         known = [each for each in earlier if self._find_values(each.values) is not None]
         self.tried = [replace(each, purpose="search" if each.values else "default") for each in known]
         self._open: list[tuple[Any, CandidateTried]] = [(None, each) for each in self.tried if each.values]
         self._trial: Any = None  # of the search, for the launch that is being measured
         self._best: TriedLaunch | None = None  # that is set against the default
 
-    def _find_values(self, values: Values) -> Values | None:
-        """The values by which this launch was asked for first, none for the default; None where it cannot be."""
-        self._asked.setdefault(self._identify({}) or "", {})
-        launch = self._identify(values)
-        return None if launch is None else self._asked.setdefault(launch, values)
+    @abstractmethod
+    def identify(self, values: Values) -> str | None:
+        """Returns what the launch with these values is, however it is asked for; None where there is none."""
+
+    @abstractmethod
+    def watch(self) -> float:
+        """Returns the seconds since the study began."""
+
+    @abstractmethod
+    def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
+        """Tries the launch with these values."""
 
     @property
-    def comparison(self) -> Comparison:
-        return Comparison(self._started, self.tried)
+    def ranking(self) -> Ranking:
+        return Ranking(self.started, self.tried)
 
     # choosing ------------------------------------------------------------------------------------------------------
 
@@ -92,22 +92,22 @@ class Study:
 
     def _propose(self) -> tuple[Values, Any] | None:
         """A launch that is worth a measurement, and its trial: it was measured once at most, and never failed."""
-        known = {row.name: row for row in self.comparison.list_launches()}
+        known = {row.name: row for row in self.ranking.list_launches()}
         waiting = [each.values for _, each in self._open]
         for _ in range(_REPEATED):
             if self._listed:
                 trial, asked = None, self._listed.pop(0)
-            elif self._search:
-                trial, asked = self._search.ask()
+            elif self.search:
+                trial, asked = self.search.ask()
             else:
                 break
             values = self._find_values(asked)
             row = known.get(describe_values(values or {}))
             if values and values not in waiting and (row is None or (row.runs < 2 and not row.why)):
                 return values, trial
-            if self._search:
+            if self.search:
                 score = log(row.ratio) if row and row.ratio and values is not None else None
-                self._search.tell(trial, asked, score)
+                self.search.tell(trial, asked, score)
         return None
 
     def _try_other(self, purpose: Purpose, values: Values, trial: Any = None) -> Generator[Event, None, None]:
@@ -126,16 +126,21 @@ class Study:
         else:
             raise DefaultFailed
         for trial, each in self._open:
-            if self._search:
-                score = self.comparison.score(each.rates, each.at) if each.outcome != "failed" else None
-                self._search.tell(trial, each.values, score)
+            if self.search:
+                score = self.ranking.score(each.rates, each.at) if each.outcome != "failed" else None
+                self.search.tell(trial, each.values, score)
         self._open = []
 
-    def _try(self, purpose: Purpose, values: Values) -> Measured:
-        tried = yield from self._measure(purpose, values)
+    def _try(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
+        tried = yield from self.measure(purpose, values)
         self.tried.append(tried)
         yield tried
         return tried
+
+    def _find_values(self, values: Values) -> Values | None:
+        """The values by which this launch was asked for first, none for the default; None where it cannot be."""
+        launch = self.identify(values)
+        return None if launch is None else self._asked.setdefault(launch, values)
 
     def _confirm(self) -> Generator[Event, None, None]:
         """Sets the best launch against the default, in turn; of those that are as good the simplest."""
@@ -156,26 +161,26 @@ class Study:
 
     def is_out(self, rates: Mapping[str, float], at: float, steps: int) -> bool:
         """Whether the launch that is being measured is out of the race after so many steps."""
-        score = self.comparison.score(rates, at)
-        if self._search is None or self._trial is None or score is None:
+        score = self.ranking.score(rates, at)
+        if self.search is None or self._trial is None or score is None:
             return False
-        return self._search.is_out(self._trial, score, steps)
+        return self.search.is_out(self._trial, score, steps)
 
     def _count_left(self) -> float:
         """How many launches the budget has room for."""
         longest = max(each.seconds for each in self.tried if not each.values)
-        return (self._started.budget - self._watch()) / longest
+        return (self.started.budget - self.watch()) / longest
 
     def _count_finals(self) -> int:
-        least, more, most = _FINALS if self._search else (0, 0, 0)
-        return min(least + round(more * self.comparison.noise), most)
+        least, more, most = _FINALS if self.search else (0, 0, 0)
+        return min(least + round(more * self.ranking.noise), most)
 
     # judging -------------------------------------------------------------------------------------------------------
 
     def _rank_launches(self) -> list[TriedLaunch]:
         """The launches that were measured as a whole and promise a gain, the best one first: the fewer measurements,
         the less a launch is worth."""
-        rows = [row for row in self.comparison.list_launches() if row.values and not row.dropped and not row.why]
+        rows = [row for row in self.ranking.list_launches() if row.values and not row.dropped and not row.why]
         return sorted((row for row in rows if row.low and row.low > 1), key=lambda row: -(row.low or 0.0))
 
     def judge(self) -> Verdict:
@@ -183,11 +188,11 @@ class Study:
         best = self._best or next(iter(self._rank_launches()), None)
         if best is None:
             return Verdict(None)
-        comparison, confirmed = self.comparison, [each for each in self.tried if each.purpose == "confirm"]
-        rates = [rate for each in confirmed if (rate := comparison.read_rate(each.rates)) is not None]
+        ranking, confirmed = self.ranking, [each for each in self.tried if each.purpose == "confirm"]
+        rates = [rate for each in confirmed if (rate := ranking.read_rate(each.rates)) is not None]
         gains = [after - before for before, after in zip(rates[::2], rates[1::2], strict=False)]
         if not gains:
             return Verdict(best, (best.ratio or 1.0) - 1)
-        error, gain = _NOISE * comparison.noise * sqrt(2 / len(gains)), fmean(gains)
+        error, gain = _NOISE * ranking.noise * sqrt(2 / len(gains)), fmean(gains)
         good = len(gains) >= _PAIRS[0] and len(rates) == len(confirmed) and gain > max(error, _LEAST_GAIN)
         return Verdict(best, exp(gain) - 1, error, len(gains), good and min(gains) > 0)

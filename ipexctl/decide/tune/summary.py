@@ -15,18 +15,16 @@ _GREAT = 2.0  # times as fast, from where on nobody thinks in percent
 _UNITS = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}
 
 
-def summarize_study(
-    study: Study, task: Run, tuned: Run, seconds: float, budget: float, *, interrupted: bool
-) -> TuneAnswer:
+def summarize_study(study: Study, task: Run, tuned: Run, *, interrupted: bool) -> TuneAnswer:
     """Returns the answer of a study of ``task`` whose best launch is ``tuned``."""
-    verdict, comparison = study.judge(), study.comparison
-    rows = comparison.list_launches()
+    verdict, ranking = study.judge(), study.ranking
+    rows = ranking.list_launches()
     words = Hint(list_run_words(tuned)) if verdict.recommended else None
-    unit = _UNITS.get(comparison.metric, comparison.metric)
+    unit = _UNITS.get(ranking.metric, ranking.metric)
     return TuneAnswer(
         task.script, unit, rows, verdict.best.name if verdict.best else None, verdict.pairs, verdict.gain,
         verdict.error, verdict.recommended, describe_verdict(verdict, len(rows) > 1, interrupted=interrupted),
-        len(study.tried), seconds, budget, interrupted, next=words,
+        len(study.tried), study.watch(), study.started.budget, interrupted, next=words,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""The part of a page about a study: its launches as lines over parallel axes, and as bars with their spread."""
+"""Drawings of a study: its launches as lines over parallel axes, and as bars with their spread."""
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
@@ -19,7 +19,7 @@ def draw_study(value: AnyAnswer) -> dict[str, object]:
     best = max([1.0, *(row.high or row.ratio or 0.0 for row in value.launches)])
     keys = [("c1", "best, and in the table how many times it is as fast as the default"), ("c0", "other launches")]
     keys += [("c7", "dropped")] if any(row.dropped for row in value.launches) else []
-    keys.append(("spread", "least to greatest of its runs"))
+    keys.append(("spread", "as far as its measurements may be off"))
     return {"axes": draw_launches(value), "keys": keys, "bars": [(row, draw_bar(row, best)) for row in value.launches]}
 
 
@@ -29,43 +29,59 @@ def draw_launches(value: TuneAnswer) -> Markup:
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     if not names:
         return Markup("")
-    axes = {name: [*dict.fromkeys(["default", *(_word(row, name) for row in rows)])] for name in names}
-    low, high = (edge(row.ratio or 0.0 for row in rows) for edge in (min, max))
-    parts: list[Markup] = []
+    rate = f"× the default, {value.metric}"
+    words = {name: list(dict.fromkeys(["default", *(_word(row, name) for row in rows)])) for name in names}
+    words[rate] = [f"{edge(row.ratio or 0.0 for row in rows):.2f}" for edge in (min, max)]
+    low, high = (float(word) for word in words[rate])
+    places = {name: 60 + 840 * number / len(names) for number, name in enumerate(words)}  # thousandths
+    axes: list[Markup] = []
     labels: list[Markup] = []  # over the lines
-    for number, name in enumerate([*names, f"× the default, {value.metric}"]):
-        x = _place(number, len(names))
-        ticks = axes.get(name, [])
-        marks = [(word, _height(at, len(ticks) - 1)) for at, word in enumerate(ticks)]
-        marks = marks or [(f"{high:.2f}", _height(1, 1)), (f"{low:.2f}", _height(0, 1))]
-        parts.append(make_tag("line", x1=x, x2=x, y1=_MARGIN, y2=_HEIGHT - _MARGIN, class_="grid"))
-        side = "middle" if 0 < number < len(names) else "end" if number else "first"
-        labels.append(
-            make_tag("text", clean(name), x=x if side == "middle" else f"{100 * (number > 0)}%", y=14, class_=side)
-        )
+    for name, x in places.items():
+        at, side = f"{x / 10:.2f}%", {60: "first", 900: "end"}.get(round(x), "middle")
+        axes.append(make_tag("line", x1=at, x2=at, y1=_MARGIN, y2=_HEIGHT - _MARGIN, class_="grid"))
+        edge = {"first": "0%", "end": "100%"}.get(side, at)
+        labels.append(make_tag("text", clean(name), x=edge, y=14, class_=side))
         beside = {"dx": -6, "class_": "label end"} if side == "end" else {"dx": 6, "class_": "label"}
-        labels += [make_tag("text", clean(word), x=x, y=f"{y + 4:.0f}", **beside) for word, y in marks]
+        for number, word in enumerate(words[name]):
+            y = _height(number, len(words[name]) - 1) + 4
+            labels.append(make_tag("text", clean(word), x=at, y=f"{y:.0f}", **beside))
+    lines = []
     for row in reversed(rows):
-        heights = [_height(axes[name].index(_word(row, name)), len(axes[name]) - 1) for name in names]
+        heights = [_height(words[name].index(_word(row, name)), len(words[name]) - 1) for name in names]
         heights.append(_height((row.ratio or 0.0) - low, high - low))
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(places.values(), heights, strict=True))
+        title = make_tag("title", f"{clean(row.name)}: {row.ratio:.2f} × the default")
         kind = "c1" if row.name == value.best else "c7" if row.dropped else "c0"
-        for number, (begin, end) in enumerate(pairwise(heights)):
-            ends = {"x1": _place(number, len(names)), "x2": _place(number + 1, len(names))}
-            title = make_tag("title", f"{clean(row.name)}: {row.ratio:.2f} × the default")
-            parts.append(make_tag("line", title, **ends, y1=f"{begin:.1f}", y2=f"{end:.1f}", class_=f"launch {kind}"))
+        lines.append(make_tag("polyline", title, points=points, class_=f"launch {kind}"))
+    box = {"viewBox": f"0 0 1000 {_HEIGHT}", "preserveAspectRatio": "none", "width": "100%", "height": _HEIGHT}
     about = f"{pluralize(len(rows), 'launch')} over {pluralize(len(names), 'axis')}; the table says the same"
-    return make_tag("svg", *parts, *labels, class_="study", width="100%", height=_HEIGHT, role="img", aria_label=about)
+    parts = [*axes, make_tag("svg", *lines, **box), *labels]
+    return make_tag("svg", *parts, class_="study", width="100%", height=_HEIGHT, role="img", aria_label=about)
 
 
 def draw_bar(row: TriedLaunch, best: float) -> Markup:
-    """The rate of a launch against the default, and between which values its runs were."""
-    if row.ratio is None:
+    """The rate of a launch against the default, and how far it may be off."""
+    if row.ratio is None or row.low is None or row.high is None:
         return Markup("")
-    parts = [make_tag("rect", x=0, y=4, width=_share(row.ratio, best), height=_ROW - 8, class_="c1")]
-    if row.low is not None and row.high is not None:
-        ends = {"x1": _share(row.low, best), "x2": _share(row.high, best)}
-        parts.append(make_tag("line", **ends, y1=_ROW // 2, y2=_ROW // 2, class_="spread"))
-    return make_tag("svg", *parts, width="100%", height=_ROW, aria_hidden="true")
+    low, middle, high = (f"{100 * value / best:.2f}%" for value in (row.low, row.ratio, row.high))
+    bar = make_tag("rect", x=0, y=4, width=middle, height=_ROW - 8, class_="c1")
+    spread = make_tag("line", x1=low, x2=high, y1=_ROW // 2, y2=_ROW // 2, class_="spread")
+    return make_tag("svg", bar, spread, width="100%", height=_ROW, aria_hidden="true")
+
+
+def draw_plot(title: str, unit: str, launches: Sequence[TriedLaunch]) -> Markup:
+    """The rates as a picture of its own."""
+    best, size = max([row.rate or 0.0 for row in launches] or [0.0]) or 1.0, 40 + 24 * len(launches)
+    parts = [make_tag("text", clean(title), x=10, y=20, font_weight="bold")]
+    for number, row in enumerate(launches):
+        y, wide = 48 + 24 * number, 480 * (row.rate or 0.0) / best
+        words = clean(row.why) if row.rate is None else f"{row.rate:.1f} {unit}"
+        parts.append(make_tag("text", clean(row.name), x=162, y=y, text_anchor="end"))
+        if row.rate is not None:
+            parts.append(make_tag("rect", x=170, y=y - 13, width=f"{max(wide, 1):.1f}", height=16, fill="#2a6f97"))
+        parts.append(make_tag("text", words, x=f"{176 + wide:.1f}", y=y))
+    style = {"font_family": "sans-serif", "font_size": 13, "width": 820, "height": size}
+    return make_tag("svg", *parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 820 {size}", **style)
 
 
 def _word(row: TriedLaunch, name: str) -> str:
@@ -73,13 +89,5 @@ def _word(row: TriedLaunch, name: str) -> str:
     return "yes" if value is True else str(value)
 
 
-def _place(number: int, last: int) -> str:
-    return f"{6 + 84 * number / last:.2f}%"
-
-
 def _height(part: float, whole: float) -> float:
     return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (part / whole if whole else 0.5)
-
-
-def _share(value: float, most: float) -> str:
-    return f"{100 * value / most:.2f}%"

@@ -31,12 +31,13 @@ def check_destination(path: Path) -> None:
         raise UsageError(f"{shown} cannot be written: its directory does not exist")
 
 
-def write_page(path: Path, text: str) -> None:
-    """Writes a page for its owner alone, old or new, never half. Raises `UsageError` (exit 9 where writing fails)."""
+def write_page(path: Path, text: str, mode: int = 0o600) -> None:
+    """Writes a page, or another text, for its owner alone, old or new, never half. Raises `UsageError` (exit 9 where
+    writing fails)."""
     check_destination(path)
     shown = printable(str(path), 300)
     try:
-        write_private_file(path, text.encode("utf-8", "replace"))
+        write_private_file(path, text.encode("utf-8", "replace"), mode)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UsageError(f"{shown} cannot be written: {why}", exit=Exit.RECORD) from None

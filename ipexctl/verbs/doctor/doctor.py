@@ -21,6 +21,7 @@ from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.checks.system import LOOKED_UP
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
+from ipexctl.decide.tune.wins import name_wins
 from ipexctl.model.answers import doctor as answers
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, HostFailed, Message, Started
@@ -34,7 +35,6 @@ from ipexctl.store.private_files import make_private_directories
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
 from ipexctl.verbs.common.select import list_flags, make_started
-from ipexctl.verbs.common.wins import name_wins
 from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import check_network
 
@@ -108,7 +108,7 @@ def doctor(
     answer = replace(answer, imports=problems or None, speed=speeds, fixed=changes)
     save_doctor_record(context.state, answer, context.clock(), context.masker)
     if alone and any(fact.installed for fact in cluster.facts.values()):
-        yield from name_wins(cluster.facts, Run(script=""))
+        yield from name_wins(read_data("tuning.toml"), cluster.facts, Run(script=""))
     yield from _report(cluster, answer, failed)
 
 

@@ -89,9 +89,9 @@ def _launch(prepared: "Prepared", context: Context) -> Generator[Event, None, No
     if request.task.keep and not request.dry:
         yield Message(_describe_keep(request), code="keep")
     if request.dry:
-        from ipexctl.verbs.common.wins import name_wins
+        from ipexctl.decide.tune.wins import name_wins
 
-        yield from name_wins(prepared.facts, request.task)
+        yield from name_wins(read_data("tuning.toml"), prepared.facts, request.task)
         yield Answer(RunPlanAnswer(str(launch), launch.public()))
         yield Ended("run", Exit.OK)
         return

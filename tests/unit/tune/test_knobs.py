@@ -8,13 +8,13 @@ import pytest
 
 from ipexctl.decide.tune import knobs
 from ipexctl.decide.tune.summary import build_playbook
-from ipexctl.decide.tune.wins import Win, describe_wins, find_wins
+from ipexctl.decide.tune.wins import find_wins, name_wins
 from ipexctl.model.errors import UsageError
 from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run
 from tests.unit.launch.two import facts, launch
 
-WIN = Win({"membind": True}, "numa", "one rank on each NUMA node", "a guide")
+WIN = '[[win]]\nvalues = {membind = true}\nneeds = "numa"\ntitle = "one rank on each NUMA node (a guide)"'
 
 
 def run(**settings: Any) -> Run:
@@ -96,8 +96,9 @@ def test_the_command_and_the_playbook_have_all_that_is_not_as_usual_and_no_secre
 
 def test_wins_are_named_where_they_can_matter_and_are_not_used() -> None:
     two, one = {"node0": facts(2, 4)}, {"node0": facts(1, 4)}
-    assert find_wins([WIN], two, run()) == (WIN,)
-    assert find_wins([WIN], one, run()) == ()
-    assert find_wins([WIN], two, run(membind=True)) == ()
-    assert describe_wins([WIN]) == "tuning usually wins on such hosts: one rank on each NUMA node (a guide)"
-    assert describe_wins([]) == ""
+    assert [win.values for win in find_wins(WIN, two, run())] == [{"membind": True}]
+    assert find_wins(WIN, one, run()) == []
+    assert find_wins(WIN, two, run(membind=True)) == []
+    told = [message.text for message in name_wins(WIN, two, run())]
+    assert told == ["tuning usually wins on such hosts: one rank on each NUMA node (a guide)"]
+    assert not [*name_wins(WIN, one, run())]

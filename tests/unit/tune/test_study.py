@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
 
 from ipexctl.decide.tune.search import OptunaSearch
-from ipexctl.decide.tune.study import DefaultFailed, Measured, Study, Verdict
+from ipexctl.decide.tune.study import DefaultFailed, Study, Verdict
 from ipexctl.decide.tune.summary import describe_verdict, summarize_study
 from ipexctl.model.answers.tune import TriedLaunch
-from ipexctl.model.events import CandidateTried, Purpose, StudyStarted, Values
+from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Values
 from ipexctl.model.tasks import Run
 
 Pace = Callable[[Values, float], float]
@@ -35,11 +35,11 @@ class Played(Study):
         listed: Sequence[Values] = (),
         earlier: Sequence[CandidateTried] = (),
     ) -> None:
-        self.pace, self.now = pace, earlier[-1].at + 5 if earlier else 0.0
+        self.pace, self.identify_values, self.now = pace, identify, earlier[-1].at + 5 if earlier else 0.0
         knobs = {"ppn": (2, 4), "hugepages": (True,)}
         started = StudyStarted(knobs, {}, "pace" if minimize else "", minimize, budget, seed, 20)
         search = None if listed else OptunaSearch(started)
-        super().__init__(started, search, identify, lambda: self.now, self.take, listed, earlier)
+        super().__init__(started, search, listed, earlier)
         self.failed = False
         try:
             for _ in self.run():
@@ -47,7 +47,13 @@ class Played(Study):
         except DefaultFailed:
             self.failed = True
 
-    def take(self, purpose: Purpose, values: Values) -> Measured:
+    def identify(self, values: Values) -> str | None:
+        return self.identify_values(values)
+
+    def watch(self) -> float:
+        return self.now
+
+    def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
         rate, at = self.pace(values, self.now), self.now + 5
         outcome: Any = "measured" if rate else "failed"
         if rate and self.is_out({"pace": rate}, at, 5):
@@ -94,7 +100,7 @@ def test_where_all_launches_are_alike_none_is_recommended() -> None:
     noise = iter([1.0, 1.04, 0.97, 1.02, 0.99, 1.03, 0.98, 1.01] * 20)
     study = Played(lambda values, now: 10.0 * next(noise))
     assert not study.judge().recommended
-    answer = summarize_study(study, Run(script="train.py"), Run(script="train.py"), 1.0, 2.0, interrupted=False)
+    answer = summarize_study(study, Run(script="train.py"), Run(script="train.py"), interrupted=False)
     assert not answer.recommended
     assert answer.next is None
 

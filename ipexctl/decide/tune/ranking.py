@@ -15,7 +15,7 @@ _NEAR = 6  # measurements of the default that a rate is compared with
 _LEAST_NOISE = 0.005
 
 
-class Comparison:
+class Ranking:
     """The launches of a study that were ``tried`` so far."""
 
     def __init__(self, started: StudyStarted, tried: Sequence[CandidateTried]) -> None:
