@@ -123,8 +123,7 @@ def run_study(seed: int, budget: float, whole: bool) -> tuple[Study, float]:
 
 
 def find_best(study: Study) -> Values:
-    best = study.judge().best
-    return best.values if best else {}
+    return study.best.values if study.best else {}
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from ipexctl.verbs.run.request import read_request
 from ipexctl.verbs.run.run import prepare_run
 from ipexctl.verbs.tune import run_study
 
-_IPEX = "intel-extension-for-pytorch"
+_PACKAGES = {"torch": "torch", "IPEX": "intel-extension-for-pytorch"}
 _FORMS = ("stock-fp32", "stock-bf16", "compile-fp32", "compile-bf16", "ipex-fp32", "ipex-bf16")  # the first: default
 
 
@@ -48,7 +48,11 @@ def bench(
     found = yield from run_study("bench", study, prepared, {"--form": forms}, listed, context, dry=dry, search=False)
     if found is None:
         return
-    title = _format_title(task, prepared.facts)
+    size = f"{pluralize(task.batch, 'sample')} a step on each of {pluralize(len(prepared.facts), 'host')}"
+    title = f"BERT {task.size}, {'training' if task.mode == 'train' else 'inference'}, {size}"
+    installed = prepared.facts[inventory.head.name].installed  # that of all hosts
+    versions = {name: installed.packages.get(package) for name, package in _PACKAGES.items()} if installed else {}
+    title += "".join(f", {name} {version}" for name, version in versions.items() if version)
     answer, _, exit = found
     rows = tuple(replace(row, name=str(row.values.get("--form", _FORMS[0]))) for row in answer.launches)
     answer = replace(answer, script=title, launches=rows, next=None)
@@ -61,16 +65,6 @@ def bench(
 
 def _select_forms(task: Bench, facts: Mapping[str, Facts]) -> Sequence[str]:
     """The forms that the environment of all hosts has."""
-    with_ipex = all(fact.installed and _IPEX in fact.installed.packages for fact in facts.values())
+    with_ipex = all(fact.installed and _PACKAGES["IPEX"] in fact.installed.packages for fact in facts.values())
     skipped = [*([] if with_ipex else ["ipex"]), *([] if task.compile else ["compile"])]
     return [form for form in _FORMS if form.partition("-")[0] not in skipped]
-
-
-def _format_title(task: Bench, facts: Mapping[str, Facts]) -> str:
-    versions = {
-        name: sorted({fact.installed.packages.get(name, "") for fact in facts.values() if fact.installed})
-        for name in ("torch", _IPEX)
-    }
-    named = [f"{'IPEX' if name == _IPEX else name} {', '.join(each)}" for name, each in versions.items() if any(each)]
-    size = f"{pluralize(task.batch, 'sample')} a step on each of {pluralize(len(facts), 'host')}"
-    return f"BERT {task.size}, {'training' if task.mode == 'train' else 'inference'}, {size}: {', '.join(named)}"

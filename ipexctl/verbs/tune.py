@@ -22,14 +22,14 @@ from ipexctl.decide.tune.ranking import RATES
 from ipexctl.decide.tune.rates import RateReader
 from ipexctl.decide.tune.search import OptunaSearch, import_optuna
 from ipexctl.decide.tune.study import DefaultFailed, Study
-from ipexctl.decide.tune.summary import MARK, build_playbook, summarize_study
+from ipexctl.decide.tune.summary import MARK, describe_verdict, write_playbook
 from ipexctl.decide.tune.wins import find_wins
 from ipexctl.model import events as e
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError
 from ipexctl.model.events import CandidateTried, Event, Purpose, Value, Values, describe_values
-from ipexctl.model.hints import advise, complete_hint
+from ipexctl.model.hints import Hint, advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.tasks import Run, Tune
@@ -90,12 +90,8 @@ def tune(
     answer, tuned, exit = found
     answer = replace(answer, next=complete_hint(answer.next, list_flags(inventory, task.venv)))
     if answer.recommended:
-        import yaml
-
         day = strftime("%Y-%m-%d", localtime(context.clock()))
-        book = build_playbook(tuned, answer.verdict, day)
-        text = yaml.safe_dump(book, sort_keys=False, allow_unicode=True, width=100)
-        write_page(into, f"{MARK}\n{text}", 0o644)
+        write_page(into, write_playbook(tuned, answer.verdict, day), 0o644)
         answer = replace(answer, playbook=str(into))
     yield e.Answer(answer)
     yield e.Ended("tune", exit)
@@ -116,27 +112,15 @@ def run_study(
     """Tries launches with values of ``knobs`` in turn with the prepared one: the ``listed`` ones, then what a
     ``search`` proposes. Returns the answer, the task of the best launch, and the exit code; None where the command has
     ended: after a dry run, with nothing to vary, and where the prepared one has no rate."""
-    launches = Launches(task, prepared, context)
-    same = launches.identify({})
-    varied: dict[str, tuple[Value, ...]] = {}
-    for name, values in knobs.items():
-        if kept := tuple(value for value in values if launches.identify({name: value}) not in (None, same)):
-            varied[name] = kept
-    plan = _format_plan(task, launches.default.size, varied)
+    study = HostStudy(task, prepared, context, knobs, listed, earlier, search=search)
+    plan = _format_plan(task, study.default.size, study.started.knobs)
     yield e.Planned(verb, plan)
-    if dry or not varied:
+    if dry or not study.started.knobs:
         yield e.Answer(DryRun(plan))
         yield e.Ended(verb, Exit.OK)
         return None
-    spent = max((each.at + each.seconds / 2 for each in earlier), default=0.0)
-    budget = parse_span("--budget", task.budget)
-    if task.budget != Tune.__dataclass_fields__["budget"].default or spent > budget:
-        budget += spent
-    given = {name: value for name, value in k.list_given(task).items() if name != "budget"}
-    started = e.StudyStarted(varied, given, task.metric or "", task.direction == "min", budget, task.seed, task.steps)
-    yield started
-    optuna, exit = OptunaSearch(started) if search else None, Exit.OK
-    study = HostStudy(started, launches, context, context.clock() - spent, optuna, listed, earlier)
+    yield study.started
+    exit = Exit.OK
     try:
         yield from study.run()
     except Interrupted as interruption:
@@ -144,18 +128,46 @@ def run_study(
     if exit is Exit.OK and not any(each.outcome == "measured" for each in study.tried if not each.values):
         yield e.Ended(verb, exit)  # a failure says why; a table without a rate says nothing
         return None
-    best = study.judge().best
-    tuned = (launches.make_task(best.values) if best else None) or prepared.task
-    return summarize_study(study, prepared.task, tuned, interrupted=exit is not Exit.OK), tuned, exit
+    tuned = (study.make_task(study.best.values) if study.best else None) or prepared.task
+    answer = replace(study.judge(), script=prepared.task.script, interrupted=exit is not Exit.OK)
+    words = Hint(k.list_run_words(tuned)) if answer.recommended else None
+    return replace(answer, verdict=describe_verdict(answer), next=words), tuned, exit
 
 
-class Launches:
-    """The launches of a study, computed from what was ``prepared`` for the default one."""
+class HostStudy(Study):
+    """A study of ``task``; its launches are computed from what was ``prepared`` for the default one. Without a
+    ``search`` one may take as long as the study."""
 
-    def __init__(self, task: Tune, prepared: Prepared, context: Context) -> None:
+    def __init__(
+        self,
+        task: Tune,
+        prepared: Prepared,
+        context: Context,
+        knobs: Mapping[str, Sequence[Value]],
+        listed: Sequence[Values],
+        earlier: Sequence[CandidateTried],
+        *,
+        search: bool,
+    ) -> None:
         self._task, self._prepared, self._context = task, prepared, context
         self._known: dict[str, Launch | None] = {}
-        self.default = make_attempt(prepared, context).launch
+        self._unproved: list[LaunchAttempt] = []  # with hosts that could not be searched
+        self.default, same = make_attempt(prepared, context).launch, self.identify({})
+        varied: dict[str, tuple[Value, ...]] = {}
+        for name, values in knobs.items():
+            if kept := tuple(value for value in values if self.identify({name: value}) not in (None, same)):
+                varied[name] = kept
+        spent = max((each.at + each.seconds / 2 for each in earlier), default=0.0)
+        self._begun, budget = context.clock() - spent, parse_span("--budget", task.budget)
+        if task.budget != Tune.__dataclass_fields__["budget"].default or spent > budget:
+            budget += spent
+        given = {name: value for name, value in k.list_given(task).items() if name != "budget"}
+        minimize = task.direction == "min"
+        started = e.StudyStarted(varied, given, task.metric or "", minimize, budget, task.seed, task.steps)
+        super().__init__(started, OptunaSearch(started) if search else None, listed, earlier)
+
+    def watch(self) -> float:
+        return self._context.clock() - self._begun
 
     def make_task(self, values: Values) -> Run | None:
         """Returns the task with these values; None where it cannot keep the global batch."""
@@ -187,7 +199,6 @@ class Launches:
         return self._known[key]
 
     def identify(self, values: Values) -> str | None:
-        """Returns what the launch with these values is, as `identify_launch`."""
         launch = self.find(values)
         return k.identify_launch(launch) if launch else None
 
@@ -204,30 +215,6 @@ class Launches:
         changes += ["arguments of the script"] if self._task.arg and any(name[:2] == "--" for name in values) else []
         return ", ".join([*changes, *(["rounding, by its compiler"] if "compile" in values else [])])
 
-
-class HostStudy(Study):
-    """A study that began ``begun`` by the context's clock. Without a ``search`` a launch may take as long as it."""
-
-    def __init__(
-        self,
-        started: e.StudyStarted,
-        launches: Launches,
-        context: Context,
-        begun: float,
-        search: OptunaSearch | None,
-        listed: Sequence[Values],
-        earlier: Sequence[CandidateTried],
-    ) -> None:
-        self._launches, self._context, self._begun = launches, context, begun
-        self._unproved: list[LaunchAttempt] = []  # with hosts that could not be searched
-        super().__init__(started, search, listed, earlier)
-
-    def watch(self) -> float:
-        return self._context.clock() - self._begun
-
-    def identify(self, values: Values) -> str | None:
-        return self._launches.identify(values)
-
     def run(self) -> Generator[Event, None, None]:
         """Tries launches until no more are worth it, the budget ends, or the default fails. Raises `Interrupted`."""
         with suppress(DefaultFailed):
@@ -236,9 +223,9 @@ class HostStudy(Study):
             yield from attempt.watcher.prove_ended()
 
     def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
-        prepared = self._launches.prepare(values, self._choose_limit())
+        prepared = self.prepare(values, self._choose_limit())
         assert prepared is not None  # or it had not been proposed
-        attempt, since, scale = make_attempt(prepared, self._context), self.watch(), self._launches.scale(values)
+        attempt, since, scale = make_attempt(prepared, self._context), self.watch(), self.scale(values)
         fold, reader, times = RunFold(every_line=True), RateReader(scale), [0.0, 0.0]
         metric, steps = self.ranking.metric, self.started.steps
         rungs = [steps // 4, steps // 2, steps]
@@ -283,7 +270,7 @@ class HostStudy(Study):
             yield e.HostFailed(Failure("", Kind.STEP, f"the default launch has no rate: {why}", code="no-rate"))
         return CandidateTried(
             purpose, values, "failed" if why else outcome or "measured", fmean(times) or since, self.watch() - since,
-            rates, reader.steps, why, self._launches.describe_changes(values),
+            rates, reader.steps, why, self.describe_changes(values),
         )  # fmt: skip
 
     def _choose_limit(self) -> float:

@@ -25,6 +25,7 @@ _CHOICES: Mapping[str, tuple[Value, ...]] = {
     "compile": (True,),
 }
 KNOBS = ("ppn", "threads", *_CHOICES)
+_AUTOMATIC = ("backend", "allocator", "omp")
 _NEEDLESS = frozenset({"no-allocator", "no-iomp5", "no-hugepages", "shared-cores"})  # warnings: nothing would change
 
 
@@ -39,8 +40,11 @@ def parse_knobs(vary: Iterable[str], fixed: Mapping[str, str], task: Run) -> tup
     set_ones = {name for name in KNOBS if getattr(task, name, None) != defaults.get(name)}
     values: dict[str, Value] = {}
     for name, word in fixed.items():
-        choices: dict[str, Value] = {"yes": True, "no": False} if True in _CHOICES.get(name, ()) else {"auto": "auto"}
-        choices |= {str(value): value for value in _CHOICES.get(name, range(1, 1025)) if value is not True}
+        choices = {"yes" if each is True else str(each): each for each in _CHOICES.get(name, range(1, 1025))}
+        if name in _AUTOMATIC:
+            choices["auto"] = "auto"
+        elif "yes" in choices:
+            choices["no"] = False
         if word not in choices:
             what = f"--fixed {name} takes {join_names([*choices], 9)}, not {printable(word, 60)!r}"
             raise UsageError(what, hint=f"--fixed {name}={[*choices][-1]}")

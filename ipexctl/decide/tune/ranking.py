@@ -10,7 +10,8 @@ from ipexctl.model.answers.tune import TriedLaunch
 from ipexctl.model.events import CandidateTried, StudyStarted, describe_values
 from ipexctl.model.grouping import group_pairs
 
-RATES = ("pace", "samples_s", "tokens_s")  # the first of them that is printed counts, unless the user names a figure
+# The first of them that is printed counts, unless the user names a figure.
+RATES = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}
 _NEAR = 6  # measurements of the default that a rate is compared with
 _LEAST_NOISE = 0.005
 
@@ -24,6 +25,10 @@ class Ranking:
         self.metric = started.metric or next((name for name in RATES if name in printed), "")
         defaults = ((each.at, self.read_rate(each.rates)) for each in tried if not each.values)
         self._defaults = [(at, rate) for at, rate in defaults if rate is not None]
+
+    @property
+    def unit(self) -> str:
+        return RATES.get(self.metric, self.metric)
 
     def read_rate(self, rates: Mapping[str, float]) -> float | None:
         """The logarithm of the figure that counts, the greater the better; None without it."""

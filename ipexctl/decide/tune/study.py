@@ -9,9 +9,8 @@ from typing import Any
 
 from ipexctl.decide.tune.ranking import Ranking
 from ipexctl.decide.tune.search import OptunaSearch
-from ipexctl.model.answers.tune import TriedLaunch
+from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Values, describe_values
-from ipexctl.model.json_values import Record
 
 _BLOCK = 4  # launches between two measurements of the default
 _FINALISTS = 6
@@ -20,17 +19,6 @@ _PAIRS = 2, 6  # A B, at least and at most
 _NOISE = 2.0  # times its own error that a gain must be
 _LEAST_GAIN = 0.01
 _REPEATED = 50  # proposals in a row that were measured before: the space is exhausted
-
-
-class Verdict(Record):
-    """What a study found. ``gain`` is what the launch ``best`` is faster than the default, as a share, ``error`` how
-    far that may be off, ``pairs`` how often the two were measured in turn."""
-
-    best: TriedLaunch | None
-    gain: float = 0.0
-    error: float = 0.0
-    pairs: int = 0
-    recommended: bool = False
 
 
 class DefaultFailed(Exception):
@@ -149,15 +137,14 @@ class Study(ABC):
             return
         good = [row for row in ranking if (row.low or 0.0) * (1 + _LEAST_GAIN) >= (ranking[0].low or 0.0)]
         self._best = min(good, key=lambda row: len(row.values))
-        while self._count_left() >= 2 and not self._is_decided():
+        while self._count_left() >= 2:
             for values in ({}, self._best.values):
                 if (yield from self._try("confirm", values)).outcome == "failed":
                     return
-
-    def _is_decided(self) -> bool:
-        verdict = self.judge()
-        clear = verdict.recommended or verdict.gain < -verdict.error
-        return verdict.pairs >= _PAIRS[1] or (verdict.pairs >= _PAIRS[0] and clear)
+            known = self.judge()
+            clear = known.recommended or known.gain < -known.error
+            if known.pairs >= _PAIRS[1] or (known.pairs >= _PAIRS[0] and clear):
+                return
 
     def is_out(self, rates: Mapping[str, float], at: float, steps: int) -> bool:
         """Whether the launch that is being measured is out of the race after so many steps."""
@@ -183,16 +170,23 @@ class Study(ABC):
         rows = [row for row in self.ranking.list_launches() if row.values and not row.dropped and not row.why]
         return sorted((row for row in rows if row.low and row.low > 1), key=lambda row: -(row.low or 0.0))
 
-    def judge(self) -> Verdict:
-        """Returns what is known now of the launch that was set against the default, or would be."""
-        best = self._best or next(iter(self._rank_launches()), None)
-        if best is None:
-            return Verdict(None)
-        ranking, confirmed = self.ranking, [each for each in self.tried if each.purpose == "confirm"]
+    @property
+    def best(self) -> TriedLaunch | None:
+        """The launch that was set against the default, or would be."""
+        return self._best or next(iter(self._rank_launches()), None)
+
+    def judge(self) -> TuneAnswer:
+        """Returns what is known now, without the words."""
+        ranking, best = self.ranking, self.best
+        confirmed = [each for each in self.tried if each.purpose == "confirm"]
         rates = [rate for each in confirmed if (rate := ranking.read_rate(each.rates)) is not None]
         gains = [after - before for before, after in zip(rates[::2], rates[1::2], strict=False)]
-        if not gains:
-            return Verdict(best, (best.ratio or 1.0) - 1)
-        error, gain = _NOISE * ranking.noise * sqrt(2 / len(gains)), fmean(gains)
-        good = len(gains) >= _PAIRS[0] and len(rates) == len(confirmed) and gain > max(error, _LEAST_GAIN)
-        return Verdict(best, exp(gain) - 1, error, len(gains), good and min(gains) > 0)
+        gain, error, good = log(best.ratio) if best and best.ratio else 0.0, 0.0, False
+        if gains:
+            gain, error = fmean(gains), _NOISE * ranking.noise * sqrt(2 / len(gains))
+            good = len(gains) >= _PAIRS[0] and len(rates) == len(confirmed) and min(gains) > 0
+        good = good and gain > max(error, _LEAST_GAIN)
+        return TuneAnswer(
+            "", ranking.unit, ranking.list_launches(), best.name if best else None, len(gains), exp(gain) - 1, error,
+            good, "", len(self.tried), self.watch(), self.started.budget, False,
+        )  # fmt: skip

@@ -1,69 +1,47 @@
-"""A study in words: what its answer says, and the playbook of the launch that it recommends."""
+"""A study in words: what it found, and the playbook of the launch that it recommends."""
 
 from math import exp
 
-from ipexctl.decide.tune.knobs import list_given, list_run_words
-from ipexctl.decide.tune.study import Study, Verdict
+from ipexctl.decide.tune.knobs import list_given
 from ipexctl.model.answers.tune import TuneAnswer
-from ipexctl.model.hints import Hint
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize
 
 MARK = "# Written by the command tune"
 _ENOUGH = 4  # pairs that show how great a gain is
 _GREAT = 2.0  # times as fast, from where on nobody thinks in percent
-_UNITS = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}
 
 
-def summarize_study(study: Study, task: Run, tuned: Run, *, interrupted: bool) -> TuneAnswer:
-    """Returns the answer of a study of ``task`` whose best launch is ``tuned``."""
-    verdict, ranking = study.judge(), study.ranking
-    rows = ranking.list_launches()
-    words = Hint(list_run_words(tuned)) if verdict.recommended else None
-    unit = _UNITS.get(ranking.metric, ranking.metric)
-    return TuneAnswer(
-        task.script, unit, rows, verdict.best.name if verdict.best else None, verdict.pairs, verdict.gain,
-        verdict.error, verdict.recommended, describe_verdict(verdict, len(rows) > 1, interrupted=interrupted),
-        len(study.tried), study.watch(), study.started.budget, interrupted, next=words,
-    )  # fmt: skip
+def describe_verdict(answer: TuneAnswer) -> str:
+    """Returns what a study found, as a sentence."""
+    pairs = f"in {pluralize(answer.pairs, 'pair')} of runs in turn"
+    gain = _describe_gain(answer)
+    if answer.best is None and len(answer.launches) > 1:
+        return "no launch was faster than the default"
+    if answer.best is None:
+        return f"no other launch was tried: {'interrupted' if answer.interrupted else 'the budget ended before'}"
+    if answer.recommended:
+        doubt = "" if answer.pairs >= _ENOUGH else "; so few show that it is faster, and not by how much"
+        return f"{answer.best}: {gain} against the default {pairs}{doubt}"
+    if answer.pairs < 2:
+        why = "interrupted" if answer.interrupted else "the budget ended"
+        return f"best so far: {answer.best}, {100 * answer.gain:+.1f} %; {why} before it was confirmed"
+    return f"the default is as good: the best other launch, {answer.best}, had {gain} {pairs}"
 
 
-def describe_verdict(verdict: Verdict, others: bool, *, interrupted: bool) -> str:
-    """Returns what a study found, as a sentence; ``others``: not only the default was tried."""
-    pairs = f"in {pluralize(verdict.pairs, 'pair')} of runs in turn"
-    gain = _describe_gain(verdict)
-    if verdict.best is None:
-        return (
-            "no launch was faster than the default" if others else "no other launch was tried: the budget ended before"
-        )
-    name = verdict.best.name
-    if verdict.recommended:
-        doubt = "" if verdict.pairs >= _ENOUGH else "; so few show that it is faster, and not by how much"
-        return f"{name}: {gain} against the default {pairs}{doubt}"
-    if verdict.pairs < 2:
-        why = "interrupted" if interrupted else "the budget ended"
-        return f"best so far: {name}, {100 * verdict.gain:+.1f} %; {why} before it was confirmed"
-    return f"the default is as good: the best other launch, {name}, had {gain} {pairs}"
-
-
-def _describe_gain(verdict: Verdict) -> str:
+def _describe_gain(answer: TuneAnswer) -> str:
     """``+31.0 % (+27.1 to +35.0 %)``; a great gain as a factor."""
-    value, low, high = ((1 + verdict.gain) * exp(error) for error in (0.0, -verdict.error, verdict.error))
+    value, low, high = ((1 + answer.gain) * exp(error) for error in (0.0, -answer.error, answer.error))
     if high < _GREAT:
         return f"{100 * (value - 1):+.1f} % ({100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %)"
     return f"{value:.3g} times as fast ({low:.2g} to {high:.2g} times)"
 
 
-def build_playbook(task: Run, verdict: str, when: str) -> dict[str, object]:
-    """Returns the playbook that starts a task, as a value for YAML."""
-    words = {name: _escape(value) for name, value in list_given(task).items()}
-    return {"name": f"{task.script} as tuned on {when}", "steps": [{"name": verdict[:200], "run": words}]}
+def write_playbook(task: Run, verdict: str, when: str) -> str:
+    """Returns the text of the playbook that starts a task; nothing in it is taken for a variable."""
+    import yaml
 
-
-def _escape(value: object) -> object:
-    """The value with no word that a playbook would take for a variable."""
-    if isinstance(value, str):
-        return value.replace("${", "$${")
-    if isinstance(value, list):
-        return [_escape(each) for each in value]
-    return {key: _escape(each) for key, each in value.items()} if isinstance(value, dict) else value
+    step = {"name": verdict[:200], "run": list_given(task)}
+    book = {"name": f"{task.script} as tuned on {when}", "steps": [step]}
+    text = yaml.safe_dump(book, sort_keys=False, allow_unicode=True, width=100)
+    return f"{MARK}\n{text.replace('${', '$${')}"

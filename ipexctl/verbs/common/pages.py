@@ -16,7 +16,7 @@ from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import printable
 from ipexctl.store.event_json import dump_ascii_json
 from ipexctl.store.masking import Masker
-from ipexctl.store.private_files import make_private_directories, write_private_file
+from ipexctl.store.private_files import describe_error, make_private_directories, write_private_file
 
 _RECORDS = "doctor"  # directory below the state: what doctor reported, a file each time
 _STORED_REPORTS = 64  # files in it
@@ -39,8 +39,7 @@ def write_page(path: Path, text: str, mode: int = 0o600) -> None:
     try:
         write_private_file(path, text.encode("utf-8", "replace"), mode)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise UsageError(f"{shown} cannot be written: {why}", exit=Exit.RECORD) from None
+        raise UsageError(f"{shown} cannot be written: {describe_error(error)}", exit=Exit.RECORD) from None
 
 
 def open_page(address: str) -> Generator[Event, None, None]:

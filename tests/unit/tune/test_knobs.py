@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from ipexctl.decide.tune import knobs
-from ipexctl.decide.tune.summary import build_playbook
+from ipexctl.decide.tune.summary import write_playbook
 from ipexctl.decide.tune.wins import find_wins, name_wins
 from ipexctl.model.errors import UsageError
 from ipexctl.model.launch import Launch
@@ -88,7 +89,7 @@ def test_the_command_and_the_playbook_have_all_that_is_not_as_usual_and_no_secre
     assert words[-5:] == ["train.py", "--lr", "3", "--dtype", "bf16"]
     assert {"--ppn", "--membind", "--no-sync", "A=${b}", "--pass-env", "HF_TOKEN"} <= {*words}
     assert "hf_x" not in " ".join(words)
-    book: Any = build_playbook(task, "faster", "2026-11-25")
+    book = yaml.safe_load(write_playbook(task, "faster", "2026-11-25"))
     keys = book["steps"][0]["run"]
     assert keys["env"] == {"A": "$${b}", knobs.COMPILE: "inductor"}
     assert (keys["ppn"], keys["membind"], keys["pass_env"]) == (2, True, ["HF_TOKEN"])

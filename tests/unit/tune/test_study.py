@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.tune.search import OptunaSearch
-from ipexctl.decide.tune.study import DefaultFailed, Study, Verdict
-from ipexctl.decide.tune.summary import describe_verdict, summarize_study
-from ipexctl.model.answers.tune import TriedLaunch
+from ipexctl.decide.tune.study import DefaultFailed, Study
+from ipexctl.decide.tune.summary import describe_verdict
+from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Values
-from ipexctl.model.tasks import Run
 
 Pace = Callable[[Values, float], float]
 
@@ -65,9 +64,8 @@ class Played(Study):
         )
 
     @property
-    def best(self) -> Values:
-        best = self.judge().best
-        return best.values if best else {}
+    def found(self) -> Values:
+        return self.best.values if self.best else {}
 
 
 def faster(values: Values, now: float) -> float:
@@ -78,7 +76,7 @@ def test_the_best_launch_is_set_against_the_default_in_turn_and_recommended() ->
     study = Played(faster)
     assert not study.tried[0].values
     assert [bool(each.values) for each in study.tried if each.purpose == "confirm"] == [False, True, False, True]
-    assert (study.best, study.judge().recommended) == ({"hugepages": True}, True)
+    assert (study.found, study.judge().recommended) == ({"hugepages": True}, True)
     assert study.judge().gain == pytest.approx(0.3)
 
 
@@ -92,7 +90,7 @@ def test_no_more_than_four_launches_are_between_two_measurements_of_the_default(
 
 def test_a_machine_that_becomes_slower_makes_no_launch_look_slow() -> None:
     study = Played(lambda values, now: faster(values, now) * (1 - now / 1000))
-    assert study.best == {"hugepages": True}
+    assert study.found == {"hugepages": True}
     assert study.judge().gain == pytest.approx(0.3, abs=0.03)
 
 
@@ -100,9 +98,6 @@ def test_where_all_launches_are_alike_none_is_recommended() -> None:
     noise = iter([1.0, 1.04, 0.97, 1.02, 0.99, 1.03, 0.98, 1.01] * 20)
     study = Played(lambda values, now: 10.0 * next(noise))
     assert not study.judge().recommended
-    answer = summarize_study(study, Run(script="train.py"), Run(script="train.py"), interrupted=False)
-    assert not answer.recommended
-    assert answer.next is None
 
 
 def test_a_launch_that_fails_is_not_tried_again_and_never_recommended() -> None:
@@ -110,7 +105,7 @@ def test_a_launch_that_fails_is_not_tried_again_and_never_recommended() -> None:
     failed = [repr(each.values) for each in study.tried if each.outcome == "failed"]
     assert failed
     assert len(failed) == len(set(failed))
-    assert "hugepages" not in study.best
+    assert "hugepages" not in study.found
 
 
 def test_a_default_that_fails_twice_in_turn_ends_the_study() -> None:
@@ -148,13 +143,13 @@ def test_a_study_goes_on_with_what_was_tried_and_measures_the_default_anew() -> 
     study = Played(faster, earlier=[*before, gone], identify=lambda v: None if v.get("ppn") == 3 else identify(v))
     tried = study.tried[len(before) :]
     assert tried[0].values == {}
-    assert study.best == {"hugepages": True}, "one that can no longer be is forgotten"
+    assert study.found == {"hugepages": True}, "one that can no longer be is forgotten"
     assert len([each for each in tried if each.purpose == "confirm"]) == 4
 
 
 def test_less_is_better_where_that_is_asked_for() -> None:
     study = Played(lambda values, now: 1 / faster(values, now), minimize=True)
-    assert study.best == {"hugepages": True}
+    assert study.found == {"hugepages": True}
     assert study.judge().gain == pytest.approx(0.3)
 
 
@@ -165,7 +160,7 @@ def test_a_launch_that_is_dropped_when_it_is_tried_again_stays_in_the_race() -> 
         CandidateTried("search", {"hugepages": True}, "measured", 15.0, 10.0, rates),
         CandidateTried("search", {"hugepages": True}, "dropped", 25.0, 10.0, rates),
     ]
-    assert study.best == {"hugepages": True}
+    assert study.found == {"hugepages": True}
 
 
 def test_a_list_is_tried_in_order_and_each_value_once() -> None:
@@ -175,15 +170,15 @@ def test_a_list_is_tried_in_order_and_each_value_once() -> None:
     searched = [each.values for each in study.tried if each.purpose == "search"]
     assert searched == listed, "one that fails does not end it"
     assert [each.purpose for each in study.tried if each.purpose not in ("search", "default")] == ["confirm"] * 4
-    assert study.best == {"--form": "bf16"}
+    assert study.found == {"--form": "bf16"}
 
 
 def test_of_launches_that_are_as_good_the_one_with_the_fewest_changes_is_recommended() -> None:
     study = Played(lambda values, now: (20.0 if "hugepages" in values else 10.0) * (1.001 if "ppn" in values else 1.0))
-    assert study.best == {"hugepages": True}
+    assert study.found == {"hugepages": True}
     paces = {"[('ppn', 4)]": 20.0, "[('hugepages', True), ('ppn', 2)]": 20.1}  # the one is no part of the other
     study = Played(lambda values, now: paces.get(identify(values) or "", 10.0))
-    assert study.best == {"ppn": 4}
+    assert study.found == {"ppn": 4}
 
 
 @pytest.mark.parametrize(
@@ -195,6 +190,5 @@ def test_of_launches_that_are_as_good_the_one_with_the_fewest_changes_is_recomme
     ],
 )  # fmt: skip
 def test_a_verdict_says_no_more_than_its_pairs_show(gain: float, error: float, pairs: int, text: str) -> None:
-    best = TriedLaunch("ppn 2", {"ppn": 2}, 3, 1.0, 1.3, 1.2, 1.4, False, "", "")
-    verdict = Verdict(best, gain, error, pairs, True)
-    assert describe_verdict(verdict, True, interrupted=False) == text
+    answer = TuneAnswer("a.py", "steps/s", (), "ppn 2", pairs, gain, error, True, "", 9, 1.0, 2.0, False)
+    assert describe_verdict(answer) == text
