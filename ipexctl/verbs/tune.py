@@ -152,7 +152,8 @@ class HostStudy(Study):
         self._task, self._prepared, self._context = task, prepared, context
         self._known: dict[str, Launch | None] = {}
         self._unproved: list[LaunchAttempt] = []  # with hosts that could not be searched
-        self.default, same = make_attempt(prepared, context).launch, self.identify({})
+        self.default = make_attempt(prepared, context).launch
+        same = self.identify({})
         varied: dict[str, tuple[Value, ...]] = {}
         for name, values in knobs.items():
             if kept := tuple(value for value in values if self.identify({name: value}) not in (None, same)):
