@@ -20,6 +20,7 @@ def write_first_day(environ: Mapping[str, str], cwd: Path) -> str:
 
 
 def _describe_place(environ: Mapping[str, str], cwd: Path) -> str:
+    from ipexctl.decide.saved_runs import classify_result
     from ipexctl.loop import get_state_directory
     from ipexctl.store.record import list_saved_runs, read_name, read_report
     from ipexctl.verbs.common.select import LAB_HOSTFILE
@@ -32,6 +33,8 @@ def _describe_place(environ: Mapping[str, str], cwd: Path) -> str:
     last = next(reversed(list_saved_runs(get_state_directory() / "runs")), None)
     if last is None:
         return f"{file!r} names the hosts: ipexctl doctor"
-    report = read_report(last)
-    ended = f"ended with {int(report.exit)}" if report else "has not ended, or was cut off"
-    return f"{file!r} names the hosts; the last command, {read_name(last)}, {ended}"
+    report, name = read_report(last), read_name(last)
+    result = classify_result(report) if report else "unfinished"
+    if result in ("detached", "unfinished"):
+        return f"{file!r} names the hosts; what goes on there: ipexctl ps; the last command, {name}: {result}"
+    return f"{file!r} names the hosts; the last command, {name}: {result}; all: ipexctl runs"

@@ -73,7 +73,7 @@ def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start: Start) -> None:
     assert of(Stalled, events)[-1].kind == "all"
     assert {stack.rank for stack in of(RankStack, events)} == {0, 1, 2, 3}
     assert all("stuck.py" in stack.text for stack in of(RankStack, events))
-    reported = [text for text in output(events) if "stacks are in the record" in text][-1]
+    reported = [text for text in output(events) if "the stacks are saved" in text][-1]
     assert "3 of 4 ranks wait in collective, rank 2 on b does not" in reported
     assert re.search(r"  rank 2 +stuck\.py:\d+ read_data\n", reported)
     assert of(RunEnded, events)[0].reason == "limit"
@@ -100,7 +100,7 @@ def test_a_stopped_rank_among_busy_ones_is_reported_with_its_state_and_may_go_on
     os.kill(pid, signal.SIGSTOP)
     for event in story:
         events.append(event)
-        if isinstance(event, Message) and "stacks are in the record" in event.text:
+        if isinstance(event, Message) and "the stacks are saved" in event.text:
             os.kill(pid, signal.SIGCONT)
     stalled = of(Stalled, events)[0]
     assert (stalled.ranks, stalled.kind, stalled.states) == ((1,), "some", {"1": "T"})

@@ -106,10 +106,10 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     ]
     assert isinstance(compared, e.StallCompared)
     assert compared.places == (StallPlace((0,), "train.py:0"), StallPlace((1,), "train.py:1"))
-    assert describe(message)[3].endswith("stacks are in the record; ending the run")
+    assert describe(message)[3].endswith("the stacks are saved; ending the run")
     some = journal.Stall([1], False, False, 300.0, {1: "S"})
     *_, message = read(some, stacks[1], journal.InquiryEnded())
-    assert describe(message)[3].endswith("stacks are in the record; going on")
+    assert describe(message)[3].endswith("the stacks are saved; going on")
     stragglers, _ = read(journal.Straggling([1], 1, 60.0, True, 7.0))
     assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True, 7.0)
     *_, resumed, message = read(some, journal.Resumed(9.0))

@@ -1,6 +1,6 @@
 """An installed environment that gets, loses or renews packages: its release, MPI, interpreter and the rest stay."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
@@ -51,11 +51,11 @@ def find_marker(venv: str, facts: Mapping[str, Facts]) -> InstallMarker | None:
 
 
 def keep_environment(
-    task: Install, request: StackRequest, marker: InstallMarker
+    task: Install, request: StackRequest, marker: InstallMarker, listed: Collection[str] = ()
 ) -> tuple[InstallMarker | None, Install, StackRequest]:
     """What stays of an environment in whose place ``task`` installs: its release, unless one is asked for, and packages
-    that were asked for earlier, unless a file lists what is to be there. Returns the environment whose versions are
-    kept, if any, the task and the request."""
+    that were asked for earlier, but for those ``listed`` in its files. Returns the environment whose versions are kept,
+    if any, the task and the request."""
     base, kept = None, request
     if replace(request, backend="auto", python=None) == StackRequest() and not task.wheels:
         base, kept = follow_model(marker, task, replace(request, python=None))
@@ -63,8 +63,7 @@ def keep_environment(
         base, kept = None, replace(kept, python=request.python)
     if base:
         return base, keep_requirements(base, task, model=True), kept
-    earlier = () if task.requirements else marker.requested or ()
-    return None, replace(task, with_=_add_earlier(earlier, task)), kept
+    return None, replace(task, with_=_add_earlier(marker.requested or (), task, listed)), kept
 
 
 def follow_model(
@@ -117,9 +116,11 @@ def build_release_request(
     return release, own
 
 
-def keep_requirements(marker: InstallMarker, task: Install, *, model: bool = False) -> Install:
-    """Returns the task with the MPI and the requirements that an environment then has; of a ``model``, the backend and
-    the MPI unless others are asked for."""
+def keep_requirements(
+    marker: InstallMarker, task: Install, listed: Collection[str] = (), *, model: bool = False
+) -> Install:
+    """Returns the task with the MPI and the requirements that an environment then has, but for packages ``listed`` in
+    its files; of a ``model``, the backend and the MPI unless others are asked for."""
     earlier = marker.requested
     if earlier is None:  # not known of an older ipexctl's: all stay
         earlier = tuple(name for name in marker.packages if name not in list_release_packages(marker))
@@ -127,12 +128,12 @@ def keep_requirements(marker: InstallMarker, task: Install, *, model: bool = Fal
     if model:
         backend = backend if task.backend == "auto" else task.backend
         mpi = mpi if task.mpi == "auto" else task.mpi
-    return replace(task, with_=_add_earlier(earlier, task), backend=backend, mpi=mpi)
+    return replace(task, with_=_add_earlier(earlier, task, listed), backend=backend, mpi=mpi)
 
 
-def _add_earlier(earlier: Iterable[str], task: Install) -> tuple[str, ...]:
+def _add_earlier(earlier: Iterable[str], task: Install, listed: Collection[str]) -> tuple[str, ...]:
     """Requirements of earlier and of now, of which those of now count."""
-    changed = {read_package_name(text) for text in (*task.with_, *task.without)} - {""}
+    changed = {*listed, *map(read_package_name, (*task.with_, *task.without))} - {""}
     kept = [text for text in earlier if read_package_name(text) not in changed]
     return tuple(dict.fromkeys([*kept, *task.with_]))
 

@@ -231,9 +231,9 @@ class JournalReader:
                 if self._alarmed or not self._requested:
                     yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines), places)
                     outlook = "ending the run" if self._stall is not None and self._stall.ends else "going on"
-                    yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
+                    yield e.Message("\n".join([*lines, f"the stacks are saved; {outlook}"]))
                 else:
-                    yield e.Message("\n".join([*lines, "stacks are in the record, on request"]), code="stacks")
+                    yield e.Message("\n".join([*lines, "the stacks are saved, on request"]), code="stacks")
                 self._stacks, self._requested, self._alarmed, self._sampling = [], False, False, False
             case rank_records.RankEnded():
                 yield _make_rank_end(record)

@@ -118,7 +118,7 @@ class Worlds:
         used = type(group._get_default_group()._get_backend(sys.modules["torch"].device("cpu"))).__name__
         planned, used = os.environ.get("IPEXCTL_BACKEND", ""), BACKENDS.get(used, "")
         if planned and used and used != planned:
-            text = "the script uses %s, where %s was planned" % (used, planned)
+            text = "the script uses %s, by name or because it names none, where %s was planned" % (used, planned)
             more = "; --backend-override gives such scripts impi" if (planned, used) == ("impi", "gloo") else ""
             self.write("backend", names.NOTE, text=text + more, info=True, backend=used)
 

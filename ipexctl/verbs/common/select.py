@@ -51,22 +51,28 @@ def select_hosts(
         inventory = _resolve_paths(_read_hosts(hosts, environ, cwd), cwd)
     elif hostfile is not None or variable:
         path = variable or "" if hostfile is None else hostfile
-        _require_lab(cwd / expand_home(path), runs)
         inventory = read_hostfile(path, cwd=cwd, hint="IPEXCTL_HOSTFILE names this file" if hostfile is None else None)
     else:
         inventory = _read_default_hostfile(cwd, runs.parent / LAB_HOSTFILE if runs else None, words)
+    _check_lab(inventory, runs)
     return inventory if limit is None else limit_hosts(inventory, limit, runs)
 
 
-def _require_lab(hostfile: Path, runs: Path | None) -> None:
-    """Raises `UsageError` for the hostfile of a lab that is down."""
-    if runs is None or hostfile != runs.parent / LAB_HOSTFILE:
+def _check_lab(inventory: Inventory, runs: Path | None) -> None:
+    """Raises `UsageError` for hosts of this user's lab that is down, or has other ports since it was started again."""
+    directory = runs.parent / "lab" if runs else Path()
+    key = str(directory / "id_ed25519")
+    ports = {host.name: host.port for host in inventory if host.vars.get("lab") and host.key == key}
+    if not ports:
         return
     from ipexctl.act.lab import find_dead_hosts, load_lab
 
-    lab = load_lab(hostfile.parent)
+    lab = load_lab(directory)
     if lab is None or find_dead_hosts(lab) == [*lab.names]:
         raise UsageError("the lab of this hostfile is down", hint=advise("lab", "up"))
+    if not ports.items() <= {server.name: server.port for server in lab.servers}.items():
+        what = f"{printable(inventory.source)} is of an earlier start of the lab, which has other ports now"
+        raise UsageError(what, hint=shlex.join(["cp", str(lab.path("hostfile")), inventory.source]))
 
 
 def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:

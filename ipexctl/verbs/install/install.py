@@ -51,7 +51,7 @@ from ipexctl.verbs.common.relay import Workflow, distribute_artifacts
 from ipexctl.verbs.common.select import list_flags, make_started, suggest_limit
 from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.install_sessions import InstallJob
-from ipexctl.verbs.install.requirements import build_projects, fix_requirements
+from ipexctl.verbs.install.requirements import build_projects, fix_requirements, list_packages
 from ipexctl.verbs.install.switch import NOT_SWITCHED, switch_environments, tidy_environments
 
 _FIRST_PHASE = "look at the hosts"  # its first phase
@@ -125,6 +125,7 @@ def _make_title(task: Install, request: StackRequest) -> str:
     if request != StackRequest():
         return f"install {request}"
     parts = [f"install what {printable(task.like)} has"] if task.like else []
+    parts += [f"add what {printable(join_names(task.requirements, 2))} lists"] if task.requirements else []
     for verb, names in (("add", task.with_), ("remove", task.without), ("upgrade", task.upgrade)):
         parts += [f"{verb} {join_names(names, 3)}"] if names else []
     return ", ".join(parts) or "install torch"
@@ -159,6 +160,7 @@ def _choose_wheels(
     if (failed and not (task.partial or task.check or dry)) or not facts:
         raise InstallStopped("nothing was changed: some hosts could not be probed", failed)
     base = model = None
+    listed = list_packages(task.requirements)
     if task.like:
         model = yield from _read_model(task.like, inventory, facts, context, task.venv)
         venv = model.venv
@@ -168,10 +170,10 @@ def _choose_wheels(
         venv = choose_venv(task.venv, inventory, facts)
     if not (locked or model) and (found := extend.find_environment(task, request, venv, facts)):
         base, request = found
-        task, facts = extend.keep_requirements(base, task), extend.use_env_python(base, facts)
+        task, facts = extend.keep_requirements(base, task, listed), extend.use_env_python(base, facts)
     elif not (locked or model) and (marker := extend.find_marker(venv, facts)):
         asked = request
-        base, task, request = extend.keep_environment(task, request, marker)
+        base, task, request = extend.keep_environment(task, request, marker, listed)
         facts = extend.use_env_python(base, facts) if base else facts
         if request != asked:
             text = f"torch {request.torch} stays, as it is installed; --torch or --track asks for another release"

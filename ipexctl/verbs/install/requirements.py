@@ -2,7 +2,7 @@
 projects a wheel is built, here."""
 
 import shlex
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -10,6 +10,7 @@ from typing import TypeVar
 from ipexctl.act.inputs import expand_home, read_input
 from ipexctl.act.packages.resolve import build_wheel, find_uv
 from ipexctl.act.packages.sources import Sources
+from ipexctl.decide.planning.extend import read_package_name
 from ipexctl.decide.planning.requirements import Requirement, parse_requirements
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
@@ -41,6 +42,11 @@ def fix_requirements(task: Task, *, builds: bool = False) -> Task:
         hint = f"--find-links {shlex.quote(str(Path(relative[0].target).parent))}, and the package by its name"
         raise UsageError("requirements name wheels by relative paths", reasons=reasons, hint=hint)
     return replace(task, with_=tuple(_anchor_wheel(each) for each in given))
+
+
+def list_packages(files: Sequence[str]) -> set[str]:
+    """Returns the packages that requirements files name."""
+    return {read_package_name(each.text) for name in files for each in _read_requirements(Path(name), name)}
 
 
 def build_projects(task: Install, cache: Path, sources: Sources) -> Generator[Event, None, Install]:

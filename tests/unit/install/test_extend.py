@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -82,10 +83,12 @@ def test_what_is_not_there_or_is_the_release_is_neither_removed_nor_renewed() ->
     assert find(Install(without=("tabulate",)), ENV, request=StackRequest(torch="2.8.0")) is None
 
 
-def keep(request: StackRequest = ANY, **task: Any) -> tuple[bool, tuple[str | None, str | None], tuple[str, ...]]:
+def keep(
+    request: StackRequest = ANY, listed: Collection[str] = (), **task: Any
+) -> tuple[bool, tuple[str | None, str | None], tuple[str, ...]]:
     """Whether the versions stay, the torch and Python that are asked for then, and the requirements."""
     native = replace(ENV, packages={"torch": "2.13.0", "einops": "0.8"}, requested=("einops",))
-    base, kept, release = extend.keep_environment(Install(**task), request, native)
+    base, kept, release = extend.keep_environment(Install(**task), request, native, listed)
     return base is native, (release.torch, release.python), kept.with_
 
 
@@ -94,7 +97,8 @@ def test_an_install_that_names_no_release_keeps_the_installed_one() -> None:
     assert keep() == (True, ("2.13.0", "3.11"), ("einops",))
     assert keep(mpi="mpich") == (True, ("2.13.0", "3.11"), ("einops",))
     assert keep(StackRequest(python="3.12"), python="3.12") == (False, ("2.13.0", "3.12"), ("einops",))
-    assert keep(requirements=("all.txt",)) == (False, ("2.13.0", None), ())
+    assert keep(requirements=("all.txt",)) == (False, ("2.13.0", None), ("einops",))
+    assert keep(listed={"einops"}, requirements=("all.txt",)) == (False, ("2.13.0", None), ())
     assert keep(wheels="house") == (False, (None, None), ("einops",))
 
 

@@ -142,7 +142,7 @@ def test_nothing_ever_falls_back_to_this_machine(tmp_path: Path) -> None:
         chosen(tmp_path)
     assert "--hosts node0,node1" in str(caught.value.hint)
     (tmp_path / "lab").mkdir()
-    (tmp_path / "lab/hostfile").write_text("lab0\n")
+    (tmp_path / "lab/hostfile").write_text(f"lab0 port=7 key={tmp_path}/lab/id_ed25519 lab=lab-1\n")
     with pytest.raises(UsageError, match="no hosts were given") as caught:
         select_hosts(hostfile=None, hosts=None, limit=None, environ={}, cwd=tmp_path, runs=tmp_path / "runs")
     assert str(caught.value.hint).endswith(f"ipexctl doctor -f {tmp_path}/lab/hostfile")
