@@ -1,9 +1,11 @@
 """The step ``command``, and ``exec``: one command on every host, its output host by host."""
 
 from collections.abc import Generator
+from dataclasses import replace
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.decide.releases.env_health import DEFAULT_VENV
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand
 from ipexctl.model.commands import Command, Completed
@@ -14,6 +16,9 @@ from ipexctl.model.links import Link
 from ipexctl.model.tasks import Execute
 from ipexctl.model.text import pluralize
 from ipexctl.verbs.common.select import make_started
+
+# What the host itself does not have is looked for in the environment.
+_WITH_ENV = 'case $0 in /*) e=$0 ;; *) e=$HOME/$0 ;; esac; PATH=$PATH:$e/bin; export PATH; exec "$@"'
 
 
 def execute(
@@ -31,7 +36,8 @@ def execute(
     completed: dict[str, Completed] = {}
 
     def run_command(link: Link, _: Emit) -> Completed | Failure:
-        result = completed[link.host.name] = link.run(command)
+        venv = link.host.vars.get("venv", DEFAULT_VENV)
+        result = completed[link.host.name] = link.run(replace(command, argv=(venv, *task.argv), script=_WITH_ENV))
         last = result.get_tail(1)
         what = f"{task.argv[0]} ended with status {result.status}{f': {last}' if last else ''}"
         return result if result.ok else Failure(link.host.name, Kind.STEP, what)
