@@ -66,16 +66,15 @@ class Study(ABC):
         """Tries launches until no more are worth it, or the budget ends. Raises `DefaultFailed`."""
         yield from self.tried
         yield from self._try_default()
-        ends = 2 + 2 * _PAIRS[0]  # launches that the end needs room for, beside the finalists
-        reserve = min(self._count_finals() * (1 + 1 / _BLOCK) + ends, self._count_left() / 2)
+        ends, left = 1 + 2 * _PAIRS[0], self._count_left()  # launches that the end needs room for, beside the finalists
+        least = max(left / 2, ends) if left > ends else left / 2
+        reserve = min(self._count_finals() * (1 + 1 / _BLOCK) + ends, least)
         while self._count_left() > reserve and (proposal := self._propose()):
             yield from self._try_other("search", *proposal)
         for _ in range(self._count_finals()):
             finalists = self._rank_launches()[:_FINALISTS]
             if len(finalists) > 1 and self._count_left() > ends:
                 yield from self._try_other("final", max(finalists, key=lambda row: row.high or 0.0).values)
-        if self._open:
-            yield from self._try_default()
         yield from self._confirm()
 
     def _propose(self) -> tuple[Values, Any] | None:

@@ -122,6 +122,12 @@ def test_a_study_begins_no_launch_beyond_its_budget(budget: float) -> None:
     assert all(each.at - each.seconds / 2 <= budget for each in Played(faster, budget).tried)
 
 
+def test_a_small_budget_has_room_to_confirm_what_it_tried() -> None:
+    study = Played(lambda values, now: 13.0 if values else 10.0, 65.0)
+    assert [each.purpose for each in study.tried] == ["default", "search", *["confirm"] * 4]
+    assert study.judge().recommended
+
+
 def test_a_launch_that_cannot_be_is_never_chosen() -> None:
     study = Played(faster, identify=lambda values: None if values.get("ppn") == 2 else identify(values))
     assert all(each.values.get("ppn") != 2 for each in study.tried)
