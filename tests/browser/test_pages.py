@@ -135,6 +135,12 @@ def check_page(browser: Browser, url: str) -> None:
     assert browser.run("return document.querySelectorAll('script').length") == 1
 
 
+def test_the_launches_of_a_study_are_lines_and_no_areas(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["study"].as_uri())
+    fills = browser.run("return [...document.querySelectorAll('polyline.launch')].map(e => getComputedStyle(e).fill)")
+    assert set(fills) == {"none"}
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ class Study(ABC):
         """Tries launches until no more are worth it, or the budget ends. Raises `DefaultFailed`."""
         yield from self.tried
         yield from self._try_default()
-        ends, left = 1 + 2 * _PAIRS[0], self._count_left()  # launches that the end needs room for, beside the finalists
-        least = max(left / 2, ends) if left > ends else left / 2
+        ends, left = 2 + 2 * _PAIRS[0], self._count_left()  # launches that the end needs room for, beside the finalists
+        least = max(left / 2, ends - 1) if left > ends - 1 else left / 2
         reserve = min(self._count_finals() * (1 + 1 / _BLOCK) + ends, least)
         while self._count_left() > reserve and (proposal := self._propose()):
             yield from self._try_other("search", *proposal)
