@@ -107,12 +107,22 @@ class FindingReported(Event):
     finding: Finding
 
 
+class ResumedFrom(Record):
+    """The checkpoint that ranks go on from, or "": ``size`` bytes came from ``sources`` to hosts that lacked it."""
+
+    name: str
+    size: int = 0
+    seconds: float = 0.0
+    sources: tuple[str, ...] = ()
+
+
 class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
     ``command`` is the script with its arguments.
     ``title`` names the script; it is set for commands that read the run later, from its beginning (`attach`, `logs`).
     ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known;
-    ``isas`` are the levels of the hosts' CPUs."""
+    ``isas`` are the levels of the hosts' CPUs. ``restart`` counts the starts before this one, of ``restarts`` further
+    ones that may be."""
 
     run: str
     head: str
@@ -123,6 +133,9 @@ class RunStarted(Event):
     backend: str = ""
     precision: str = ""
     isas: Mapping[str, str] = field(default_factory=dict)
+    restart: int = 0
+    restarts: int = 0
+    resumed: ResumedFrom | None = None
 
 
 class RankStage(Event):

@@ -64,9 +64,11 @@ ReportStacks = NamedTuple("ReportStacks", [])  # answered by a `RankStack` each 
 
 
 class Finish(NamedTuple):
-    """End what is left, report it (`Cleaned`) and end, or ``stay`` for another attempt."""
+    """End what is left, report it (`Cleaned`) and end, or ``stay`` for another attempt. ``others`` may lead by now: who
+    finds them goes on with these."""
 
     stay: bool = False
+    others: bool = False
 
 
 # Keeper to guard: take these ranks of another attempt; answered by `Begun`.

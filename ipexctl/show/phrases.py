@@ -8,7 +8,8 @@ from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import PhaseStarted
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.names import fold_names
-from ipexctl.model.run_state import StepState
+from ipexctl.model.restarts import describe_restart
+from ipexctl.model.run_state import RunState, StepState
 from ipexctl.model.text import format_size
 from ipexctl.show.sanitise import escape, escape_lines
 
@@ -69,6 +70,16 @@ def format_clock(seconds: float) -> str:
     """Elapsed time as on a clock: ``00:12:31``."""
     whole = max(int(seconds), 0)
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+
+
+def format_restart(state: RunState, now: float | None = None) -> list[str]:
+    """Returns the line about the last restart of a run; none if it was started once."""
+    attempts = state.run.attempts
+    if len(attempts) < 2 or not attempts[-1].started.restart:
+        return []
+    before, last = attempts[-2:]
+    number = f"restart {last.started.restart} of {last.started.restarts}"
+    return [" · ".join((number, *describe_restart(before, last, now)))]
 
 
 def format_hosts(names: Iterable[str], most: int = 6) -> str:

@@ -110,7 +110,8 @@ class Plain:
             case e.RunStarted(run=run, head=head, ranks=ranks):
                 self._width = len(str(max(len(ranks) - 1, 0)))
                 self._prefixes.clear()
-                self._print(escape(f"run {run}: {pluralize(len(ranks), 'rank')}, started from {head}"))
+                start = f"run {run}: {pluralize(len(ranks), 'rank')}, started from {head}"
+                self._print(*map(escape, (start, *phrases.format_restart(state))))
             case e.RankEnded(rank=rank):
                 self._show_open_lines(state, rank)
             case e.CandidateTried():

@@ -233,7 +233,7 @@ class Drill:
     def mend(self) -> None:
         self.cluster.restore()
         for host in HOSTS:
-            if not self.cluster.path(host, "/root/.ssh").exists():
+            if not os.path.ismount(self.cluster.path(host, "/root")):  # a loss of power has taken it
                 self.cluster.small_home(host, DISK)
             self.cluster.path(host, "/root/filler").unlink(missing_ok=True)
 

@@ -32,6 +32,7 @@ from ipexctl.model.page import (
 )
 from ipexctl.model.profile import Profile
 from ipexctl.model.reports import CommandReport, RankResult, SlowHost
+from ipexctl.model.restarts import describe_restart
 from ipexctl.model.run_state import Attempt, OutputLog, RankState, ReachedStage, RunHistory, RunState, Series, Stall
 
 _CURVES = 64  # drawn of one figure: the eye tells no more apart
@@ -176,7 +177,8 @@ class _PageBuilder:
             following = run.attempts[index + 1].at if index + 1 < len(run.attempts) else end
             stop, mark, result = self._classify_end(attempt, rank, following)
             if index:
-                marks.append(Mark(attempt.at - begun, "restart", f"started again on {host}"))
+                why = describe_restart(run.attempts[index - 1], attempt)
+                marks.append(Mark(attempt.at - begun, "restart", " · ".join((f"started again on {host}", *why))))
             if mark is not None:
                 marks.append(replace(mark, at=max(mark.at - begun, 0.0)))
             alive = min(rank.at, stop) if rank.host in attempt.lost else stop

@@ -52,6 +52,7 @@ class JournalReader:
         self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
         self._connected: set[int] = set()  # ranks that are past their rendezvous
         self.ready: set[int] = set()  # ranks that have given the sign of --ready
+        self._restarts, self._resumed = 0, cast(e.ResumedFrom | None, None)  # of the next attempt
         self.launched = self.waiting = False
         self.over: e.RunEnded | None = None
         self.unreadable = 0  # records of the journal
@@ -157,12 +158,15 @@ class JournalReader:
             yield from self._begin_attempt(record)
         running = self._running
         match record:
-            case journal.Launched(at=at):
-                self.launched = True
+            case journal.Launched(at=at, restart=restart):
+                self.launched, resumed, self._resumed = True, self._resumed, None
                 yield e.RunStarted(
                     **select_attributes(running, "run", "head", "command", "title", "backend", "precision", "isas"),
                     ranks=running.hosts,
                     at=at,
+                    restart=restart,
+                    restarts=self._restarts,
+                    resumed=resumed,
                 )
             case rank_records.RankNote(rank=rank, text=text):
                 level: Literal["info", "warning"] = "info" if record.info else "warning"
@@ -267,11 +271,14 @@ class JournalReader:
                 text = f"could not get {what} {printable(record.name, 200)}: {printable(record.why, 300)}"
                 yield e.Message(text, "warning", record.host, "checkpoint-missed")
             case journal.ResumeChosen():
+                sources = tuple(record.sources)
+                self._resumed = e.ResumedFrom(printable(record.name, 200), record.size, record.seconds, sources)
                 yield e.Message(_describe_resume(record), code="resume")
             case journal.NoticeFailed(host=host, why=why):
                 text = f"the command of --host-notify failed: {printable(why, 200)}; the run goes on"
                 yield e.Message(text, "warning", host, "notify")
             case journal.AttemptEnded(detail=detail, restart=restart, restarts=restarts, awaited=awaited, at=at):
+                self._restarts = restarts
                 yield e.RunEnded(running.run, cast(Any, record.reason), detail, at, again=True)
                 again = f"starting again ({restart} of {restarts}) from the script's own checkpoint"
                 if awaited:

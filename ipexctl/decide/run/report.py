@@ -16,6 +16,7 @@ from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
 from ipexctl.model.hints import Hint, advise, complete_hint, repeat_install
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput, RankOutcome, RunOutcome
+from ipexctl.model.restarts import describe_restart
 from ipexctl.model.run_state import Attempt, HostState, RankState, RunHistory, RunState
 from ipexctl.model.text import format_size, join_names
 
@@ -108,7 +109,7 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         separate=attempt.separate,
         lost_loss=attempt.lost_loss,
         slow_host=attempt.slow_host,
-        restarts=tuple(each.over.detail if each.over else "" for each in run.attempts[:-1]),
+        restarts=tuple(" · ".join(describe_restart(*pair)) for pair in pairwise(run.attempts)),
         resume=_make_resume_command(state) if cause.failed or (over and over.reason in _REASONS) else None,
         command=begun.command,
         backend=attempt.backend,

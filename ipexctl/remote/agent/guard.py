@@ -251,6 +251,8 @@ class Guard:
             return self.abort_run("this host stood still for %.0f s" % (now - last))
         for message in self.keeper.receive():
             if isinstance(message, messages.Finish):
+                if message.others and self.follow_another():
+                    return True
                 self.finish_run(message.stay)
                 if not message.stay:
                     return False
@@ -587,11 +589,7 @@ class Guard:
         procs.remove_cgroup(self.group)
         heard, lost = self.keeper.heard, self.leader
         if self.base.restarts and not self.waits and self.connect_again():
-            self.spec = self.base._replace(ranks={})
-            self.remove_files()
-            self.forget_ranks()
-            self.join_keeper(lost, time.monotonic() - heard)
-            self.keeper.send(messages.Cleaned([(process.pid, process.state) for process in left]))
+            self.come_back(lost, heard, left)
             return True
         if self.has_output():
             return False
@@ -602,28 +600,54 @@ class Guard:
             files.remove_directory(self.directory)
         return False
 
+    def come_back(self, lost: str, heard: float, left: "List[procs.Process]") -> None:
+        """Joins a keeper without ranks; the one on ``lost`` was heard then."""
+        self.spec = self.base._replace(ranks={})
+        self.remove_files()
+        self.forget_ranks()
+        self.join_keeper(lost, time.monotonic() - heard)
+        self.keeper.send(messages.Cleaned([(process.pid, process.state) for process in left]))
+
+    def follow_another(self) -> bool:
+        """Leaves a keeper that has too few hosts for one that leads the others by now, if there is any."""
+        lost, before = self.leader, self.keeper
+        before.send(messages.Cleaned([]))
+        later = list(self.list_keepers().items())[1:]
+        if not self.connect_to_one(later)[0]:
+            return False
+        before.close()
+        self.come_back(lost, before.heard, [])
+        return True
+
+    def connect_to_one(self, keepers: "Iterable[Tuple[str, Tuple[str, int]]]") -> "Tuple[bool, bool]":
+        """Returns whether one of these could be connected to, and whether one before it was silent."""
+        silent, timings = False, self.spec.timings
+        reach = timings.reach if self.base.leaders else timings.connect
+        for host, (address, port) in keepers:
+            try:
+                self.keeper = rpc.connect(address, port, self.spec.token, paths.Role.GUARD, self.spec.host, reach)
+            except ConnectionRefusedError:
+                continue
+            except OSError:
+                silent = True
+            else:
+                if host == self.leader:
+                    self.lost_at = self.silent_at = 0.0
+                else:
+                    self.former, self.leader, self.peer = (self.leader, self.peer), host, (address, port)
+                self.last = self.heard = time.monotonic()
+                return True, silent
+        return False, silent
+
     def connect_again(self) -> bool:
         """Waits for a keeper, without ranks; False when there is none any more, or none has been reached for long."""
         timings, now = self.spec.timings, time.monotonic()
         self.lost_at, self.silent_at = self.lost_at or now, self.silent_at or now
-        reach = timings.reach if self.base.leaders else timings.connect
         self.keeper.close()
         while time.monotonic() < self.lost_at + timings.away:
-            silent = False
-            for host, (address, port) in self.list_keepers().items():
-                try:
-                    self.keeper = rpc.connect(address, port, self.spec.token, paths.Role.GUARD, self.spec.host, reach)
-                except ConnectionRefusedError:
-                    continue
-                except OSError:
-                    silent = True
-                else:
-                    if host == self.leader:
-                        self.lost_at = self.silent_at = 0.0
-                    else:
-                        self.former, self.leader, self.peer = (self.leader, self.peer), host, (address, port)
-                    self.last = self.heard = time.monotonic()
-                    return True
+            found, silent = self.connect_to_one(self.list_keepers().items())
+            if found:
+                return True
             self.silent_at = time.monotonic() if silent else self.silent_at
             if time.monotonic() >= self.silent_at + (timings.rejoin if self.base.leaders else 0.0):
                 return False

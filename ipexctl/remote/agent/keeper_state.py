@@ -341,10 +341,11 @@ def _begin_attempt(run: "KeeperRun", number: int, hosts: "List[str]", now: "Mome
     return begun, tuple(Send(host, messages.Begin(world)) for host in sorted(run.present))
 
 
-def _give_up_restart(run: "KeeperRun", reason: str, detail: str, now: "Moment") -> "Step":
-    """No other attempt follows after all: the guards, which have stayed for it, end."""
+def _give_up_restart(run: "KeeperRun", reason: str, detail: str, now: "Moment", others: bool = False) -> "Step":
+    """No other attempt follows after all: the guards, which have stayed for it, end, or go to ``others`` who lead."""
     run = run._replace(again=False, reason=reason, detail=detail, guards=run.present, cleaned={})
-    return _enter_state(run, RunPhase.FINISHING, now.steady + run.spec.timings.clean), (Send("", messages.Finish()),)
+    finish = Send("", messages.Finish(others=others))
+    return _enter_state(run, RunPhase.FINISHING, now.steady + run.spec.timings.clean), (finish,)
 
 
 # What is due in a state, whatever happened.
@@ -448,7 +449,7 @@ def _check_resting(run: "KeeperRun", now: "Moment") -> "Step":
     if now.steady < run.deadline + patience:
         return run, ()
     detail = "%s; %s not back within %.0f s" % (run.detail, ", ".join(sorted(run.lost)), patience)
-    return _give_up_restart(run, Reason.LOST, detail, now)
+    return _give_up_restart(run, Reason.LOST, detail, now, others=bool(run.spec.leaders))
 
 
 def _check_takeover(run: "KeeperRun", left: "Dict[str, float]", now: "Moment") -> "Step":

@@ -95,6 +95,7 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workfl
     _, watcher = yield from find_watcher("attach", prefix, inventory, context)
     if watcher is not None:
         yield from read_preparation(context.state / "runs", watcher.running.run)
+        yield from watcher.read_earlier()
         detached = yield from watcher.follow()
         if not detached:
             saved = yield from fetch_profile(watcher)

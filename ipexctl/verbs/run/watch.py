@@ -14,7 +14,17 @@ from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
-from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, RunEnded
+from ipexctl.model.events import (
+    Answer,
+    CleanupChecked,
+    Ended,
+    Event,
+    HostFailed,
+    Message,
+    Output,
+    RunEnded,
+    RunStarted,
+)
 from ipexctl.model.hints import advise
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
@@ -328,6 +338,16 @@ class RunWatcher:
                     yield from self._read_frame(frame, journal)
             yield from journal.end()
         self.run_ended = journal.over
+
+    def read_earlier(self) -> Generator[Event, None, None]:
+        """What ranks wrote on hosts that led the run before, if these can be reached. How such a host then lost the
+        others is not of interest."""
+        running, order = self.running, self.running.leaders
+        for host in order[: order.index(running.head)] if running.head in order else ():
+            if host in self.run_dirs and self._leads(host):
+                self.running = replace(running, head=host)
+                yield from (each for each in self.read_files(follow=False) if isinstance(each, RunStarted | Output))
+        self.running, self.run_ended = running, None
 
     def report_end(self, verb: str, detached: bool) -> Generator[Event, None, None]:
         """The answer and the end of a command that watched the run."""

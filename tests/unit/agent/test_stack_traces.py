@@ -93,7 +93,8 @@ def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp
             assert rank.stdout.readline() == "ready\n"
             wrapper = procs.find_process(os.getpid())
             assert wrapper
-            found = collect_stacks(str(tmp_path), {0: wrapper}, SPEC, time.monotonic())
+            spec = SPEC._replace(timings=SPEC.timings._replace(stacks=30.0, node_lease=600.0))
+            found = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
             [result] = [stack for stack in found if stack.pid == rank.pid]
             line, _, stacks = result.text.partition("\n")
             assert json.loads(line.removeprefix(COLLECTIVES)) == [

@@ -195,7 +195,16 @@ class Cluster:
 
     def look_for_keeper(self, guard: Guard) -> None:
         later = [host for host in self.leaders if host > guard.leader]
-        for host in (guard.leader, *later):
+        if self.join_one(guard, [guard.leader, *later]):
+            return
+        own = self.keepers.get(guard.host)
+        free = own is None or own.run.state is ks.RunPhase.DONE
+        if guard.host in later and free and self.now - guard.left >= later.index(guard.host) * TIMINGS.turn:
+            run = ks.take_over(make_spec(guard.host, self.used, self.leaders), self.clock)
+            self.keepers[guard.host] = Keeper(guard.host, run, self.now)
+
+    def join_one(self, guard: Guard, leaders: list[str]) -> bool:
+        for host in leaders:
             keeper = self.keepers.get(host)
             serves = keeper and not keeper.hangs and keeper.run.state is not ks.RunPhase.DONE
             if keeper and serves and self.reaches(guard.host, host):
@@ -203,12 +212,8 @@ class Cluster:
                 if host != guard.leader:
                     guard.former, guard.leader = guard.leader, host
                 self.connect(guard, keeper, lost)
-                return
-        own = self.keepers.get(guard.host)
-        free = own is None or own.run.state is ks.RunPhase.DONE
-        if guard.host in later and free and self.now - guard.left >= later.index(guard.host) * TIMINGS.turn:
-            run = ks.take_over(make_spec(guard.host, self.used, self.leaders), self.clock)
-            self.keepers[guard.host] = Keeper(guard.host, run, self.now)
+                return True
+        return False
 
     def answer(self, guard: Guard, keeper: Keeper, message: Any) -> None:
         def say(answer: Any) -> None:
@@ -237,6 +242,8 @@ class Cluster:
                     say(RankEnded(rank, guard.host, signal=9, stopped=True, at=1e6 + self.now))
             if isinstance(message, messages.Finish):
                 say(messages.Cleaned([]))
+                if message.others:
+                    self.join_one(guard, [host for host in self.leaders if host > guard.leader])
 
     def fail(self, host: str) -> None:
         """A rank of this host fails."""
@@ -363,6 +370,11 @@ def test_the_next_host_leads_when_the_head_is_cut_off_and_again_the_next(used: i
             played.step()
             assert played.now < since + LEASE + TIMINGS.fence + 2.0
     assert played.guards["e"].computes == ("c", 2)
+    played.cuts.clear()  # the hosts that led are spares now
+    played.step(200)
+    played.fail("c")
+    played.step(60)
+    assert [guard.computes for guard in played.guards.values()].count(("c", 3)) == (used or 5)
 
 
 def test_a_host_that_is_alone_takes_nothing_over_and_comes_back() -> None:

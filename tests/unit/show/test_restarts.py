@@ -1,0 +1,76 @@
+"""What a restart lost and found: one line on the live screen, in plain output and on the card, from the journal on."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from ipexctl.decide.run.journal_events import JournalReader
+from ipexctl.model import events as e
+from ipexctl.model.launch import Running
+from ipexctl.protocol import frames, journal
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.rank_log import RankLogs
+from ipexctl.show.run_frame import draw_run
+from ipexctl.show.sinks import Plain
+from ipexctl.show.view import View
+from tests.unit.show.streams import feed, fold, fold_state, stamp
+
+FROM = journal.ResumeChosen("ckpt/step_1200.pt", 1.0, 412 << 20, 9.0, ["node1"])
+
+
+def read(*records: journal.Record) -> list[e.Event]:
+    hosts = {"node7": "node7"}
+    log = JournalReader("n", Running("r1", "node0", ("node0", "node3"), hosts, "train.py", "train.py"))
+    return [event for record in records for event in log.read(frames.JOURNAL, journal.encode_record(record))]
+
+
+def list_events(chosen: journal.ResumeChosen | None, *, lost: bool = True) -> list[e.Event]:
+    first = read(journal.Launched(1, 2, placed={"node0": [0], "node3": [1]}))
+    step = [e.Output(0, "node0", "out", b"step 1240 loss 0.5\n")]
+    gone = [journal.HostLost("node3", "no sign of life for 30 s")] if lost else []
+    ended = journal.AttemptEnded("lost" if lost else "rank", "rank 1 on node3 failed", 2, 5)
+    placed = {"node0": [0], "node7" if lost else "node3": [1]}
+    again = journal.Launched(1, 2, placed=placed, restart=2)
+    more: list[journal.Record] = [*gone, ended, *([chosen] if chosen else []), again]
+    return [e.Started("run", "train.py", ("node0", "node3", "node7")), *first, *step, *read(*more)]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "lost", "text"),
+    [
+        (FROM, True,
+         "node3 lost · spare node7 in · checkpoint step 1,200 (412 MiB) from node1 in 9 s · 40 steps lost"),
+        (FROM._replace(size=0), True, "node3 lost · spare node7 in · checkpoint step 1,200 · 40 steps lost"),
+        (journal.ResumeChosen(""), True, "node3 lost · spare node7 in · from the beginning · 1,240 steps lost"),
+        (journal.ResumeChosen("ckpt/last.pt"), False, "rank 1 on node3 failed · checkpoint ckpt/last.pt"),
+        (None, True, "node3 lost · spare node7 in"),
+    ],
+)  # fmt: skip
+def test_plain_output_and_the_card_say_what_a_restart_lost_and_found(
+    chosen: journal.ResumeChosen | None, lost: bool, text: str
+) -> None:
+    stamped = stamp(list_events(chosen, lost=lost))
+    out = io.BytesIO()
+    feed(Plain(Pipe(out), Pipe(out)), stamped)
+    assert f"restart 2 of 5 · {text}" in out.getvalue().decode().splitlines()
+    run = fold(stamped).run
+    assert run
+    assert run.restarts == (text,)
+
+
+def test_the_live_screen_says_how_long_ago_a_host_was_lost() -> None:
+    stamped = stamp(list_events(FROM))
+    view = View(fold_state(stamped), RankLogs(None))
+    lost = next(each.at for each in stamped if isinstance(each.event, e.HostFailed))
+    for width, rows in (160, 1), (80, 2):
+        out = io.StringIO()
+        Console(file=out, width=width, height=24).print(draw_run(view, width, 24, lost + 14.0))
+        lines = [line.strip("▌ ") for line in out.getvalue().splitlines()]
+        start = next(at for at, line in enumerate(lines) if line.startswith("restart 2 of 5"))
+        assert " ".join(lines[start : start + rows]) == (
+            "restart 2 of 5 · node3 lost 00:14 ago · spare node7 in · checkpoint step 1,200 (412 MiB) from node1 in 9 s"
+            " · 40 steps lost"
+        )
