@@ -121,7 +121,7 @@ def _measure_phases(page: RunPage) -> dict[str, float]:
         for span in row.spans:
             if span.kind in _PHASES:
                 seconds[span.kind] += span.end - span.begin
-    return {kind: median(seconds[kind] for seconds in spent) for kind in _PHASES}
+    return {kind: median(seconds[kind] for seconds in spent) for kind in _PHASES if spent}
 
 
 def _choose_value(figure: str, curve: Curve) -> float:

@@ -121,6 +121,14 @@ def test_a_run_whose_plan_was_not_saved_is_compared_by_its_script_and_ranks() ->
     assert plan["backend"][1] != plan["backend"][0] == "ccl"
 
 
+def test_a_record_that_names_no_rank_is_compared(pages: list[tuple[str, RunPage]]) -> None:
+    """As one that is damaged may: it was exit code 70."""
+    (name, page), other = pages
+    compared = compare_runs([(name, replace(page, rows=())), other])
+    assert [len(run.phases) > 0 for run in compared.compared] == [False, True]
+    assert show(compared)
+
+
 def show(answer: CompareAnswer, width: int = 100) -> str:
     stream = io.BytesIO()
     pipe = Pipe(io.TextIOWrapper(stream, "utf-8"))
