@@ -1,4 +1,4 @@
-"""What a restart of a run lost and found, in words: the live screen, plain output, the card and the page show it."""
+"""What a restart of a run lost and goes on from, in words, as screens, the card and the page show it."""
 
 import re
 
@@ -11,7 +11,7 @@ _MOST = 3  # names of hosts
 
 def describe_restart(before: Attempt, attempt: Attempt, now: float | None = None) -> tuple[str, ...]:
     """Returns the parts of one line: the hosts that were lost, or why else the attempt before ended; who is new; the
-    checkpoint that the ranks go on from; the steps that are made again. With ``now`` it says how long ago that was."""
+    checkpoint that the ranks go on from; the steps that are made again. With ``now`` also how long ago that was."""
     lost = [(host, at) for host, (at, _) in before.lost.items() if host not in attempt.started.ranks]
     ago = f" {_format_span(now - lost[-1][1])} ago" if lost and now is not None else ""
     why = f"{join_names([host for host, _ in lost], _MOST)} lost{ago}" if lost else before.over and before.over.detail
@@ -24,9 +24,13 @@ def _describe_checkpoint(before: Attempt, attempt: Attempt) -> tuple[str, ...]:
     resumed = attempt.started.resumed
     if resumed is None:
         return ()
-    found = _STEP.findall(resumed.name.lower())
-    step = int(found[-1]) if found else None if resumed.name else 0
-    text = f"checkpoint step {step:,}" if found else f"checkpoint {resumed.name}"
+    numbers = _STEP.findall(resumed.name.lower())
+    text, step = f"checkpoint {resumed.name}", None
+    if numbers:
+        step = int(numbers[-1])
+        text = f"checkpoint step {step:,}"
+    elif not resumed.name:
+        step = 0
     if resumed.size:
         text += f" ({format_size(resumed.size)}) from {join_names(resumed.sources, _MOST)} in {resumed.seconds:.0f} s"
     reached = max([rank.figures.get("step", 0.0) for rank in before.ranks], default=0.0)

@@ -30,7 +30,7 @@ class RateReader:
             steps.append((state.at, step))
 
     def _list_runs(self) -> list[tuple[float, float]]:
-        """Of each rank that tells its steps how many of them it did after the first ones, and the seconds that took."""
+        """Returns, of each rank that prints its steps, how many it did after the first ones, and their seconds."""
         warm = ([each for each in steps if each[1] >= steps[0][1] + WARM_UP] for steps in self._steps.values() if steps)
         return [(each[-1][1] - each[0][1], each[-1][0] - each[0][0]) for each in warm if len(each) > 1]
 

@@ -1,4 +1,4 @@
-"""Which launch is tried next: Optuna proposes (ask and tell) and says what is out of the race (successive halving)."""
+"""Which launch is tried next: Optuna proposes (ask and tell) and prunes what is slow (successive halving)."""
 
 from typing import Any
 

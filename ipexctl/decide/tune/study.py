@@ -106,7 +106,7 @@ class Study(ABC):
             yield from self._try_default()
 
     def _try_default(self) -> Generator[Event, None, None]:
-        """Tries the default, once more where it fails, and tells the search what the launches before it are worth."""
+        """Tries the default, once more where it fails, and gives the search the ratios of the launches before."""
         for _ in range(2 if self.tried else 1):
             if (yield from self._try("default", {})).outcome == "measured":
                 break

@@ -1,4 +1,4 @@
-"""A study in words: what it found, and the playbook of the launch that it recommends."""
+"""A study in words: its result, and the playbook of the launch that it recommends."""
 
 from math import exp
 
@@ -13,7 +13,7 @@ _GREAT = 2.0  # times as fast, from where on nobody thinks in percent
 
 
 def describe_verdict(answer: TuneAnswer) -> str:
-    """Returns what a study found, as a sentence."""
+    """Returns the result of a study, as a sentence."""
     pairs = f"in {pluralize(answer.pairs, 'pair')} of runs in turn"
     gain = _describe_gain(answer)
     if answer.best is None and len(answer.launches) > 1:

@@ -178,7 +178,7 @@ class Guard:
             select.select(self.list_wakeup_sources(), unsent, [], self.compute_pause(self.last))
 
     def join_keeper(self, lost: str, away: float) -> None:
-        """Says the first word to a keeper, so many seconds after it has heard the one on the host ``lost``."""
+        """Sends the first word to a keeper, so many seconds after it has heard the one on the host ``lost``."""
         if self.base.leaders:
             port = self.standby.getsockname()[1] if self.standby else 0
             running = time.monotonic() - self.launched if self.launched else 0.0

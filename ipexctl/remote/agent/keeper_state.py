@@ -456,7 +456,7 @@ def _check_takeover(run: "KeeperRun", left: "Dict[str, float]", now: "Moment") -
     """The ranks of the attempt before have ended for certain before others start.
 
     Each attempt has most of the hosts, and so have those that are here: one of them at least had ranks in the last one,
-    and knows which hosts had. None of these has heard its keeper since, so that no host was told later that most were
+    and knows which hosts had. None of these has heard its keeper since, so that no host learned later that most were
     heard (`find_heard`): within a lease all have ended their parts."""
     timings, hosts = run.spec.timings, _choose_hosts(run)
     if not hosts:

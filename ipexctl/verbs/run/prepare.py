@@ -187,7 +187,7 @@ def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:
 
 
 def _add_secrets(spec: RunSpec, context: Context) -> RunSpec:
-    """Tells the host that may call a command of the user's which of the values that it has are secret."""
+    """Gives the host that may call a command of the user's the values that are secret."""
     found = context.masker.find_declared("\n".join([*spec.env.values(), *spec.argv]))
     heads = {name: head for name in ("head", "reserve") if (head := getattr(spec, name))}
     return spec._replace(**{name: head._replace(secrets=found) for name, head in heads.items()})

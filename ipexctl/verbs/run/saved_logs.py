@@ -26,7 +26,8 @@ def find_ended_run(runs: Path, word: str | None) -> Path | None:
 
 def refuse_ended_run(runs: Path, word: str | None) -> None:
     """Raises `UsageError` for a run that was watched to its end: nothing of it is left on the hosts."""
-    if saved := find_ended_run(runs, word):
+    saved = None if word == "last" else find_ended_run(runs, word)  # the last of the hosts may be another
+    if saved:
         hint = advise("replay", read_name(saved))
         what = f"run {read_name(saved)} was watched to its end, and is saved here"
         raise UsageError(what, hint=hint, exit=Exit.STEP, code="no-run")
