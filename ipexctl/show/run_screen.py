@@ -37,7 +37,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items += [labelled("  then", f"failed too: {locate_ranks(run.followers, run)}")] if run.followers else []
         items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
     elif run.good:
-        items += [outcome(True, f"{many} ended well{after}"), AtWidth(_draw_ranks, ranks), *stall]
+        items += [outcome(True, f"{many} ended well{after}{name_flaws(run)}"), AtWidth(_draw_ranks, ranks), *stall]
     elif not run.reason:
         items += [text(f"run {run.run} goes on: {many}"), *stall]
     else:
@@ -60,6 +60,12 @@ REASONS = {
     "stopped": "the run was stopped", "lost": "the run lost a part of it", "limit": "the run reached its limit",
     "launch": "the launch failed",
 }  # fmt: skip
+
+
+def name_flaws(run: RunOutcome) -> str:
+    """What is wrong with a run whose ranks ended well, as the end of a headline."""
+    apart = ", but did not work together" if run.separate else ""
+    return apart + (", but the loss is no number" if run.lost_loss else "")
 
 
 def count_ranks(run: RunOutcome) -> str:

@@ -9,7 +9,15 @@ from ipexctl.model.page import RunPage
 from ipexctl.model.reports import RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
 from ipexctl.show.phrases import format_duration, format_hosts
-from ipexctl.show.run_screen import LAST_WORDS, REASONS, count_ranks, describe_rank_end, get_last_output, locate_ranks
+from ipexctl.show.run_screen import (
+    LAST_WORDS,
+    REASONS,
+    count_ranks,
+    describe_rank_end,
+    get_last_output,
+    locate_ranks,
+    name_flaws,
+)
 
 
 class RunVerdict(Record):
@@ -47,8 +55,7 @@ def make_verdict(page: RunPage) -> RunVerdict:
     if run.good:
         # All is done, and not by all of them, or not well.
         lost = run.unchecked or run.lost_loss or any(host.lost for host in page.hosts)
-        headline = f"{many} ended well after {after}" + (", but did not work together" if run.separate else "")
-        headline += ", but the loss is no number" if run.lost_loss else ""
+        headline = f"{many} ended well after {after}{name_flaws(run)}"
         return RunVerdict("warn" if lost or run.separate else "good", headline, stall, details)
     if run.reason == "stopped" and run.detail in STUDY_ENDS:
         return RunVerdict("good", f"{many}, {run.detail} and then ended, after {after}", stall, details)

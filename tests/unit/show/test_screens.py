@@ -106,6 +106,7 @@ def test_ranks_that_have_not_met_are_the_first_line_of_a_good_end_until_they_mee
     separate = SeparateWorlds("never-met", {"1": 4}, "the ranks have not met", ("for this reason",))
     ended = [*WELL, e.RunEnded("k7", "done")]
     text = ending(e.WorldsCompared(separate), *ended)
+    assert "ended well after 6.0 s, but did not work together" in text
     assert text.startswith("! the ranks have not met\n  for this reason\n✓ 4 ranks on 2 hosts ended well after ")
     assert ending(e.WorldsCompared(separate), e.WorldsCompared(None), *ended).startswith("✓ 4 ranks")
 
