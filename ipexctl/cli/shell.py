@@ -21,9 +21,7 @@ app = typer.Typer()
 
 @command(app, "exec", script=True, examples=("-- uptime", "--limit node[1-3] 'df -h /data | tail -1'"))
 def exec_(context: Context, hosts: HostSelection, task: Execute, flags: DryRunFlags) -> Workflow:
-    """Run one command on all hosts. Hosts with the same output share an entry; a single word is a line for sh.
-
-    Programs of the environment are found behind those of the host."""
+    """Run one command on all hosts. Hosts with the same output share an entry; a single word is a line for sh."""
     from ipexctl.verbs.play.execute import execute
 
     words = ("/bin/sh", "-c", *task.argv) if len(task.argv) == 1 else task.argv

@@ -80,7 +80,7 @@ def test_nothing_of_the_measurement_stays(equipped: Cluster, measured: dict[str,
 
 def test_what_a_run_left_is_removed_after_a_yes(equipped: Cluster) -> None:
     spec = SPEC._replace(run="1120-000000-dead", head=None, label="node1")
-    directory = "/root/.local/state/ipexctl/runs/1120-000000-dead"
+    directory = "/root/.local/state/ipexctl/runs/1120-000000-dead-h1"
     equipped.write("node1", f"{directory}/spec.json", run_spec.encode_spec(spec), 0o600)
     equipped.write("node1", f"{directory}/{AGENT}", agent.build_archive())
     role = f'#!/bin/sh\nexec /usr/bin/python3 -E -s -S {directory}/{AGENT} "$@"\n'

@@ -237,7 +237,7 @@ def test_the_program_alone_names_five_commands_and_where_one_stands(tmp_path: Pa
     record = tmp_path / ".local/state/ipexctl/runs/1120-083015-k7-run"
     record.mkdir(parents=True, mode=0o700)
     (record / "events.jsonl").touch()
-    assert "the last command, 1120-083015-k7-run, has not ended, or was cut off\n" in ask()
+    assert "the last command, 1120-083015-k7-run: unfinished\n" in ask()
 
 
 def test_logs_f_follows_but_before_a_hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from ipexctl.model.tasks import Execute
 from ipexctl.model.text import pluralize
 from ipexctl.verbs.common.select import make_started
 
-# What the host itself does not have is looked for in the environment.
+# What the host itself does not have, a person expects in the environment.
 _WITH_ENV = 'case $0 in /*) e=$0 ;; *) e=$HOME/$0 ;; esac; PATH=$PATH:$e/bin; export PATH; exec "$@"'
 
 
@@ -36,8 +36,10 @@ def execute(
     completed: dict[str, Completed] = {}
 
     def run_command(link: Link, _: Emit) -> Completed | Failure:
-        venv = link.host.vars.get("venv", DEFAULT_VENV)
-        result = completed[link.host.name] = link.run(replace(command, argv=(venv, *task.argv), script=_WITH_ENV))
+        words = command
+        if verb == "exec":
+            words = replace(command, argv=(link.host.vars.get("venv", DEFAULT_VENV), *task.argv), script=_WITH_ENV)
+        result = completed[link.host.name] = link.run(words)
         last = result.get_tail(1)
         what = f"{task.argv[0]} ended with status {result.status}{f': {last}' if last else ''}"
         return result if result.ok else Failure(link.host.name, Kind.STEP, what)
