@@ -138,7 +138,8 @@ class Cleanup(JsonRecord):
 class RunOutcome(Cleanup):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
     ``followers`` failed too, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had stalled and
-    made no progress again, ``places`` where these stood, ``suspects`` those of them that the others waited for;
+    made no progress again (``stalled``: the run was ended for it), ``places`` where these stood, ``suspects`` those of
+    them that the others waited for;
     ``separate`` is set where the ranks did not work together, ``lost_loss`` where a loss was no number, ``slow_host``
     where one host made the run slow. ``command`` is the script with its arguments, ``backend`` the one that was used,
     ``planned_backend`` the launch's. ``restarts`` says why each start before the last one ended; ``started`` is of the
@@ -157,6 +158,7 @@ class RunOutcome(Cleanup):
     followers: tuple[int, ...]
     stopped: tuple[int, ...]
     stall: tuple[str, ...] | None = None
+    stalled: bool = False  # it was ended for that
     places: tuple[StallPlace, ...] = ()
     suspects: tuple[int, ...] = ()
     separate: SeparateWorlds | None = None

@@ -42,7 +42,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items += [text(f"run {run.run} goes on: {many}"), *stall]
     else:
         stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
-        items.append(outcome(False, f"{REASONS[run.reason]}{after}".rstrip(",") + stopper))
+        items.append(outcome(False, f"{name_end(run)}{after}".rstrip(",") + stopper))
         items += sentences(run.detail, 2) if run.detail and not stopper else []
         items += [*stall, *(_format_diagnosis(run) if run.reason != "done" else [])]
         items += [labelled("  ended", f"by us: {format_ranks(run.stopped)}")] if run.stopped else []
@@ -55,11 +55,16 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     return [*items, *format_cleanup_proof(run)]
 
 
-REASONS = {
+_REASONS = {
     "done": "the run ended with failures", "rank": "the run ended because a rank failed,",
     "stopped": "the run was stopped", "lost": "the run lost a part of it", "limit": "the run reached its limit",
     "launch": "the launch failed",
 }  # fmt: skip
+
+
+def name_end(run: RunOutcome) -> str:
+    """How a run ended that did not end well, as the beginning of a headline."""
+    return "the run was ended because it stalled," if run.stalled else _REASONS[run.reason]
 
 
 def name_flaws(run: RunOutcome) -> str:
@@ -171,7 +176,9 @@ def choose_next_step(run: RunOutcome) -> tuple[str, str]:
     if first:
         return f"all that rank {first.rank} wrote:", advise("logs", run.run, "--rank", str(first.rank))
     if run.suspects:
-        what = "--stall kill ends such a run by itself; all that the rank wrote:"
+        what = "all that the rank wrote:"
+        if not run.stalled:
+            what = f"--stall kill ends such a run by itself; {what}"
         return what, advise("logs", run.run, "--rank", str(run.suspects[0]))
     if run.reason in ("lost", "launch"):
         return "", advise("doctor")

@@ -104,6 +104,7 @@ def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome
         orphans=orphans,
         unchecked=unchecked,
         stall=stall.lines or None if stall else None,
+        stalled=stall is not None and stall.event.ends,
         places=stall.places if stall else (),
         suspects=stall.suspects if stall else (),
         separate=attempt.separate,

@@ -11,11 +11,11 @@ from ipexctl.model.text import pluralize
 from ipexctl.show.phrases import format_duration, format_hosts
 from ipexctl.show.run_screen import (
     LAST_WORDS,
-    REASONS,
     count_ranks,
     describe_rank_end,
     get_last_output,
     locate_ranks,
+    name_end,
     name_flaws,
 )
 
@@ -59,7 +59,7 @@ def make_verdict(page: RunPage) -> RunVerdict:
         return RunVerdict("warn" if lost or run.separate else "good", headline, stall, details)
     if run.reason == "stopped" and run.detail in STUDY_ENDS:
         return RunVerdict("good", f"{many}, {run.detail} and then ended, after {after}", stall, details)
-    headline = f"{REASONS[run.reason]} after {after}" + (f": {run.detail}" if run.detail else "")
+    headline = f"{name_end(run)} after {after}" + (f": {run.detail}" if run.detail else "")
     return RunVerdict("warn" if run.reason == "stopped" else "bad", headline, stall, details)
 
 

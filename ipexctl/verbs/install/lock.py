@@ -33,7 +33,7 @@ from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Lock, Wheel
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
-_BASE_HINT = "name the sources that the environment was installed from: --index-url, --find-links or --wheels"
+_BASE_HINT = "check the names; where they are right, name what has them: --index-url, --find-links or --wheels"
 _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from"
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
@@ -290,7 +290,7 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
         wheels = _resolve_wheels(request, asked, sources, indexes, down)
     except UsageError as error:
         yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
-        reasons = [*(f"this index does not answer: {index.url}" for index in down), *error.reasons]
+        reasons = [*error.reasons, *(f"this index does not answer: {index.url}" for index in down)]
         hint = suggest_sources(stack.release) if down and intel else error.hint
         if base:
             hint = _BASE_HINT

@@ -158,6 +158,15 @@ def test_a_run_that_ended_otherwise_says_why(reason: Any, output: str) -> None:
     assert "by us: ranks 0-3" in text
 
 
+def test_a_run_that_was_ended_for_a_stall_has_its_headline() -> None:
+    stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
+    stall = e.Stalled((0, 1, 2, 3), 15.0, "all", {}, ends=True)
+    compared = e.StallCompared((2,), "rank 2 on b does not")
+    text = ending(stall, compared, *stopped, e.RunEnded("k7", "limit", "no progress for 15 s"))
+    assert "✗ the run was ended because it stalled, after" in text
+    assert text.endswith("hint       all that the rank wrote:\nipexctl logs k7 --rank 2")
+
+
 def test_a_launch_that_failed_before_there_was_a_run_lasted_no_time() -> None:
     events = [e.Started("run", "train.py", ("a",)), e.RunEnded("k7", "launch", "no mpirun"), e.Ended("run", Exit.LOST)]
     text = drawn(screens.format_ending(fold(streams.stamp([*events]))))
