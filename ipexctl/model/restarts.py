@@ -3,7 +3,7 @@
 import re
 
 from ipexctl.model.run_state import Attempt
-from ipexctl.model.text import format_size, join_names
+from ipexctl.model.text import format_clock, format_size, join_names
 
 _STEP = re.compile(r"(?:step|checkpoint|iter|iteration)[-_=]?(\d+)", re.ASCII)  # in the name of a checkpoint
 _MOST = 3  # names of hosts
@@ -13,7 +13,7 @@ def describe_restart(before: Attempt, attempt: Attempt, now: float | None = None
     """Returns the parts of one line: the hosts that were lost, or why else the attempt before ended; who is new; the
     checkpoint that the ranks go on from; the steps that are made again. With ``now`` also how long ago that was."""
     lost = [(host, at) for host, (at, _) in before.lost.items() if host not in attempt.started.ranks]
-    ago = f" {_format_span(now - lost[-1][1])} ago" if lost and now is not None else ""
+    ago = f" {format_clock(now - lost[-1][1]).removeprefix('00:')} ago" if lost and now is not None else ""
     why = f"{join_names([host for host, _ in lost], _MOST)} lost{ago}" if lost else before.over and before.over.detail
     fresh = [host for host in dict.fromkeys(attempt.started.ranks) if host not in before.started.ranks]
     parts = [why, f"spare {join_names(fresh, _MOST)} in" if fresh else "", *_describe_checkpoint(before, attempt)]
@@ -37,8 +37,3 @@ def _describe_checkpoint(before: Attempt, attempt: Attempt) -> tuple[str, ...]:
     again = int(reached - step) if step is not None else 0
     lost = f"{again:,} steps lost" if again > 0 else ""
     return text if resumed.name else "from the beginning", lost
-
-
-def _format_span(seconds: float) -> str:
-    minutes, rest = divmod(max(int(seconds), 0), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"

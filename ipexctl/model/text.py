@@ -72,6 +72,12 @@ def escape_char(char: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
+def format_clock(seconds: float) -> str:
+    """Elapsed time as on a clock: ``00:12:31``."""
+    whole = max(int(seconds), 0)
+    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+
+
 def read_span(text: str) -> float | None:
     """Returns seconds of ``90s``, ``2h`` or ``1.5d``, and None for another text."""
     match = _SPAN.fullmatch(text.strip())

@@ -66,12 +66,6 @@ def format_duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
 
 
-def format_clock(seconds: float) -> str:
-    """Elapsed time as on a clock: ``00:12:31``."""
-    whole = max(int(seconds), 0)
-    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
-
-
 def format_restart(state: RunState, now: float | None = None) -> list[str]:
     """Returns the line about the last restart of a run; none if it was started once."""
     attempts = state.run.attempts

@@ -14,7 +14,7 @@ from ipexctl.model.grouping import group_pairs
 from ipexctl.model.harmless import find_harmless, read_harmless
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.run_state import RankState, RunState
-from ipexctl.model.text import format_size, pluralize
+from ipexctl.model.text import format_clock, format_size, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.frame_lines import draw_rule, draw_sparkline, fill_cells, fit_bar, justify_ends, make_row
 from ipexctl.show.rank_log import format_line
@@ -63,7 +63,7 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
 def _draw_header(state: RunState, width: int, now: float) -> Text:
     assert state.attempt is not None
     run = state.attempt.started
-    clock = phrases.format_clock(now - state.begun)
+    clock = format_clock(now - state.begun)
     title = one_line(state.heading)
     hosts = dict.fromkeys(rank.host for rank in state.ranks)
     isas = {isa for host in hosts if (isa := run.isas.get(host))}

@@ -122,3 +122,15 @@ def read_regular_file(path: Path, limit: int, *, own: bool = False) -> bytes:
     if len(data) > limit:
         raise OSError(None, f"is larger than {limit >> 20} MiB")
     return data
+
+
+def measure_tree(directory: Path) -> tuple[int, float]:
+    """Bytes of the files below a directory, in which others may come and go meanwhile, and when the last of them was
+    changed, in Unix seconds. Follows no link."""
+    size, changed = 0, 0.0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                status = os.lstat(f"{parent}/{name}")
+                size, changed = size + status.st_size, max(changed, status.st_mtime)
+    return size, changed or directory.lstat().st_mtime

@@ -385,17 +385,6 @@ def is_record_in_use(directory: Path) -> bool:
     return False
 
 
-def measure_record(directory: Path) -> tuple[int, float]:
-    """Bytes of a saved run's files, and when the last of them was changed, in Unix seconds. Follows no link."""
-    size, changed = 0, 0.0
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            with suppress(OSError):
-                status = os.lstat(f"{parent}/{name}")
-                size, changed = size + status.st_size, max(changed, status.st_mtime)
-    return size, changed or directory.lstat().st_mtime
-
-
 def read_report(directory: Path) -> CommandReport | None:
     """The report of a saved run; None while it goes on, and of one that is damaged."""
     try:

@@ -9,6 +9,7 @@ from ipexctl.model.facts import format_ranks
 from ipexctl.model.hints import Hint, complete_hint
 from ipexctl.model.reports import SlowHost, StallPlace
 from ipexctl.model.run_state import Attempt, RankState, RunState, Series, Slowdown
+from ipexctl.model.text import format_clock
 
 _RECENT = 3  # paces in a row by which a run is slow
 _KEPT_UP = 5  # paces in a row that count as the best
@@ -84,8 +85,7 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     begun = slowdown.since - state.begun
     lines = []
     if slowdown.best:
-        clock = f"{int(begun) // 3600:02d}:{int(begun) // 60 % 60:02d}:{int(begun) % 60:02d}"
-        lines.append(f"pace {slowdown.pace:.2f} it/s, was {slowdown.best:.2f} until {clock}")
+        lines.append(f"pace {slowdown.pace:.2f} it/s, was {slowdown.best:.2f} until {format_clock(begun)}")
     if clear:
         lines.append(_describe_waiting(slowdown, telling, ranks, host, ordered[0][1]))
     cause = _find_cause(state, host) or _find_usual_place(telling, ranks)

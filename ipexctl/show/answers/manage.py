@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.facts import format_ranks
 from ipexctl.model.json_values import to_json
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_clock, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.run_screen import format_cleanup_proof
 from ipexctl.show.sanitise import one_line
@@ -85,7 +85,7 @@ def _format_row(row: ListedRun) -> FittedRow:
         "run": row.run,
         "state": f"{row.state} ({row.reason})" if row.reason else row.state,
         "ready": "" if row.ready is None else f"{row.ready}/{row.ranks}",
-        "elapsed": "" if row.elapsed is None else phrases.format_clock(row.elapsed),
+        "elapsed": "" if row.elapsed is None else format_clock(row.elapsed),
         "step": "" if row.step is None else row.step,
         "it/s": "" if row.pace is None else f"{row.pace:.2f}",
         "restart": f"{row.restart} of {row.restarts}" if row.restart else "",

@@ -15,8 +15,8 @@ from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.launch import PlannedLaunch, RankPlacement
 from ipexctl.model.page import Curve, Figure, Mark, RankRow, Span
 from ipexctl.model.run_state import Points
-from ipexctl.model.text import format_size, pluralize
-from ipexctl.show.phrases import format_clock, format_duration
+from ipexctl.model.text import format_clock, format_size, pluralize
+from ipexctl.show.phrases import format_duration
 from ipexctl.show.sanitise import escape
 
 ROW = 20  # pixels of a rank on the time axis

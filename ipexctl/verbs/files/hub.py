@@ -2,12 +2,10 @@
 
 The tree is that of a cache of the hub with this snapshot alone, whose ``main`` it is."""
 
-import os
 import shutil
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 
 from ipexctl.act.hub import Snapshot, describe_snapshot, download_files
@@ -18,7 +16,7 @@ from ipexctl.model.hub import HubReference
 from ipexctl.model.json_values import Record
 from ipexctl.model.names import fold_names
 from ipexctl.model.text import format_size, pluralize
-from ipexctl.store.private_files import make_private_directories
+from ipexctl.store.private_files import make_private_directories, measure_tree
 
 _STEP = "download"
 _INTERVAL = 0.2  # seconds between two looks at what has arrived
@@ -81,7 +79,7 @@ class StagedSnapshot(Record):
         thread.start()
         while thread.is_alive():
             thread.join(_INTERVAL)
-            arrived = measure_tree(directory)
+            arrived, _ = measure_tree(directory)
             yield Progress("", _STEP, min(arrived, self.size), self.size, "B", f"from {self.snapshot.address}")
         done.result()
         for name in {"main", self.reference.revision} - {self.snapshot.commit}:
@@ -90,16 +88,6 @@ class StagedSnapshot(Record):
             if not path.is_file() or path.read_text() != self.snapshot.commit:
                 path.write_text(self.snapshot.commit)
         yield StepEnded("", _STEP, "ok", f"{pluralize(len(self.names), 'file')}, {format_size(self.size)}")
-
-
-def measure_tree(directory: Path) -> int:
-    """Returns the bytes of the files below a directory, in which others come and go meanwhile."""
-    size = 0
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            with suppress(OSError):
-                size += Path(folder, name).lstat().st_size
-    return size
 
 
 def find_snapshot(reference: HubReference, exclude: Sequence[str], cache: Path) -> StagedSnapshot:

@@ -18,7 +18,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import printable
 from ipexctl.protocol.paths import MANIFEST, RUNS, STATE
-from ipexctl.store.record import measure_record
+from ipexctl.store.private_files import measure_tree
 from ipexctl.verbs.common.probe import VENV
 from ipexctl.verbs.common.select import list_flags, make_started
 
@@ -48,7 +48,7 @@ def show_usage(inventory: Inventory, context: Context, *, older_than: str | None
     found = {name: result for name, result in results.items() if not isinstance(result, Failure)}
     places = [place for result in found.values() for place in result]
     local = {"environment": context.state / "lab", "wheels": context.cache, "runs": context.state / "runs"}
-    places += [UsedPlace("", kind, str(path), measure_record(path)[0]) for kind, path in local.items() if path.exists()]
+    places += [UsedPlace("", kind, str(path), measure_tree(path)[0]) for kind, path in local.items() if path.exists()]
     removes = dry and any(place.removed for place in places)
     advice = advise("du", "--prune", "--older-than", older_than or "", "--yes")
     command = complete_hint(advice, list_flags(inventory, None)) if removes else None

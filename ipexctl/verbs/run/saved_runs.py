@@ -13,10 +13,10 @@ from ipexctl.model.hints import advise
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.run_screen import describe_rank_end
+from ipexctl.store.private_files import measure_tree
 from ipexctl.store.record import (
     is_record_in_use,
     list_saved_runs,
-    measure_record,
     read_name,
     read_report,
     remove_record,
@@ -87,7 +87,7 @@ def select_saved_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> tu
 
 def _describe_saved_run(directory: Path) -> SavedRun:
     """Returns the entry of a saved run, from its report; without one, from its first events."""
-    size, changed = measure_record(directory)
+    size, changed = measure_tree(directory)
     name, report = read_name(directory), read_report(directory)
     if report is not None:
         run, verb = report.run, "run" if report.verb == "attach" else report.verb  # whoever watches it

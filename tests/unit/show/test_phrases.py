@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipexctl.model.errors import Failure, Kind, UsageError
-from ipexctl.model.text import format_size
+from ipexctl.model.text import format_clock, format_size
 from ipexctl.show import phrases
 
 
@@ -42,7 +42,7 @@ def test_sizes_and_times_are_short() -> None:
         "2 m 14 s",
         "3 h 05 m",
     ]
-    assert phrases.format_clock(751) == "00:12:31"
+    assert format_clock(751) == "00:12:31"
 
 
 def test_hosts_that_failed_the_same_way_are_one_line() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.hub import _is_plain
-from ipexctl.verbs.files.hub import measure_tree
+from ipexctl.store.private_files import measure_tree
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_files_that_come_and_go_are_measured(tmp_path: Path) -> None:
     other = threading.Thread(target=churn)
     other.start()
     try:
-        assert {measure_tree(tmp_path) for _ in range(300)} == {100}
+        assert {measure_tree(tmp_path)[0] for _ in range(300)} == {100}
     finally:
         over.set()
         other.join()
