@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import Run, environment, job, mpirun
+from conftest import Run, environment, job, mpirun, version
 
 from impi_torch._engine import cores_of
-from impi_torch._launch import ImpiError, check_launch, launched_by, launched_size
+from impi_torch._launch import ImpiError, check_launch, is_cut_off, launched_by, launched_size
 from impi_torch._override import reason_against
 
 SCRIPT = (
@@ -44,6 +45,34 @@ def test_a_process_without_mpirun_is_refused_with_the_command_to_use() -> None:
 def test_a_job_of_another_size_than_mpirun_started_is_refused() -> None:
     with pytest.raises(ImpiError, match=r"mpirun started 4 processes, but .* world_size=2"):
         check_launch(2, {"PMI_RANK": "0", "PMI_SIZE": "4"})
+
+
+def test_a_process_whose_launcher_closed_the_connection_to_mpirun_is_told_from_others(tmp_path: Path) -> None:
+    here, there = socket.socketpair()
+    with here, there, (tmp_path / "file").open("w") as file:
+        assert not is_cut_off({"PMI_FD": str(here.fileno())})
+        assert is_cut_off({"PMI_FD": str(file.fileno())})  # the number belongs to something else by now
+        closed = str(there.fileno())
+    started = {"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": closed}
+    assert is_cut_off(started)
+    assert not is_cut_off({"PMI_PORT": "localhost:1"})
+    assert reason_against(started, "gloo") == "a launcher before this script closed the connection to mpirun"
+    with pytest.raises(ImpiError, match=r"closed the connection(.|\n)*hint: start the script itself"):
+        check_launch(2, started)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "impi"])
+def test_ranks_that_a_program_behind_mpirun_started_keep_gloo_or_are_refused(run: Run, backend: str) -> None:
+    """As `accelerate launch` starts them: MPI ended them by SIGSEGV."""
+    if "Open MPI" in version():
+        pytest.skip("its ranks are no children of mpirun with a socket of their own")
+    ended = run("below", backend, ranks=2, IMPI_TORCH_OVERRIDE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=29873)
+    if backend == "gloo":
+        assert ended.ok().out.split() == ["2", "2"]
+        assert "gloo stays: a launcher before this script closed the connection to mpirun" in ended.err
+    else:
+        assert ended.code == 1
+        assert "closed the connection to mpirun" in ended.err
 
 
 def test_lists_of_cores_are_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from types import ModuleType
@@ -34,8 +35,22 @@ def launched_size(env: Mapping[str, str]) -> int:
     return 0
 
 
+def is_cut_off(env: Mapping[str, str]) -> bool:
+    """Whether the socket to mpirun that `PMI_FD` names is closed here: a program between mpirun and this one closed it.
+
+    MPI ends such a process by SIGSEGV or waits for ever; Python's subprocess closes what it is not asked to keep.
+    """
+    number = env.get("PMI_FD", "")
+    if not number.isdigit():
+        return False
+    try:
+        return not stat.S_ISSOCK(os.fstat(int(number)).st_mode)
+    except (OSError, OverflowError):
+        return True
+
+
 def check_launch(world_size: int, env: Mapping[str, str]) -> None:
-    """Refuse, before MPI is touched, a job that no mpirun started or that has another size than mpirun's.
+    """Refuse, before MPI is touched, a job that no mpirun started, that is cut off from it or of another size.
 
     Raises:
         ImpiError: with the reason and the command that would be right.
@@ -45,6 +60,11 @@ def check_launch(world_size: int, env: Mapping[str, str]) -> None:
         by = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "no MPI launcher"
         raise ImpiError(
             f"impi: this process was started by {by}, not by mpirun, so it has no MPI ranks to talk to.\nhint: {HINT}"
+        )
+    if world_size > 1 and is_cut_off(env):
+        raise ImpiError(
+            "impi: a program between mpirun and this process closed the connection to mpirun, so MPI cannot start here."
+            "\nhint: start the script itself, without `accelerate launch` or another launcher before it, or use Gloo"
         )
     if started and started != world_size:
         raise ImpiError(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from ._launch import ImpiError, launched_by, launched_size
+from ._launch import ImpiError, is_cut_off, launched_by, launched_size
 
 
 def reason_against(env: dict[str, str], backend: str) -> str:
@@ -22,6 +22,8 @@ def reason_against(env: dict[str, str], backend: str) -> str:
         return f"the backend is {backend}"
     if not launched_by(env):
         return "no mpirun started this process"
+    if is_cut_off(env):
+        return "a launcher before this script closed the connection to mpirun"
     return ""
 
 

@@ -119,7 +119,9 @@ class Worlds:
         planned, used = os.environ.get("IPEXCTL_BACKEND", ""), BACKENDS.get(used, "")
         if planned and used and used != planned:
             text = "the script uses %s, by name or because it names none, where %s was planned" % (used, planned)
-            more = "; --backend-override gives such scripts impi" if (planned, used) == ("impi", "gloo") else ""
+            more = ""
+            if (planned, used) == ("impi", "gloo") and os.environ.get("IMPI_TORCH_OVERRIDE") != "1":
+                more = "; --backend-override gives such scripts impi"
             self.write("backend", names.NOTE, text=text + more, info=True, backend=used)
 
     def note_collective(self, name: str) -> None:
