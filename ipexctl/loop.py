@@ -47,10 +47,10 @@ _log = logging.getLogger(__name__)
 
 Workflow = Generator[Event, None, Any]
 Output = Literal["auto", "live", "plain", "json"]
-_TOGETHER = 1.0  # seconds in which ranks show the same loss
+_SAME_LOSS_SECONDS = 1.0  # seconds in which ranks show the same loss
 _LOOK_UPS = ("attach",)  # verbs that are saved from the run on that they find
 _RUNNING = ("run", "attach", "play", "demo", "bench", "tune")  # verbs that start ranks, or watch them
-KEPT = 200  # saved runs; the oldest finished ones make room
+SAVED_RUNS_LIMIT = 200  # saved runs; the oldest finished ones make room
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class Delivery:
         lost = attempt.lost_loss if attempt else None
         if attempt and lost and len(lost.ranks) < len(attempt.ranks) and not attempt.over:
             since = min(state.run.not_finite[rank][0] for rank in lost.ranks)
-            lost = lost if state.at >= since + _TOGETHER else None
+            lost = lost if state.at >= since + _SAME_LOSS_SECONDS else None
         self._interrupts.lost_loss = lost.text if lost else ""
         if before or not self._interrupts.lost_loss:
             return None
@@ -324,7 +324,7 @@ class Delivery:
         self._record = record = RunRecord(runs, name, trouble=self._warn)
         self._log.set_directory(record.directory)
         self._saved.directory = record.directory
-        prune_records(runs, KEPT, spare=[record.directory])
+        prune_records(runs, SAVED_RUNS_LIMIT, spare=[record.directory])
         if self._options.report and self._verb in _RUNNING:
             from ipexctl.verbs.run.page_sink import PageSink
 

@@ -12,7 +12,7 @@ from ipexctl.model.hub import HubReference
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable, strip_credentials
 
-_LARGEST = 1 << 50  # bytes of a file
+_FILE_SIZE_LIMIT = 1 << 50  # bytes of a file
 _TIMEOUT = 30.0  # seconds for the hub to describe a repository
 
 
@@ -46,7 +46,7 @@ def describe_snapshot(reference: HubReference) -> Snapshot:
 def _is_plain(name: str, size: object) -> bool:
     """Returns whether this is a path below a directory, that a line can show, and a size."""
     below = not {"", ".", ".."} & {*name.split("/")} and name.isprintable()
-    return below and isinstance(size, int) and 0 <= size < _LARGEST
+    return below and isinstance(size, int) and 0 <= size < _FILE_SIZE_LIMIT
 
 
 def download_files(reference: HubReference, commit: str, names: Sequence[str], directory: Path) -> None:

@@ -18,7 +18,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, CommandIO, Link, LinkError
 from ipexctl.model.text import format_time
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
-from ipexctl.protocol.codec import LONGEST, DamagedError, Unreadable
+from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, BOTH, GUARD, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
@@ -164,7 +164,7 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
     none = KINDS.write(messages.RunListing()).decode()
     words = (RUNS, ROLE, AGENT, Role.LIST, none, GUARD)
     command = build_script_command("list_runs.sh", *words, begins="ownership.sh")
-    done = link.run(replace(command, timeout=20.0, cap=LONGEST))
+    done = link.run(replace(command, timeout=20.0, cap=MESSAGE_LIMIT))
     listing = _parse_answer(link, done, "its runs cannot be listed", messages.RunListing)
     runs = [row for row in listing.runs if is_run_dir(row.directory, row.run)]
     return messages.RunListing(runs, [each for each in listing.orphans if is_run_dir(each.directory, each.run)])

@@ -19,7 +19,7 @@ from ipexctl.model.errors import Failure, Kind, LinkError
 from ipexctl.model.errors import RemoteError as RemoteError
 from ipexctl.model.links import Channel, Link
 from ipexctl.protocol import session as messages
-from ipexctl.protocol.codec import LONGEST, DamagedError, Unreadable, decode
+from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, Unreadable, decode
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Session(AbstractContextManager["Session"]):
                 del self._errors[:-4096]
                 continue
             *lines, incomplete = (incomplete + data).split(b"\n")
-            if len(incomplete) > LONGEST:
+            if len(incomplete) > MESSAGE_LIMIT:
                 return
             for message in map(messages.decode_message, lines):
                 if message is not None and not isinstance(message, messages.KeepAlive):

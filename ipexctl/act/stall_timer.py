@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-PATIENCE = 60.0  # seconds a host may take to answer, or a transfer may rest
+STALL_TIMEOUT = 60.0  # seconds a host may take to answer, or a transfer may rest
 
 
 class StallTimer(AbstractContextManager["StallTimer"]):
     """Calls ``stop`` once when it was not ``reset`` for ``patience`` seconds; ``stalled`` tells so afterwards."""
 
-    def __init__(self, stop: Callable[[], None], patience: float = PATIENCE) -> None:
+    def __init__(self, stop: Callable[[], None], patience: float = STALL_TIMEOUT) -> None:
         self._stop = stop
         self.patience = patience
         self._until = time.monotonic() + patience
@@ -22,7 +22,7 @@ class StallTimer(AbstractContextManager["StallTimer"]):
     def __exit__(self, *_: object) -> None:
         self._over.set()
 
-    def reset(self, patience: float = PATIENCE) -> None:
+    def reset(self, patience: float = STALL_TIMEOUT) -> None:
         """It goes on; the next sign of life is due in ``patience`` seconds."""
         self.patience = patience
         self._until = time.monotonic() + patience

@@ -6,7 +6,7 @@ from ipexctl.model.run_state import Attempt
 from ipexctl.model.text import format_clock, format_size, join_names
 
 _STEP = re.compile(r"(?:step|checkpoint|iter|iteration)[-_=]?(\d+)", re.ASCII)  # in the name of a checkpoint
-_MOST = 3  # names of hosts
+_NAMES = 3  # names of hosts
 
 
 def describe_restart(before: Attempt, attempt: Attempt, now: float | None = None) -> tuple[str, ...]:
@@ -14,9 +14,9 @@ def describe_restart(before: Attempt, attempt: Attempt, now: float | None = None
     checkpoint that the ranks go on from; the steps that are made again. With ``now`` also how long ago that was."""
     lost = [(host, at) for host, (at, _) in before.lost.items() if host not in attempt.started.ranks]
     ago = f" {format_clock(now - lost[-1][1]).removeprefix('00:')} ago" if lost and now is not None else ""
-    why = f"{join_names([host for host, _ in lost], _MOST)} lost{ago}" if lost else before.over and before.over.detail
+    why = f"{join_names([host for host, _ in lost], _NAMES)} lost{ago}" if lost else before.over and before.over.detail
     fresh = [host for host in dict.fromkeys(attempt.started.ranks) if host not in before.started.ranks]
-    parts = [why, f"spare {join_names(fresh, _MOST)} in" if fresh else "", *_describe_checkpoint(before, attempt)]
+    parts = [why, f"spare {join_names(fresh, _NAMES)} in" if fresh else "", *_describe_checkpoint(before, attempt)]
     return tuple(part for part in parts if part)
 
 
@@ -32,7 +32,7 @@ def _describe_checkpoint(before: Attempt, attempt: Attempt) -> tuple[str, ...]:
     elif not resumed.name:
         step = 0
     if resumed.size:
-        text += f" ({format_size(resumed.size)}) from {join_names(resumed.sources, _MOST)} in {resumed.seconds:.0f} s"
+        text += f" ({format_size(resumed.size)}) from {join_names(resumed.sources, _NAMES)} in {resumed.seconds:.0f} s"
     reached = max([rank.figures.get("step", 0.0) for rank in before.ranks], default=0.0)
     again = int(reached - step) if step is not None else 0
     lost = f"{again:,} steps lost" if again > 0 else ""

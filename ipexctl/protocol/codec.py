@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Dict, Generic, List, NamedTuple, Tuple, Type, TypeVar, Union
 
 T = TypeVar("T")
-LONGEST = 4 << 20  # bytes of one message, record or frame, whoever sends it
+MESSAGE_LIMIT = 4 << 20  # bytes of one message, record or frame, whoever sends it
 _EXACT_FLOAT_LIMIT = 1 << 53  # from here on a float is no longer the number it was, and no clock has it
 KIND = "kind"  # the key of each object that names its type: the class's name
 _resolve_hints = lru_cache(maxsize=None)(typing.get_type_hints)

@@ -7,7 +7,7 @@ import re
 import struct
 from typing import Iterator, NamedTuple, Optional, Pattern, Tuple
 
-from ipexctl.protocol.codec import LONGEST, DamagedError
+from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError
 
 _HEADER = struct.Struct("!cQI")  # kind, offset in its file, length; then the bytes
 
@@ -49,7 +49,7 @@ def unpack_frame(data: bytes, at: int = 0) -> "Tuple[Optional[WatchFrame], int]"
     if len(data) < begin:
         return None, at
     kind, offset, length = _HEADER.unpack_from(data, at)
-    if length > LONGEST:
+    if length > MESSAGE_LIMIT:
         raise DamagedError("a frame of %d bytes" % length)
     end = begin + length
     if len(data) < end:

@@ -8,7 +8,7 @@ from typing import Dict, List, NamedTuple, Optional
 
 from ipexctl.protocol.codec import Kinds, encode
 
-CAP = 1 << 28  # bytes of them that the head stores; what samples a host sends in a day is far below
+SIZE_LIMIT = 1 << 28  # bytes of them that the head stores; what samples a host sends in a day is far below
 
 
 class RankSample(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-FRESH = 60.0  # age of a run's directory below which its first process may still be to come; needs no specification
+STARTING = 60.0  # age of a run's directory below which its first process may still be to come; needs no specification
 
 
 class Timings(NamedTuple):

@@ -6,7 +6,7 @@ from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Failure
 from ipexctl.model.run_state import RunState
 
-SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be shown together
+GATHER_SECONDS = 1.0  # seconds in which failures of several hosts are gathered to be shown together
 
 
 class PendingFailures:
@@ -35,7 +35,7 @@ class PendingFailures:
 
     def is_due(self, at: float) -> bool:
         """Whether they are to be shown now, although others may follow."""
-        return bool(self._failures) and not self._explained and at - self._since >= SETTLE
+        return bool(self._failures) and not self._explained and at - self._since >= GATHER_SECONDS
 
     def pop_failures(self) -> list[Failure]:
         """Those to be shown, once."""

@@ -24,12 +24,12 @@ def choose_terminal_encoding(environ: Mapping[str, str]) -> str:
     return "ascii" if locale in ("C", "POSIX") or environ.get("TERM") == "dumb" else ""
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def describe_full(error: Exception | None) -> str | None:
     """Of an error that says that a file system is full, what the system says; else None."""
-    return error.strerror if isinstance(error, OSError) and error.errno in _FULL else None
+    return error.strerror if isinstance(error, OSError) and error.errno in _FULL_DISK_ERRORS else None
 
 
 class Pipe(io.TextIOBase):

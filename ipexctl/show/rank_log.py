@@ -12,7 +12,7 @@ from ipexctl.model.run_state import Attempt, RunState
 from ipexctl.model.text import strip_colours
 from ipexctl.show.sanitise import decode_utf8, escape
 
-RECENT = 1 << 16  # bytes of whole lines held of each rank at least; of a rank whose older ones are stored, twice
+RECENT_SIZE = 1 << 16  # bytes of whole lines held of each rank at least; of a rank whose older ones are stored, twice
 _PIECE = 1 << 18  # bytes that are stored, and searched, at once, at most; but a line is never cut
 
 
@@ -82,10 +82,10 @@ class RankLog:
         """Whole lines."""
         self.count += data.count(b"\n")
         self.recent += data
-        if len(self.recent) < 2 * RECENT:
+        if len(self.recent) < 2 * RECENT_SIZE:
             return
-        while len(self.recent) > RECENT:
-            most = min(len(self.recent) - RECENT, _PIECE)
+        while len(self.recent) > RECENT_SIZE:
+            most = min(len(self.recent) - RECENT_SIZE, _PIECE)
             cut = self.recent.rfind(b"\n", 0, most) + 1 or self.recent.find(b"\n") + 1
             if cut == len(self.recent):  # the last line, however long
                 return

@@ -22,9 +22,9 @@ from ipexctl.show.sanitise import escape, one_line
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Part
 from ipexctl.show.view import View
 
-_SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
+_SILENCE_SECONDS = 30.0  # seconds without a sign after which a rank's silence is shown
 _SLOW, _FAST = 0.8, 1.25  # shares of the median pace beyond which a rank's own share is shown
-_STALE = 10.0  # seconds without a step after which a pace is 0; five steps where those take longer
+_STALE_SECONDS = 10.0  # seconds without a step after which a pace is 0; five steps where those take longer
 _SPARK, _WIDE_SPARK = 12, 24  # cells of a sparkline
 _LAST = 30  # cells that a last line needs to be worth its place beside figures
 _HIDDEN = 50  # lines of a rank beyond those shown that are searched for harmless ones
@@ -274,8 +274,8 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float)
 _PRIORITY = {"rank": 14, "stage": 24, "host": 24, "step": 13, "loss": 10, "it/s": 7, "×": 5, "line": 24, "pace": _SPARK,
              "cpu": 8, "memory": 9, "isa": 14}  # fmt: skip
 _CRAMPED_WIDTH = 60  # cells of a screen below which columns are narrower
-_CRAMPED = {"rank": 9, "stage": 15, "host": 10}
-_LEAST = {"rank": 5, "stage": 12, "step": 5, "loss": 6, "it/s": 5}  # so that columns stay where they are
+_NARROW_WIDTHS = {"rank": 9, "stage": 15, "host": 10}
+_MIN_WIDTHS = {"rank": 5, "stage": 12, "step": 5, "loss": 6, "it/s": 5}  # so that columns stay where they are
 
 
 def _choose_columns(columns: Cells, width: int, gap: int) -> dict[str, int]:
@@ -286,8 +286,8 @@ def _choose_columns(columns: Cells, width: int, gap: int) -> dict[str, int]:
     for name, most in _PRIORITY.items():
         if name not in columns or (name in ("cpu", "memory", "isa") and width < 100):
             continue
-        most = min(most, _CRAMPED.get(name, most)) if width < _CRAMPED_WIDTH else most
-        size = min(max(_LEAST.get(name, cell_len(name)), *(cell_len(words) for words, _ in columns[name])), most)
+        most = min(most, _NARROW_WIDTHS.get(name, most)) if width < _CRAMPED_WIDTH else most
+        size = min(max(_MIN_WIDTHS.get(name, cell_len(name)), *(cell_len(words) for words, _ in columns[name])), most)
         size = most if name == "pace" else size
         needs = size + (gap if sizes else 0)
         if needs > left:
@@ -334,7 +334,7 @@ def _describe_rank(state: RunState, rank: RankState, now: float) -> tuple[str, s
         return "ready", GOOD, _format_age(now - rank.staged)
     if rank.call:
         return one_line(rank.call), "", _format_age(silent)
-    if rank.at and silent >= _SILENT:
+    if rank.at and silent >= _SILENCE_SECONDS:
         return f"silent {phrases.format_duration(silent // 10 * 10).replace('.0', '')}", WARN, ""
     stage = {"program": "no stages: not Python"}.get(rank.stage, one_line(rank.stage))
     return stage or "starts", "", _format_age(now - rank.staged) if rank.staged else ""
@@ -360,7 +360,7 @@ def _format_known(
 
 def _find_overdue(rank: RankState) -> float:
     """When its next step is so late that a rank makes none."""
-    return rank.moved + max(_STALE, 5 / rank.pace) if rank.pace else float("inf")
+    return rank.moved + max(_STALE_SECONDS, 5 / rank.pace) if rank.pace else float("inf")
 
 
 def find_pace(rank: RankState, now: float) -> float | None:

@@ -101,7 +101,7 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
 
 LAST_WORDS = 30  # lines of a failed rank, where no screen bounds them
 _LEAST_WORDS, _REST = 6, 14  # rows of them at least; rows of a screen for all else of a card and a prompt
-_LONGEST = 3  # rows of a line
+_LINE_ROWS = 3  # rows of a line
 
 
 class _LastWords:
@@ -114,8 +114,8 @@ class _LastWords:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width = options.max_width - 2
-        most = max(console.height - _REST, _LEAST_WORDS) if console.is_terminal else LAST_WORDS * _LONGEST
-        first, *lines = [_cut_line(line, _LONGEST * width) for line in self._lines]
+        most = max(console.height - _REST, _LEAST_WORDS) if console.is_terminal else LAST_WORDS * _LINE_ROWS
+        first, *lines = [_cut_line(line, _LINE_ROWS * width) for line in self._lines]
         lines = lines[1 - LAST_WORDS :]
         rows = [-(-phrases.count_cells(line) // width) for line in [first, _CUT, *lines]]
         while len(lines) > 1 and sum(rows) > most:
@@ -203,23 +203,23 @@ def locate_ranks(numbers: Sequence[int], run: RunOutcome) -> str:
     return f"{format_ranks(numbers)} on {where}"
 
 
-_FEW = 16  # ranks, or hosts, that have a line each
+_LISTED_RANKS = 16  # ranks, or hosts, that have a line each
 _END = "exit 0"
-_LEAST_CELLS = 8  # of a last line or a host's name
+_MIN_CELLS = 8  # of a last line or a host's name
 
 
 def _draw_ranks(width: int, ranks: Sequence[RankOutcome]) -> Iterator[RenderableType]:
     """A line per rank with its last words; of many, a line per host. A long last line gives way, then the host's name;
     rank and exit never do."""
     by_host = group_pairs((rank.host, rank) for rank in ranks)
-    groups = [[rank] for rank in ranks] if len(ranks) <= _FEW else list(by_host.values())
-    rows = [(format_ranks([rank.rank for rank in group]), group[0]) for group in groups[:_FEW]]
+    groups = [[rank] for rank in ranks] if len(ranks) <= _LISTED_RANKS else list(by_host.values())
+    rows = [(format_ranks([rank.rank for rank in group]), group[0]) for group in groups[:_LISTED_RANKS]]
     size = max(phrases.count_cells(numbers) for numbers, _ in rows)
     room = width - size - len(_END) - 6
-    hosts = min(max(phrases.count_cells(escape(rank.host)) for _, rank in rows), max(room, _LEAST_CELLS))
+    hosts = min(max(phrases.count_cells(escape(rank.host)) for _, rank in rows), max(room, _MIN_CELLS))
     for numbers, rank in rows:
         parts: list[Part] = [f"  {fill_cells(numbers, size)}  {fill_cells(escape(rank.host), hosts)}  {_END}"]
-        parts += [("  " + _get_last_line(rank), QUIET)] if room - hosts >= _LEAST_CELLS + 2 else []
+        parts += [("  " + _get_last_line(rank), QUIET)] if room - hosts >= _MIN_CELLS + 2 else []
         yield make_row(*parts)
     if len(groups) > len(rows):
         yield make_row(f"  … and {pluralize(len(groups) - len(rows), 'more host')}: {_END}")

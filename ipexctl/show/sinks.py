@@ -19,7 +19,7 @@ from ipexctl.show.next_commands import list_codes, list_next_commands, split_com
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print
-from ipexctl.show.step_lines import FEW, StepLines, format_host_mark
+from ipexctl.show.step_lines import LISTED_LIMIT, StepLines, format_host_mark
 from ipexctl.store import event_json
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Plain:
                 mark = "warning: " if level == "warning" else ""
                 self._print(format_host_mark(host) + mark + first, *more)
             case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
-                key = host if len(state.working) <= FEW else step
+                key = host if len(state.working) <= LISTED_LIMIT else step
                 if at - self._shown_at.setdefault(key, at) >= self.BAR:
                     self._shown_at[key] = at
                     self._show_steps()
@@ -201,7 +201,7 @@ class Plain:
     def _show_rest(self, key: LineKey, line: OpenLine) -> None:
         """What has not been shown yet of a line that has not ended."""
         begun, data = self._begun.get(key), line.data
-        colour = data.rfind(b"\x1b", max(len(data) - _LONGEST_COLOUR, 0))
+        colour = data.rfind(b"\x1b", max(len(data) - _COLOUR_LIMIT, 0))
         data = data[:colour] if colour >= 0 and b"m" not in data[colour:] else data  # it is not complete yet
         if not data or (begun is not None and data == begun.data):
             return
@@ -220,7 +220,7 @@ class Plain:
         key = (event.rank, event.stream)
         self._get_prefix(event.rank, event.host)
         data = self._unfinished.pop(key, b"") + event.data
-        end = data.rfind(b"\n") + 1 if event.partial and len(data) < _LONGEST_RAW else len(data)
+        end = data.rfind(b"\n") + 1 if event.partial and len(data) < _RAW_LINE_LIMIT else len(data)
         if end < len(data):
             self._unfinished[key] = data[end:]
         if end:
@@ -261,8 +261,8 @@ _PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e
 
 
 _MORE = "…"  # before the rest of a line whose beginning was shown
-_LONGEST_COLOUR = 24  # bytes of the sequence of a colour
-_LONGEST_RAW = 1 << 16  # bytes held of a line that has not ended
+_COLOUR_LIMIT = 24  # bytes of the sequence of a colour
+_RAW_LINE_LIMIT = 1 << 16  # bytes held of a line that has not ended
 
 
 class JsonLines:

@@ -7,7 +7,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import escape, escape_lines
 
-FEW = 8  # hosts, or outcomes of one step, that have a line each
+LISTED_LIMIT = 8  # hosts, or outcomes of one step, that have a line each
 
 
 class StepLines:
@@ -21,7 +21,7 @@ class StepLines:
         if not self._ended:
             self.since = at
         details = self._ended.setdefault((event.step, event.outcome), {})
-        key = event.detail if event.detail in details or len(details) < FEW else ""
+        key = event.detail if event.detail in details or len(details) < LISTED_LIMIT else ""
         details.setdefault(key, []).append(event.host)
 
     def pop(self, hosts: int, *, complete: bool = False) -> list[str]:

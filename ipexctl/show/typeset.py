@@ -82,7 +82,7 @@ def format_paragraphs(words_: str) -> list[RenderableType]:
 
 
 _LABEL = re.compile(r"\s*(?:\S+(?: \S+)? {2,}|\S+: (?=\S))")  # what begins a line of a plan: a name and blanks, a host
-_FARTHEST = 16  # cells: a longer label does not indent the lines below it
+_LABEL_LIMIT = 16  # cells: a longer label does not indent the lines below it
 
 
 def format_plan(words_: str) -> list[RenderableType]:
@@ -92,7 +92,7 @@ def format_plan(words_: str) -> list[RenderableType]:
     for line in split_harmless_lines(words_):
         label = _LABEL.match(line)
         blanks = len(line) - len(line.lstrip(" "))
-        hang = label.end() if label and label.end() <= _FARTHEST else blanks + 2
+        hang = label.end() if label and label.end() <= _LABEL_LIMIT else blanks + 2
         items.append(Line(text(line), hang, copied=True))
     return items
 

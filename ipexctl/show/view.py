@@ -8,7 +8,7 @@ from typing import Literal
 from ipexctl.model.run_state import RankState, RunState
 from ipexctl.show.rank_log import RankLog, RankLogs
 
-FEW = 16  # ranks; of more, a row is a host, which Enter opens
+RANK_ROW_LIMIT = 16  # ranks; of more, a row is a host, which Enter opens
 
 
 @dataclass
@@ -41,7 +41,7 @@ class View:
     @property
     def by_host(self) -> bool:
         """Whether rows are hosts."""
-        return len(self.state.ranks) > FEW and not self.host
+        return len(self.state.ranks) > RANK_ROW_LIMIT and not self.host
 
     @property
     def followed(self) -> RankState | None:

@@ -34,10 +34,10 @@ from ipexctl.model.secrets import (
 from ipexctl.store.private_files import open_regular_file
 
 SECRETS = "secrets.json"  # of a record
-_SHORT, _MOST = 200, 10_000  # characters of a text that is masked once only, and how many such texts
-_LEAST = 6  # characters of a value: shorter ones are words that stand elsewhere, too
-_LONGEST = 1 << 12  # bytes that are held back as the beginning of a secret
-_KEPT = 1000  # values of a record that are looked for
+_SHORT_TEXT, _CACHED_TEXTS = 200, 10_000  # characters of a text that is masked once only, and how many such texts
+_MIN_LENGTH = 6  # characters of a value: shorter ones are words that stand elsewhere, too
+_HELD_BACK_LIMIT = 1 << 12  # bytes that are held back as the beginning of a secret
+_VALUE_LIMIT = 1000  # values of a record that are looked for
 _KEPT_BYTES = 1 << 20  # of a record's file of hashes
 _KEPT_COST, _KEPT_LIMIT = 512, 1024  # of one hash, in bytes that are hashed; and the most of these for a byte of text
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")  # may stand anywhere in what a rank prints
@@ -78,7 +78,7 @@ def list_forms(value: str) -> set[bytes]:
         for before in range(3):  # bytes of something else, and the characters that are the value's alone
             coded = encode(bytes(before) + raw)
             forms.add(coded[(8 * before + 5) // 6 : 8 * (before + len(raw)) // 6])
-    return {form for form in forms if len(form) >= _LEAST}
+    return {form for form in forms if len(form) >= _MIN_LENGTH}
 
 
 class Masker:
@@ -94,9 +94,9 @@ class Masker:
         self.add_words(words)
 
     def _add_forms(self, values: Iterable[str]) -> set[bytes]:
-        forms = {form for value in values if len(value) >= _LEAST for form in list_forms(value)}
+        forms = {form for value in values if len(value) >= _MIN_LENGTH for form in list_forms(value)}
         self._values = tuple(sorted({*self._values, *forms}, key=len, reverse=True))
-        self._mask_short_text = lru_cache(_MOST)(self._mask_text)  # hundreds of hosts have the same ones
+        self._mask_short_text = lru_cache(_CACHED_TEXTS)(self._mask_text)  # hundreds of hosts have the same ones
         return forms
 
     def add_secrets(self, values: Iterable[str]) -> None:
@@ -122,8 +122,8 @@ class Masker:
             with open_regular_file(directory / SECRETS) as file:
                 every = parse_json(tuple[KeptSecrets, ...], file.read(_KEPT_BYTES))
             for kept in every:
-                usable = tuple(value for value in kept.values if len(value.head) == 2 and value.length >= _LEAST)
-                self._kept.append(replace(kept, values=usable[:_KEPT]))
+                usable = tuple(value for value in kept.values if len(value.head) == 2 and value.length >= _MIN_LENGTH)
+                self._kept.append(replace(kept, values=usable[:_VALUE_LIMIT]))
                 self.changes += 1
             self._add_forms(())
 
@@ -153,7 +153,7 @@ class Masker:
 
     def mask_text(self, text: str) -> str:
         """Returns text of ours without secrets."""
-        masked = self._mask_short_text(text) if len(text) <= _SHORT else self._mask_text(text)
+        masked = self._mask_short_text(text) if len(text) <= _SHORT_TEXT else self._mask_text(text)
         return text if masked == text else masked
 
     def _mask_text(self, text: str) -> str:
@@ -167,11 +167,11 @@ class Masker:
 
     def find_open_end(self, data: bytes) -> int:
         """Returns where the end of a text begins that may be the beginning of a secret."""
-        end = min(find_beginning(data[-_LONGEST:]) + max(0, len(data) - _LONGEST), len(data))
+        end = min(find_beginning(data[-_HELD_BACK_LIMIT:]) + max(0, len(data) - _HELD_BACK_LIMIT), len(data))
         known = [(value[:2], len(value), value) for value in self._values]
         known += [(value.head.encode("latin-1"), value.length, b"") for kept in self._kept for value in kept.values]
         for head, length, value in known:
-            at = max(0, len(data) - min(length, _LONGEST) + 1)
+            at = max(0, len(data) - min(length, _HELD_BACK_LIMIT) + 1)
             while (at := data.find(head, at)) >= 0 and not value.startswith(data[at:] if value else b""):
                 at += 1
             if at < 0 and data.endswith(head[:1]):
@@ -264,7 +264,7 @@ def _list_init_fields(kind: type) -> tuple[str, ...]:
 def _mask_kept(data: bytes, kept: KeptSecrets) -> bytes:
     """Text without the values of which there are hashes. Those of a stranger's record may be made to take for ever:
     nothing is left of a text with which they would."""
-    spans, left = [], _KEPT_LIMIT * (len(data) + _LONGEST)
+    spans, left = [], _KEPT_LIMIT * (len(data) + _HELD_BACK_LIMIT)
     for value in kept.values:
         head, at = value.head.encode("latin-1"), -1
         while (at := data.find(head, at + 1)) >= 0 and at + value.length <= len(data):

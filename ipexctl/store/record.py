@@ -31,7 +31,7 @@ _OPEN_FILES = 128  # of the ranks at once; a big cluster has more streams than a
 _MERGE = 0.1  # seconds of one stream that become one reference in events.jsonl
 _MERGE_BYTES = 1 << 20
 _BUFFER = 1 << 15
-_LARGEST_REPORT = 1 << 26  # bytes
+_REPORT_SIZE_LIMIT = 1 << 26  # bytes
 PLAIN_NAME = re.compile(r"[\w-][\w.-]{,99}", re.ASCII)
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
 
@@ -388,7 +388,7 @@ def is_record_in_use(directory: Path) -> bool:
 def read_report(directory: Path) -> CommandReport | None:
     """The report of a saved run; None while it goes on, and of one that is damaged."""
     try:
-        data = event_json.load_json(read_regular_file(directory / REPORT, _LARGEST_REPORT))
+        data = event_json.load_json(read_regular_file(directory / REPORT, _REPORT_SIZE_LIMIT))
         report = convert_json(CommandReport, data)
     except (OSError, ValueError):
         return None

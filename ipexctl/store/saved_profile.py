@@ -13,7 +13,7 @@ from ipexctl.model.text import printable
 from ipexctl.store.private_files import read_regular_file, replace_file, write_private_file
 
 FOLDER, TABLES, TRACE = "profile", "profile.json", "trace.json.gz"
-_LARGEST = 64 << 20  # bytes of the tables
+_TABLES_SIZE_LIMIT = 64 << 20  # bytes of the tables
 
 
 def get_trace_path(directory: Path) -> Path:
@@ -43,7 +43,7 @@ def read_profile(directory: Path) -> Profile:
     """The profile of the run that is saved in ``directory``. Raises `UsageError` where there is none."""
     path = directory / FOLDER / TABLES
     try:
-        return parse_json(Profile, read_regular_file(path, _LARGEST))
+        return parse_json(Profile, read_regular_file(path, _TABLES_SIZE_LIMIT))
     except FileNotFoundError:
         hint = advise("run", "--profile", "5", "train.py", text="a run with --profile makes one:")
         raise UsageError(f"the run in {printable(str(directory), 400)} has no profile", hint=hint) from None

@@ -16,7 +16,7 @@ from ipexctl.model.links import Link
 if TYPE_CHECKING:
     from ipexctl.act.ssh.link import SSHLink
 
-_LARGEST = 64 << 20  # bytes of output of one command that is not shown in a terminal
+_OUTPUT_LIMIT = 64 << 20  # bytes of output of one command that is not shown in a terminal
 Workflow = Generator[Event, None, None]
 
 
@@ -32,7 +32,7 @@ def shell(
     yield Started("shell", "", (host.name,))
     link = yield from _open_link(host, context)
     # No time limit: a session lasts as long as the user wants.
-    command = Command(argv, timeout=float("inf"), cap=_LARGEST)
+    command = Command(argv, timeout=float("inf"), cap=_OUTPUT_LIMIT)
     if terminal and not host.is_local:
         from ipexctl.act.ssh.terminal import open_shell
 
@@ -47,7 +47,7 @@ def shell(
         yield Output(0, host.name, "err", completed.err)
         status = completed.status
         if completed.truncated:
-            what = f"output beyond {_LARGEST >> 20} MiB is missing"
+            what = f"output beyond {_OUTPUT_LIMIT >> 20} MiB is missing"
             yield HostFailed(Failure(host.name, Kind.RECORD, what, code="cut"))
     on_status(status)
     yield Ended("shell", Exit.OK)

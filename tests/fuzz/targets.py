@@ -396,7 +396,7 @@ _MESSAGES = st.one_of(
 @contextmanager
 def wires() -> Iterator[tuple[rpc.Wire, socket.socket]]:
     ours, theirs = socket.socketpair()
-    wire = rpc.Wire(ours, rpc.GREETS)
+    wire = rpc.Wire(ours, rpc.GREETING_LIMIT)
     try:
         yield wire, theirs
     finally:
@@ -408,7 +408,7 @@ def wire_before_proof(data: bytes) -> bool:
     """A stranger gets no role, whatever he says."""
     with wires() as (wire, theirs):
         rpc.send_challenge(wire)
-        theirs.sendall(data[: rpc.GREETS * 2])
+        theirs.sendall(data[: rpc.GREETING_LIMIT * 2])
         theirs.shutdown(socket.SHUT_WR)
         received = [*wire.receive()]
         assert not any(rpc.verify_caller(wire, message, TOKEN) for message in received)

@@ -18,7 +18,7 @@ import typer.main
 
 import ipexctl
 from ipexctl.cli import app
-from ipexctl.loop import KEPT
+from ipexctl.loop import SAVED_RUNS_LIMIT
 from ipexctl.model import tasks
 from ipexctl.model.answers import KINDS
 from ipexctl.model.facts import OLDEST_PYTHON
@@ -240,7 +240,7 @@ def answers_but(*used: str) -> set[str]:
 )
 def test_a_command_loads_nothing_that_it_does_not_use(words: str, heavy: set[str], exit: int, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    for number in range(KEPT + 1):  # a user's everyday: the oldest makes room
+    for number in range(SAVED_RUNS_LIMIT + 1):  # a user's everyday: the oldest makes room
         saved = tmp_path / f"ipexctl/runs/2026-11-01T0000-run-{number:02x}"
         saved.mkdir(parents=True)
         (saved / "events.jsonl").touch()

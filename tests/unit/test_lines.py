@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.run.lines import LONGEST, MORE, LineHolder, LineSplitter, drop_overwritten, extend_tail
+from ipexctl.decide.run.lines import LINE_LIMIT, MORE, LineHolder, LineSplitter, drop_overwritten, extend_tail
 
 
 def split(pieces: list[bytes]) -> bytes:
@@ -55,7 +55,7 @@ def test_windows_line_ends_are_line_ends() -> None:
 def test_an_endless_line_comes_in_marked_pieces_and_little_is_held() -> None:
     lines = LineSplitter()
     shown = b"".join(lines.feed("€".encode() * 10_000) for _ in range(40))
-    assert len(lines.current) <= LONGEST
+    assert len(lines.current) <= LINE_LIMIT
     pieces = (shown + lines.end()).splitlines()
     assert all(piece.endswith(MORE) for piece in pieces[:-1])
     assert all(piece.startswith(MORE) for piece in pieces[1:])
@@ -80,7 +80,7 @@ def test_what_is_held_back_and_what_is_not_are_what_went_in(pieces: list[bytes])
 
 def test_an_endless_line_is_not_held() -> None:
     holder = LineHolder()
-    assert len(holder.feed(b"x" * (3 * LONGEST + 5))) == 3 * LONGEST + 5
+    assert len(holder.feed(b"x" * (3 * LINE_LIMIT + 5))) == 3 * LINE_LIMIT + 5
 
 
 def test_a_redrawn_bar_is_passed_on_at_once() -> None:

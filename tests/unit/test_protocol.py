@@ -110,11 +110,11 @@ def test_requests_and_refusals_of_a_session_keep_what_they_say() -> None:
 
 
 def test_a_frame_of_the_longest_kind_is_read_and_a_longer_one_is_damaged() -> None:
-    longest = WatchFrame(frames.OUT, 0, bytes(codec.LONGEST))
+    longest = WatchFrame(frames.OUT, 0, bytes(codec.MESSAGE_LIMIT))
     packed = frames.pack_frame(longest)
     assert frames.unpack_frame(packed) == (longest, len(packed))
     with pytest.raises(codec.DamagedError):
-        frames.unpack_frame(frames.pack_frame(WatchFrame(frames.OUT, 0, bytes(codec.LONGEST + 1))))
+        frames.unpack_frame(frames.pack_frame(WatchFrame(frames.OUT, 0, bytes(codec.MESSAGE_LIMIT + 1))))
 
 
 def test_frames_are_cut_out_of_any_pieces() -> None:
@@ -192,7 +192,7 @@ def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[JournalReader, list
         b'{"kind": "RankEnded", "rank": 99, "host": "a", "status": 0, "at": 1.0}',
         b'{"kind": "RankEnded", "rank": 0, "host": "a", "status": 0, "at": NaN}',
         b'{"kind": "RankEnded", "rank": 0, "host": "a", "status": 0, "at": 1e999}',
-        b"x" * (codec.LONGEST + 10),
+        b"x" * (codec.MESSAGE_LIMIT + 10),
     ],
     ids=lambda line: repr(line[:30]),
 )
@@ -210,7 +210,7 @@ def test_a_journal_without_a_line_end_takes_no_more_memory_than_a_record() -> No
     tracemalloc.start()
     try:
         read_journal(b"x" * (20 << 20), piece=1 << 14)
-        assert tracemalloc.get_traced_memory()[1] < (20 << 20) + 4 * codec.LONGEST
+        assert tracemalloc.get_traced_memory()[1] < (20 << 20) + 4 * codec.MESSAGE_LIMIT
     finally:
         tracemalloc.stop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ipexctl.decide.run.unusual import MOST
+from ipexctl.decide.run.unusual import UNUSUAL_LIMIT
 from ipexctl.model import events as e
 from ipexctl.model.run_state import RunState
 from tests.unit.show.streams import START, fold_state
@@ -106,5 +106,5 @@ def test_a_flood_is_read_within_a_budget_of_each_second() -> None:
                 yield e.Stamped(START + moment, e.Output(rank, "a", "err", data))
 
     state = fold_state(flood())
-    assert sum(entry.count for entry in state.unusual.values()) == len(state.unusual) == MOST
+    assert sum(entry.count for entry in state.unusual.values()) == len(state.unusual) == UNUSUAL_LIMIT
     assert list(state.unusual)[-1] == "warning 2999 of 9"

@@ -75,7 +75,7 @@ def find_uv_for_hosts(
     return Tool(str(path), tool.version, path.stat().st_size, hash_file(path))
 
 
-_LARGEST_LOCK = 1 << 24  # bytes
+_LOCK_SIZE_LIMIT = 1 << 24  # bytes
 _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
 
@@ -291,7 +291,7 @@ def build_wheel(tool: Tool, project: Path, cache: Path, sources: Sources) -> Pat
 def load_lock(cache: Path, inputs: str) -> Lock | None:
     """Returns the lock that was saved for these inputs; None without one, or if a local wheel of it is gone."""
     try:
-        lock = parse_json(Lock, read_regular_file(_get_lock_path(cache, inputs), _LARGEST_LOCK, own=True))
+        lock = parse_json(Lock, read_regular_file(_get_lock_path(cache, inputs), _LOCK_SIZE_LIMIT, own=True))
     except (OSError, ValueError):
         return None
     complete = all(get_local_wheel_path(wheel).is_file() for wheel in lock.wheels if wheel.local)

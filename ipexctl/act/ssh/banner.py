@@ -7,7 +7,7 @@ from ipexctl.model.errors import ConnectError
 from ipexctl.model.text import printable
 
 # What sshd sends in place of a banner, and the limit that it has reached (sshd.c, srclimit.c; it has no codes).
-_SHED = {b"Exceeded MaxStartups": "connection limit", b"Not allowed at this time": "penalty for this address"}
+_REFUSED_LOGINS = {b"Exceeded MaxStartups": "connection limit", b"Not allowed at this time": "penalty for this address"}
 _BANNER_LIMIT = 16 << 10  # bytes looked through for the banner
 
 
@@ -35,7 +35,7 @@ def await_banner(sock: socket.socket, deadline: float) -> None:
         lines = data.split(b"\n")
         if any(line.startswith(b"SSH-") for line in lines[:-1]):
             return
-        limit = next((limit for words, limit in _SHED.items() if data.startswith(words)), "")
+        limit = next((limit for words, limit in _REFUSED_LOGINS.items() if data.startswith(words)), "")
         if limit and b"\n" in data:
             raise ShedError(limit, printable(lines[0].decode("ascii", "replace").strip(), 60))
         if not data or len(data) >= _BANNER_LIMIT or (len(data) == len(seen) and left <= 0):

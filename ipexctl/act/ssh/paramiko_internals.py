@@ -40,7 +40,7 @@ from paramiko.common import (
 from paramiko.message import Message
 
 _READ_AHEAD = 4 << 10  # bytes; each idle connection has a buffer of this size waiting
-_MOST_AHEAD = 256 << 10  # bytes that are read at a time where more keeps coming
+_READ_AHEAD_LIMIT = 256 << 10  # bytes that are read at a time where more keeps coming
 
 _CHANNEL_HANDLERS: dict[int, Callable[[paramiko.Channel, Message], None]]
 _CHANNEL_HANDLERS = paramiko.Transport._channel_handler_table  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ class BufferedSocket:
                 return self.socket.recv(size)
             self._buffer = self.socket.recv(self._ahead)
             full = len(self._buffer) == self._ahead
-            self._ahead = min(2 * self._ahead, _MOST_AHEAD) if full else _READ_AHEAD
+            self._ahead = min(2 * self._ahead, _READ_AHEAD_LIMIT) if full else _READ_AHEAD
         data = self._buffer[self._position : self._position + size]
         self._position += len(data)
         if self._position == len(self._buffer):

@@ -13,7 +13,7 @@ from ipexctl.model.text import printable
 
 _SYSTEM = Path("/etc/ssh/ssh_config")
 _USER_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
-_MOST_JUMPS = 16  # one behind the other; tokens in ProxyJump can make a loop of ever new names
+_JUMP_LIMIT = 16  # one behind the other; tokens in ProxyJump can make a loop of ever new names
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _GLOBAL_KNOWN = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
@@ -85,7 +85,7 @@ class SSHSettings:
         except ValueError:
             raise ConnectError("jump", f"ProxyJump names no host: {printable(options.get_word('proxyjump'))}") from None
         behind = (*behind, host)
-        direct = not jumps or jumps[-1] in behind or len(behind) > _MOST_JUMPS
+        direct = not jumps or jumps[-1] in behind or len(behind) > _JUMP_LIMIT
         jump = None if direct else self._resolve_settings(jumps[-1], jumps[:-1], behind, None, None)
         return Settings(
             name=host.text,

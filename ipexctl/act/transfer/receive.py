@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ipexctl.act.stall_timer import PATIENCE, StallTimer
+from ipexctl.act.stall_timer import STALL_TIMEOUT, StallTimer
 from ipexctl.act.transfer.send import build_script_command, read_listing
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.links import Channel, Link, LinkError
@@ -187,7 +187,7 @@ def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Itera
         def broken() -> LinkError:
             what = f"the file stream is damaged or incomplete{pipe.format_error()}"
             if watch.stalled:
-                what = f"no progress for {PATIENCE:g} s"
+                what = f"no progress for {STALL_TIMEOUT:g} s"
             return LinkError(Failure(link.host.name, Kind.STEP, what, code="stalled" if watch.stalled else "damaged"))
 
         def contents(file: IO[bytes], left: int) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from ipexctl.act.scripts import read_script
-from ipexctl.act.stall_timer import PATIENCE, StallTimer
+from ipexctl.act.stall_timer import STALL_TIMEOUT, StallTimer
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Progress
@@ -31,7 +31,7 @@ _SHARED_SHELL_LIMIT = (
     2 << 20
 )  # bytes of a tar stream up to which it goes through the host's shared shell, which takes it as a whole
 _TRIES = 3
-_MOST_FILES = 1_000_000  # in one listing of a host
+_FILE_LIMIT = 1_000_000  # in one listing of a host
 _SLOWEST_DISK = 10e6  # bytes a second that a host unpacks at least
 _SLOWEST_RATE = 2000.0  # bytes a second that the input of a script arrives with at least
 
@@ -88,7 +88,7 @@ def install_stored_tree(
     """Does the same with ``size`` bytes that have arrived on the host already, in `ARCHIVE` and the files that it
     names, below ``store``, a directory in ``directory``."""
     command = _build_receive_command(directory, "place", PART + own, store, *old)
-    _run_script(link, replace(command, timeout=PATIENCE + size / _SLOWEST_DISK, brief=False))
+    _run_script(link, replace(command, timeout=STALL_TIMEOUT + size / _SLOWEST_DISK, brief=False))
 
 
 def list_tree(link: Link, directory: str) -> bytes:
@@ -100,7 +100,7 @@ def read_listing(link: Link, command: Command, width: int) -> bytes:
     """Returns what a script lists, ``width`` fields for a file. Raises `LinkError`, also before too many files of a
     host become objects here."""
     done = _run_script(link, command)
-    if done.truncated or done.out.count(b"\0") > width * _MOST_FILES:
+    if done.truncated or done.out.count(b"\0") > width * _FILE_LIMIT:
         raise _make_step_error(link, "more files than can be listed", "refused-there")
     return done.out
 
@@ -171,7 +171,7 @@ _BEGINS = "target_directory.sh"
 
 
 def build_script_command(
-    script: str, *words: str, begins: str = "", stdin: bytes = b"", patience: float = PATIENCE
+    script: str, *words: str, begins: str = "", stdin: bytes = b"", patience: float = STALL_TIMEOUT
 ) -> Command:
     """Returns a command that runs a shell script of `remote` with these words, behind that which ``begins`` it; once it
     has its input it may take so many seconds."""
@@ -222,7 +222,7 @@ def _stream_to_script(link: Link, words: Sequence[str], pieces: Iterable[bytes])
                 pass
             raise
         finally:
-            watch.reset(PATIENCE + sent / 50e6)  # the script may have to hash or sync the files
+            watch.reset(STALL_TIMEOUT + sent / 50e6)  # the script may have to hash or sync the files
         for stream, data in channel:
             output[stream] += data[: 4096 - len(output[stream])]
         status = channel.status() if not watch.stalled else 1

@@ -8,7 +8,7 @@ from typing import Any
 from ipexctl.decide.checks.cluster import CheckHit
 from ipexctl.model.answers.doctor import HostSpeed, SpeedCheck
 
-SLOW = 0.15  # a deficit of this share is reported: repeated measurements of equal hosts stay within 5 to 10 %
+SLOW_DEFICIT = 0.15  # a deficit of this share is reported: repeated measurements of equal hosts stay within 5 to 10 %
 SLOW_LINK = 0.3  # the same between hosts, where measurements vary more
 FIGURES = {"fp32": "fp32 matrix products", "bf16": "bf16 matrix products", "memory": "memory bandwidth"}
 
@@ -41,9 +41,9 @@ def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
         for method in sorted({speed.method for speed in check.hosts}):
             of_method = {host: getattr(speed, figure) for host, speed in speeds.items() if speed.method == method}
             values = {host: value for host, value in of_method.items() if value is not None}
-            for host, less, value, usual in _find_slow_hosts(values, SLOW):
+            for host, less, value, usual in _find_slow_hosts(values, SLOW_DEFICIT):
                 # A figure that varies between turns means other load: only larger deficits are reported.
-                if less >= max(SLOW, 1.5 * speeds[host].spread.get(figure, 0.0)):
+                if less >= max(SLOW_DEFICIT, 1.5 * speeds[host].spread.get(figure, 0.0)):
                     evidence = f"{value / unit:.0f} of {usual / unit:.0f} {name}"
                     yield CheckHit("SPD001", host, {"less": _format_deficit(less), "what": what}, evidence)
     best: dict[str, float] = {}

@@ -7,7 +7,7 @@ from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.json_values import Record
 
 _CPU = "/sys/devices/system/cpu"
-_SLOW = 0.75  # of the capacity of the fastest CPU: less is an efficiency core's
+_EFFICIENCY = 0.75  # of the capacity of the fastest CPU: less is an efficiency core's
 
 
 class ArmCore(Record):
@@ -67,7 +67,7 @@ def read_arm_cores(
     texts = bundle.under(_CPU, r"cpu([0-9]{1,5})/cpu_capacity")
     capacities = {int(number): size for number, text in texts.items() if (size := parse_integer(text.strip()))}
     fastest = max(capacities.values(), default=0)
-    slow = {cpu for cpu, size in capacities.items() if size < _SLOW * fastest}
+    slow = {cpu for cpu, size in capacities.items() if size < _EFFICIENCY * fastest}
     slow = slow or {cpu for cpu, core in cores.items() if core and core.efficient}
     main = max(cores, key=lambda cpu: (cores[cpu] is not None, cpu not in slow))
     fast = (capacities.keys() or cores.keys()) - slow

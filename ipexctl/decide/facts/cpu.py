@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.decide.facts.lscpu import CORES_OF_MODELS
-from ipexctl.decide.facts.numbers import MOST_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
+from ipexctl.decide.facts.numbers import MAX_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.decide.facts.system import read_meminfo
 from ipexctl.model.facts import Core, NumaNode
@@ -19,9 +19,9 @@ from ipexctl.model.json_values import Record
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
-MOST_THREADS = 8  # of one core of any processor: POWER8 to POWER10
-_MOST_PACKAGE = (1 << 31) - 1  # number of a socket: on ARM where the firmware's table has it
-_MOST_SHARING = 1024  # sockets, cores of one socket, threads of one core: larger values are malformed
+MAX_THREADS = 8  # of one core of any processor: POWER8 to POWER10
+_MAX_PACKAGE = (1 << 31) - 1  # number of a socket: on ARM where the firmware's table has it
+_MAX_SIBLINGS = 1024  # sockets, cores of one socket, threads of one core: larger values are malformed
 
 
 class Topology(Record):
@@ -49,7 +49,7 @@ def parse_cpuinfo(text: str) -> list[dict[str, str]]:
 
 
 def read_topology(
-    bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: Mapping[str, str], most_threads: int = MOST_THREADS
+    bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: Mapping[str, str], most_threads: int = MAX_THREADS
 ) -> Topology:
     """Nothing is known where two texts count different CPUs. ``most_threads`` of one core: if a source states more
     (dom0 of Xen), its cores are not the machine's."""
@@ -78,7 +78,7 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
     if len({cpu for group in groups for cpu in group}) != sum(map(len, groups)):
         return None  # overlapping groups of siblings: malformed
     texts = bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/physical_package_id")
-    packages = [parse_integer(texts.get(str(group[0])), _MOST_PACKAGE) for group in groups]
+    packages = [parse_integer(texts.get(str(group[0])), _MAX_PACKAGE) for group in groups]
     sockets = len(set(packages)) if None not in packages else None
     numa = find_numa_domains(read_numa_nodes(bundle, {}) or ())
     cores = tuple(Core(group, at or 0, numa.get(group[0])) for group, at in zip(groups, packages, strict=True))
@@ -119,13 +119,13 @@ def _read_lscpu(fields: Mapping[str, str]) -> Topology | None:
 
     online = parse_cpu_list(fields.get("On-line CPU(s) list") or None)
     if online is None and not fields.keys() & {"On-line CPU(s) mask", "Off-line CPU(s) list"}:
-        online = tuple(range(parse_integer(fields.get("CPU(s)"), MOST_CPUS) or 0)) or None
+        online = tuple(range(parse_integer(fields.get("CPU(s)"), MAX_CPUS) or 0)) or None
     if online is None:
         return None
     threads, per_socket = count("Thread(s) per core"), count("Core(s) per socket")
     sockets = count("Socket(s)", "CPU socket(s)") or _count_book_sockets(fields)  # "CPU" until 2.18
     offline = parse_cpu_list(fields.get("Off-line CPU(s) list", ""))
-    if models := parse_integer(fields.get(CORES_OF_MODELS), MOST_CPUS):  # of several models, each with its own numbers
+    if models := parse_integer(fields.get(CORES_OF_MODELS), MAX_CPUS):  # of several models, each with its own numbers
         cores = models if threads and threads * models == len(online) else None
         return Topology(None, None, threads if cores else None, cores, online, offline)
     per_cluster, clusters = count("Core(s) per cluster"), count("Cluster(s)")
@@ -206,7 +206,7 @@ def _read_container_cpuinfo(processors: list[dict[str, str]], numbers: list[int]
 
 
 def _list_cpu_ids(processors: list[dict[str, str]]) -> list[int]:
-    numbers = (parse_integer(block.get("processor"), MOST_CPUS) for block in processors)
+    numbers = (parse_integer(block.get("processor"), MAX_CPUS) for block in processors)
     return [number for number in numbers if number is not None]
 
 
@@ -223,7 +223,7 @@ def _group_cpus_by_core(processors: list[dict[str, str]], physical: int) -> tupl
 
 
 def _parse_count(text: str | None) -> int | None:
-    return parse_integer(text, _MOST_SHARING) or None
+    return parse_integer(text, _MAX_SIBLINGS) or None
 
 
 def read_numa_nodes(bundle: ProbeOutput, lscpu: Mapping[str, str]) -> tuple[NumaNode, ...] | None:

@@ -4,15 +4,15 @@ import re
 from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 
-MOST_CPUS = 16384  # the kernel's own limit is 8192
+MAX_CPUS = 16384  # the kernel's own limit is 8192
 _WHOLE = re.compile(r"[0-9]{1,20}")
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
-_AROUND = " \t\r\n\0"  # some who gather files of /sys keep the NUL behind them
+_PADDING = " \t\r\n\0"  # some who gather files of /sys keep the NUL behind them
 
 
 def parse_integer(text: str | None, most: int = 1 << 62) -> int | None:
     """Returns a non-negative decimal integer up to ``most``."""
-    if text is None or not _WHOLE.fullmatch(text := text.strip(_AROUND)):
+    if text is None or not _WHOLE.fullmatch(text := text.strip(_PADDING)):
         return None
     return value if (value := int(text)) <= most else None
 
@@ -22,13 +22,13 @@ def parse_cpu_list(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     cpus: set[int] = set()
-    text = text.strip(_AROUND).replace(" ", "")
+    text = text.strip(_PADDING).replace(" ", "")
     for part in text.split(",") if text else ():
         match = _RANGE.fullmatch(part)
         if not match:
             return None
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last > MOST_CPUS:
+        if last < first or last > MAX_CPUS:
             return None
         cpus.update(range(first, last + 1))
     return tuple(sorted(cpus))
@@ -36,8 +36,8 @@ def parse_cpu_list(text: str | None) -> tuple[int, ...] | None:
 
 def parse_cpu_mask(text: str | None) -> tuple[int, ...] | None:
     """Returns a mask in the kernel's form, "00000000,00000202": words of 32 bits, the highest first."""
-    words = (text or "").strip(_AROUND).split(",")
-    if len(words) * 32 > MOST_CPUS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
+    words = (text or "").strip(_PADDING).split(",")
+    if len(words) * 32 > MAX_CPUS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
         return None
     bits = int("".join(word.zfill(8) for word in words), 16)
     return tuple(number for number in range(bits.bit_length()) if bits >> number & 1)

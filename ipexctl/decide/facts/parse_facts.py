@@ -39,7 +39,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     uarch = None if invented else uarchs.find(vendor, family, model, stepping, flags, model_name or "")
     silicon, name = (uarch.level or None, uarch.name) if uarch else (None, None)
     arch = _detect_arch(bundle, fields, processors, flags)
-    usual_threads = 2 if arch == "x86_64" and not invented else cpu.MOST_THREADS
+    usual_threads = 2 if arch == "x86_64" and not invented else cpu.MAX_THREADS
     topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else usual_threads)
     arm = read_arm_cores(bundle, processors, fields, topology.online or (), uarchs.arm) if arch in _ARM else ArmCores()
     if arm.core:

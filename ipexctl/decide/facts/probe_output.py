@@ -19,8 +19,8 @@ from ipexctl.model.json_values import Record, field
 from ipexctl.model.text import printable
 
 _LINE_LIMIT = 4096
-CAP = 1 << 20  # bytes of one frame
-CAP_ASIDE = 1 << 18  # bytes of one answer outside of frames: the host's shell reads it byte by byte
+FRAME_LIMIT = 1 << 20  # bytes of one frame
+UNFRAMED_LIMIT = 1 << 18  # bytes of one answer outside of frames: the host's shell reads it byte by byte
 _GRACE = 5.0  # seconds beyond the limit: to start on a busy host, to kill what hangs and to say so
 
 
@@ -30,8 +30,8 @@ def build_probe_command(
     """``text`` is that of ``remote/probe.sh``; ``nonce`` must not be guessable. ``names`` are looked up on the host.
     ``limit`` (seconds, whole ones: not every `sleep` knows fractions) bounds each question; all run at once."""
     seconds = max(1, round(limit))
-    argv = ("sh", "-s", "--", nonce, str(seconds), str(CAP_ASIDE), venv, workdir, *names)
-    return Command(argv, stdin=text.encode(), timeout=seconds + _GRACE, cap=16 * CAP, brief=True)
+    argv = ("sh", "-s", "--", nonce, str(seconds), str(UNFRAMED_LIMIT), venv, workdir, *names)
+    return Command(argv, stdin=text.encode(), timeout=seconds + _GRACE, cap=16 * FRAME_LIMIT, brief=True)
 
 
 class ProbeOutput(Record):
@@ -115,7 +115,7 @@ def _make_bundle_error(source: str, why: str) -> UsageError:
     return UsageError(f"{printable(source, 300)} is not a saved probe", reasons=[why], hint=hint)
 
 
-def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> ProbeOutput:
+def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = FRAME_LIMIT) -> ProbeOutput:
     """Returns the bundle in an answer of ``remote/probe.sh``, which documents the format. Text outside of its frames is
     ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
     as far as it goes and named in ``unread``."""
@@ -153,7 +153,7 @@ def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
         cut = 141 in answered.statuses
         if answered.open or 137 in answered.statuses:
             unread[question] = f"timed out after {limit:g} s"
-        elif why := _find_body_fault(body, CAP_ASIDE if cut else cap, cut=cut):
+        elif why := _find_body_fault(body, UNFRAMED_LIMIT if cut else cap, cut=cut):
             unread[question] = why
     if kind:
         unread[name] = "the answer ends in the middle"

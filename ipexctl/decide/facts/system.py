@@ -333,15 +333,15 @@ def read_clock(bundle: ProbeOutput) -> float | None:
 
 
 # Those below 10 % are passed over by the expression itself: a busy host has a thousand lines, and none of them counts.
-_HEAVY = re.compile(r"^ *([0-9]{2,6}(?:\.[0-9])?) +(\S+) +(\S+) +[0-9]+ +(\S.*)$", re.MULTILINE)
-_YOUNG = re.compile(r"(00:)*0?0:0\d")
+_BUSY_PROCESS = re.compile(r"^ *([0-9]{2,6}(?:\.[0-9])?) +(\S+) +(\S+) +[0-9]+ +(\S.*)$", re.MULTILINE)
+_JUST_STARTED = re.compile(r"(00:)*0?0:0\d")
 
 
 def read_busy_processes(bundle: ProbeOutput) -> tuple[str, ...]:
     """Processes that use more than half a CPU over their life, heaviest first: "alice python (212 %)". Those younger
     than ten seconds do not count: nearly all of them belong to the probe."""
-    lines = _HEAVY.findall(bundle.command("ps"))
-    old = [(float(share), who, name) for share, age, who, name in lines if not _YOUNG.fullmatch(age)]
+    lines = _BUSY_PROCESS.findall(bundle.command("ps"))
+    old = [(float(share), who, name) for share, age, who, name in lines if not _JUST_STARTED.fullmatch(age)]
     heavy = sorted(((share, f"{who} {name.strip()[:40]}") for share, who, name in old if share >= 50), reverse=True)
     return tuple(f"{what} ({share:.0f} %)" for share, what in heavy[:8])
 

@@ -12,9 +12,9 @@ Hosts = Sequence[tuple[str, str]]  # names and slots, which may be empty
 
 _ONE_A_HOST = "the line does not say how many ranks it starts: run starts one on each host"
 _ONE_A_NODE = "the line does not say how many ranks it starts: run starts one for each NUMA node of its hosts"
-_EVEN = "the line does not say how many ranks a host gets: run gives all hosts as many"
+_NO_COUNT_PER_HOST = "the line does not say how many ranks a host gets: run gives all hosts as many"
 _CONFIGURED = "the number of ranks is that of Accelerate's own configuration: give -n, or --accelerate-config"
-_ONCE = "sbatch starts one process, on the first host: srun in the job starts more"
+_SBATCH_STARTS_ONE = "sbatch starts one process, on the first host: srun in the job starts more"
 _HINT = "name the ranks of each host: --hosts a:4,b:2"
 
 
@@ -57,7 +57,7 @@ def count_ranks(levels: Sequence[Level], hosts: Hosts | None) -> Counts:
     if any(level.is_open for level in levels):
         return Counts()
     if not outer:
-        return _count_processes(agents[0], hosts) if agents else Counts("1", "", _ONCE if job else "")
+        return _count_processes(agents[0], hosts) if agents else Counts("1", "", _SBATCH_STARTS_ONE if job else "")
     counts = (_count_mpi if outer[0].program.kind == "mpi" else _count_slurm)(outer[0], job, hosts)
     return _multiply(counts, outer[0], agents[0], hosts) if agents else counts
 
@@ -99,7 +99,7 @@ def _count_mpi(level: Level, job: Level | None, hosts: Hosts | None) -> Counts:
             raise UsageError(what, hint="give --ppn, and the line without that option")
         return Counts(ranks, _divide(int(ranks), count, level))
     if hosts and not ppn and not any(slots):
-        return Counts(ranks, "", _EVEN if count > 1 else "") if ranks else Counts("", "1", _ONE_A_HOST)
+        return Counts(ranks, "", _NO_COUNT_PER_HOST if count > 1 else "") if ranks else Counts("", "1", _ONE_A_HOST)
     room = int(ppn) * count if ppn.isdecimal() else 0
     if not ppn and all(map(str.isdecimal, slots)):
         room = sum(map(int, slots))

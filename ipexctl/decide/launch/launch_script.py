@@ -35,16 +35,16 @@ class FoundLaunch(Record):
 
 
 HINT_TO_RUN = advise("run", "--hosts", "HOST,HOST", "SCRIPT", text="one run starts all hosts:")
-_MOST_LAUNCHES = 200  # of one text
-_DEEPEST = 8  # texts in texts: here-documents, and values that are commands
+_LAUNCH_LIMIT = 200  # of one text
+_NESTING_LIMIT = 8  # texts in texts: here-documents, and values that are commands
 
 
 def find_launches(
     text: str, table: LaunchTable, given: Mapping[str, Value], *, is_shell: bool = True, depth: int = 0
 ) -> Iterator[FoundLaunch]:
-    """Yields the launch lines of a shell file, or of another text in which each line may be one, `_MOST_LAUNCHES` at
+    """Yields the launch lines of a shell file, or of another text in which each line may be one, `_LAUNCH_LIMIT` at
     most. ``given`` are variables that are known, such as those of a batch job."""
-    yield from islice(_find_launches(text, table, given, is_shell, depth), _MOST_LAUNCHES)
+    yield from islice(_find_launches(text, table, given, is_shell, depth), _LAUNCH_LIMIT)
 
 
 def _find_launches(
@@ -84,7 +84,7 @@ def find_in_commands(
     commands: Sequence[SimpleCommand], table: LaunchTable, given: Mapping[str, Value], depth: int = 0
 ) -> Iterator[FoundLaunch]:
     """Yields the launch lines among these commands, with what they have from the commands before them."""
-    if depth > _DEEPEST:
+    if depth > _NESTING_LIMIT:
         return
     texts = [*map(_format, commands)]
     variables = ShellVariables(commands, given)

@@ -36,8 +36,8 @@ from ipexctl.model.restarts import describe_restart
 from ipexctl.model.run_state import Attempt, OutputLog, RankState, ReachedStage, RunHistory, RunState, Series, Stall
 
 _CURVES = 64  # drawn of one figure: the eye tells no more apart
-_FORMER_CURVES = 16  # of a run that another one follows
-_LONGEST = 2000  # characters of a line that are shown
+_EARLIER_CURVES = 16  # of a run that another one follows
+_LINE_LIMIT = 2000  # characters of a line that are shown
 _ORDER = ("loss", "pace", "samples_s", "tokens_s", "accuracy", "eval_loss", "eval_accuracy", "grad_norm", "lr", "epoch")
 _TITLES = {
     "loss": ("loss", ""), "pace": ("pace", "it/s"), "samples_s": ("samples", "1/s"), "tokens_s": ("tokens", "1/s"),
@@ -86,7 +86,7 @@ def build_page(
     former = []
     for run in state.former:
         own = replace(report, run=judge_run(state, run, known), finished=True)
-        former.append(_PageBuilder(state, run, own, _FORMER_CURVES).build(doctor))
+        former.append(_PageBuilder(state, run, own, _EARLIER_CURVES).build(doctor))
     return replace(page, former=tuple(former), dropped=state.dropped, study=study)
 
 
@@ -278,7 +278,7 @@ class _PageBuilder:
 
     def _make_log_line(self, at: float, stream: str, line: bytes) -> LogLine:
         text = line.decode("utf-8", "replace")
-        text = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+        text = text if len(text) <= _LINE_LIMIT else text[:_LINE_LIMIT] + "…"
         return LogLine(at - self._begun, stream == "err", text, find_harmless(decode_line(line)) or "")
 
     def _make_curves(self, table: Mapping[int, Series], shifts: Mapping[int, float]) -> list[Curve]:

@@ -17,7 +17,7 @@ NamedPage = tuple[str, RunPage]  # by the name of its saved run
 _PHASES: tuple[SpanKind, ...] = ("start", "python", "torch", "rendezvous", "running")
 _RATES = ("pace", "samples_s", "tokens_s")  # whose median counts; of others the last value
 _ABSENT = "-"
-_FELT = 0.1  # seconds from which a phase is named
+_NOTABLE = 0.1  # seconds from which a phase is named
 _ENVIRONMENT = re.compile(r"\.d/([^/]+)/bin/python")  # the id of one that install made
 
 
@@ -78,7 +78,9 @@ def _summarise_pair(
     more = [f"{len(named) - _NAMED} more below"] if len(named) > _NAMED else []
     phases = [(name, seconds, first.phases.get(name, 0.0)) for name, seconds in second.phases.items()]
     phases.sort(key=lambda phase: -abs(phase[1] - phase[2]))
-    times = [f"{name} {ours:.1f} s (A: {theirs:.1f} s)" for name, ours, theirs in phases if abs(ours - theirs) >= _FELT]
+    times = [
+        f"{name} {ours:.1f} s (A: {theirs:.1f} s)" for name, ours, theirs in phases if abs(ours - theirs) >= _NOTABLE
+    ]
     return (
         line,
         f"differs: {'; '.join([*named.values()][:_NAMED] + more)}" if named else "nothing that is recorded differs",

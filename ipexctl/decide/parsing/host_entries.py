@@ -20,7 +20,9 @@ EVERYONE = frozenset({"all", "ungrouped"})
 _SSH = ("ssh", "paramiko", "paramiko_ssh", "libssh", "openssh")
 _CONNECTIONS = {"local": "yes", **dict.fromkeys(_SSH, "no")}
 _PRIORITY = "ansible_group_priority"
-_TWICE = "name each host once: several ranks on it are slots=N, several servers at one address NAME address=… port=…"
+_DOUBLE_HINT = (
+    "name each host once: several ranks on it are slots=N, several servers at one address NAME address=… port=…"
+)
 
 
 class Word(Record):
@@ -220,7 +222,7 @@ def _merge_entries(entries: list[HostEntry], problems: InputErrors) -> list[tupl
                 where = "by one range"
             else:
                 where = f"first in line {before.line}, column {before.column}"
-            problems.add(entry.origin, f"{entry.name} is listed twice, {where}", hint=_TWICE)
+            problems.add(entry.origin, f"{entry.name} is listed twice, {where}", hint=_DOUBLE_HINT)
             continue
         first[same, entry.section] = entry.origin
         if same not in merged:

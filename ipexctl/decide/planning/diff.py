@@ -8,7 +8,7 @@ from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import TreeEntry
 
-LARGEST = 256 << 10  # bytes of a file that is compared line by line
+DIFFABLE = 256 << 10  # bytes of a file that is compared line by line
 FILES = 20  # compared per host
 _SHOWN_LINES = 200  # shown per file
 _SHOWN_WIDTH = 200  # characters shown of a line
@@ -20,7 +20,7 @@ def select_comparable_files(plan: SyncPlan, remote_tree: RemoteTree) -> tuple[Tr
     def fits(entry: TreeEntry) -> bool:
         remote = remote_tree.entries.get(entry.path)
         return (
-            entry.kind == "f" and remote is not None and remote.kind == "f" and max(entry.size, remote.size) <= LARGEST
+            entry.kind == "f" and remote is not None and remote.kind == "f" and max(entry.size, remote.size) <= DIFFABLE
         )
 
     return tuple(entry for entry in plan.send if fits(entry))[:FILES]

@@ -21,7 +21,7 @@ _CLASSES = {
     "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \t", "cntrl": r"\x00-\x1f\x7f", "digit": "0-9", "graph": "!-~",
     "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": r"\s", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
-_NEVER = "(?!)"
+_MATCHES_NOTHING = "(?!)"
 
 Ignored = Callable[[str, bool], bool | None]
 """Of a relative path, and whether it is a directory: whether it is left out; None where no pattern says."""
@@ -80,7 +80,7 @@ def _translate_token(token: re.Match[str]) -> str:
     if kind in _WILDCARDS:
         return _WILDCARDS[kind]
     if kind == "char":  # git lets a set without end, and a backslash without a character, match nothing
-        return _NEVER if token[0] in {"[", "\\"} else re.escape(token[kind])
+        return _MATCHES_NOTHING if token[0] in {"[", "\\"} else re.escape(token[kind])
     inside = re.sub(r"\[:(\w+):\]|\\?([^-])", _translate_set_member, token["set"], flags=re.DOTALL)
     return f"(?!/)[{'^' if token['not'] else ''}{inside}]"
 

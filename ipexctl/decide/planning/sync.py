@@ -24,7 +24,7 @@ _SYSTEM = {
     "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var",
 }  # fmt: skip
 _SHOWN_OBSTACLES = 20  # obstacles named in one failure
-_LARGE = 100 << 20  # bytes for one host of which the user is told before they are sent
+_LARGE_TRANSFER = 100 << 20  # bytes for one host of which the user is told before they are sent
 
 
 class RemoteEntry(Record):
@@ -317,9 +317,9 @@ def describe_other_source(plan: SyncPlan) -> str:
 
 
 def describe_large_transfer(plans: Mapping[str, SyncPlan]) -> str:
-    """Returns what is big in more than `_LARGE` bytes for one host, and how to leave it out; "" for less."""
+    """Returns what is big in more than `_LARGE_TRANSFER` bytes for one host, and how to leave it out; "" for less."""
     plan = max(plans.values(), key=lambda plan: plan.size, default=None)
-    if plan is None or plan.size <= _LARGE:
+    if plan is None or plan.size <= _LARGE_TRANSFER:
         return ""
     sizes = Counter[str]()
     for entry in plan.send:

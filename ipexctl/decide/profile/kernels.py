@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ipexctl.model.profile import KernelTime
 from ipexctl.protocol import hooks
 
-MOST_KINDS = 2000  # of kernels of their own; oneDNN has a few hundred implementations
+KIND_LIMIT = 2000  # of kernels of their own; oneDNN has a few hundred implementations
 # The instruction sets in the names of implementations (oneDNN: src/cpu/x64/cpu_isa_traits.hpp, and aarch64's).
 _ISA = re.compile(
     r"avx10_\d+(?:_\d+)?(?:_amx(?:_\d|_fp16)?)?|avx512_core(?:_amx_fp16|_amx|_fp16|_bf16_ymm|_bf16|_vnni)?"
@@ -54,7 +54,7 @@ def parse_kernels(text: bytes) -> KernelReport:
         if len(fields) < at + 7 or "graph" in fields[1:at] or time is None:
             continue
         kernel = Kernel(fields[at + 2][:60], fields[at + 3][:100], _format_types(fields[at + 5]))
-        if kernel in sums or len(sums) < MOST_KINDS:
+        if kernel in sums or len(sums) < KIND_LIMIT:
             calls, seconds = sums.get(kernel, (0, 0.0))
             sums[kernel] = (calls + 1, seconds + time / 1e3)
     return KernelReport(sums, isa)

@@ -26,14 +26,14 @@ from ipexctl.decide.profile.traces import (
 from ipexctl.model.json_values import Record
 from ipexctl.model.profile import CollectiveTime, CollectiveWait, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 
-EXACT = 0.001  # seconds: a clock that the run measured this well is preferred to that of collectives
+EXACT_CLOCK_ERROR = 0.001  # seconds: a clock that the run measured this well is preferred to that of collectives
 _SINGLE_CLOCK_ERROR = (
     0.01  # seconds: the error of a single collective, which a busy host may leave later; of several their spread
 )
-MOST_OPERATORS = 100  # in the profile; the trace has all
-_MOST_WAITS, _LEAST_WAITS = 500, 4  # in the profile, of all ranks, and of each however many they are
+OPERATOR_LIMIT = 100  # in the profile; the trace has all
+_MAX_WAITS, _MIN_WAITS = 500, 4  # in the profile, of all ranks, and of each however many they are
 _STEPS_ROW, _COLLECTIVES_ROW = 0, 1_000_000  # threads of a merged rank that are none of its process
-_MOST_ROWS = 32  # of collectives in a rank
+_ROW_LIMIT = 32  # of collectives in a rank
 _EVENTS_PER_PIECE = 2000  # events of one piece of the merged trace
 
 
@@ -125,8 +125,9 @@ def match_collectives(summaries: Sequence[RankSummary]) -> tuple[list[Match], tu
 
 
 def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, ClockOffset]) -> Merging:
-    """The ranks on one clock: that of the run where it measured every host within `EXACT`, or better than the ends of
-    collectives agree; else hosts are shifted so that the collectives of all ranks end together (the median of all)."""
+    """The ranks on one clock: that of the run where it measured every host within `EXACT_CLOCK_ERROR`, or better
+    than the ends of collectives agree; else hosts are shifted so that the collectives of all ranks end together
+    (the median of all)."""
     matches, notes = match_collectives(summaries)
     hosts = list(dict.fromkeys(summary.host for summary in summaries))
     clock: Literal["run", "collectives", "hosts", "same"] = "same"
@@ -136,7 +137,7 @@ def merge_ranks(summaries: Sequence[RankSummary], clocks: Mapping[str, ClockOffs
         within = [clock.within for clock in known.values() if clock.within is not None]
         measured = len(within) == len(hosts)
         by_ends = measure_offsets(summaries, matches)
-        if measured and (by_ends is None or max(within) <= max(EXACT, by_ends.spread / 1e6)):
+        if measured and (by_ends is None or max(within) <= max(EXACT_CLOCK_ERROR, by_ends.spread / 1e6)):
             clock, error = "run", max(within)
             offsets = {host: clock.offset * 1e6 for host, clock in known.items()}
         elif by_ends is not None:
@@ -249,7 +250,7 @@ def _add_operators(summaries: Sequence[RankSummary]) -> tuple[OperatorTime, ...]
         for name, each in summary.operators.items():
             before = sums.get(name, Sum())
             sums[name] = Sum(before.calls + each.calls, before.own + each.own, before.total + each.total)
-    costliest = sorted(sums.items(), key=lambda item: -item[1].own)[:MOST_OPERATORS]
+    costliest = sorted(sums.items(), key=lambda item: -item[1].own)[:OPERATOR_LIMIT]
     return tuple(OperatorTime(name, each.calls, each.own, each.total) for name, each in costliest)
 
 
@@ -281,7 +282,7 @@ def _list_waits(merging: Merging, waits: Mapping[tuple[int, int], float]) -> tup
                 summary = by_rank[rank]
                 at = summary.origin / 1e9 + summary.collectives[place].start / 1e6 - merging.offsets[summary.host]
                 listed.setdefault(rank, []).append(CollectiveWait(rank, late, match.name, at, seconds))
-    room = max(_MOST_WAITS // len(merging.summaries), _LEAST_WAITS)
+    room = max(_MAX_WAITS // len(merging.summaries), _MIN_WAITS)
     longest = [wait for each in listed.values() for wait in sorted(each, key=lambda wait: -wait.seconds)[:room]]
     return tuple(sorted(longest, key=lambda wait: (wait.at, wait.rank)))
 
@@ -357,11 +358,11 @@ def _format_slice(pid: int, thread: int, name: str, kind: str, start: float, end
 
 
 def _assign_rows(calls: Sequence[Collective]) -> list[int]:
-    """Returns the row of each call: those of one row do not overlap, unless all of `_MOST_ROWS` are taken."""
+    """Returns the row of each call: those of one row do not overlap, unless all of `_ROW_LIMIT` are taken."""
     rows: list[float] = []
     chosen = []
     for call in calls:
-        row = next((row for row, until in enumerate(rows) if until <= call.start), min(len(rows), _MOST_ROWS - 1))
+        row = next((row for row, until in enumerate(rows) if until <= call.start), min(len(rows), _ROW_LIMIT - 1))
         rows[row : row + 1] = [call.end]
         chosen.append(row)
     return chosen

@@ -7,7 +7,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record, parse_json
 
 WARM_UP = 2  # steps before the first of ``--profile N``: memory is allocated and kernels are generated in these
-MOST_STEPS = 100  # of one profile: each may have tens of thousands of operators, which are in the rank's memory
+STEP_LIMIT = 100  # of one profile: each may have tens of thousands of operators, which are in the rank's memory
 
 
 def parse_profile_steps(text: str) -> tuple[int, int]:
@@ -23,8 +23,8 @@ def parse_profile_steps(text: str) -> tuple[int, int]:
     if first == 1:
         reasons = ["steps are counted by their ends, so the first has no beginning"]
         raise UsageError("--profile cannot begin at step 1", reasons=reasons, hint=f"--profile 2:{max(last, 2)}")
-    if last - first >= MOST_STEPS:
-        raise UsageError(f"--profile takes {MOST_STEPS} steps at most, not {last - first + 1}")
+    if last - first >= STEP_LIMIT:
+        raise UsageError(f"--profile takes {STEP_LIMIT} steps at most, not {last - first + 1}")
     return first, last
 
 
@@ -55,4 +55,4 @@ def parse_recorded_steps(data: bytes) -> RecordedSteps | None:
     ends, first = recorded.ends, recorded.first
     ordered = all(0 <= a <= b < 1 << 63 for a, b in pairwise(ends))
     ordered &= all(0 <= begin <= end < 1 << 63 for _, begin, end in recorded.works)
-    return recorded if ordered and len(ends) <= MOST_STEPS + 1 and 0 <= first < 1 << 31 else None
+    return recorded if ordered and len(ends) <= STEP_LIMIT + 1 and 0 <= first < 1 << 31 else None

@@ -14,9 +14,9 @@ import msgspec
 
 from ipexctl.model.json_values import Record, field, parse_json
 
-LARGEST = 272 << 20  # bytes of a trace, unpacked; ranks write a little less
-MOST_EVENTS = 3_000_000
-_MOST_NAME = 500  # letters of a name; the rest is cut off
+TRACE_LIMIT = 272 << 20  # bytes of a trace, unpacked; ranks write a little less
+EVENT_LIMIT = 3_000_000
+_NAME_LIMIT = 500  # letters of a name; the rest is cut off
 _TIME_LIMIT = 1 << 62  # microseconds and nanoseconds beyond this are no time
 # Work of a backend, from the call to its completion: ``gloo:all_reduce`` (torch's Work with a profiling title),
 # ``oneccl_bindings_for_pytorch::allreduce`` and ``torch_ccl::…``.
@@ -33,7 +33,7 @@ _SYNCHRONOUS = (
     "all_to_all",
     "alltoall",
 )
-_MOST_ARGUMENTS = 2000  # bytes of what is shown of an operator's arguments
+_ARGUMENT_LIMIT = 2000  # bytes of what is shown of an operator's arguments
 
 
 class TraceError(ValueError):
@@ -83,11 +83,11 @@ def unpack_trace(data: bytes) -> bytes:
     """Returns the text of a file that gzip made. Raises `TraceError`."""
     unpacker = zlib.decompressobj(31)
     try:
-        text = unpacker.decompress(data, LARGEST + 1)
+        text = unpacker.decompress(data, TRACE_LIMIT + 1)
     except zlib.error:
         raise TraceError("the trace is damaged: it is not what gzip writes") from None
-    if len(text) > LARGEST:
-        raise TraceError(f"the trace has more than {LARGEST >> 20} MiB")
+    if len(text) > TRACE_LIMIT:
+        raise TraceError(f"the trace has more than {TRACE_LIMIT >> 20} MiB")
     if not unpacker.eof:
         raise TraceError("the trace is cut off")
     return text
@@ -121,14 +121,14 @@ class _TraceFile(Record):
 def parse_trace(data: bytes, rank: int, host: str) -> RankTrace:
     """Returns the trace of a rank from the bytes of its file. Raises `TraceError`."""
     text = unpack_trace(data)
-    if text.count(b"{") > 2 * MOST_EVENTS + 100:  # an event has one or two: it is refused before it takes memory
-        raise TraceError(f"the trace has more than {MOST_EVENTS:,} events")
+    if text.count(b"{") > 2 * EVENT_LIMIT + 100:  # an event has one or two: it is refused before it takes memory
+        raise TraceError(f"the trace has more than {EVENT_LIMIT:,} events")
     try:
         file = parse_json(_TraceFile, text)
     except ValueError as error:
         raise TraceError(f"the trace is not what torch.profiler writes: {error}") from None
-    if len(file.events) > MOST_EVENTS:
-        raise TraceError(f"the trace has {len(file.events):,} events; at most {MOST_EVENTS:,} are read")
+    if len(file.events) > EVENT_LIMIT:
+        raise TraceError(f"the trace has {len(file.events):,} events; at most {EVENT_LIMIT:,} are read")
     if not 0 <= file.base < _TIME_LIMIT:
         raise TraceError("the trace has no base time that is one")
     threads: dict[object, int] = {}
@@ -154,7 +154,7 @@ def _read_slice(event: _Event, start: float, threads: dict[object, int]) -> Slic
         raise TraceError("an event of the trace has no name")
     end = start + _check_time(event.dur, "dur")
     thread = _number_thread(event, threads)
-    return Slice(event.name[:_MOST_NAME], start, end, thread, (event.cat or "")[:40], _format_arguments(event.args))
+    return Slice(event.name[:_NAME_LIMIT], start, end, thread, (event.cat or "")[:40], _format_arguments(event.args))
 
 
 def _check_time(value: float | None, key: str) -> float:
@@ -174,7 +174,7 @@ def _format_arguments(arguments: _Arguments | None) -> str:
     named = (('"Input Dims"', bytes(arguments.dims)), ('"Input type"', bytes(arguments.types)))
     texts = [f"{name}: {str(value, 'utf-8', 'replace')}" for name, value in named if b"" != value != b"[]"]
     text = f"{{{', '.join(texts)}}}"
-    return text if texts and len(text) <= _MOST_ARGUMENTS else ""
+    return text if texts and len(text) <= _ARGUMENT_LIMIT else ""
 
 
 def find_collectives(slices: Iterable[Slice]) -> list[Collective]:

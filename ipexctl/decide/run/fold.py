@@ -32,18 +32,18 @@ from ipexctl.model.run_state import (
     StepState,
 )
 
-_TAIL = 1 << 12  # bytes of output of each rank, and of mpirun, that are kept for last words
+_TAIL_SIZE = 1 << 12  # bytes of output of each rank, and of mpirun, that are kept for last words
 _LINES = 2000  # lines that are read in a second, of all ranks together; about 2 % of a core
-_LEAST_LINES = 4  # of one rank, however many they are
+_MIN_LINES = 4  # of one rank, however many they are
 _BAR = 0.25  # seconds between two readings of a line that redraws itself
 _PACE = 1.0  # seconds at least between two steps that a pace is computed from
 _FIGURES = 12  # names of figures that are kept as series
 _LOGS = 5 << 20  # bytes of output of all ranks together
-_LEAST_LOG = 8 << 10  # of one rank
-_FORMER = 8  # runs before the last one
-_FORMER_LOGS = 128 << 10  # bytes of output of all ranks of such a run
-_FORMER_CURVES, _FORMER_COLUMNS = 16, 2000  # of one of its figures, and columns of all of these together
-_MOST_RANKS = 1 << 16
+_MIN_LOG_SIZE = 8 << 10  # of one rank
+_EARLIER_RUNS = 8  # runs before the last one
+_EARLIER_LOG_SIZE = 128 << 10  # bytes of output of all ranks of such a run
+_EARLIER_CURVES, _EARLIER_COLUMNS = 16, 2000  # of one of its figures, and columns of all of these together
+_RANK_LIMIT = 1 << 16
 _NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
 _POSITIONS = ("step", "steps")  # where a rank is, no figure by themselves
 _MOMENTARY = ("memory", "swap", "celsius", "mhz", "rank memory")  # samples of one moment, not rates
@@ -269,7 +269,7 @@ class RunFold:
             run.plan, run.launch = self._planned.text, self._planned.launch
         if event.title and not state.caught_up:
             run.watched_from = at
-        ranks = [RankState(rank, host, at, staged=at) for rank, host in enumerate(event.ranks[:_MOST_RANKS])]
+        ranks = [RankState(rank, host, at, staged=at) for rank, host in enumerate(event.ranks[:_RANK_LIMIT])]
         state.attempt, state.launch_failed = Attempt(event, at, ranks, event.backend), None
         run.attempts.append(state.attempt)
         self._note_delay(event.head, at, event.at)
@@ -277,16 +277,16 @@ class RunFold:
     def _close_run(self) -> None:
         """Puts the run that another one follows aside, in less space."""
         state, run = self.state, self.state.run
-        room = max(_FORMER_LOGS // max(len(run.outputs), 1), 1 << 10)
+        room = max(_EARLIER_LOG_SIZE // max(len(run.outputs), 1), 1 << 10)
         run.outputs = {rank: shrink_log(log, room) for rank, log in run.outputs.items()}
         for table in (*run.figures.values(), *run.rank_samples.values()):
-            columns = _FORMER_COLUMNS // min(max(len(table), 1), _FORMER_CURVES)
+            columns = _EARLIER_COLUMNS // min(max(len(table), 1), _EARLIER_CURVES)
             table.update({rank: thin_series(series, columns) for rank, series in table.items()})
         for hosts in run.samples.values():
-            columns = _FORMER_COLUMNS // min(max(len(run.samples), 1), _FORMER_CURVES)
+            columns = _EARLIER_COLUMNS // min(max(len(run.samples), 1), _EARLIER_CURVES)
             hosts.update({name: thin_series(series, columns) for name, series in hosts.items()})
-        state.dropped += len(state.former) >= _FORMER
-        state.former = [*state.former, run][-_FORMER:]
+        state.dropped += len(state.former) >= _EARLIER_RUNS
+        state.former = [*state.former, run][-_EARLIER_RUNS:]
         state.run = RunHistory()
         self._next_run = False
 
@@ -331,7 +331,7 @@ class RunFold:
         if text:
             self.state.lines += (NewLines(None, "", stream, text),)
             if attempt := self.state.last_attempt:
-                attempt.launcher = (attempt.launcher + text)[-_TAIL:]
+                attempt.launcher = (attempt.launcher + text)[-_TAIL_SIZE:]
             add_lines(self.state.run.launcher, at, stream, text)
 
     def _end_lines(self, at: float) -> None:
@@ -347,9 +347,9 @@ class RunFold:
             return
         self.state.lines += (NewLines(number, host, stream, text),)
         if rank := self._find_rank(number):
-            rank.tail = extend_tail(rank.tail, text)[-_TAIL:]
+            rank.tail = extend_tail(rank.tail, text)[-_TAIL_SIZE:]
             ranks = len(self.state.run.attempts[-1].ranks)
-            log = self.state.run.outputs.setdefault(number, OutputLog(max(_LOGS // ranks, _LEAST_LOG)))
+            log = self.state.run.outputs.setdefault(number, OutputLog(max(_LOGS // ranks, _MIN_LOG_SIZE)))
             add_lines(log, at, stream, text)
         lines = self._select_lines(number, text, at)
         bar = self._bars.pop((number, stream), (0.0, b""))[1]
@@ -367,7 +367,7 @@ class RunFold:
         attempt = self.state.last_attempt
         second, room = self._room.get(number, (0, 0))
         if second != int(at):
-            room = max(_LINES // max(len(attempt.ranks) if attempt else 1, 1), _LEAST_LINES)
+            room = max(_LINES // max(len(attempt.ranks) if attempt else 1, 1), _MIN_LINES)
         if not room:
             return []
         lines = text[:-1].rsplit(b"\n", room)[-room:]

@@ -27,7 +27,7 @@ from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, StallPlace
 from ipexctl.model.text import format_size, format_time, join_names, pluralize, printable
 from ipexctl.protocol import frames, hooks, journal, rank_records, samples
-from ipexctl.protocol.codec import LONGEST, Unreadable
+from ipexctl.protocol.codec import MESSAGE_LIMIT, Unreadable
 from ipexctl.protocol.journal import Record
 
 Events = Generator[e.Event, None, None]
@@ -62,13 +62,13 @@ class JournalReader:
     def read(self, kind: str, data: bytes) -> Events:
         if kind == frames.JOURNAL:
             *lines, self._journal = (self._journal + data).split(b"\n")
-            if len(self._journal) > LONGEST:
+            if len(self._journal) > MESSAGE_LIMIT:
                 self._journal = b"\0"  # no record is that long: its line is one that cannot be read
             self._waiting.extend(journal.KINDS.read(line) for line in lines)
             yield from self._read_waiting()
         elif kind == frames.SAMPLES:
             *lines, self._samples = (self._samples + data).split(b"\n")
-            self._samples = self._samples if len(self._samples) <= LONGEST else b"\0"
+            self._samples = self._samples if len(self._samples) <= MESSAGE_LIMIT else b"\0"
             for line in lines:
                 yield from self._read_sample(samples.KINDS.read(line))
         elif kind == frames.CAUGHT_UP and self._running.title:

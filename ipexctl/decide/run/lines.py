@@ -1,13 +1,13 @@
 """The lines of a stream, whatever the pieces in which its bytes come: the one place that says what a line is.
 
-A carriage return redraws a line: what stands before it is gone. A line longer than `LONGEST` is several, with `MORE` on
-both sides of each cut. A character of UTF-8 is never cut."""
+A carriage return redraws a line: what stands before it is gone. A line longer than `LINE_LIMIT` is several, with `MORE`
+on both sides of each cut. A character of UTF-8 is never cut."""
 
 from dataclasses import dataclass
 
 from ipexctl.model.text import strip_colours
 
-LONGEST = 1 << 16  # bytes of a line
+LINE_LIMIT = 1 << 16  # bytes of a line
 MORE = "…".encode()
 
 
@@ -49,7 +49,7 @@ class LineSplitter:
         whole, rest = data[:end], data[end:]
         if b"\r" in whole:
             whole = b"\n".join(map(drop_overwritten, whole.split(b"\n")))
-        if len(whole) > LONGEST:
+        if len(whole) > LINE_LIMIT:
             whole = b"\n".join(map(_cut_long_line, whole.split(b"\n")))
         *pieces, self._held = _cut_long_line(rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]).split(b"\n")
         return whole + b"".join(drop_overwritten(piece) + b"\n" for piece in pieces)
@@ -72,8 +72,8 @@ class LineSplitter:
 
 def _cut_long_line(line: bytes) -> bytes:
     pieces = []
-    while len(line) > LONGEST:
-        cut = find_decodable_end(line[:LONGEST])
+    while len(line) > LINE_LIMIT:
+        cut = find_decodable_end(line[:LINE_LIMIT])
         pieces.append(line[:cut] + MORE)
         line = MORE + line[cut:]
     return b"\n".join([*pieces, line])
@@ -81,15 +81,15 @@ def _cut_long_line(line: bytes) -> bytes:
 
 def extend_tail(tail: bytes, text: bytes) -> bytes:
     """The last lines of both. A long line, also one that was cut into several, is only its beginning and its end."""
-    lines = (tail + text).replace(MORE + b"\n" + MORE, b"").rsplit(b"\n", _LAST)[-_LAST:]
-    return b"\n".join([_drop_middle(line) if len(line) > _TELLING else line for line in lines])
+    lines = (tail + text).replace(MORE + b"\n" + MORE, b"").rsplit(b"\n", _LAST_LINES)[-_LAST_LINES:]
+    return b"\n".join([_drop_middle(line) if len(line) > _LINE_SIZE else line for line in lines])
 
 
-_LAST, _TELLING = 32, 1 << 10  # lines; bytes of one
+_LAST_LINES, _LINE_SIZE = 32, 1 << 10  # lines; bytes of one
 
 
 def _drop_middle(line: bytes) -> bytes:
-    begin, end = line[: _TELLING // 2], line[-_TELLING // 2 :]
+    begin, end = line[: _LINE_SIZE // 2], line[-_LINE_SIZE // 2 :]
     return begin[: find_decodable_end(begin)] + MORE + end.lstrip(bytes(range(0x80, 0xC0)))
 
 
@@ -105,7 +105,7 @@ class LineHolder:
         """Everything up to the last end of a line, or the last redraw of one; and a line that is too long to hold."""
         data = self._held + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        if len(data) - end > LONGEST:
+        if len(data) - end > LINE_LIMIT:
             end = len(data)
         self._held, self._grown = data[end:], True
         return data[:end]

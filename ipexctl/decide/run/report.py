@@ -215,14 +215,14 @@ def _list_causes(state: RunState, run: RunOutcome, lost: LostOutput | None) -> l
     return [state.exit, *failures, *(exit for exit, holds in conditions if holds)]
 
 
-_GRAVEST = ("failed", "changed", "ok", "skipped")
+_STATUS_PRIORITY = ("failed", "changed", "ok", "skipped")
 
 
 def _judge_host(state: RunState, host: HostState) -> HostOutcome:
     outcomes = [step.outcome for step in host.steps]
     if state.command and state.command.verb in ("play", "demo"):  # counted are the steps that the user wrote
         parts = [outcomes[begin:end] for begin, end in pairwise([0, *host.begins, len(outcomes)])]
-        outcomes = [next((word for word in _GRAVEST if word in part), "ok") for part in parts if part]
+        outcomes = [next((word for word in _STATUS_PRIORITY if word in part), "ok") for part in parts if part]
     failures = tuple(failure for failure in state.failures if failure.host == host.name)
     unreachable = sum(failure.kind is Kind.UNREACHABLE for failure in failures)
     # A failure with a failed step of its own is one failure, not two.

@@ -6,12 +6,12 @@ from statistics import median
 
 from ipexctl.model.run_state import Points, Series
 
-_POINTS = 40_000  # columns of all curves of one figure together
+_COLUMN_LIMIT = 40_000  # columns of all curves of one figure together
 
 
 def count_columns(members: int) -> int:
     """Columns of each of so many curves."""
-    return min(max(_POINTS // max(members, 1), 60), 500)
+    return min(max(_COLUMN_LIMIT // max(members, 1), 60), 500)
 
 
 def add_point(series: Series, at: float, value: float) -> None:
@@ -63,13 +63,13 @@ def thin_series(series: Series, columns: int) -> Series:
     return thinned
 
 
-SLOW = 0.9  # of the median of all: a pace below it is a straggler's
+SLOW_SHARE = 0.9  # of the median of all: a pace below it is a straggler's
 
 
 def find_stragglers(paces: Sequence[tuple[int, float]]) -> dict[int, float]:
-    """Ranks whose pace is below `SLOW` times the median of all, and their share of it. Two ranks have no median that
-    says which of them is the slow one."""
+    """Ranks whose pace is below `SLOW_SHARE` times the median of all, and their share of it. Two ranks have no median
+    that says which of them is the slow one."""
     if len(paces) < 3:
         return {}
     middle = median(pace for _, pace in paces)
-    return {rank: pace / middle for rank, pace in paces if middle > 0 and pace < SLOW * middle}
+    return {rank: pace / middle for rank, pace in paces if middle > 0 and pace < SLOW_SHARE * middle}

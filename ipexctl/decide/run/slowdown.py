@@ -11,20 +11,21 @@ from ipexctl.model.reports import SlowHost, StallPlace
 from ipexctl.model.run_state import Attempt, RankState, RunState, Series, Slowdown
 from ipexctl.model.text import format_clock
 
-_RECENT = 3  # paces in a row by which a run is slow
-_KEPT_UP = 5  # paces in a row that count as the best
-_LEAST = 4.0  # seconds that the slow ones last
-_SLOW, _WELL = 0.7, 0.8  # shares of the best pace at which a run is slow, and is well again
+_SLOW_PACES = 3  # paces in a row by which a run is slow
+_BEST_PACES = 5  # paces in a row that count as the best
+_MIN_SECONDS = 4.0  # seconds that the slow ones last
+_SLOW_SHARE, _WELL_SHARE = 0.7, 0.8  # shares of the best pace at which a run is slow, and is well again
 _CAPPED = 0.5  # share of the time without CPU time from which a host is slow, whatever its pace
 _CAUSE = 0.25  # and from which that is the cause of a slow pace
-_ENOUGH = 3  # samples in which some ranks wait and some do not
-_OFTEN, _SELDOM = 0.6, 0.35  # shares of such samples in which a host does not wait: the slow one, and any other
+_MIN_SAMPLES = 3  # samples in which some ranks wait and some do not
+_BUSY_SHARE = 0.6  # of such samples, in which the slow host does not wait
+_WAITING_SHARE = 0.35  # the same of any other host
 
 
 def note_best_pace(rank: RankState) -> None:
     """Keeps the best pace that a rank has kept up for some steps."""
-    recent = [pace for _, pace in rank.paces][-_KEPT_UP:]
-    if len(recent) == _KEPT_UP:
+    recent = [pace for _, pace in rank.paces][-_BEST_PACES:]
+    if len(recent) == _BEST_PACES:
         rank.best = max(rank.best, median(recent))
 
 
@@ -33,25 +34,25 @@ def judge_pace(state: RunState, at: float) -> None:
     attempt = state.attempt
     if attempt is None or attempt.over is not None:
         return
-    paced = [rank for rank in attempt.ranks if rank.ended is None and rank.best and len(rank.paces) >= _RECENT]
-    limit = _WELL if attempt.slowdown else _SLOW
+    paced = [rank for rank in attempt.ranks if rank.ended is None and rank.best and len(rank.paces) >= _SLOW_PACES]
+    limit = _WELL_SHARE if attempt.slowdown else _SLOW_SHARE
     slow = [rank for rank in paced if _is_slow(rank, limit, at)]
     if 2 * len(slow) <= len(paced) and not _find_capped_host(state, _CAPPED):
         attempt.slowdown = None
         return
     if attempt.slowdown is None:
-        attempt.slowdown = Slowdown(min((rank.paces[-_RECENT][0] for rank in slow), default=at))
+        attempt.slowdown = Slowdown(min((rank.paces[-_SLOW_PACES][0] for rank in slow), default=at))
     slowdown = attempt.slowdown
     if slow:
         slowdown.best = median(rank.best for rank in slow)
-        slowdown.pace = median(pace for rank in slow for _, pace in [*rank.paces][-_RECENT:])
+        slowdown.pace = median(pace for rank in slow for _, pace in [*rank.paces][-_SLOW_PACES:])
     slowdown.verdict = _find_slow_host(state, attempt, slowdown)
     attempt.slow_host = slowdown.verdict or attempt.slow_host
 
 
 def _is_slow(rank: RankState, limit: float, at: float) -> bool:
-    recent = [*rank.paces][-_RECENT:]
-    return at - recent[0][0] >= _LEAST and all(pace < limit * rank.best for _, pace in recent)
+    recent = [*rank.paces][-_SLOW_PACES:]
+    return at - recent[0][0] >= _MIN_SECONDS and all(pace < limit * rank.best for _, pace in recent)
 
 
 def _get_last(table: Mapping[str, Series], name: str) -> float:
@@ -74,14 +75,14 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     working = [{rank for place in sample if not place.call for rank in place.ranks} for sample in telling]
     counts = Counter(host for ranks in working for host in {hosts[rank] for rank in ranks})
     ordered = counts.most_common(2)
-    clear = len(telling) >= _ENOUGH and ordered[0][1] >= _OFTEN * len(telling)
-    clear = clear and (len(ordered) < 2 or ordered[1][1] <= _SELDOM * len(telling))
+    clear = len(telling) >= _MIN_SAMPLES and ordered[0][1] >= _BUSY_SHARE * len(telling)
+    clear = clear and (len(ordered) < 2 or ordered[1][1] <= _WAITING_SHARE * len(telling))
     host = ordered[0][0] if clear else _find_capped_host(state, _CAUSE)
     if not host:
         return None
     own = [rank for rank, name in enumerate(hosts) if name == host]
     late = Counter(rank for ranks in working for rank in ranks if rank in own)
-    ranks = tuple(rank for rank in own if not clear or late[rank] >= _SELDOM * len(telling)) or tuple(own)
+    ranks = tuple(rank for rank in own if not clear or late[rank] >= _WAITING_SHARE * len(telling)) or tuple(own)
     begun = slowdown.since - state.begun
     lines = []
     if slowdown.best:
@@ -131,7 +132,7 @@ def _find_cause(state: RunState, host: str) -> str:
     if capped >= 100 * _CAUSE:
         return f"its control group limits CPU time, throttled {capped:.0f} % of the time"
     clock, usual_clock = compare("mhz")
-    if 0 < clock < _SLOW * usual_clock:
+    if 0 < clock < _SLOW_SHARE * usual_clock:
         return f"its cores run at {clock:.0f} MHz, those of the others at {usual_clock:.0f} MHz"
     foreign, usual_foreign = compare("other cpu")
     if foreign - usual_foreign >= 0.5 and foreign > 2 * usual_foreign:

@@ -7,13 +7,13 @@ import re
 from ipexctl.model.harmless import find_harmless
 from ipexctl.model.run_state import HarmlessLines, RunState, UnusualLine
 
-MOST = 200  # unusual lines held; the oldest make room
+UNUSUAL_LIMIT = 200  # unusual lines held; the oldest make room
 _LINE = 400  # characters of a line
 
 # Words that make a line of standard output unusual, or a known harmless one. No leading repetition: it would look at
 # each byte many times.
 _WORDS = r"Warning|WARN|Error|ERROR|Exception|Traceback|FATAL|Killed|\b(?:nan|NaN)\b"
-_ODD = re.compile(_WORDS)
+_UNUSUAL_WORDS = re.compile(_WORDS)
 _ODD_OR_KNOWN = re.compile(_WORDS + r"|\[Gloo\]|My guessed rank")
 _ROUTINE = re.compile(r"%\||\b(?:INFO|DEBUG)\b|^\[?I\d{4} ")  # bars and reports on standard error
 
@@ -42,7 +42,7 @@ class UnusualReader:
         elif _ODD_OR_KNOWN.search(line):
             if (code := find_harmless(line)) is not None:
                 self._count_harmless(code, rank)
-            elif _ODD.search(line):
+            elif _UNUSUAL_WORDS.search(line):
                 self._get_entry(line, rank)
 
     def _read_error_line(self, rank: int, line: str, routine: bool) -> None:
@@ -66,7 +66,7 @@ class UnusualReader:
             head.count += 1
         elif indented and isinstance(head, UnusualLine):
             head.more += head.count == 1
-        elif _ODD.search(line) is None and (routine or _ROUTINE.search(line)):
+        elif _UNUSUAL_WORDS.search(line) is None and (routine or _ROUTINE.search(line)):
             self._heads[rank] = None
         else:
             self._heads[rank] = self._get_entry(line, rank)
@@ -83,7 +83,7 @@ class UnusualReader:
         entry = entries.get(key)
         if entry is None:
             entry = entries[key] = UnusualLine(line.strip())
-            if len(entries) > MOST:
+            if len(entries) > UNUSUAL_LIMIT:
                 entries.popitem(last=False)
         entry.text = line.strip()
         entry.ranks.add(rank)

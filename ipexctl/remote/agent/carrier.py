@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ipexctl.protocol import messages, paths
-from ipexctl.protocol.codec import LONGEST, DamagedError, decode, encode
+from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, decode, encode
 from ipexctl.protocol.messages import KINDS, CheckpointPart
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
@@ -27,7 +27,7 @@ RATE = 32 << 20  # bytes a second that a host takes while ranks run
 COPIES_HELD = 2  # of each host's parts, the newest
 PARTS_LIMIT = 8  # checkpoints that are reported, the newest
 CALLERS_LIMIT = 16
-REPORT_LIMIT = LONGEST // 8  # bytes of a report: orders name the files of several hosts, twice
+REPORT_LIMIT = MESSAGE_LIMIT // 8  # bytes of a report: orders name the files of several hosts, twice
 _PIECE = 1 << 20
 _STATE, _INCOMING, _ASIDE = "state.json", ".incoming", ".aside"
 
@@ -177,7 +177,7 @@ class Carrier:
     def answer(self, sock: "socket.socket") -> None:
         """Sends another host of the run the files that it asks for."""
         try:
-            wire = rpc.Wire(sock, rpc.GREETS)
+            wire = rpc.Wire(sock, rpc.GREETING_LIMIT)
             rpc.send_challenge(wire)
             hello = wire.wait(self.spec.timings.greet)
             role = rpc.verify_caller(wire, hello, self.spec.token) if hello else ""

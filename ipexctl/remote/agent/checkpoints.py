@@ -15,8 +15,8 @@ _NUMBERED = re.compile(r"(.*[-_=])?(checkpoint|ckpt|step|epoch|iter|global_step)
 _SHARD = re.compile(rb"__\d+_\d+\.distcp")
 _METADATA = ".metadata"  # of DCP, written last
 _DEPTH = 4  # directories below the first in which checkpoints are looked for
-_DEEPEST = 64  # directories in which a checkpoint's own files are
-_LONGEST_HEADER = 1 << 26  # bytes of a description that is read
+_DEPTH_LIMIT = 64  # directories in which a checkpoint's own files are
+_HEADER_LIMIT = 1 << 26  # bytes of a description that is read
 _ZIP, _ZIP_END, _ZIP_END_SIZE = b"PK\3\4", b"PK\5\6", 22
 
 
@@ -66,7 +66,7 @@ def _list_entries(directory: str) -> "Tuple[List[str], List[str]]":
     return files, folders
 
 
-def _list_below(directory: str, depth: int = _DEEPEST) -> "List[str]":
+def _list_below(directory: str, depth: int = _DEPTH_LIMIT) -> "List[str]":
     files, folders = _list_entries(directory)
     below = {each: _list_below(os.path.join(directory, each), depth - 1) for each in folders if depth}
     return files + [os.path.join(each, name) for each in folders for name in below.get(each, ())]
@@ -96,7 +96,7 @@ def check_files(base: str, name: str, files: "Files") -> "Tuple[List[str], Optio
             checks.append(metadata not in files or written <= files[metadata][1])  # or it is being written over
         elif os.path.basename(path) == _METADATA:
             with open(os.path.join(base, path), "rb") as file:
-                shards = _SHARD.findall(file.read(_LONGEST_HEADER))
+                shards = _SHARD.findall(file.read(_HEADER_LIMIT))
             needs.update(os.path.join(folder, shard.decode()) for shard in shards)
     if re.fullmatch(r"checkpoint-\d+", last):  # the Trainer's
         needs.add(os.path.join(name, "trainer_state.json"))
@@ -118,12 +118,12 @@ def _check_file(path: str) -> "Optional[bool]":
             if path.endswith(".safetensors"):
                 length = int.from_bytes(head, "little")
                 file.seek(8)
-                header = json.loads(file.read(min(length, _LONGEST_HEADER)).decode())
+                header = json.loads(file.read(min(length, _HEADER_LIMIT)).decode())
                 ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
                 return bool(8 + length + max(ends, default=0) == size)
             if path.endswith(".json"):
                 file.seek(0)
-                json.loads(file.read(_LONGEST_HEADER).decode())
+                json.loads(file.read(_HEADER_LIMIT).decode())
                 return True
             return False if path.endswith(_WEIGHTS) and not size else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):  # the last for "[[[[…"

@@ -8,12 +8,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from ipexctl.protocol import paths, rank_records, run_spec
 from ipexctl.protocol.codec import DamagedError, decode, load_object
-from ipexctl.protocol.timings import FRESH
+from ipexctl.protocol.timings import STARTING
 from ipexctl.remote.agent import procs
 
 # Kinds of a rank's records: ``ranks/<rank>.<kind>.json``. Beside them stand those of its stages and notes.
 BEGIN, START, DROP, END = "begin", "start", "drop", "end"
-FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left: to anybody, or to this account
+FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # no space is left: to anybody, or to this account
 
 
 class KeeperAddress(NamedTuple):
@@ -50,7 +50,7 @@ def write_json(directory: str, name: str, value: "Dict[str, Any]") -> None:
     try:
         _write_atomically(os.path.join(directory, name), value)
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in FULL_DISK_ERRORS:
             raise
         for base in (directory, os.path.dirname(directory)):
             release_space(base)
@@ -100,7 +100,7 @@ def belongs_to_other_host(directory: str) -> bool:
 def is_fresh(directory: str) -> bool:
     """Returns whether it was made a moment ago: the run's first process may be still to come."""
     try:
-        return procs.read_age(directory) < FRESH
+        return procs.read_age(directory) < STARTING
     except OSError:
         return False
 

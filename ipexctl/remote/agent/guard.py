@@ -29,7 +29,7 @@ from ipexctl.remote.agent.helper import Helper, start_helper
 from ipexctl.remote.agent.output_pipe import OutputPipe
 from ipexctl.remote.agent.sampling import start_sampler
 
-BACKLOG = 1 << 22  # bytes for the keeper that wait here; more stays in the pipe, and then the ranks wait
+BACKLOG_LIMIT = 1 << 22  # bytes for the keeper that wait here; more stays in the pipe, and then the ranks wait
 CARRIER = "carry"  # what the process that carries checkpoints calls itself, in the guard's place
 NO_CARRIER = messages.CheckpointTaken(0, "the process that carries checkpoints ended", 0, 0.0)
 SMALL_OUTPUT = 1 << 14  # bytes: less output is little
@@ -198,7 +198,7 @@ class Guard:
     def wait_for_host(self, now: float) -> None:
         """Keeps the place in the host's queue, and tells the keeper how far it is."""
         base, spec = os.path.dirname(self.directory), self.spec
-        if now < self.renewed + tickets.PAUSE:
+        if now < self.renewed + tickets.RENEWAL_INTERVAL:
             return
         self.renewed = now
         tickets.write_ticket(base, spec.started, spec.run, spec.owner)
@@ -301,7 +301,7 @@ class Guard:
         if now < self.resting:
             return
         self.resting, count = 0.0, 0
-        while len(self.keeper.outbox) < BACKLOG:
+        while len(self.keeper.outbox) < BACKLOG_LIMIT:
             data = self.output.take_frames()
             if not data:
                 break
@@ -332,7 +332,7 @@ class Guard:
                 self.ends[pid] = end
         sources = [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
         sources += [self.carrier.output] if self.carrier else []
-        if not self.resting and len(self.keeper.outbox) < BACKLOG:
+        if not self.resting and len(self.keeper.outbox) < BACKLOG_LIMIT:
             return [*sources, self.output]
         return sources
 

@@ -331,7 +331,7 @@ class Keeper:
         if len(strangers) >= UNPROVED_LIMIT + len(self.spec.head_spec.hosts):
             # Ours prove themselves in a moment: whoever has waited longest is none of them.
             self.drop_connection(min(strangers, key=lambda link: link.since))
-        link = rpc.Wire(sock, rpc.GREETS)
+        link = rpc.Wire(sock, rpc.GREETING_LIMIT)
         self.wires.add(link)
         self.selector.register(sock, selectors.EVENT_READ, lambda _: self.receive(link))
         rpc.send_challenge(link)
@@ -392,7 +392,7 @@ class Keeper:
         sample = sample._replace(host=host, at=at, ranks=[use for use in sample.ranks if use.rank in ranks])
         self.grown = True
         if self.samples is None:
-            self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.CAP)
+            self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.SIZE_LIMIT)
         self.samples.write(samples.encode_sample(sample))
 
     def store_launcher_output(self, fd: int) -> None:

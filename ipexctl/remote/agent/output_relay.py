@@ -13,7 +13,7 @@ from ipexctl.remote.agent import kernel_log, procs
 
 SMALL_OUTPUT = 1 << 13  # bytes: less is little to read at a time
 PIECE = 1 << 16  # bytes read at a time
-TAIL = 1 << 13  # bytes kept of what was written last
+TAIL_SIZE = 1 << 13  # bytes kept of what was written last
 
 
 class OutputRelay:
@@ -96,7 +96,7 @@ class OutputRelay:
         if text and text in self.tail + data:
             self.awaited = b"", report
             report()
-        self.tail = (self.tail + data[-TAIL:])[-TAIL:]
+        self.tail = (self.tail + data[-TAIL_SIZE:])[-TAIL_SIZE:]
         for frame in split_into_frames(self.head, stream, data):
             if self.broken:
                 return

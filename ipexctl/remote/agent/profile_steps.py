@@ -22,8 +22,8 @@ else:
     import _ipexctl_hooks as names  # the same file, put beside this one
 
 OPTIMIZER = "torch.optim.optimizer"
-LARGEST = 256 << 20  # bytes of a rank's trace before it is packed
-MOST_WORKS = 20000  # operations of impi
+SIZE_LIMIT = 256 << 20  # bytes of a rank's trace before it is packed
+WORK_LIMIT = 20000  # operations of impi
 PIECE = 1 << 20
 
 
@@ -117,7 +117,7 @@ class StepProfiler:
         self.ends.append(int(time.time() * 1e9))
 
     def note_work(self, work: "Any") -> None:
-        if len(self.works) < MOST_WORKS:
+        if len(self.works) < WORK_LIMIT:
             self.works.append(work)
 
     def end(self) -> None:
@@ -154,8 +154,11 @@ class StepProfiler:
             self.profiler.export_chrome_trace(raw)
             self.profiler = None
             size = os.stat(raw).st_size
-            if size > LARGEST:
-                self.why = "the trace has %d MB; at most %d are kept: profile fewer steps" % (size >> 20, LARGEST >> 20)
+            if size > SIZE_LIMIT:
+                self.why = "the trace has %d MB; at most %d are kept: profile fewer steps" % (
+                    size >> 20,
+                    SIZE_LIMIT >> 20,
+                )
                 return
             number = os.open(packed, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(raw, "rb") as source, os.fdopen(number, "wb") as out, gzip.GzipFile("", "wb", 3, out) as target:

@@ -5,7 +5,7 @@ import time
 from typing import Callable
 
 INTERVAL = 0.5  # seconds between two questions
-PATIENCE = 5.0  # seconds an answer may take
+ANSWER_TIMEOUT = 5.0  # seconds an answer may take
 
 
 def await_answer(sign: str, address: str, report: "Callable[[], None]") -> None:
@@ -19,7 +19,7 @@ def await_answer(sign: str, address: str, report: "Callable[[], None]") -> None:
 def answers_port(port: str, address: str) -> bool:
     for host in (address, "127.0.0.1"):
         try:
-            socket.create_connection((host, int(port)), PATIENCE).close()
+            socket.create_connection((host, int(port)), ANSWER_TIMEOUT).close()
         except (OSError, OverflowError):
             continue
         return True
@@ -32,7 +32,7 @@ def answers_url(url: str) -> bool:
     from urllib.request import ProxyHandler, build_opener  # the sign may be a port
 
     try:
-        build_opener(ProxyHandler({})).open(url, timeout=PATIENCE).close()
+        build_opener(ProxyHandler({})).open(url, timeout=ANSWER_TIMEOUT).close()
     except (OSError, ValueError, HTTPException):
         return False
     return True

@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import Any, Iterator, Optional, Sequence, Union
 
 from ipexctl.protocol import seal
-from ipexctl.protocol.codec import LONGEST, Unreadable, load_object
+from ipexctl.protocol.codec import MESSAGE_LIMIT, Unreadable, load_object
 from ipexctl.protocol.messages import KINDS, Challenge, Hello, Message, RanksOutput, Tampered, Welcome
 
 Received = Union[Message, Unreadable, RanksOutput]
 
 BACKLOG = 128  # connections that wait for the keeper
-GREETS = 1 << 12  # the same of somebody who has not proved itself yet
+GREETING_LIMIT = 1 << 12  # the same of somebody who has not proved itself yet
 PIECE = 1 << 18  # bytes that are received at a time
 _BYTES = b"="  # the first letter of a line that is no object: bytes in base64
 
@@ -51,7 +51,7 @@ class Wire:
     """One connection. ``send`` queues without blocking; ``receive`` gives the messages that have arrived whole, of
     ``most`` bytes each."""
 
-    def __init__(self, sock: "socket.socket", most: int = LONGEST) -> None:
+    def __init__(self, sock: "socket.socket", most: int = MESSAGE_LIMIT) -> None:
         self.sock = sock
         self.most = most
         self.sock.setblocking(False)
@@ -74,7 +74,7 @@ class Wire:
         self._send_line(KINDS.write(message))
 
     def send_output(self, output: bytes) -> None:
-        """Sends a `RanksOutput`, of less than 3/4 of `LONGEST`."""
+        """Sends a `RanksOutput`, of less than 3/4 of `MESSAGE_LIMIT`."""
         self._send_line(_BYTES + base64.b64encode(output))
 
     def _send_line(self, line: bytes) -> None:
@@ -130,7 +130,7 @@ class Wire:
 
     def start_sealing(self, token: str, side: str, greeting: "seal.Greeting") -> None:
         """From here on lines are sealed; ``side`` is ours."""
-        self.role, self.name, self.most = greeting.role, greeting.name, LONGEST + seal.SEAL
+        self.role, self.name, self.most = greeting.role, greeting.name, MESSAGE_LIMIT + seal.SEAL
         other = seal.CALLER if side == seal.KEEPER else seal.KEEPER
         self.sending, self.receiving = seal.Seals(token, side, greeting), seal.Seals(token, other, greeting)
 

@@ -10,8 +10,8 @@ from ipexctl.protocol.samples import KINDS, HostSample, encode_sample
 from ipexctl.remote.agent import files
 from ipexctl.remote.agent.helper import Helper, start_helper
 
-DOUBLING = 720  # samples, after which the time between two of them doubles: so a run of weeks stays small
-LONGEST = 60.0  # seconds between two samples, unless the user wants more
+DOUBLING_SAMPLES = 720  # samples, after which the time between two of them doubles: so a run of weeks stays small
+MAX_INTERVAL = 60.0  # seconds between two samples, unless the user wants more
 NICE = 10
 METER = "meter"  # what this process calls itself, in the guard's place
 
@@ -25,7 +25,7 @@ def start_sampler(directory: str, spec: "RunSpec") -> "Optional[Helper[HostSampl
 
 def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int = 1) -> None:
     """Writes samples to ``output`` until ``control`` ends; then one more. Every ``timings.sample`` seconds; after
-    `DOUBLING` samples the time between two doubles, and again after as many more, up to `LONGEST`."""
+    `DOUBLING_SAMPLES` samples the time between two doubles, and again after as many more, up to `MAX_INTERVAL`."""
     from ipexctl.remote.agent.samples import HostReader, compute_sample  # the guard itself does not need it
 
     cpus = [cpu for place in spec.ranks.values() for cpu in place.cpus[:1]]
@@ -39,8 +39,8 @@ def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int =
         now = reader.read(find_wrappers(directory, spec, wrappers))
         _write_sample(output, compute_sample(before, now, spec.host))
         before, count = now, count + 1
-        if count % DOUBLING == 0:
-            period = max(spec.timings.sample, min(2 * period, LONGEST))
+        if count % DOUBLING_SAMPLES == 0:
+            period = max(spec.timings.sample, min(2 * period, MAX_INTERVAL))
         due = max(due + period, now.steady)
 
 

@@ -22,7 +22,8 @@ COLLECTIVES = (  # the first of them is the first that DistributedDataParallel d
     "batch_isend_irecv",
 )  # fmt: skip
 
-FULL = ("No space left", "Disk quota exceeded", "iostream error", "unexpected pos")  # of a disk, by Python and by torch
+# what Python and torch write of a full disk
+DISK_FULL = ("No space left", "Disk quota exceeded", "iostream error", "unexpected pos")
 ERRORS = 8  # exceptions kept of one rank's processes: the latest
 WORDS = 8000  # letters kept of a command line
 
@@ -82,7 +83,7 @@ class Hooks(names.ModuleHooks):
                     last = "%s: %s" % (kind.__name__, error)
                 report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
                 report["argv"] = read_own_command()
-                if any(words in text for words in FULL):
+                if any(words in text for words in DISK_FULL):
                     report["room"] = find_tightest_directory(error, trace)
                 if kind.__name__ == "CalledProcessError":
                     report["of"] = format_command(error.cmd)  # type: ignore[attr-defined]

@@ -10,13 +10,13 @@ from typing import BinaryIO, List, Optional, Pattern, Tuple
 from ipexctl.protocol.frames import find_frame_end
 
 SEGMENT_SIZE = 1 << 26  # bytes
-LEAST_SIZE = 1 << 20
+MIN_SIZE = 1 << 20
 SPARE_SPACE = 1 << 20  # bytes of the disk that are left for others, and for the run's own records
 
 
 def choose_segment_size(cap: int) -> int:
     """Returns bytes of a segment under this cap (0: no cap)."""
-    return max(LEAST_SIZE, min(SEGMENT_SIZE, cap // 8)) if cap else SEGMENT_SIZE
+    return max(MIN_SIZE, min(SEGMENT_SIZE, cap // 8)) if cap else SEGMENT_SIZE
 
 
 def build_segment_path(base: str, number: int) -> str:

@@ -11,7 +11,7 @@ from ipexctl.protocol.codec import DamagedError, decode, encode
 from ipexctl.remote.agent import files
 
 LIFETIME = 30.0  # seconds for which a ticket holds that is not renewed
-PAUSE = 1.0  # seconds between two renewals
+RENEWAL_INTERVAL = 1.0  # seconds between two renewals
 
 
 class Ticket(NamedTuple):

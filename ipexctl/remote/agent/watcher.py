@@ -38,7 +38,7 @@ def watch(argv: "List[str]") -> int:
         frames.ERR: spool.Tail(err, cap, offsets[2]),
     }
     if spec.timings.sample and frames.NO_SAMPLES not in argv[4:]:
-        tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples.CAP, samples_offset)
+        tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples.SIZE_LIMIT, samples_offset)
     ends = {kind: tail.measure_end() for kind, tail in tails.items()}
     behind = not any(offsets)  # a watcher that reconnects knows already
     written, pause = time.monotonic(), 0.02

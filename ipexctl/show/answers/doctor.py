@@ -20,7 +20,7 @@ from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, AtWidth, Line, 
 _LEVELS = {"error": ("E", BAD), "warning": ("W", WARN), "info": ("i", QUIET)}
 _COLUMNS = ("host", "CPU", "cores", "memory", "OS", "Python", "stack")
 _NAMED = 4
-_ROOM = 16  # cells for the hosts of a row
+_HOST_CELLS = 16  # cells for the hosts of a row
 _STACK = (("torch", "torch"), ("intel-extension-for-pytorch", "ipex"), ("oneccl-bind-pt", "ccl"), ("impi-rt", "impi"))
 
 
@@ -131,7 +131,7 @@ def _format_group_names(names: list[str]) -> Text:
     """The hosts on one line, so that none stands beside facts that are those of all of them; where they need more room,
     how many there are, and their names as far as there is room."""
     every = phrases.format_hosts(names)
-    if phrases.count_cells(every) <= _ROOM:
+    if phrases.count_cells(every) <= _HOST_CELLS:
         return text((every, STRONG))
     return Text("\n").join([text((pluralize(len(names), "host"), STRONG)), text((_fold_names(names, 15), QUIET))])
 

@@ -9,7 +9,7 @@ from ipexctl.show import phrases, typeset
 from ipexctl.show.tables import draw_text_table
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, AtWidth, Line, labelled, outcome, split_harmless_lines, text
 
-_LEAST = ("MPI", "oneccl", "CPU")  # columns of the version table, in the order in which they give way
+_DROP = ("MPI", "oneccl", "CPU")  # columns of the version table, in the order in which they give way
 
 
 def format_answer(value: InstallAnswer | VerifyAnswer | StacksAnswer) -> list[RenderableType]:
@@ -68,5 +68,5 @@ def format_verify(value: VerifyAnswer) -> list[RenderableType]:
 def format_stack_table(words_: str) -> list[RenderableType]:
     """The version table; what follows it is broken between words."""
     table, _, notes = words_.partition("\n\n")
-    items: list[RenderableType] = [AtWidth(draw_text_table, split_harmless_lines(table), _LEAST)]
+    items: list[RenderableType] = [AtWidth(draw_text_table, split_harmless_lines(table), _DROP)]
     return [*items, "", *typeset.format_plan(notes)] if notes else items

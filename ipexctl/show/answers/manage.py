@@ -67,7 +67,7 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
 
 
 # Columns: the first gives way first; at "" a long command is cut further.
-_LEAST = ("watchers", "head", "ranks", "restart", "", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
+_DROP = ("watchers", "head", "ranks", "restart", "", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
 _COMMAND = (40, 12)  # cells of the last column, at first and then
 
 
@@ -76,7 +76,7 @@ def _make_run_table(runs: Sequence[ListedRun]) -> FittedTable:
     rows = [_format_row(run) for run in runs]
     used = [name for name in rows[0].cells if any(row.cells[name] for row in rows)]
     rows = [replace(row, cells={name: row.cells[name] for name in used}) for row in rows]
-    least = ("started", *_LEAST) if all(row.cells.get("elapsed") for row in rows) else _LEAST
+    least = ("started", *_DROP) if all(row.cells.get("elapsed") for row in rows) else _DROP
     return FittedTable(rows, least, "command", *_COMMAND)
 
 

@@ -20,7 +20,7 @@ from ipexctl.show.tables import FittedRow, FittedTable
 from ipexctl.show.typeset import BAD, STRONG, WARN, Line, labelled, text, whole
 
 _STYLES = {"failed": BAD, "lost": BAD, "ok": "", "running": STRONG}
-_LEAST = ("size", "ranks", "verb", "took", "script", "started")  # columns: the first gives way first
+_DROP = ("size", "ranks", "verb", "took", "script", "started")  # columns: the first gives way first
 _SCRIPT = 16  # cells of the last column, at least
 
 Answer = RunsAnswer | PruneAnswer | ExportAnswer | SupportAnswer | ReportAnswer | CompareAnswer
@@ -48,13 +48,13 @@ def format_saved_runs(value: RunsAnswer) -> list[RenderableType]:
     if not value.runs:
         which = f"none of the {pluralize(value.total, 'saved run')} matches" if value.total else "no run is saved"
         return [text(f"{which} in {value.directory}")]
-    return [FittedTable([_format_row(run) for run in reversed(value.runs)], _LEAST, "script", _SCRIPT)]
+    return [FittedTable([_format_row(run) for run in reversed(value.runs)], _DROP, "script", _SCRIPT)]
 
 
 def format_pruned_runs(value: PruneAnswer) -> list[RenderableType]:
     """What was or would be removed and how much space that is, and what stays although a rule names it."""
     rows = [_format_row(run) for run in value.removed]
-    items: list[RenderableType] = [FittedTable(rows, _LEAST, "script", _SCRIPT)] if rows else []
+    items: list[RenderableType] = [FittedTable(rows, _DROP, "script", _SCRIPT)] if rows else []
     for why, names in group_pairs((spared.why, spared.name) for spared in value.spared).items():
         items.append(Line(text(("! ", WARN), f"not removed: {', '.join(names)}: {why}"), 2))
     size, many = format_size(value.bytes), pluralize(len(value.removed), "saved run")

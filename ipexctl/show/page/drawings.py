@@ -93,7 +93,7 @@ def format_value(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 10000 else f"{value:,.0f}"
 
 
-_FEW = 4  # curves of ranks of which each is drawn
+_FEW_CURVES = 4  # curves of ranks of which each is drawn
 _BAND = 200  # columns of a band
 _EDGE = 3  # pixels above and below the scale, for the half of a line on its end
 
@@ -103,7 +103,7 @@ def choose_curves(figure: Figure) -> tuple[Sequence[Curve], Sequence[Curve]]:
     most so many odd ones that each has a colour of its own."""
     odd = [curve for curve in figure.curves if curve.marked][: _HUES - 1]
     alike = [curve for curve in figure.curves if curve not in odd]
-    if figure.by == "run" or len(alike) <= _FEW:
+    if figure.by == "run" or len(alike) <= _FEW_CURVES:
         return figure.curves, ()
     return [alike[0], *odd], alike
 

@@ -23,7 +23,7 @@ from ipexctl.model.text import printable
 from ipexctl.protocol.session import Executables, Figures, LaunchRequests, Nothing, PingPong
 from ipexctl.verbs.doctor.host_sessions import HostSessions, find_pythons
 
-TURN = 1.2  # seconds of each of the three figures of a host
+MEASURE_SECONDS = 1.2  # seconds of each of the three figures of a host
 _IMB_SECONDS = 2.0  # seconds of IMB-MPI1's own time
 _IMB_TIMEOUT = 15.0  # seconds for IMB-MPI1 to say something, on hosts whose processors have other work too
 _SILENCE_TIMEOUT = 90.0  # seconds: torch from a cold disk takes its time to load
@@ -43,7 +43,7 @@ def measure_host_speeds(
 
     def compute(host: str, session: Session) -> HostSpeed:
         with turns[_identify_machine(host, facts)]:
-            return _build_host_speed(host, facts[host], session.call("compute", Figures, seconds=TURN))
+            return _build_host_speed(host, facts[host], session.call("compute", Figures, seconds=MEASURE_SECONDS))
 
     with HostSessions(together, "bench", pythons, _SILENCE_TIMEOUT) as sessions:
         speeds, unmeasured = yield from sessions.run(hosts, "measure", compute)

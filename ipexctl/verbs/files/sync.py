@@ -230,9 +230,9 @@ def _report_differences(
     def compare_texts(link: Link, _: Emit) -> list[str]:
         wanted = entries[link.host.name]
         texts = []
-        most = dict.fromkeys(wanted, diff.LARGEST + 1)
+        most = dict.fromkeys(wanted, diff.DIFFABLE + 1)
         for name, size, chunks in receive_files(link, plans[link.host.name].path, most):
-            if size <= diff.LARGEST:
+            if size <= diff.DIFFABLE:
                 entry = wanted[name]
                 texts.append(diff.format_diff(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))
         return texts

@@ -23,7 +23,7 @@ from ipexctl.verbs.common.probe import VENV
 from ipexctl.verbs.common.select import list_flags, make_started
 
 Workflow = Generator[Event, None, None]
-_PATIENCE = 600.0  # seconds for the disk of a host
+_DISK_TIMEOUT = 600.0  # seconds for the disk of a host
 
 
 def show_usage(inventory: Inventory, context: Context, *, older_than: str | None = None, dry: bool = True) -> Workflow:
@@ -65,7 +65,7 @@ def _list_places(link: Link) -> Iterator[UsedPlace]:
     """Raises `LinkError`, and `ValueError` where the host's answer is none."""
     name, own = link.host.name, link.host.vars
     words = (STATE, own.get("venv") or VENV, own.get("workdir", ""))
-    command = build_script_command("list_usage.sh", *words, patience=_PATIENCE)
+    command = build_script_command("list_usage.sh", *words, patience=_DISK_TIMEOUT)
     *fields, _ = read_listing(link, command, 2).split(b"\0")
     for field, path in zip(fields[::2], map(os.fsdecode, fields[1::2]), strict=True):
         kind, size = field.decode("ascii").split(" ")
@@ -85,5 +85,5 @@ def _list_places(link: Link) -> Iterator[UsedPlace]:
 def _remove_project(link: Link, directory: str) -> str:
     """Returns why it stays, if it does. Raises `LinkError`."""
     words = (directory, MANIFEST, RUNS, json.dumps(directory)[1:-1])
-    command = build_script_command("remove_project.sh", *words, begins="target_directory.sh", patience=_PATIENCE)
+    command = build_script_command("remove_project.sh", *words, begins="target_directory.sh", patience=_DISK_TIMEOUT)
     return printable(os.fsdecode(read_listing(link, command, 1)), 200)

@@ -45,7 +45,7 @@ from ipexctl.verbs.run.watch import RunWatcher
 _log = logging.getLogger(__name__)
 _HOSTS = "hosts"  # in the saved profile: what came from each host, until it was merged
 _MANY_BYTES = 2 << 20  # packed, of all ranks: from here on it takes seconds to merge them
-_MOST_RECORDS = 8  # processes of a rank that leave one
+_RECORD_LIMIT = 8  # processes of a rank that leave one
 _SIZES = {hooks.TRACE: 96 << 20, hooks.KERNELS: 33 << 20, hooks.STEPS: 4 << 20, paths.CLOCKS: 1 << 20}  # bytes
 _FILES = re.compile(
     rf"{hooks.PROFILE}/(?:(?P<rank>0|[1-9][0-9]{{,6}})(?:\.[0-9]{{1,10}}(?={hooks.STEPS}))?"
@@ -113,7 +113,7 @@ def select_items(items: Iterable[RemoteFile], ranks: set[int]) -> Iterator[Remot
         if match is None or item.size > _SIZES[match["clocks"] or match["kind"]]:
             continue
         records[match["rank"]] += match["kind"] == hooks.STEPS
-        if match["rank"] is None or (int(match["rank"]) in ranks and records[match["rank"]] <= _MOST_RECORDS):
+        if match["rank"] is None or (int(match["rank"]) in ranks and records[match["rank"]] <= _RECORD_LIMIT):
             yield item
 
 
@@ -149,7 +149,7 @@ class RankFiles:
 
     def read_steps(self) -> RecordedSteps:
         """Of the process that was profiled, else of any."""
-        every = sorted(self.base.glob(f"{self.rank}.*{hooks.STEPS}"))[:_MOST_RECORDS]
+        every = sorted(self.base.glob(f"{self.rank}.*{hooks.STEPS}"))[:_RECORD_LIMIT]
         records = [record for path in every if (record := parse_recorded_steps(path.read_bytes()))]
         default = RecordedSteps(why="it left no trace: its script has no optimizer of torch, or did not end by itself")
         return max([default, *records], key=lambda record: (record.traced, bool(record.ends), record is not default))

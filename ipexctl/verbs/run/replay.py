@@ -21,8 +21,8 @@ from ipexctl.store.private_files import open_regular_file
 from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs, read_name
 
 _OUTPUT_EVENT_SIZE = 1 << 16  # bytes of a rank's output in one event
-_LONGEST_LINE = 1 << 25  # bytes: an answer of a thousand hosts is one
-_LARGEST_FILE = (1 << 63) - 1  # bytes
+_LINE_LIMIT = 1 << 25  # bytes: an answer of a thousand hosts is one
+_FILE_SIZE_LIMIT = (1 << 63) - 1  # bytes
 
 
 def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
@@ -86,7 +86,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     at = 0.0
     shown = ended = 0
     with lines:
-        for count, raw in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), 1):
+        for count, raw in enumerate(iter(lambda: lines.readline(_LINE_LIMIT), b""), 1):
             if not raw.endswith(b"\n"):
                 yield _make_warning(at, f"the record is cut off in line {count} of {EVENTS}")
                 break
@@ -192,7 +192,7 @@ class _RankFiles:
         key = (event.rank, event.stream)
         self._hosts[event.rank] = event.host
         end = offset + length
-        if end > _LARGEST_FILE:
+        if end > _FILE_SIZE_LIMIT:
             raise event_json.DamagedRecordError("offset and length are beyond any file")
         self._shown[key] = max(self._shown.get(key, 0), end)
         for start, data in self._read_pieces(key, offset, end):

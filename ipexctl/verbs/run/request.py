@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 else:
     AccelerateConfig = Any  # few runs need its module
 
-_LARGEST = 1 << 23  # bytes of a file that are looked at
+_FILE_SIZE_LIMIT = 1 << 23  # bytes of a file that are looked at
 
 
 class RunRequest(Record):
@@ -82,7 +82,7 @@ def _find_checkpoints(task: Run, start: Start) -> tuple[Run, tuple[str, ...]]:
     text = ""
     if start.kind == "python":
         with suppress(OSError), Path(start.name).open("rb") as file:
-            text = file.read(_LARGEST).decode("utf-8", "replace")
+            text = file.read(_FILE_SIZE_LIMIT).decode("utf-8", "replace")
     if task.keep is None and task.restarts:
         task = replace(task, keep=find_checkpoint_directory(start.args, text))
     if task.keep is not None and Path(os.path.normpath(task.keep)).name in {"", ".."}:
@@ -173,7 +173,7 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         raise UsageError(f"{shown} is a notebook", hint=f"jupyter nbconvert --to python {shlex.quote(shown)}")
     try:
         with path.open("rb") as file:
-            return parse_file(word, file.read(_LARGEST), os.access(path, os.X_OK), args)
+            return parse_file(word, file.read(_FILE_SIZE_LIMIT), os.access(path, os.X_OK), args)
     except OSError as error:
         raise UsageError(f"{shown} cannot be read: {str(error.strerror).lower()}") from None
 

@@ -36,12 +36,12 @@ from ipexctl.protocol.messages import KillRun, RequestStacks, StopRun
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.nested import run_nested
 
-_SWEEPS = 3  # tries to look for what is left on a host of a run that ended well
-_RESAMPLED = 60.0  # seconds until the ranks of a slow run are asked again where they stand; then twice as many
-_STACKS = 512  # stacks that are asked for in all, within the next
-_LEAST_SAMPLES, _MOST_SAMPLES = 4, 12
-_ASKED = 5.0  # seconds between two looks for a host that has taken the place of a head that does not answer
-_STORM = 3.0  # seconds in which one Ctrl-C more is not another wish
+_SWEEP_TRIES = 3  # tries to look for what is left on a host of a run that ended well
+_RESAMPLE_INTERVAL = 60.0  # seconds until the ranks of a slow run are asked again where they stand; then twice as many
+_STACK_LIMIT = 512  # stacks that are asked for in all, within the next
+_MIN_SAMPLES, _MAX_SAMPLES = 4, 12
+_SUCCESSOR_POLL = 5.0  # seconds between two looks for a host that has taken the place of a head that does not answer
+_REPEAT_WINDOW = 3.0  # seconds in which one Ctrl-C more is not another wish
 
 
 def describe_signal(number: int) -> str:
@@ -96,10 +96,10 @@ class RunWatcher:
     backlog: int = 0  # bytes of output that were read since the run's end was
     backlog_at: float = 0.0  # monotonic: when that was told
     refusals: int = 0  # of the backlog, by Ctrl-C
-    refused_at: float = -_STORM  # monotonic: when that was last
+    refused_at: float = -_REPEAT_WINDOW  # monotonic: when that was last
     stopped_on_nan: bool = False  # because of its loss
     sampled_at: float = 0.0  # monotonic: when the ranks of a slow run may be asked where they stand
-    pause: float = _RESAMPLED  # and how long it is then until they may be asked again
+    pause: float = _RESAMPLE_INTERVAL  # and how long it is then until they may be asked again
     timings: Timings = Timings()  # noqa: RUF009
     profile: str = ""  # the steps that are profiled, "3:7"
     profiled: Profile | None = None  # what came of it
@@ -208,7 +208,7 @@ class RunWatcher:
                     return False
                 yield from self._handle_signal() if journal.over is None else self._report_backlog(frame)
                 yield from self._send_pending_order()
-                if self.disconnected and self.successors and time.monotonic() >= asked + _ASKED:
+                if self.disconnected and self.successors and time.monotonic() >= asked + _SUCCESSOR_POLL:
                     asked = time.monotonic()
                     if (yield from self._follow_successor(0.0)):
                         return False
@@ -258,7 +258,7 @@ class RunWatcher:
             self.backlog_at = now
             yield Message(f"the run has ended; {format_size(self.backlog)} of its output read since", code="backlog")
         taken = self.context.interrupts.pop_pending()
-        if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _STORM):
+        if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _REPEAT_WINDOW):
             self.refusals, self.refused_at = self.refusals + 1, now
             self.interrupted = taken if self.refusals > 1 or taken.number == signal.SIGHUP else self.interrupted
             text = "the run has ended; the rest of its output is on the head"
@@ -283,7 +283,7 @@ class RunWatcher:
         now = time.monotonic()
         if self.context.interrupts.slow and now >= self.sampled_at and not self.disconnected:
             self.sampled_at, self.pause = now + self.pause, 2 * self.pause
-            times = max(_LEAST_SAMPLES, min(_MOST_SAMPLES, _STACKS // max(len(self.running.hosts), 1)))
+            times = max(_MIN_SAMPLES, min(_MAX_SAMPLES, _STACK_LIMIT // max(len(self.running.hosts), 1)))
             self.send_order(RequestStacks(PACE, times))
 
     def _read_frame(self, frame: OutputFrame | None, journal: JournalReader) -> Generator[Event, None, None]:
@@ -372,7 +372,7 @@ class RunWatcher:
 
         def sweep_hosts() -> Generator[Event, None, None]:
             """A run that ended well is not called lost because a network that loses packets cut one connection."""
-            for turn in range(_SWEEPS if self.run_ended and self.run_ended.reason == "done" else 1):
+            for turn in range(_SWEEP_TRIES if self.run_ended and self.run_ended.reason == "done" else 1):
                 away = self.lost_hosts if turn else ()  # the keeper says so, too
                 left = [each.host for name, each in run_dirs.items() if name not in survivors and name not in away]
                 yield from run_on_hosts(self.context, left, "sweep", sweep)
@@ -383,7 +383,7 @@ class RunWatcher:
             pass  # of the same storm
         self.interrupted = self.interrupted or taken
         try:  # `CleanupChecked` names the hosts that do not answer
-            with self.context.interrupts.ignore_signals(_STORM):
+            with self.context.interrupts.ignore_signals(_REPEAT_WINDOW):
                 yield from run_nested(sweeping, lambda event: not isinstance(event, HostFailed))
         except Interrupted as interrupted:
             self.interrupted = interrupted

@@ -12,7 +12,7 @@ import pytest
 
 from ipexctl.decide.run.demux import Demux
 from ipexctl.protocol.frames import build_head, compile_frame_pattern, split_into_frames
-from ipexctl.remote.agent.spool import LEAST_SIZE, Spool, Tail, list_segments
+from ipexctl.remote.agent.spool import MIN_SIZE, Spool, Tail, list_segments
 
 FRAMES = compile_frame_pattern("n0nce")
 
@@ -26,7 +26,7 @@ def everything(tail: Tail) -> bytes:
 
 
 def test_what_is_written_is_read_from_any_offset_on(tmp_path: Path) -> None:
-    spool = Spool(str(tmp_path / "out.bin"), 80 * LEAST_SIZE)
+    spool = Spool(str(tmp_path / "out.bin"), 80 * MIN_SIZE)
     noise = random.Random(1)
     written = b""
     for _ in range(80):
@@ -35,7 +35,7 @@ def test_what_is_written_is_read_from_any_offset_on(tmp_path: Path) -> None:
         written += piece
     assert len(list_segments(str(tmp_path / "out.bin"))) > 3
     for start in (0, 1, spool.size - 1, spool.size, spool.size + 1, len(written) - 5, len(written)):
-        assert everything(Tail(str(tmp_path / "out.bin"), 80 * LEAST_SIZE, start)) == written[start:]
+        assert everything(Tail(str(tmp_path / "out.bin"), 80 * MIN_SIZE, start)) == written[start:]
 
 
 def test_a_reader_that_waits_sees_what_comes_later(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_reader_that_waits_sees_what_comes_later(tmp_path: Path) -> None:
 
 
 def test_under_a_cap_the_oldest_go_and_the_offset_tells(tmp_path: Path) -> None:
-    base, cap = str(tmp_path / "out.bin"), 4 * LEAST_SIZE
+    base, cap = str(tmp_path / "out.bin"), 4 * MIN_SIZE
     spool = Spool(base, cap)
     piece = b"".join(line(number) for number in range(10_000))
     for _ in range(60):
@@ -64,7 +64,7 @@ def test_under_a_cap_the_oldest_go_and_the_offset_tells(tmp_path: Path) -> None:
 
 
 def test_a_cap_is_used_to_its_last_byte(tmp_path: Path) -> None:
-    base, cap = str(tmp_path / "out.bin"), 8 * LEAST_SIZE
+    base, cap = str(tmp_path / "out.bin"), 8 * MIN_SIZE
     spool = Spool(base, cap)
     assert spool.write(b"x" * cap) == 0
     assert list_segments(base) == list(range(cap // spool.size))
@@ -117,7 +117,7 @@ def test_a_frame_whose_rest_finds_no_space_is_counted_at_the_end(tmp_path: Path)
     assert len(everything(Tail(str(base), 0, 0))) + int(done.stdout) == every, done.stderr
 
 
-@pytest.mark.parametrize("cap", [0, 1, 10 * LEAST_SIZE])
+@pytest.mark.parametrize("cap", [0, 1, 10 * MIN_SIZE])
 def test_files_that_are_not_segments_are_left_alone(tmp_path: Path, cap: int) -> None:
     (tmp_path / "out.bin.txt").write_text("mine")
     (tmp_path / "out.bins.000001").write_text("mine")

@@ -53,7 +53,7 @@ def test_a_strangers_line_ends_his_connection_and_nothing_else(kept: Kept, line:
 
 def test_a_line_without_an_end_is_cut_off_early(kept: Kept) -> None:
     with stranger(kept) as sock:
-        say(sock, b"x" * (2 * rpc.GREETS))
+        say(sock, b"x" * (2 * rpc.GREETING_LIMIT))
         assert ended(sock)
 
 

@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ipexctl.decide.run.fold import RunFold
-from ipexctl.decide.run.lines import LONGEST
+from ipexctl.decide.run.lines import LINE_LIMIT
 from ipexctl.decide.run.report import make_report
-from ipexctl.decide.run.unusual import MOST
+from ipexctl.decide.run.unusual import UNUSUAL_LIMIT
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
@@ -25,7 +25,7 @@ from ipexctl.model.reports import SeparateWorlds, StallPlace
 from ipexctl.show import typeset
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.rank_log import RECENT, LineSpool, RankLogs
+from ipexctl.show.rank_log import RECENT_SIZE, LineSpool, RankLogs
 from ipexctl.show.run_frame import draw_run
 from ipexctl.show.steps_frame import draw_steps
 from ipexctl.show.view import View
@@ -252,10 +252,10 @@ def test_memory_is_bounded_whatever_ranks_print() -> None:
         made.handle_event(Stamped(float(n), e.Output(n % 4, "a", "out", b"x" * 100_000, partial=True)))
     state = made.state
     assert all(
-        len(made.logs[rank].recent) <= 2 * RECENT and len(state.ranks[rank].tail) <= 1 << 12 for rank in range(4)
+        len(made.logs[rank].recent) <= 2 * RECENT_SIZE and len(state.ranks[rank].tail) <= 1 << 12 for rank in range(4)
     )
-    assert all(len(line.data) <= LONGEST for line in state.open.values())
-    assert len(state.unusual) <= MOST
+    assert all(len(line.data) <= LINE_LIMIT for line in state.open.values())
+    assert len(state.unusual) <= UNUSUAL_LIMIT
 
 
 def test_a_sample_of_a_host_is_known_of_its_ranks() -> None:

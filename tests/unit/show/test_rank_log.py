@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.model import events as e
-from ipexctl.show.rank_log import RECENT, LineSpool, RankLog, format_line
+from ipexctl.show.rank_log import RECENT_SIZE, LineSpool, RankLog, format_line
 from tests.unit.show import streams
 from tests.unit.show.test_live import drawn, watch
 
@@ -31,7 +31,7 @@ def test_every_line_can_be_read_and_memory_is_bounded(tmp_path: Path) -> None:
     log = RankLog(LineSpool(tmp_path))
     fill(log)
     assert (log.first, log.count) == (1, MANY)
-    assert len(log.recent) < 2 * RECENT
+    assert len(log.recent) < 2 * RECENT_SIZE
     for first in (1, 7000, MANY - 2, MANY):
         expected = [f"step {n}" for n in range(first, min(first + 3, MANY + 1))]
         assert [line.rstrip() for line in log.read_lines(first, first + 2)] == expected
@@ -79,7 +79,7 @@ def test_a_disk_without_room_leaves_the_newest_lines_and_says_so(
     monkeypatch.setattr(os, "pwrite", full)
     fill(logs[0], 5000)
     monkeypatch.setattr(os, "pwrite", write)
-    assert [log.count - log.first < 2 * RECENT / 40 for log in logs] == [True, True]
+    assert [log.count - log.first < 2 * RECENT_SIZE / 40 for log in logs] == [True, True]
     assert [line.rstrip() for line in logs[1].read_lines(1, 1 << 40)][-1] == "step 10000"
     fill(logs[0], 10_000)
     assert logs[0].read_lines(logs[0].first, logs[0].first)[0].startswith("step ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.planning.diff import FILES, LARGEST, format_diff, group_by_hosts, select_comparable_files
+from ipexctl.decide.planning.diff import DIFFABLE, FILES, format_diff, group_by_hosts, select_comparable_files
 from ipexctl.decide.planning.sync import RemoteEntry, RemoteTree, SyncPlan
 from ipexctl.model.trees import TreeEntry
 
@@ -30,11 +30,11 @@ def test_nothing_in_it_reaches_the_terminal_and_it_is_bounded() -> None:
 
 def test_only_old_versions_of_small_files_are_compared() -> None:
     there = {name: RemoteEntry("f", 0o600, 5, 1) for name in ("old", "big", *map(str, range(50)))} | {
-        "huge-there": RemoteEntry("f", 0o600, LARGEST + 1, 1),
+        "huge-there": RemoteEntry("f", 0o600, DIFFABLE + 1, 1),
         "link": RemoteEntry("l", 0o777, 5, 1, "x"),
     }
     sent = [TreeEntry(name, "f", 5) for name in ("old", "new", "huge-there", "link")]
-    sent += [TreeEntry("big", "f", LARGEST + 1), TreeEntry("dir", "d")]
+    sent += [TreeEntry("big", "f", DIFFABLE + 1), TreeEntry("dir", "d")]
     state = RemoteTree("/w", None, there)
     assert [entry.path for entry in select_comparable_files(SyncPlan("/w", tuple(sent)), state)] == ["old"]
     many = tuple(TreeEntry(str(number), "f", 5) for number in range(50))

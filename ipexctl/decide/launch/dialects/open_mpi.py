@@ -25,7 +25,7 @@ from ipexctl.decide.launch.dialects.base import (
     join_segments,
 )
 
-_AT_ONCE = 128  # hosts that both start at a time, without a setting
+_CONCURRENT_HOSTS = 128  # hosts that both start at a time, without a setting
 _RADIX = 64  # of 5's tree of proxies, without a setting
 _ROOT = ("ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM")
 # Ranks of two hosts that are one machine find each other's shared memory and take it for their own host's (measured
@@ -76,7 +76,7 @@ class _OpenMpi4(_OpenMpi):
             # their own host: the head's directory need not exist there, a shell does.
             "plm_rsh_agent": f"/bin/sh {line.shim}",
             "plm_rsh_no_tree_spawn": "1",
-            "plm_rsh_num_concurrent": str(max(_AT_ONCE, len(line.counts))),
+            "plm_rsh_num_concurrent": str(max(_CONCURRENT_HOSTS, len(line.counts))),
             "orte_launch_agent": posixpath.join(posixpath.dirname(line.program), self.proxies[0]),
             "orte_leave_session_attached": "1",
             "orte_keep_fqdn_hostnames": "1",
@@ -106,7 +106,7 @@ class _OpenMpi5(_OpenMpi):
             "plm": "ssh",
             "plm_ssh_agent": f"/bin/sh {line.shim}",  # as above
             "plm_ssh_no_tree_spawn": "1",
-            "plm_ssh_num_concurrent": str(max(_AT_ONCE, len(line.counts))),
+            "plm_ssh_num_concurrent": str(max(_CONCURRENT_HOSTS, len(line.counts))),
             "rml_base_radix": str(max(_RADIX, len(line.counts))),
             "prte_launch_agent": posixpath.join(posixpath.dirname(line.program), self.proxies[0]),
             "prte_keep_fqdn_hostnames": "1",
