@@ -32,6 +32,8 @@ _BETWEEN = re.compile(
 _CHILD = "multiprocessing/process.py", "_bootstrap"  # where a process of multiprocessing begins
 _LOADER, _WORKER = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py"
 _BACKWARD = "_engine_run_backward"  # of torch/autograd
+_EXTENSION_LOCK = "torch/utils/file_baton.py:"
+_LOCK_PLACES = "~/.cache/torch_extensions/*/*/lock, or */lock in TORCH_EXTENSIONS_DIR"
 
 _STATES = {
     "T": "stopped by a signal (SIGSTOP); SIGCONT lets it go on",
@@ -278,6 +280,11 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
         lines.append(f"all {len(most.ranks)} ranks are at the same place")
     width = max(len(format_ranks(group.ranks)) for group in groups)
     lines += [f"  {format_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(groups)]
+    for group in groups:
+        if group.where.startswith(_EXTENSION_LOCK):
+            who = f"{format_ranks(group.ranks)} on {join_names(group.hosts, 4)}"
+            lines.append(f"{who}: waiting for the lock of an extension of torch, which another process compiles")
+            lines.append(f"  if none does, a killed one left it behind: remove {_LOCK_PLACES}")
     return lines
 
 

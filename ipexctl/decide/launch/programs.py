@@ -14,6 +14,8 @@ from ipexctl.model.text import printable
 from ipexctl.protocol.placeholders import NAMES
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w+-]*")
+# A #! line by which env starts a program: after its options of one word, and variables.
+_ENV = re.compile(r"\S*/env\s+(?:(?:-\S+|\w+=\S*)\s+)*([^\s=-][^\s=]*)(?:\s.*)?")
 _WORD = re.compile(r"(?<!\{)\{([a-z_]+)\}")
 _LIKENESS = 0.75  # least likeness of a word in braces and the placeholder that it is taken for
 
@@ -57,11 +59,11 @@ class Start(Record):
 
     @property
     def program(self) -> str:
-        """The program that the hosts must have; "" where none is known."""
+        """The program that the hosts must have, of a file that of its ``#!`` line; "" where none is known."""
         if self.kind == "file" and self.words:
-            by_env = self.words[0].endswith("/env") and _NAME.fullmatch(self.words[-1])
-            return self.words[-1] if by_env else self.words[0]
-        return self.name if self.kind in {"env", "host"} or self.is_ambiguous else ""
+            started = _ENV.fullmatch(" ".join(self.words))
+            return started[1] if started else self.words[0]
+        return self.name if self.kind in {"env", "host"} else ""
 
     @property
     def is_ambiguous(self) -> bool:

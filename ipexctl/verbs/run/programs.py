@@ -57,7 +57,9 @@ def find_programs(
 
 
 def _must_ask(start: Start) -> bool:
-    return bool(start.program) or (start.kind == "module" and find_local_module(start.name) is None)
+    return (
+        bool(start.program) or start.is_ambiguous or (start.kind == "module" and find_local_module(start.name) is None)
+    )
 
 
 def _find_module(link: Link, name: str, runtime: Runtime) -> bool | Failure:
@@ -70,15 +72,21 @@ def _find_module(link: Link, name: str, runtime: Runtime) -> bool | Failure:
 
 def _find_program(link: Link, start: Start, runtime: Runtime) -> bool | Failure | None:
     """Returns whether it is Python; None of a file that is no program's."""
-    own = start.kind == "env" or start.is_ambiguous
-    path = ":".join(runtime.path if own else (*runtime.path, *SYSTEM_PATH))
-    answer = link.run(Command(("find-program", path, start.program), FIND_PROGRAM, timeout=_TIMEOUT)).text.strip()
-    if answer:
+
+    def find(name: str, *path: str) -> str:
+        return link.run(Command(("find-program", ":".join(path), name), FIND_PROGRAM, timeout=_TIMEOUT)).text.strip()
+
+    if start.is_ambiguous and (answer := find(start.name, *runtime.path)):
         return answer == "python"
-    if start.is_ambiguous:
-        return None
+    path = runtime.path if start.kind == "env" else (*runtime.path, *SYSTEM_PATH)
+    answer = find(start.program, *path) if start.program else "none"
+    if answer:
+        return None if start.is_file else answer == "python"
     name = printable(start.program, 200)
     what, hint = f"the host has no program {name}", "give its absolute path, or install it on the host"
-    if own:
+    if start.is_file:
+        line = f"line 1 of {printable(start.name, 200)}"
+        what, hint = f"{what}, which {line} names", f"install it on the host, or change {line}"
+    elif start.kind == "env":
         what, hint = f"the environment has no program {name}", f"--program {name} starts one of the hosts"
     return Failure(link.host.name, Kind.STEP, what, hint, "no-program")

@@ -107,6 +107,23 @@ def test_a_rank_that_cannot_answer_is_reported_with_its_state() -> None:
     assert "(in nfs_wait_bit_killable)" in format_comparison(result, 3)[2]
 
 
+LOCKED = """\
+Current thread 0x00007f9a80b1a740 (most recent call first):
+  File "/v/lib/python3.11/site-packages/torch/utils/file_baton.py", line 49 in wait
+  File "/v/lib/python3.11/site-packages/torch/utils/cpp_extension.py", line 2378 in _jit_compile
+  File "/v/lib/python3.11/site-packages/deepspeed/ops/op_builder/builder.py", line 531 in load
+  File "/home/u/train.py", line 9 in <module>
+"""
+
+
+def test_ranks_that_wait_for_the_lock_of_an_extension_are_reported_with_the_remedy() -> None:
+    lines = format_comparison(group_stacks([stack(0), stack(2, LOCKED, "S"), stack(3, LOCKED, "S")]), 3)
+    who = "ranks 2-3 on xeon01: waiting for the lock of an extension of torch, which another process compiles"
+    assert who in lines
+    assert "~/.cache/torch_extensions/*/*/lock" in lines[-1]
+    assert len(format_comparison(group_stacks([stack(0)]), 1)) == 1
+
+
 def test_all_at_one_place_and_each_at_another_are_reported() -> None:
     assert format_comparison(group_stacks([stack(0), stack(1)]), 2)[0] == "all 2 ranks are at the same place"
     other = FAULT.replace("/torch/distributed/", "/numpy/")

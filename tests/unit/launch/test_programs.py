@@ -76,6 +76,20 @@ def test_a_file_is_started_as_it_says(
 
 
 @pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("/bin/sh -e", "/bin/sh"),
+        ("/usr/bin/env perl", "perl"),
+        ("/usr/bin/env -S node --harmony", "node"),
+        ("/usr/bin/env -i -S LANG=C /opt/r/Rscript --vanilla", "/opt/r/Rscript"),
+        ("/usr/bin/env", "/usr/bin/env"),
+    ],
+)
+def test_the_program_of_a_first_line_is_known_before_the_start(line: str, program: str) -> None:
+    assert parse_file("a.x", f"#!{line}\n".encode(), True, ()).program == program
+
+
+@pytest.mark.parametrize(
     ("data", "executable", "sentence"),
     [
         (b"echo a; if true; then echo; fi\n", True, "a does not say what starts it"),
