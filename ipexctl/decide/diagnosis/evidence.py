@@ -30,7 +30,7 @@ _Part = Literal["header", "frame", "source", "exception", "other"]
 
 
 class RaisedException(Record):
-    """The message of an exception, with its type, and the files of its stack, one a line, the innermost last."""
+    """The message of an exception, with its type, and the files and source lines of its stack, the innermost last."""
 
     text: str
     files: str = ""
@@ -86,7 +86,8 @@ def _parse_traceback(text: str) -> tuple[RaisedException, ...]:
 def _parse_exception(lines: Iterable[str]) -> RaisedException:
     parts = [*_label_lines(lines)]
     message = [text for part, text in parts if part in ("exception", "other")]
-    return RaisedException("\n".join(message).strip(), "\n".join(text for part, text in parts if part == "frame"))
+    stack = [text for part, text in parts if part in ("frame", "source")]
+    return RaisedException("\n".join(message).strip(), "\n".join(stack))
 
 
 def _find_last_exception(lines: list[str]) -> tuple[RaisedException, ...]:

@@ -32,7 +32,7 @@ _NO_GROUP = (
 )
 _USUAL = (
     "usual causes: the Trainer without --use_cpu, a script that sets MASTER_ADDR or WORLD_SIZE itself, one that waits "
-    "for --local_rank; independent processes are started by --instances"
+    "for --local_rank, one that ends where it finds no GPU; independent processes are started by --instances"
 )
 
 

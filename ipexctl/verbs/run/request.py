@@ -158,7 +158,11 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         if is_program_name(word) and not path.exists():
             if not task.per_host and (engine := _find_engine(word)):
                 what = f"{word} starts ranks by itself, and here would be started once for each rank"
-                hint = advise("run", "--engine", engine, "train.py", text="--per-host starts it once on each host, or:")
+                words = args[next((n for n, arg in enumerate(args) if arg == "-m" or Path(arg).is_file()), len(args)) :]
+                hint = advise(
+                    *("run", "--engine", engine, *(words or ("train.py",))),
+                    text="--per-host starts it once on each host, or:",
+                )
                 raise UsageError(what, hint=hint)
             return Start("env", word, args)
         kind = f"{shown} is {'a directory' if path.is_dir() else 'not a regular file'}"

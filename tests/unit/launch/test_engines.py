@@ -97,3 +97,18 @@ def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], senten
     with pytest.raises(UsageError) as refused:
         read(**settings)
     assert refused.value.sentence == sentence
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--nproc-per-node", "2", "train.py", "--lr", "0.1"), "train.py --lr 0.1"),
+        (("--nproc-per-node", "2", "-m", "pkg.train"), "-m pkg.train"),
+        (("--nproc-per-node", "2"), "train.py"),
+    ],
+)
+def test_whoever_types_a_launcher_is_given_the_engine_with_his_own_script(args: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(script="torchrun", args=args)
+    assert str(refused.value.hint).splitlines()[-1] == f"ipexctl run --engine torchrun {words}"
