@@ -21,6 +21,7 @@ _CAUSES: Mapping[str, str] = {
     "lightning": "Lightning's Trainer was not told of the others: give it num_nodes, devices and strategy",
     "local-rank": "{line} waits for --local_rank, which nobody gives: read the variable LOCAL_RANK there",
     "address": "{line} sets MASTER_ADDR to {value}: leave it to ipexctl",
+    "torchrun": "a torchrun in the run makes a world of its own: start the script itself, or --engine torchrun SCRIPT",
     "unused": "a process group was made, and the model does not use it: wrap it, as with DistributedDataParallel",
     "torch": "a process group of one process was made: the script gives a world_size of 1, or changes WORLD_SIZE",
     "mpi": "MPI finds one process alone: mpi4py loads another MPI than the one that started the ranks",
@@ -32,7 +33,8 @@ _NO_GROUP = (
 )
 _USUAL = (
     "usual causes: the Trainer without --use_cpu, a script that sets MASTER_ADDR or WORLD_SIZE itself, one that waits "
-    "for --local_rank, one that ends where it finds no GPU; independent processes are started by --instances"
+    "for --local_rank or ends where it finds no GPU, a torchrun in the run; independent processes are started by "
+    "--instances"
 )
 
 

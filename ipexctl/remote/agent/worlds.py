@@ -30,6 +30,7 @@ ASSIGNED = r"""\b%s\b(["']\s*\]?\s*(=(?!=)|:|,)|\s*=(?!=))"""
 BACKENDS = {"ProcessGroupGloo": "gloo", "ImpiProcessGroup": "impi", "ProcessGroupCCL": "ccl", "ProcessGroupMPI": "mpi"}
 LOCAL_RANK = r"""["']--local[-_]rank["']"""
 IMPI = "/impi_torch/"
+RUN = os.environ.get(names.RUN_ENV, "")  # also TORCHELASTIC_RUN_ID, but for ranks of another torchrun
 HOOKS = ("/_ipexctl_", "/sitecustomize.py")
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3.", *HOOKS)
 
@@ -183,6 +184,8 @@ class Worlds:
         causes = list(dict.fromkeys(self.lonely))
         address = os.environ.get("MASTER_ADDR", "")
         if address and address != self.planned["MASTER_ADDR"]:
+            if os.environ.get("TORCHELASTIC_RUN_ID", RUN) != RUN:
+                return [("torchrun", "", "")]
             causes.append(("address", find_assignment(self.script, "MASTER_ADDR", address), address))
         if is_single_for_accelerate():
             causes.append((names.ACCELERATE, "", ""))

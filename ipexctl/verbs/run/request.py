@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.act.inputs import read_env_file, read_input, read_stdin
+from ipexctl.data import read_data
 from ipexctl.decide.launch import instances, mpi_launchers
 from ipexctl.decide.launch.checkpoints import find_checkpoint_directory, find_resume_words
 from ipexctl.decide.launch.environment import parse_user_env
@@ -147,6 +148,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
     if task.module and task.program:
         raise UsageError("-m and --program name two kinds of WHAT", hint="leave one of them out")
     if task.module:
+        if not task.per_host:
+            _refuse_launcher(word, f"python -m {word}", args)
         return Start("module", word, args)
     if task.program:
         if "/" in word and not word.startswith("/"):
@@ -156,14 +159,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
     path = Path(word)
     if not path.is_file():
         if is_program_name(word) and not path.exists():
-            if not task.per_host and (engine := _find_engine(word)):
-                what = f"{word} starts ranks by itself, and here would be started once for each rank"
-                words = args[next((n for n, arg in enumerate(args) if arg == "-m" or Path(arg).is_file()), len(args)) :]
-                hint = advise(
-                    *("run", "--engine", engine, *(words or ("train.py",))),
-                    text="--per-host starts it once on each host, or:",
-                )
-                raise UsageError(what, hint=hint)
+            if not task.per_host:
+                _refuse_launcher(word, word, args)
             return Start("env", word, args)
         kind = f"{shown} is {'a directory' if path.is_dir() else 'not a regular file'}"
         hint = "give the path of a file on this machine; --program takes one of the hosts"
@@ -182,8 +179,21 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         raise UsageError(f"{shown} cannot be read: {str(error.strerror).lower()}") from None
 
 
-def _find_engine(program: str) -> str | None:
-    return next((name for name, engine in read_engines().items() if engine.program == program), None)
+def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
+    """Raises `UsageError` for a program or module that starts ranks by itself; ``line`` begins its own launch line."""
+    from ipexctl.decide.launch.launch_table import parse_launch_table
+
+    engines = {engine.program: name for name, engine in read_engines().items()}
+    known = parse_launch_table(read_data("launchers.toml")).find_program((word, *args))
+    if word not in engines and (known is None or known[0].kind not in {"mpi", "slurm", "agent"}):
+        return
+    engine = engines.get(word if known is None else known[0].name)
+    words: tuple[str, ...] = ("--from-mpirun", f"{line} {shlex.join(args)}")
+    if engine:
+        begin = (number for number, arg in enumerate(args) if arg == "-m" or Path(arg).is_file())
+        words = ("--engine", engine, *(args[next(begin, len(args)) :] or ("train.py",)))
+    what = f"{printable(word, 200)} starts ranks by itself, and here would be started once for each rank"
+    raise UsageError(what, hint=advise("run", *words, text="--per-host starts it once on each host, or:"))
 
 
 def _read_accelerate_config(task: Run, emit: str | None) -> AccelerateConfig | None:

@@ -190,6 +190,15 @@ def test_a_stalled_rendezvous_names_the_line_once_for_all_ranks_of_it() -> None:
     ]
 
 
+def test_a_torchrun_inside_the_run_is_the_cause_of_worlds_of_one(tmp_path: Path) -> None:
+    records = run(tmp_path, train(JOIN), IPEXCTL_RUN="r", TORCHELASTIC_RUN_ID="none", MASTER_ADDR="b", WORLD_SIZE="1")
+    reported = next(record for record in records if isinstance(record, RankAlone))
+    assert reported == alone(3, ("torchrun", "", ""))
+    report = describe_worlds(journal.SeparateWorlds({1: 2}, 3, 0, reported.causes))
+    assert report is not None
+    assert "--engine torchrun SCRIPT" in report.causes[0]
+
+
 def test_separate_worlds_are_described_with_what_was_found_or_what_usually_is_it() -> None:
     assert describe_worlds(journal.SeparateWorlds({})) is None
     report = describe_worlds(journal.SeparateWorlds({1: 1, 2: 2}, 3))

@@ -101,14 +101,20 @@ def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], senten
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("word", "module", "args", "advice"),
     [
-        (("--nproc-per-node", "2", "train.py", "--lr", "0.1"), "train.py --lr 0.1"),
-        (("--nproc-per-node", "2", "-m", "pkg.train"), "-m pkg.train"),
-        (("--nproc-per-node", "2"), "train.py"),
+        ("torchrun", False, "--nproc-per-node 2 train.py --lr 0.1", "--engine torchrun train.py --lr 0.1"),
+        ("torchrun", False, "--nproc-per-node 2 -m pkg.train", "--engine torchrun -m pkg.train"),
+        ("ray", False, "start --head", "--engine ray train.py"),
+        ("torch.distributed.run", True, "--nproc-per-node 2 train.py", "--engine torchrun train.py"),
+        ("mpirun", False, "-n 2 python train.py", "--from-mpirun 'mpirun -n 2 python train.py'"),
+        ("torch.distributed.launch", True, "train.py", "--from-mpirun 'python -m torch.distributed.launch train.py'"),
     ],
 )
-def test_whoever_types_a_launcher_is_given_the_engine_with_his_own_script(args: tuple[str, ...], words: str) -> None:
+def test_whoever_types_a_launcher_is_given_the_command_with_his_own_script(
+    word: str, module: bool, args: str, advice: str
+) -> None:
     with pytest.raises(UsageError) as refused:
-        read(script="torchrun", args=args)
-    assert str(refused.value.hint).splitlines()[-1] == f"ipexctl run --engine torchrun {words}"
+        read(script=word, module=module, args=tuple(args.split()))
+    assert str(refused.value.hint).splitlines()[-1] == f"ipexctl run {advice}"
+    assert read(script=word, module=module, args=tuple(args.split()), per_host=True)
