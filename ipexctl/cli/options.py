@@ -345,12 +345,6 @@ class MigrateFlags(Fields):
     script: str = flag(
         ..., "Local script, shell file or configuration; it is only read.", argument=True, example="train.py"
     )
-    args: tuple[str, ...] = flag((), "Arguments of the script, with --compare.", argument=True)
-    compare: bool = flag(False, "Run the script with and without IPEX on the first host.", "Comparison")
-    migrated: str | None = flag(None, "Script without IPEX (default: the same script).", "Comparison", "PATH")
-    ipex_venv: str | None = flag(None, "Environment with IPEX (default: the installed one).", "Comparison", "PATH")
-    native_venv: str | None = flag(None, "Environment without IPEX on the host.", "Comparison", "PATH")
-    ppn: int = flag(1, "Ranks on the host.", "Comparison", ge=1)
 
 
 class AccelerateFlags(Fields):

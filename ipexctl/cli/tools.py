@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -95,50 +93,9 @@ def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlag
     return bench(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run)
 
 
-def _allow_options_behind(words: list[str], ctx: typer.Context) -> list[str]:
-    """Words behind the script are its own only where --compare before it starts it."""
-    ctx.allow_interspersed_args = "--compare" not in takewhile(lambda word: not Path(word).is_file(), words)
-    return words
-
-
-@command(
-    app,
-    "migrate",
-    acting=lambda flags: flags.compare,
-    script=True,
-    expand=_allow_options_behind,
-    examples=("train.py", "--compare --native-venv ~/native train.py --epochs 1"),
-)
-def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Workflow:
+@command(app, "migrate", examples=("train.py", "train.py --json"))
+def migrate(flags: MigrateFlags) -> Workflow:
     """List what a script uses of IPEX, oneCCL and Accelerate. Beside each stands its replacement."""
-    from ipexctl.model.errors import UsageError
-    from ipexctl.model.hints import advise
-    from ipexctl.verbs.migrate import ComparedRuns, migrate
+    from ipexctl.verbs.migrate import migrate
 
-    if not flags.compare:
-        needless = {
-            "--migrated": flags.migrated,
-            "--ipex-venv": flags.ipex_venv,
-            "--native-venv": flags.native_venv,
-            " ".join(map(repr, flags.args)): flags.args,
-        }
-        if given := [name for name, value in needless.items() if value]:
-            reasons = ["without it, migrate reads one file, and starts nothing"]
-            hint = advise("migrate", flags.script)
-            raise UsageError(f"{', '.join(given)}: only with --compare", reasons=reasons, hint=hint)
-        return migrate(flags.script, None, context, os.environ)
-    if flags.native_venv is None:
-        raise UsageError(
-            "--compare needs two environments: the one without IPEX is --native-venv",
-            hint=advise(
-                "install",
-                "--track",
-                "native",
-                "--venv",
-                "/opt/native",
-                text="an install makes it:",
-            ),
-        )
-    inventory, script = hosts.read_inventory(), flags.migrated or flags.script
-    comparison = ComparedRuns(inventory, script, flags.ipex_venv, flags.native_venv, flags.ppn, flags.args)
-    return migrate(flags.script, comparison, context, os.environ)
+    return migrate(flags.script)

@@ -13,7 +13,7 @@ from ipexctl.decide.launch.launch_script import FoundLaunch
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import FrameworkOption
 from ipexctl.decide.script_imports import parse_script, walk_certain
-from ipexctl.model.answers.tools import ComparedRun, Comparison, ScriptUse
+from ipexctl.model.answers.tools import ScriptUse
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hints import Hint
 from ipexctl.model.json_values import Record
@@ -97,31 +97,6 @@ def format_report(uses: Sequence[ScriptUse], file: str) -> str:
         lines += [f"    {note}" for note in hit.notes]
     names = dict.fromkeys(hit.of for hit in uses)
     return "\n".join([*lines, "", f"{pluralize(len(uses), 'place')}: {', '.join(names)}"])
-
-
-def compare_runs(host: str, runs: Sequence[ComparedRun]) -> Comparison:
-    """How many times as fast the second run is as the first: by the samples a second that both scripts print (JSON
-    lines with ``samples_per_s``), else by their whole time. None when one of them did not end well."""
-    if len(runs) == 2 and all(run.good for run in runs):
-        old, new = runs
-        if old.samples_per_s and new.samples_per_s:
-            return Comparison(host, (old, new), new.samples_per_s / old.samples_per_s, "samples_per_s")
-        if old.seconds and new.seconds:
-            return Comparison(host, (old, new), old.seconds / new.seconds, "seconds")
-    return Comparison(host, tuple(runs), None, None)
-
-
-def describe_speedup(comparison: Comparison) -> str:
-    """Returns the comparison for people."""
-    lines = [f"on {comparison.host}:"]
-    for run in comparison.runs:
-        seconds = "-" if run.seconds is None else f"{run.seconds:.1f} s"
-        rate = f"{run.samples_per_s:.1f} samples/s" if run.samples_per_s else "no samples/s"
-        lines.append(f"  {run.name:<10}{f'{rate}, {seconds} in all' if run.good else 'failed'}")
-    if comparison.ratio is None:
-        return "\n".join([*lines, "not compared: both must end well"])
-    by = "samples a second" if comparison.by == "samples_per_s" else "whole time, start included"
-    return "\n".join([*lines, f"without IPEX it is {comparison.ratio:.2f} times as fast (by {by})"])
 
 
 def describe_removal(use: ScriptUse) -> str:

@@ -130,9 +130,3 @@ class Figures(NamedTuple):
     why: str = ""  # torch does not load
     fp32: Optional[float] = None
     bf16: Optional[float] = None
-
-
-LaunchRequests = NamedTuple("LaunchRequests", [("commands", Dict[str, List[str]])])  # words of a shell, by label
-Executables = NamedTuple("Executables", [("executable", Dict[str, bool])])
-# Latency in seconds and the best rate in bytes a second; None where the time was over before.
-PingPong = NamedTuple("PingPong", [("latency", Optional[float]), ("rate", Optional[float])])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import NATIVE, Installed
+from tests.e2e.conftest import Installed
 from tests.e2e.trained import IPEX_IN_BF16
 from tests.e2e.workspace import ROOT, CommandResult, Workspace, find_orphans
 
@@ -97,17 +97,3 @@ def test_the_bench_is_a_step_of_a_playbook_and_measures_ipex_beside_stock_torch(
     for form, text in rows.items():
         expected = "avx512bw" if form == "ipex-bf16" and not IPEX_IN_BF16 else " a second"
         assert expected in text, result
-
-
-def test_a_script_is_compared_with_and_without_ipex_on_one_host(
-    installed: Installed, native: Installed, workspace: Workspace
-) -> None:
-    words = ("--native-venv", NATIVE, "--json", EXAMPLES / "infer_ipex.py", "--model", "resnet50", *TINY)
-    result = workspace("migrate", "--compare", *words, timeout=900)
-    assert result.code == 0, result
-    compared = result.answer["compare"]
-    assert (compared["host"], compared["by"]) == ("node0", "samples_per_s")
-    old, new = compared["runs"]
-    assert compared["ratio"] == pytest.approx(new["samples_per_s"] / old["samples_per_s"])
-    assert "intel_extension_for_pytorch.optimize" in {use["name"] for use in result.answer["uses"]}
-    assert "times as fast" in result.answer["text"]

@@ -194,7 +194,6 @@ def test_the_commands_that_take_hosts_and_an_environment_are_those_of_the_comman
         "stacks",
         "play",
         "init",
-        "migrate",
     }
 
 

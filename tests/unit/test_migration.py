@@ -12,7 +12,6 @@ from ipexctl.cli import app
 from ipexctl.data import read_data
 from ipexctl.decide import migration
 from ipexctl.decide.releases.framework_options import parse_options
-from ipexctl.model.answers.tools import ComparedRun
 from ipexctl.model.errors import UsageError
 from ipexctl.verbs.migrate import LaunchLines
 from tests.tables import read_table
@@ -248,30 +247,6 @@ def test_a_use_in_the_arguments_of_another_is_found_as_well() -> None:
         "intel_extension_for_pytorch.optimize",
         "intel_extension_for_pytorch.quantization.convert",
     ]
-
-
-def test_two_runs_are_compared_by_their_samples_else_by_their_time_else_not() -> None:
-    def ran(seconds: float | None, rate: float | None = None, good: bool = True) -> ComparedRun:
-        return ComparedRun("with" if seconds == 30 else "without", "t.py", None, good, seconds, rate)
-
-    by_rate = migration.compare_runs("n1", [ran(30, 100.0), ran(20, 90.0)])
-    assert (by_rate.ratio, by_rate.by) == (0.9, "samples_per_s")
-    assert migration.describe_speedup(by_rate).splitlines() == [
-        "on n1:",
-        "  with      100.0 samples/s, 30.0 s in all",
-        "  without   90.0 samples/s, 20.0 s in all",
-        "without IPEX it is 0.90 times as fast (by samples a second)",
-    ]
-    by_time = migration.compare_runs("n1", [ran(30, 100.0), ran(20)])
-    assert (by_time.ratio, by_time.by) == (1.5, "seconds")
-    assert migration.describe_speedup(by_time).endswith("1.50 times as fast (by whole time, start included)")
-    for runs in ([ran(30)], [ran(30), ran(20, good=False)], [ran(30), ran(None)]):
-        not_compared = migration.compare_runs("n1", runs)
-        assert (not_compared.ratio, not_compared.by) == (None, None)
-        assert migration.describe_speedup(not_compared).endswith("not compared: both must end well")
-    assert "  without   failed" in migration.describe_speedup(
-        migration.compare_runs("n1", [ran(30), ran(20, good=False)])
-    )
 
 
 def needs(text: str) -> str:

@@ -138,7 +138,7 @@ RUN_HERE = [
     line
     for _, line in EXAMPLES
     if re.search("--(dry-run|check)", line) or line.removeprefix("ipexctl ").startswith(CONTACTLESS)
-    if not re.search("wheels|--compare", line)
+    if not re.search("wheels", line)
 ]
 
 

@@ -1,6 +1,6 @@
 """Findings from the measured speed of hosts: those that the others would wait for."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -22,17 +22,6 @@ def merge_best_figures(first: HostSpeed, second: HostSpeed) -> HostSpeed:
     return replace(second, **best, spread=spread)
 
 
-def pair_hosts_in_rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """A ring of pairs, in rounds in which no host takes part twice: so each host is measured with two others."""
-    count = len(hosts)
-    if count < 2:
-        return ()
-    edges = [(hosts[at], hosts[(at + 1) % count]) for at in range(count if count > 2 else 1)]
-    even, odd = edges[0 : 2 * (count // 2) : 2], edges[1::2]
-    last = edges[-1:] if count % 2 else []
-    return tuple(tuple(edges_of_round) for edges_of_round in (even, odd, last) if edges_of_round)
-
-
 def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
     """Hosts and links that are slower than the others, and hosts that were not measured."""
     speeds = {speed.host: speed for speed in check.hosts}
@@ -51,7 +40,7 @@ def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
         for host in (line.first, line.second) if line.rate is not None else ():
             best[host] = max(best.get(host, 0.0), line.rate or 0.0)
     for host, less, value, usual in _find_slow_hosts(best, SLOW_LINK):
-        evidence = f"{value / 1e6:.0f} of {usual / 1e6:.0f} MB/s, its best pair ({check.pairs[0].tool})"
+        evidence = f"{value / 1e6:.0f} of {usual / 1e6:.0f} MB/s, its best pair (TCP)"
         yield CheckHit("SPD002", host, {"less": _format_deficit(less)}, evidence)
     for host, why in [(speed.host, speed.why) for speed in check.hosts if speed.why] + [*check.missed.items()]:
         yield CheckHit("SPD003", host, {}, why)

@@ -91,21 +91,12 @@ class HostSpeed(Record):
 
 
 class LinkSpeed(JsonRecord):
-    """Between two hosts: seconds one way, bytes a second. ``tool`` is "IMB-MPI1 PingPong" or "TCP"."""
+    """Between two hosts, by TCP: seconds of a round trip, bytes a second."""
 
     first: str
     second: str
     latency: float | None
     rate: float | None
-    tool: str
-
-
-class UnmeasuredLink(JsonRecord):
-    """Two hosts whose link could not be measured, and why."""
-
-    first: str
-    second: str
-    why: str
 
 
 class SpeedCheck(JsonRecord):
@@ -114,7 +105,6 @@ class SpeedCheck(JsonRecord):
     hosts: tuple[HostSpeed, ...] = ()
     pairs: tuple[LinkSpeed, ...] = ()
     missed: Mapping[str, str] = field(default_factory=dict)
-    pairs_missed: tuple[UnmeasuredLink, ...] = ()
 
 
 class AppliedFix(JsonRecord):

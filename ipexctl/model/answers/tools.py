@@ -1,7 +1,5 @@
 """The answers of ``accelerate`` and ``migrate``."""
 
-from typing import Literal
-
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.json_values import JsonRecord
 
@@ -32,30 +30,9 @@ class ScriptUse(JsonRecord):
     notes: tuple[str, ...] = ()
 
 
-class ComparedRun(JsonRecord):
-    """One of the two runs of ``migrate --compare``."""
-
-    name: str
-    script: str
-    venv: str | None
-    good: bool
-    seconds: float | None
-    samples_per_s: float | None
-
-
-class Comparison(JsonRecord):
-    """``ratio``: how many times as fast the second run is as the first, by ``samples_per_s`` or ``seconds``."""
-
-    host: str
-    runs: tuple[ComparedRun, ...]
-    ratio: float | None
-    by: Literal["samples_per_s", "seconds"] | None
-
-
 class MigrateAnswer(AnyAnswer):
     """``migrate``: ``text`` is the report for people."""
 
     file: str
     uses: tuple[ScriptUse, ...]
     text: str
-    compare: Comparison | None = None

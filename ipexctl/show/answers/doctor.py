@@ -203,7 +203,7 @@ def format_speed(check: SpeedCheck) -> list[RenderableType]:
     measured = [pair for pair in check.pairs if pair.rate]
     delays = [pair.latency for pair in measured if pair.latency]
     if delays:
-        items.append(text((f"between hosts: {measured[0].tool}, {median(delays) * 1e6:.0f} µs", QUIET)))
+        items.append(text((f"between hosts: TCP, {median(delays) * 1e6:.0f} µs", QUIET)))
     return items
 
 

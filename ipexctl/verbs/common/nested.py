@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ipexctl.decide.run.fold import RunFold
 from ipexctl.model import events as e
 from ipexctl.model.events import Event
 from ipexctl.model.hints import Hint
-from ipexctl.model.run_state import RunState
 
 T = TypeVar("T")
 
@@ -39,18 +37,6 @@ def run_nested(
     except StopIteration as end:
         value: T = end.value
         return value
-
-
-def fold_run(run: Generator[Event, None, Any], clock: Callable[[], float]) -> Generator[Event, None, RunState]:
-    """Passes on the events of a nested run; returns what is known of it at its end."""
-    fold = RunFold(every_line=True)
-
-    def take(event: Event) -> bool:
-        fold.handle_event(e.Stamped(clock(), event))
-        return is_passed_on(event)
-
-    yield from run_nested(run, take, advise_without_share)
-    return fold.state
 
 
 def advise_without_share(event: Event) -> Event:

@@ -71,9 +71,7 @@ def make_doctor(hosts: tuple[str, ...]) -> DoctorRecord:
     for at, first in enumerate(hosts):
         for second in hosts[at + 1 :]:
             slow = {first, second} == {*hosts[:2]}
-            pairs.append(
-                LinkSpeed(first, second, 9e-6 if slow else 2.1e-6, 2.4e9 if slow else 11.6e9, "IMB-MPI1 PingPong")
-            )
+            pairs.append(LinkSpeed(first, second, 9e-6 if slow else 2.1e-6, 2.4e9 if slow else 11.6e9))
     finding = Finding(
         "NET004", "warning", hosts[:2], "MTU 9000 set, 1500 passes", "ping -M do", "ip link set eth1 mtu 1500"
     )
