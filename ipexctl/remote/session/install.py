@@ -1,4 +1,4 @@
-"""The session of an install on one host: its requests, and the states that allow them (`SessionState`, see `loop` too).
+"""The session of an install on one host: its requests (see `loop` too).
 
 It runs under any Python of the host from 3.6 on, standard library only. From `lock` on it holds the lock of the
 environment; when the input ends (the controller is gone, the link is cut, the install is done) it stops what it
@@ -32,8 +32,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from enum import Enum
-from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Set, Tuple
 
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
@@ -62,60 +61,6 @@ LINGER_SECONDS = 10.0  # seconds for which the host that decides can be asked af
 CONFIRMED = "tmp/confirmed"  # below the store of the host that decides: all hosts stay with the new environment
 
 
-# states.
-
-
-class SessionState(Enum):
-    """How far the session has come. What its end must undo depends on it (`LOCK_HELD`)."""
-
-    INSPECTING = "inspecting"  # from the start: reads the host and leaves tokens, changes no environment
-    LOCKED = "locked"  # from `lock` on: may clean, receive files, build, and remove what is not used
-    BUILT = "built"  # after `build`: the environment is unpacked, has no marker, and does not count
-    COMPLETE = "complete"  # after `mark`: the marker is on the disk, any host may switch to it
-    SWITCHED = "switched"  # after `switch`: the link leads to it; the end goes back, unless the host that decides stays
-    ACTIVE = "active"  # after `confirm`: it stays, and what is not used may be removed
-    REMOVED = "removed"  # after `remove` (uninstall): nothing of the environment is left, nothing more may be done
-
-
-LOCK_HELD = (SessionState.LOCKED, SessionState.BUILT, SessionState.COMPLETE, SessionState.SWITCHED, SessionState.ACTIVE)
-ANYTIME = (SessionState.INSPECTING, *LOCK_HELD)
-
-
-class RequestRule(NamedTuple):
-    """The states that allow a request, and the states to which its success and its failure lead (None: the same)."""
-
-    states: Tuple[SessionState, ...]
-    after: Optional[SessionState] = None
-    failed: Optional[SessionState] = None
-
-
-_READING = ("inspect", "leave_token", "find_tokens", "list_present", "check_imports", "find_used")
-RULES = {  # the requests are methods of `InstallSession`
-    **dict.fromkeys(_READING, RequestRule(ANYTIME)),
-    **dict.fromkeys(("make_room", "serve", "fetch"), RequestRule(LOCK_HELD)),
-    "lock": RequestRule((SessionState.INSPECTING,), after=SessionState.LOCKED),
-    "clean": RequestRule((SessionState.LOCKED,)),
-    "build": RequestRule(
-        (SessionState.LOCKED, SessionState.BUILT), after=SessionState.BUILT, failed=SessionState.LOCKED
-    ),
-    # LOCKED: an earlier install has built it
-    "mark": RequestRule((SessionState.LOCKED, SessionState.BUILT), after=SessionState.COMPLETE),
-    "switch": RequestRule((SessionState.LOCKED, SessionState.COMPLETE), after=SessionState.SWITCHED),
-    "confirm": RequestRule((SessionState.SWITCHED,), after=SessionState.ACTIVE),
-    "go_back": RequestRule(LOCK_HELD, after=SessionState.COMPLETE),
-    "remove_unused": RequestRule((SessionState.LOCKED, SessionState.ACTIVE)),
-    "remove": RequestRule((SessionState.INSPECTING,), after=SessionState.REMOVED, failed=SessionState.LOCKED),
-}
-
-
-def next_state(state: SessionState, name: str, succeeded: bool = True) -> Optional[SessionState]:
-    """Returns the state after a command; None if the command is not allowed in this state."""
-    rule = RULES.get(name)
-    if rule is None or state not in rule.states:
-        return None
-    return (rule.after if succeeded else rule.failed) or state
-
-
 # requests.
 
 
@@ -124,41 +69,34 @@ class InstallSession(FileRelay):
 
     def __init__(self) -> None:
         FileRelay.__init__(self)
-        self.state = SessionState.INSPECTING
         self.venv = self.target = ""  # the link, whose ".d" is the store of environments; the one to be made in it
         self.lock_file = -1  # open while this process lives, once it holds the lock
+        self.switched = False  # the link leads to it, and that is not confirmed: the end goes back
+        self.active = False  # it was confirmed, and stays
         self.before = ""  # the environment that was active before the switch
         self.ask: Optional[Dict[str, str]] = None  # base and token of the host that decides whether a switch stays
         self.decides = False  # this host does, and others may still ask
         self.timer = threading.Timer(CONFIRM_TIMEOUT, end_session)
 
     def run(self, name: str, arguments: Dict[str, Any]) -> Any:
-        """Does a command if the state allows it. Raises `SessionError`, `OSError`."""
-        if next_state(self.state, name) is None:
-            raise SessionError("state", "%s is not allowed in state %s" % (name, self.state.value))
+        """Does what is asked. Raises `SessionError`, `OSError`."""
         self.venv = arguments.pop("venv")
         self.base = self.venv + ".d"
         self.target = os.path.join(self.base, arguments.pop("id", ""))
         if name != "inspect":  # which tells of it
             check_store(self.base)
-        succeeded = False
-        try:
-            answer = getattr(self, name)(**arguments)
-            succeeded = True
-            return answer
-        finally:
-            self.state = next_state(self.state, name, succeeded) or self.state
+        return getattr(self, name)(**arguments)
 
     def end(self) -> None:
         """Takes the tokens back, and undoes what is half-done if the lock is ours. Leaves no empty directories."""
         if not self.base or find_store_fault(self.base):  # nothing was asked for, or nothing there is ours
             return
         self.take_tokens_back()
-        if self.state is SessionState.ACTIVE and self.decides:
+        if self.active and self.decides:
             time.sleep(LINGER_SECONDS)
-        if self.state is SessionState.SWITCHED and not (self.ask and is_confirmed(**self.ask)):
+        if self.switched and not (self.ask and is_confirmed(**self.ask)):
             self.go_back(self.before)
-        if self.lock_file >= 0 and self.state in LOCK_HELD and os.path.isdir(self.base):
+        if self.lock_file >= 0 and os.path.isdir(self.base):
             self.clean()
         for name in ("tokens", "wheels", "") if self.tokens or self.lock_file >= 0 else ():
             if self.lock_file >= 0 and list_directory(self.base) == ["lock"]:
@@ -255,8 +193,6 @@ class InstallSession(FileRelay):
     def clean(self, wheels: Optional[List[str]] = None) -> messages.Cleaned:
         """Removes what is no complete environment, old tokens, and of the wheels that have arrived those that are not
         these. Only for the holder of the lock."""
-        if self.lock_file < 0:  # `remove` did not get it
-            raise SessionError("state", "clean is not allowed without the lock")
         arrived = os.path.join(self.base, "wheels")
         for name in set(list_directory(arrived)) - set(list_directory(arrived) if wheels is None else wheels):
             remove_path(os.path.join(arrived, name))
@@ -392,6 +328,7 @@ class InstallSession(FileRelay):
         self.ask, self.decides = ask, bool(address)
         self.before = os.path.basename(os.path.realpath(self.venv)) if self.is_linked() else ""
         self.activate(self.target)
+        self.switched = True
         self.timer = threading.Timer(CONFIRM_TIMEOUT, end_session)
         self.timer.start()
         return offer
@@ -401,6 +338,7 @@ class InstallSession(FileRelay):
         self.timer.cancel()
         if self.decides:
             open(os.path.join(self.base, CONFIRMED), "w").close()
+        self.switched, self.active = False, True
 
     def go_back(self, before: str) -> None:
         """Makes ``before`` the active environment again; none, if that is empty."""
@@ -411,6 +349,7 @@ class InstallSession(FileRelay):
             self.activate(os.path.join(self.base, before))
         elif self.is_linked():
             remove_path(self.venv)
+        self.switched = self.active = False
 
     def activate(self, target: str) -> None:
         temporary = os.path.join(self.base, "tmp", "link")
@@ -444,7 +383,7 @@ class InstallSession(FileRelay):
                 removed.append(id)
         if removed:
             remove_path(os.path.join(self.base, "cache"))  # what uv kept for them; the one in the home is the user's
-        if self.state is SessionState.LOCKED and os.path.isdir(os.path.join(self.base, "wheels")):
+        if not self.active and os.path.isdir(os.path.join(self.base, "wheels")):
             removed.append("wheels")
         remove_path(os.path.join(self.base, "wheels"))
         self.clean()
