@@ -22,10 +22,11 @@ app = typer.Typer()
 @command(app, "exec", script=True, examples=("-- uptime", "--limit node[1-3] 'df -h /data | tail -1'"))
 def exec_(context: Context, hosts: HostSelection, task: Execute, flags: DryRunFlags) -> Workflow:
     """Run one command on all hosts. Hosts with the same output share an entry; a single word is a line for sh."""
-    from ipexctl.verbs.play.execute import execute
+    from ipexctl.verbs.play.execute import execute, search_environment
 
     words = ("/bin/sh", "-c", *task.argv) if len(task.argv) == 1 else task.argv
-    return execute(replace(task, argv=words), hosts.read_inventory(), context, dry=flags.dry_run, verb="exec")
+    task, inventory = replace(task, argv=words), hosts.read_inventory()
+    return execute(task, inventory, context, dry=flags.dry_run, verb="exec", prepare=search_environment)
 
 
 @command(app, "shell", script=True, without="limit", examples=("node1", "node1 -- htop"))

@@ -1,6 +1,6 @@
 """The step ``command``, and ``exec``: one command on every host, its output host by host."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from ipexctl.act.context import Context
@@ -11,20 +11,27 @@ from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedComma
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Answer, Ended, Event, Planned, StepOutcome
-from ipexctl.model.hosts import Inventory
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Execute
 from ipexctl.model.text import pluralize
 from ipexctl.verbs.common.select import make_started
 
 # What the host itself does not have, a person expects in the environment.
-_WITH_ENV = 'case $0 in /*) e=$0 ;; *) e=$HOME/$0 ;; esac; PATH=$PATH:$e/bin; export PATH; exec "$@"'
+_FIND_IN_ENV = 'case $0 in /*) e=$0 ;; *) e=$HOME/$0 ;; esac; PATH=$PATH:$e/bin; export PATH; exec "$@"'
 
 
 def execute(
-    task: Execute, inventory: Inventory, context: Context, *, dry: bool = False, verb: str = "command"
+    task: Execute,
+    inventory: Inventory,
+    context: Context,
+    *,
+    dry: bool = False,
+    verb: str = "command",
+    prepare: Callable[[Host, Command], Command] = lambda _, command: command,
 ) -> Generator[Event, None, dict[str, Completed | Failure]]:
-    """Runs the command on every host, without a shell; a status other than 0 is a failure of that host."""
+    """Runs the command on every host, without a shell, as ``prepare`` makes it for that host; a status other than 0 is
+    a failure of the host."""
     command = Command(task.argv, timeout=task.timeout)
     yield make_started(verb, str(command), inventory)
     plan = f"on {pluralize(len(inventory), 'host')}: {command}"
@@ -36,10 +43,7 @@ def execute(
     completed: dict[str, Completed] = {}
 
     def run_command(link: Link, _: Emit) -> Completed | Failure:
-        words = command
-        if verb == "exec":
-            words = replace(command, argv=(link.host.vars.get("venv", DEFAULT_VENV), *task.argv), script=_WITH_ENV)
-        result = completed[link.host.name] = link.run(words)
+        result = completed[link.host.name] = link.run(prepare(link.host, command))
         last = result.get_tail(1)
         what = f"{task.argv[0]} ended with status {result.status}{f': {last}' if last else ''}"
         return result if result.ok else Failure(link.host.name, Kind.STEP, what)
@@ -59,6 +63,11 @@ def execute(
     yield Answer(CommandAnswer(answers))
     yield Ended(verb, Exit.OK)
     return results
+
+
+def search_environment(host: Host, command: Command) -> Command:
+    """Returns a command that also finds the programs of the host's environment, behind those of the host."""
+    return replace(command, argv=(host.vars.get("venv", DEFAULT_VENV), *command.argv), script=_FIND_IN_ENV)
 
 
 def _describe_output(host: str, result: Completed) -> CommandOutput:
