@@ -70,8 +70,7 @@ def test_what_is_in_no_entry_is_not_explained() -> None:
     ("message", "fix"),
     [
         ("ModuleNotFoundError: No module named 'transformers'", "ipexctl install --with transformers"),
-        ("ModuleNotFoundError: No module named 'transformers.models.x'", "ipexctl install --with transformers"),
-        ("ModuleNotFoundError: No module named 'sklearn.metrics'", "ipexctl install --with scikit-learn"),
+        ("ModuleNotFoundError: No module named 'sklearn'", "ipexctl install --with scikit-learn"),
         ("ImportError: tqdm>=4.27 is required for a normal functioning of this module, but found tqdm==4.1.",
          "ipexctl install --with 'tqdm>=4.27'"),
     ],
@@ -102,3 +101,27 @@ def test_megabytes_of_one_letter_take_no_time() -> None:
 def test_errors_of_one_word_in_two_worlds_are_distinguished(message: str, code: str | None) -> None:
     result = diagnose(message)
     assert (result.code if result else None) == code
+
+
+@pytest.mark.parametrize(
+    ("message", "title"),
+    [
+        (
+            "FileNotFoundError: Couldn't find any data file at /root/x/data. Couldn't find 'data' on the Hugging Face "
+            "Hub either: LocalEntryNotFoundError: ",
+            "/root/x/data is not on the host",
+        ),
+        (
+            "DataFilesNotFoundError: No (supported) data files found in /data/my corpus",
+            "/data/my corpus is not on the host",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'transformers.deepspeed'",
+            "the installed release has no module transformers.deepspeed",
+        ),
+    ],
+)
+def test_a_title_names_what_is_missing_and_nothing_more(message: str, title: str) -> None:
+    result = diagnose(message)
+    assert result is not None
+    assert result.title == title
