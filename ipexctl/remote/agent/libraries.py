@@ -35,6 +35,6 @@ def describe_duplicate_libraries(found: "List[Tuple[str, str, str]]", preload: s
     for kind in sorted({kind for kind, _, _ in found} - ({"OpenMP"} if "libiomp5" in preload else set())):
         copies = ["%s (%s)" % (path, version or "version unknown") for other, path, version in found if other == kind]
         if len(copies) > 1:
-            text = "has loaded %s twice, and which one it uses hangs on the order of its imports: %s"
+            text = "has loaded %s twice, and which one it uses depends on the order of its imports: %s"
             texts.append(text % (kind, ", ".join(copies)))
     return texts
