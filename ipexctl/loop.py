@@ -38,7 +38,7 @@ from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
 from ipexctl.store.debug_log import NAME, DebugLog
 from ipexctl.store.masking import SECRETS, EventMasker
 from ipexctl.store.private_files import claim_private_directory
-from ipexctl.store.record import RunRecord, make_name, prune_records
+from ipexctl.store.record import RunRecord, make_name, prune_records, read_report
 
 if TYPE_CHECKING:
     from ipexctl.act.notify import Notifier
@@ -149,8 +149,16 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
         except Interrupted:
             screen.close()
             raise
-        report = make_report(fold.state, read_known_errors)
-        screen.close(replace(report, saved=str(directory)))
+        report = replace(make_report(fold.state, read_known_errors), saved=str(directory))
+        ended = read_report(directory)
+        refused = None
+        if ended and ended.refused is not None:  # which is no event
+            report = replace(report, exit=ended.exit, ok=ended.ok, refused=ended.refused, reasons=ended.reasons)
+            report = replace(report, hint=ended.hint)
+            refused = UsageError(ended.refused, reasons=ended.reasons or (), hint=ended.hint)
+        screen.close(report)
+        if refused:
+            sinks.print_refusal(refused, console.err)
         return report.exit
 
     return _run_with_debug_log(replay)

@@ -28,6 +28,7 @@ _HELP_COLUMNS = 80  # columns of a help
 _VALUE_LIKENESS = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
 _SECOND_WORDS = {"lint": "play", "why": "stacks", "up": "lab", "down": "lab", "demo": "lab"}  # and what is before them
 _OTHER_NAMES = {"compare": "report", "diff": "report", "show": "report"}  # of commands, and what they are called here
+_OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
 _ARGUMENT_OPTIONS = {"install": "--with"}  # of commands without arguments: what takes those that they are given
 _LAUNCH_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "nodes": ""}  # by their meaning
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
@@ -190,7 +191,8 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
     if literal:
         *most, last = get_args(literal)
         what = f"must be {', '.join(most)} or {last}"
-        better = value and _find_nearest(value, get_args(literal))
+        meant = _OTHER_VALUES.get(value or "")
+        better = meant if meant in get_args(literal) else value and _find_nearest(value, get_args(literal))
     elif option and value and option.flag.is_span(option.type) and (wrong := _find_wrong_span(value)):
         what = wrong
     elif option and value and (option.flag.ge is not None or option.flag.le is not None):

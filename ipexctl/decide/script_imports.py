@@ -30,6 +30,7 @@ class ImportTable(Record):
 
     distributions: Mapping[str, str]
     options: Mapping[str, str]
+    needs: Mapping[str, str]
     with_ipex: Mapping[str, str]
 
 
@@ -59,10 +60,18 @@ def find_doubtful_imports(
     known = {*sys.stdlib_module_names, *neighbours, *packages}
     lines: dict[str, int] = {}
     for node in () if _FINDERS.search(text) else walk_certain(parse_script(text)):
-        for name in list_module_names(node):
+        for name in (*list_module_names(node), *_list_needs(node, table)):
             if known.isdisjoint({name, name.replace("_", "-"), table.distributions.get(name, name).lower()}):
                 lines.setdefault(name, getattr(node, "lineno", 1))
     return lines
+
+
+def _list_needs(node: ast.AST, table: ImportTable) -> list[str]:
+    """The modules that classes load when they are used, which a script imports from another one."""
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    names = [f"{node.module}.{alias.name}" for alias in node.names]
+    return [table.needs[name] for name in names if name in table.needs]
 
 
 def walk_certain(tree: ast.Module) -> list[ast.AST]:

@@ -61,7 +61,7 @@ class SeparateWorlds(NamedTuple):
 
 class Stall(NamedTuple):
     """Ranks without progress. ``grave``: none makes progress, or one is stopped or stuck; ``kill``: it ends the run;
-    ``early``: it is one only if the stacks, which follow, show ranks that wait for one that does nothing."""
+    ``early``: it is one only if the stacks, which follow, show ranks that can never go on."""
 
     ranks: List[int]
     all: bool

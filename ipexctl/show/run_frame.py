@@ -51,7 +51,7 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     state = view.state
     alone = view.full_screen or view.panel == "keys"
     unusual = [] if alone else _draw_unusual(state, width, min(max(height // 5, 2), 10))
-    verdict = [*_draw_restart(state, width, now), *_draw_verdict(state, width, max(height * 2 // 5, 1))]
+    verdict = [*_draw_restart(state, width, now), *_draw_verdict(state, width, max(height // 2, 1))]
     room = height - 2 - len(verdict) - len(unusual)
     rows = min(max(room // 2, 3), max(len(state.ranks), 1))
     grid = [] if alone else _draw_ranks(view, width, rows, now, headed=height >= 14)
@@ -106,9 +106,12 @@ def _draw_verdict(state: RunState, width: int, most: int) -> list[Text]:
         return _make_verdict_rows(lines[:most], WARN)
     steps = [one_line(words) for words in (stacks, stop) if cell_len(words) <= room]
     steps = steps if len(steps) > 1 else [*steps, "end it: Ctrl-C"]
-    # Where not all fits, the beginning gives way: the ranks that others wait for are the last of the lines.
     least = max(most - len(steps), 1)
-    lines = lines if len(lines) <= least else lines[-least:]
+    if (
+        len(lines) > least
+    ):  # the ranks that others wait for are the last of the lines: what is behind the first gives way
+        tail = lines[-(least - 1) :] if least > 1 else []
+        lines = [lines[0], *tail]
     return _make_verdict_rows([*lines, *steps][:most], BAD)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -297,6 +298,26 @@ def test_an_early_stall_is_one_where_ranks_wait_for_one_that_does_nothing(state:
         assert "1 of 2 ranks waits in all_reduce, rank 1 on node1 does not" in describe(events[-3])[3]
     else:
         assert read(early, waits, waits._replace(rank=1), journal.InquiryEnded()) == []
+
+
+def test_an_early_stall_is_one_where_ranks_wait_in_different_collectives() -> None:
+    early = journal.Stall([0, 1], True, True, 20.0, {0: "S", 1: "S"}, early=True)
+    file = "/x/site-packages/torch/distributed/distributed_c10d.py"
+    place = f'Thread 0x1 (most recent call first):\n  File "{file}", line 5 in %s'
+
+    def wait(rank: int, kind: str) -> rank_records.RankStack:
+        last = {"group": "0", "ranks": [0, 1], "rank": rank, "number": 7, "kind": kind, "size": 8, "done": False}
+        return rank_records.RankStack(
+            rank, "node0", 5, "S", "", f"{hooks.COLLECTIVES}{json.dumps([last])}\n{place % kind}\n"
+        )
+
+    assert read(early, wait(0, "barrier"), wait(1, "barrier"), journal.InquiryEnded()) == []
+    events = read(early, wait(0, "barrier"), wait(1, "broadcast"), journal.InquiryEnded())
+    assert isinstance(events[0], e.Stalled)
+    assert (
+        "the ranks are in different collectives: barrier #7 on rank 0, broadcast #7 of 8 B on rank 1"
+        in describe(events[-1])[3]
+    )
 
 
 def write(rank: int, text: bytes) -> bytes:

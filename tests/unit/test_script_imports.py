@@ -61,6 +61,13 @@ def test_what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported(text: 
     assert doubtful(text, "helper", "pkg", "space") == {}
 
 
+def test_what_a_class_needs_is_known_from_its_import() -> None:
+    assert doubtful("from transformers import Trainer, TrainingArguments\n") == {"transformers": 1}
+    without = [package for package in PACKAGES if package != "accelerate"]
+    text = "import os\nfrom transformers import TrainingArguments as Settings\n"
+    assert find_doubtful_imports(text, (), [*without, "transformers"], TABLE) == {"accelerate": 2}
+
+
 def test_what_lies_beside_a_script_is_its_own(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import a, b, c, d\n")
     (tmp_path / "a.py").touch()

@@ -35,6 +35,7 @@ from tests.tables import read_table
         ),
         (("--node-lease", "1s"), "must be greater than or equal to 5, not '1s'"),
         (("--time-limit", "0m"), "--time-limit must be greater than 0"),
+        (("--backend", "nccl"), "hint: ipexctl run --backend auto"),
         (("--stall", "maybe"), "--stall must be report, kill or restart, not 'maybe'"),
     ],
 )

@@ -28,15 +28,34 @@ class LastCollective(Record):
 
 def describe_collectives(stacks: Iterable[RankStack]) -> list[str]:
     """Returns a line for each group in which one has not ended."""
+    groups = _read_groups(stacks)
+    most = max((len(ranks) for _, ranks in groups), default=0)
+    where = {ranks: f" in the group of {format_ranks(ranks)}" if len(ranks) < most else "" for _, ranks in groups}
+    return [line for (_, ranks), last in groups.items() for line in _describe(last.values(), where[ranks])]
+
+
+def have_mismatch(stacks: Iterable[RankStack]) -> bool:
+    """Returns whether ranks of a group wait in different collectives of the same number, which can never end."""
+    for last in _read_groups(stacks).values():
+        kinds: dict[int, set[tuple[str, int]]] = {}
+        for each in last.values():
+            if not each.done:
+                size = each.size if each.kind in _SAME_SIZE else 0
+                kinds.setdefault(each.number, set()).add((each.kind, size))
+        if any(len(each) > 1 for each in kinds.values()):
+            return True
+    return False
+
+
+def _read_groups(stacks: Iterable[RankStack]) -> dict[tuple[str, tuple[int, ...]], dict[int, LastCollective]]:
+    """The last collective of each rank, by the name and the ranks of its group."""
     groups: dict[tuple[str, tuple[int, ...]], dict[int, LastCollective]] = {}
     for stack in stacks:
         for text in _REPORTED.findall(stack.text):
             with suppress(ValueError):  # the script's own words, or half a line
                 for collective in parse_json(list[LastCollective], text):
                     groups.setdefault((collective.group, collective.ranks), {})[collective.rank] = collective
-    most = max((len(ranks) for _, ranks in groups), default=0)
-    where = {ranks: f" in the group of {format_ranks(ranks)}" if len(ranks) < most else "" for _, ranks in groups}
-    return [line for (_, ranks), last in groups.items() for line in _describe(last.values(), where[ranks])]
+    return groups
 
 
 def _describe(last: Iterable[LastCollective], where: str) -> list[str]:

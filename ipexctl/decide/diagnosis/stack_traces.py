@@ -20,7 +20,7 @@ _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTIL
 _SPY = re.compile(r'Thread [^"]*\([^)]*\)(?:: "(?P<name>.*)")?$')
 _SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
-_STANDARD = re.compile(r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>")
+_STANDARD = re.compile(r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>|^<string>$")
 _HOOKS = frozenset((*HOOK_FILES, *PROFILE_HOOK_FILES))
 # What talks to other ranks: the functions that a script calls, what is below them, and frameworks of torch.distributed.
 _CALLS = re.compile(r"(?:^|/)torch/distributed/(?:distributed_c10d|rendezvous|_functional_collectives|utils)\.py$")

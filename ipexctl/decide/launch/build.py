@@ -278,14 +278,13 @@ def choose_backend(task: Run, by_host: Mapping[str, Runtime]) -> tuple[str, str]
     ccl, impi = all(other.module for other in runtimes), all(other.impi for other in runtimes)
     if task.backend == "ccl" and not ccl:
         what = "the environment has no oneccl_bind_pt, which the backend ccl needs"
-        raise UsageError(
-            what,
-            hint=advise("install", "--backend", "ccl", text=_OR_GLOO).keep_installed(host),
-            exit=Exit.STEP,
-        )
+        hint: str = advise("install", "--backend", "ccl", text=_OR_GLOO).keep_installed(host)
+        if impi:
+            hint = "run without --backend: the environment has impi"
+        raise UsageError(what, hint=hint, exit=Exit.STEP)
     if (task.backend == "impi" or task.backend_override) and not impi:
         what = "the environment has no impi_torch, which the backend impi needs"
-        hint: str = advise("install", "--backend", "impi", text=_OR_GLOO).keep_installed(host)
+        hint = advise("install", "--backend", "impi", text=_OR_GLOO).keep_installed(host)
         dialect = get_dialect(runtimes[0].dialect, runtimes[0].version)
         if not mpi_launchers.offers_library(dialect, runtimes[0].mpiexec):
             what = f"the hosts' {dialect.title} has no library of the name that mpi4py asks for ({dialect.library})"

@@ -112,7 +112,8 @@ def build_host_env(
     dialect = get_dialect(runtime.dialect, runtime.version)
     for name, value in dialect.build_interface_env(interface, run.rdma).items():
         put(name, value, "interface of this host")
-    put("IPEXCTL_BACKEND", run.backend, "--backend", by_user=True)
+    asked = "--backend" if task.backend != "auto" else "what the environment has"
+    put("IPEXCTL_BACKEND", run.backend, asked, by_user=True)
     if task.backend_override:
         put("IMPI_TORCH_OVERRIDE", "1", "--backend-override", by_user=True)
     if run.backend == "ccl":

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from ipexctl.decide.diagnosis.collectives import describe_collectives
+from ipexctl.decide.diagnosis.collectives import describe_collectives, have_mismatch
 from ipexctl.decide.diagnosis.stack_traces import (
     describe_position,
     describe_stall,
@@ -214,7 +214,7 @@ class JournalReader:
             case journal.InquiryEnded():
                 stacks, groups = self._stacks, group_stacks(self._stacks)
                 early, self._early = self._early, None
-                if early and (show_stall(groups, stacks) or self._requested):
+                if early and (show_stall(groups, stacks) or have_mismatch(stacks) or self._requested):
                     yield from self._report_stall(early)
                     yield from stacks
                     self._stacks = stacks
@@ -280,7 +280,7 @@ class JournalReader:
             case journal.AttemptEnded(detail=detail, restart=restart, restarts=restarts, awaited=awaited, at=at):
                 self._restarts = restarts
                 yield e.RunEnded(running.run, cast(Any, record.reason), detail, at, again=True)
-                again = f"starting again ({restart} of {restarts}) from the script's own checkpoint"
+                again = f"starting again ({restart} of {restarts})"
                 if awaited:
                     again = f"restart {restart} of {restarts} waits for {join_names(awaited, 5)}"
                 yield e.Message(f"{detail or 'the run failed'}: {again}", "warning", code="restart")
@@ -337,7 +337,7 @@ def _describe_waiting(hosts: Mapping[str, tuple[str, str, float]], before: int) 
 
 def _describe_resume(record: journal.ResumeChosen) -> str:
     if not record.name:
-        return "no checkpoint is whole: the script starts from its beginning"
+        return "no whole checkpoint yet: the script starts from its beginning"
     text = f"the ranks go on from {printable(record.name, 200)}"
     if record.written:
         text += f", written {format_time(record.written)}"

@@ -9,10 +9,8 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
-from ipexctl.decide.diagnosis.collectives import describe_collectives
-from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.decide.run.figures import read_figures
-from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
+from ipexctl.model.answers.manage import ListedRun, PsAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import (
     Answer,
@@ -48,7 +46,7 @@ from ipexctl.verbs.run.run_discovery import (
     make_watcher,
     no_run_error,
 )
-from ipexctl.verbs.run.saved_logs import make_no_rank_error
+from ipexctl.verbs.run.saved_logs import compare_stacks, make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
 
 Workflow = Generator[Event, None, None]
@@ -209,12 +207,9 @@ def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ran
             for record in records
             if not ranks or record.rank in ranks
         )
-        groups = group_stacks(stacks)
         for host in missing:
             yield Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
-        lines = format_comparison(groups, len({stack.rank for stack in stacks})) + describe_collectives(stacks)
-        places = describe_places(stacks)
-        yield Answer(RankStacksAnswer(run, tuple(lines), find_odd_ranks(groups), places, stacks, missing))
+        yield Answer(compare_stacks(run, stacks, missing))
     yield Ended("logs", Exit.OK)
 
 

@@ -18,7 +18,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.show.sanitise import escape
 from ipexctl.store import event_json
 from ipexctl.store.private_files import open_regular_file
-from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs, read_name
+from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs, read_name, read_report
 
 _OUTPUT_EVENT_SIZE = 1 << 16  # bytes of a rank's output in one event
 _LINE_LIMIT = 1 << 25  # bytes: an answer of a thousand hosts is one
@@ -109,8 +109,14 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     if not shown:
         raise UsageError(f"{escape(str(directory))} holds no event that can be read")
     yield from ranks.read_unreferenced(at)
-    if not ended:
+    if not ended and not _was_refused(directory):
         yield _make_warning(at, "the record ends here, without the command's own end")
+
+
+def _was_refused(directory: Path) -> bool:
+    """Whether the command ended with an error in the middle, which its report has."""
+    report = read_report(directory)
+    return report is not None and report.refused is not None
 
 
 def read_preparation(runs: Path, run: str) -> Iterator[e.Event]:

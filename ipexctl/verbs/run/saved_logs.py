@@ -1,11 +1,14 @@
 """``logs`` of a run that was watched to its end: its head keeps nothing of it, this machine has it all."""
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
 
 from ipexctl.act.context import Context
+from ipexctl.decide.diagnosis.collectives import describe_collectives
+from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
+from ipexctl.model.answers.manage import RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Ended, Event, Message, Output, RunStarted, Started
+from ipexctl.model.events import Answer, Ended, Event, Message, Output, RankStack, RunStarted, Stalled, Started
 from ipexctl.model.hints import advise
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.store.record import read_name, read_report
@@ -51,6 +54,30 @@ def print_saved_output(directory: Path, context: Context, ranks: Collection[int]
         name = read_name(directory)
         yield Message(advise("report", name, text=f"run {name} ended: {cause}; more of it:"))
     yield Ended("logs", Exit.OK)
+
+
+def print_saved_stacks(directory: Path, context: Context, ranks: Collection[int] = ()) -> Generator[Event, None, None]:
+    """Yields where the ranks of a saved run stood at its last stall. Raises `UsageError` where it had none."""
+    context.masker.add_kept(directory)
+    name, stacks = read_name(directory), list[RankStack]()
+    for stamped in read_saved_run(directory):
+        if isinstance(stamped.event, Stalled):
+            stacks = []
+        elif isinstance(stamped.event, RankStack) and (not ranks or stamped.event.rank in ranks):
+            stacks.append(stamped.event)
+    if not stacks:
+        what, reasons = f"run {name} has ended", ["only ranks that run have stacks, and none were saved at a stall"]
+        raise UsageError(what, reasons=reasons, hint=advise("logs", name), exit=Exit.STEP)
+    yield Started("logs", f"{name}, at its last stall", ())
+    yield Answer(compare_stacks(name, stacks))
+    yield Ended("logs", Exit.OK)
+
+
+def compare_stacks(run: str, stacks: Sequence[RankStack], missing: tuple[str, ...] = ()) -> RankStacksAnswer:
+    """Returns where ranks stand, those at the same place together; hosts in ``missing`` did not report in time."""
+    groups = group_stacks(stacks)
+    lines = format_comparison(groups, len({stack.rank for stack in stacks})) + describe_collectives(stacks)
+    return RankStacksAnswer(run, tuple(lines), find_odd_ranks(groups), describe_places(stacks), tuple(stacks), missing)
 
 
 def print_newest_output(

@@ -126,6 +126,8 @@ _FIRST_EVENTS = 2000  # of a record without a report: by then mpirun has been st
 def describe_cause(report: CommandReport) -> str:
     """Why a command did not end well, in one line; empty if it did."""
     run = report.run
+    if report.exit is Exit.OK and run and run.lost_loss:
+        return printable(run.lost_loss.text, _CAUSE_WIDTH)
     if report.exit is Exit.OK and not (run and run.reason in ("stopped", "limit")):
         return ""
     if run and run.first is not None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ipexctl.decide.diagnosis.collectives import describe_collectives
+from ipexctl.decide.diagnosis.collectives import describe_collectives, have_mismatch
 from ipexctl.decide.diagnosis.stack_traces import (
     describe_places,
     describe_stall,
@@ -216,6 +216,7 @@ OSError: b.pt
     [
         (TRACEBACK, "", "data.py:41"),
         (TRACEBACK, FAULT, "data.py:41"),
+        (TRACEBACK + '  File "<string>", line 117, in __init__\n', "", "data.py:41"),  # of a dataclass
         ("", FAULT, "train.py:88"),
         ("", SPY, "data.py:41"),
         ("Segmentation fault", "", ""),
@@ -390,3 +391,4 @@ def test_the_last_collective_of_each_group_is_reported_and_a_mismatch_named(
     stacks: list[RankStack], lines: list[str]
 ) -> None:
     assert describe_collectives(stacks) == lines
+    assert have_mismatch(stacks) == any("different collectives" in line for line in lines)

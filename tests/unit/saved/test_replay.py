@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -104,6 +106,29 @@ def test_plain_output_is_the_same_at_any_speed(tmp_path: Path, monkeypatch: pyte
     assert paced.stdout == plain.stdout != ""
     assert call(app, ["replay", "--at", "soon"]).exit_code == Exit.INPUT
     assert call(app, ["replay", "--speed", "0"]).exit_code == Exit.INPUT
+
+
+def test_a_command_that_was_refused_in_the_middle_ends_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    made = RunRecord(tmp_path / "ipexctl" / "runs", make_name(START))
+    stream = [Stamped(START, e.Started("run", "train.py", ("a",))), Stamped(START + 1, e.Message("looking"))]
+    for stamped in stream:
+        made.handle_event(stamped)
+    refused = "the environment has no oneccl_bind_pt"
+    report = replace(fold(stream), exit=Exit.STEP, ok=False, finished=False, refused=refused)
+    made.close(replace(report, reasons=("a reason",), hint="ipexctl install"))
+    shown = CliRunner().invoke(app, ["replay"])
+    assert shown.exit_code == Exit.STEP
+    assert "the record ends here" not in shown.output
+    assert "error: the environment has no oneccl_bind_pt\n  a reason\n  hint: ipexctl install" in shown.output
+    document = json.loads(CliRunner().invoke(app, ["replay", "--json"]).stdout)
+    assert (document["exit"], document["refused"], document["next"]) == (
+        4,
+        refused,
+        [["ipexctl", "install"]],
+    )
 
 
 def test_holes_of_a_strangers_files_are_not_read(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from ipexctl.model import events as e
 from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Stamped
+from ipexctl.model.reports import LostLoss
 from ipexctl.show.answers.saved import format_pruned_runs, format_saved_runs
 from ipexctl.store.record import RunRecord, is_record_in_use, make_name
 from ipexctl.verbs.run.replay import find_saved_run, read_preparation
@@ -93,6 +94,14 @@ def test_why_a_run_failed_has_the_line_of_its_script() -> None:
     ranks = tuple(replace(rank, line="train.py:41" if rank.rank == 5 else "") for rank in report.run.ranks)
     cause = describe_cause(replace(report, run=replace(report.run, ranks=ranks)))
     assert cause == "rank 5 on xeon03 exited with code 1 at train.py:41: RuntimeError: loss is NaN at step 31"
+
+
+def test_a_run_that_ended_well_and_lost_its_loss_says_so() -> None:
+    report = fold(list(streams.run(2, 2, steps=3)))
+    assert report.run
+    assert describe_cause(report) == ""
+    lost = LostLoss("loss is NaN on both ranks since step 2", (0, 1), 2, 2.3, 1)
+    assert describe_cause(replace(report, run=replace(report.run, lost_loss=lost))) == lost.text
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,20 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.model import events as e
+from ipexctl.model.answers.manage import RankStacksAnswer
 from ipexctl.model.errors import UsageError
 from ipexctl.store.record import RunRecord, make_name
-from ipexctl.verbs.run.saved_logs import find_ended_run, print_newest_output, print_saved_output
+from ipexctl.verbs.run.saved_logs import find_ended_run, print_newest_output, print_saved_output, print_saved_stacks
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
 
+FAULT = 'Thread 0x1 (most recent call first):\n  File "/home/u/train.py", line %d in wait\n'
 
-def save(runs: Path, *, ended: bool = True) -> None:
+
+def save(runs: Path, *more: e.Event, ended: bool = True) -> None:
+    """A run of two ranks; ``more`` came before its end."""
     stream = [stamped for stamped in streams.run(2, 2, steps=3) if ended or not isinstance(stamped.event, e.RunEnded)]
+    stream[-2:-2] = [e.Stamped(stream[-2].at, event) for event in more]
     made = RunRecord(runs, make_name(streams.START))
     for stamped in stream:
         made.handle_event(stamped)
@@ -35,6 +40,24 @@ def test_a_run_that_was_watched_to_its_end_has_its_logs_here(tmp_path: Path) -> 
     assert {event.rank for event in events if isinstance(event, e.Output)} == {1}
     with pytest.raises(UsageError, match="has no rank 4, 9"):
         list(print_saved_output(directory, Context(Links(), tmp_path, tmp_path), {0, 9, 4}))
+
+
+def test_the_stacks_of_the_last_stall_are_kept_with_the_run(tmp_path: Path) -> None:
+    context = Context(Links(), tmp_path, tmp_path)
+    save(tmp_path / "without")
+    directory = find_ended_run(tmp_path / "without", "last")
+    assert directory is not None
+    with pytest.raises(UsageError, match="has ended"):
+        list(print_saved_stacks(directory, context))
+    stalls = [e.Stalled((0, 1), seconds, "all", {}, False, streams.START) for seconds in (20.0, 120.0)]
+    stacks = [e.RankStack(rank, "xeon00", 5, "S", "", FAULT % line) for line in (7, 8) for rank in (0, 1)]
+    save(tmp_path / "with", stalls[0], *stacks[:2], stalls[1], *stacks[2:])
+    directory = find_ended_run(tmp_path / "with", "last")
+    assert directory is not None
+    (answer,) = [event for event in print_saved_stacks(directory, context, {1}) if isinstance(event, e.Answer)]
+    assert isinstance(answer.value, RankStacksAnswer)
+    assert [(stack.rank, stack.text) for stack in answer.value.stacks] == [(1, FAULT % 8)]
+    assert any("train.py:8" in line for line in answer.value.summary)
 
 
 @pytest.mark.parametrize("code", ["no-run", "usage"])
