@@ -18,7 +18,6 @@ from typing import Literal
 from ground import arguments, conditions, read_load
 from tables import Cell, Measurement, Table, publish
 
-from ipexctl.decide.tune.search import OptunaSearch
 from ipexctl.decide.tune.study import Study
 from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Value, Values
 
@@ -94,7 +93,7 @@ class SimulatedStudy(Study):
         self.machine = Machine(seed, budget, whole)
         knobs = {name: tuple(value for value in effects if value is not None) for name, effects in EFFECTS.items()}
         started = StudyStarted(knobs, {}, "", False, budget, seed, STEPS)
-        super().__init__(started, OptunaSearch(started))
+        super().__init__(started)
 
     def identify(self, values: Values) -> str:
         return repr(sorted(values.items()))
@@ -111,7 +110,7 @@ class SimulatedStudy(Study):
                 break
         yield from ()
         at, seconds = (begun + machine.now) / 2, machine.now - begun
-        return CandidateTried(purpose, values, outcome, at, seconds, {"pace": pace}, step)
+        return CandidateTried(purpose, values, outcome, at, seconds, {"pace": pace})
 
 
 def run_study(seed: int, budget: float, whole: bool) -> tuple[Study, float]:

@@ -357,8 +357,8 @@ class StudyStarted(Event):
 class CandidateTried(Event):
     """A launch of a study was tried for ``seconds``; ``values`` is what was not as in the default, which has none.
     ``rates`` are its figures (of several ranks the median), read ``at`` so many seconds from the study's start.
-    ``outcome``: "measured", "dropped" (its first ``steps`` were too slow) or "failed", with the reason. ``changes`` is
-    what it changes in what is computed."""
+    ``outcome``: "measured", "dropped" (its first steps were too slow) or "failed", with the reason. ``changes`` is what
+    it changes in what is computed."""
 
     purpose: Purpose
     values: Values
@@ -366,7 +366,6 @@ class CandidateTried(Event):
     at: float
     seconds: float
     rates: Mapping[str, float] = field(default_factory=dict)
-    steps: int = 0
     why: str = ""
     changes: str = ""
 

@@ -15,10 +15,23 @@ from ipexctl.show.page.study import draw_plot
 from ipexctl.verbs.common.pages import check_destination, write_page
 from ipexctl.verbs.run.request import read_request
 from ipexctl.verbs.run.run import prepare_run
-from ipexctl.verbs.tune import run_study
+from ipexctl.verbs.tune import HostStudy, run_study
 
 _PACKAGES = {"torch": "torch", "IPEX": "intel-extension-for-pytorch"}
 _FORMS = ("stock-fp32", "stock-bf16", "compile-fp32", "compile-bf16", "ipex-fp32", "ipex-bf16")  # the first: default
+
+
+class FormStudy(HostStudy):
+    """A study that tries each form once; one may take as long as all of them."""
+
+    def search(self) -> Generator[Event, None, None]:
+        for form in self.started.knobs["--form"]:
+            if self.count_left() > 0:
+                yield from self.keep_turn()
+                yield from self.try_launch("search", {"--form": str(form)})
+
+    def choose_limit(self) -> float:
+        return max(self.started.budget - self.watch(), 60.0)
 
 
 def bench(
@@ -42,25 +55,22 @@ def bench(
     prepared = yield from prepare_run("bench", read_request(base, environ, dry=dry, emit=None), inventory, context)
     if prepared is None:
         return
-    study = Tune(script=base.script, metric="samples_s", steps=task.steps, budget=f"{task.time_limit:g}s")
-    forms = _select_forms(task, prepared.facts)[1:]
-    listed = [{"--form": form} for form in forms]
-    found = yield from run_study("bench", study, prepared, {"--form": forms}, listed, context, dry=dry, search=False)
-    if found is None:
+    settings = Tune(script=base.script, metric="samples_s", steps=task.steps, budget=f"{task.time_limit:g}s")
+    study = FormStudy(settings, prepared, context, {"--form": _select_forms(task, prepared.facts)[1:]})
+    answer = yield from run_study("bench", study, dry=dry)
+    if answer is None:
         return
     size = f"{pluralize(task.batch, 'sample')} a step on each of {pluralize(len(prepared.facts), 'host')}"
     title = f"BERT {task.size}, {'training' if task.mode == 'train' else 'inference'}, {size}"
     installed = prepared.facts[inventory.head.name].installed  # that of all hosts
     versions = {name: installed.packages.get(package) for name, package in _PACKAGES.items()} if installed else {}
     title += "".join(f", {name} {version}" for name, version in versions.items() if version)
-    answer, _, exit = found
     rows = tuple(replace(row, name=str(row.values.get("--form", _FORMS[0]))) for row in answer.launches)
-    answer = replace(answer, script=title, launches=rows, next=None)
     if plot:
-        rows = tuple(sorted(rows, key=lambda row: _FORMS.index(row.name)))
-        write_page(plot, draw_plot(title, answer.metric, rows), 0o644)
-    yield Answer(answer)
-    yield Ended("bench", exit)
+        ordered = sorted(rows, key=lambda row: _FORMS.index(row.name))
+        write_page(plot, draw_plot(title, answer.metric, ordered), 0o644)
+    yield Answer(replace(answer, script=title, launches=rows))
+    yield Ended("bench", study.exit)
 
 
 def _select_forms(task: Bench, facts: Mapping[str, Facts]) -> Sequence[str]:

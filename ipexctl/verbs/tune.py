@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from math import prod
 from pathlib import Path
-from statistics import fmean
 from time import localtime, strftime
 from typing import Any, Literal
 
 from ipexctl.act.context import Context
+from ipexctl.act.inputs import read_input
 from ipexctl.data import read_data
 from ipexctl.decide.launch import instances
 from ipexctl.decide.parsing.amounts import parse_span
@@ -20,10 +20,10 @@ from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.decide.tune import knobs as k
 from ipexctl.decide.tune.ranking import RATES
 from ipexctl.decide.tune.rates import RateReader
-from ipexctl.decide.tune.search import OptunaSearch, import_optuna
+from ipexctl.decide.tune.search import import_optuna
 from ipexctl.decide.tune.study import DefaultFailed, Study
-from ipexctl.decide.tune.summary import MARK, describe_verdict, write_playbook
-from ipexctl.decide.tune.wins import find_wins
+from ipexctl.decide.tune.summary import MARK, write_playbook
+from ipexctl.decide.tune.wins import read_wins
 from ipexctl.model import events as e
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.tune import TuneAnswer
@@ -35,7 +35,6 @@ from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.messages import StopRun
-from ipexctl.store.private_files import describe_error
 from ipexctl.store.record import read_name
 from ipexctl.verbs.common.nested import advise_without_share, run_nested
 from ipexctl.verbs.common.pages import check_destination, write_page
@@ -70,7 +69,9 @@ def tune(
     names, base = k.parse_knobs(task.vary, task.fixed, base)
     into, arguments = Path(task.into), k.parse_arguments(task.arg)
     parse_span("--budget", task.budget)
-    _check_target(into)
+    check_destination(into)
+    if into.exists() and not read_input(into).text.startswith(MARK):
+        raise UsageError(f"--into {printable(str(into), 300)} would replace a file that tune did not write")
     import_optuna()
     prepared = yield from prepare_run("tune", read_request(base, environ, dry=dry, emit=None), inventory, context)
     if prepared is None:
@@ -80,63 +81,43 @@ def tune(
         del knobs["ppn"]
         text = "ranks per host are not varied, which would change the global batch; --keep-batch NAME keeps it"
         yield e.Message(text, code="batch-kept")
-    wins = [win.values for win in find_wins(read_data("tuning.toml"), prepared.facts, base)]
-    listed = [values for values in wins if all(value in knobs.get(name, ()) for name, value in values.items())]
-    if len(listed) > 1:
-        listed.insert(0, {name: value for values in listed for name, value in values.items()})
-    found = yield from run_study("tune", task, prepared, knobs, listed, context, dry=dry, earlier=earlier)
-    if found is None:
+    study = HostStudy(task, prepared, context, knobs, earlier)
+    varied = study.started.knobs
+    wins = {name: value for win in read_wins(read_data("tuning.toml")) for name, value in win.values.items()}
+    wins = {name: value for name, value in wins.items() if value in varied.get(name, ())}
+    study.listed += [wins, *({name: value} for name, value in wins.items())]
+    answer = yield from run_study("tune", study, dry=dry)
+    if answer is None:
         return
-    answer, tuned, exit = found
-    answer = replace(answer, next=complete_hint(answer.next, list_flags(inventory, task.venv)))
-    if answer.recommended:
+    if answer.recommended and study.best is not None:
+        tuned = study.make_task(study.best.values)
         day = strftime("%Y-%m-%d", localtime(context.clock()))
         write_page(into, write_playbook(tuned, answer.verdict, day), 0o644)
-        answer = replace(answer, playbook=str(into))
-    yield e.Answer(answer)
-    yield e.Ended("tune", exit)
+        command = complete_hint(Hint(k.list_run_words(tuned)), list_flags(inventory, task.venv))
+        answer = replace(answer, playbook=str(into), next=command)
+    yield e.Answer(replace(answer, script=base.script))
+    yield e.Ended("tune", study.exit)
 
 
-def run_study(
-    verb: str,
-    task: Tune,
-    prepared: Prepared,
-    knobs: Mapping[str, Sequence[Value]],
-    listed: Sequence[Values],
-    context: Context,
-    *,
-    dry: bool = False,
-    earlier: tuple[CandidateTried, ...] = (),
-    search: bool = True,
-) -> Generator[Event, None, tuple[TuneAnswer, Run, Exit] | None]:
-    """Tries launches with values of ``knobs`` in turn with the prepared one: the ``listed`` ones, then what a
-    ``search`` proposes. Returns the answer, the task of the best launch, and the exit code; None where the command has
-    ended: after a dry run, with nothing to vary, and where the prepared one has no rate."""
-    study = HostStudy(task, prepared, context, knobs, listed, earlier, search=search)
-    plan = _format_plan(task, study.default.size, study.started.knobs)
+def run_study(verb: str, study: "HostStudy", *, dry: bool) -> Generator[Event, None, TuneAnswer | None]:
+    """Performs a study and returns what it found; None where the command has ended: after a dry run, with nothing to
+    vary, and where the default launch has no rate."""
+    plan = study.describe_plan()
     yield e.Planned(verb, plan)
     if dry or not study.started.knobs:
         yield e.Answer(DryRun(plan))
         yield e.Ended(verb, Exit.OK)
         return None
     yield study.started
-    exit = Exit.OK
-    try:
-        yield from study.run()
-    except Interrupted as interruption:
-        exit = interruption.exit
-    if exit is Exit.OK and not any(each.outcome == "measured" for each in study.tried if not each.values):
-        yield e.Ended(verb, exit)  # a failure says why; a table without a rate says nothing
+    yield from study.run()
+    if study.exit is Exit.OK and not any(each.outcome == "measured" for each in study.tried if not each.values):
+        yield e.Ended(verb, Exit.OK)  # a failure says why; a table without a rate says nothing
         return None
-    tuned = (study.make_task(study.best.values) if study.best else None) or prepared.task
-    answer = replace(study.judge(), script=prepared.task.script, interrupted=exit is not Exit.OK)
-    words = Hint(k.list_run_words(tuned)) if answer.recommended else None
-    return replace(answer, verdict=describe_verdict(answer), next=words), tuned, exit
+    return study.judge(interrupted=study.exit is not Exit.OK)
 
 
 class HostStudy(Study):
-    """A study of ``task``; its launches are computed from what was ``prepared`` for the default one. Without a
-    ``search`` one may take as long as the study."""
+    """A study of ``task``; its launches are computed from what was ``prepared`` for the default one."""
 
     def __init__(
         self,
@@ -144,14 +125,12 @@ class HostStudy(Study):
         prepared: Prepared,
         context: Context,
         knobs: Mapping[str, Sequence[Value]],
-        listed: Sequence[Values],
-        earlier: Sequence[CandidateTried],
-        *,
-        search: bool,
+        earlier: Sequence[CandidateTried] = (),
     ) -> None:
         self._task, self._prepared, self._context = task, prepared, context
-        self._known: dict[str, Launch | None] = {}
+        self._launches: dict[str, Launch | None] = {}
         self._unproved: list[LaunchAttempt] = []  # with hosts that could not be searched
+        self.exit = Exit.OK
         self.default = make_attempt(prepared, context).launch
         same = self.identify({})
         varied: dict[str, tuple[Value, ...]] = {}
@@ -159,28 +138,36 @@ class HostStudy(Study):
             if kept := tuple(value for value in values if self.identify({name: value}) not in (None, same)):
                 varied[name] = kept
         spent = max((each.at + each.seconds / 2 for each in earlier), default=0.0)
-        self._begun, budget = context.clock() - spent, parse_span("--budget", task.budget)
-        if task.budget != Tune.__dataclass_fields__["budget"].default or spent > budget:
-            budget += spent
+        self._begun, budget = context.clock() - spent, spent + parse_span("--budget", task.budget)
         given = {name: value for name, value in k.list_given(task).items() if name != "budget"}
         minimize = task.direction == "min"
         started = e.StudyStarted(varied, given, task.metric or "", minimize, budget, task.seed, task.steps)
-        super().__init__(started, OptunaSearch(started) if search else None, listed, earlier)
+        super().__init__(started, earlier)
+
+    def describe_plan(self) -> str:
+        """Returns what is varied, as lines."""
+        knobs = self.started.knobs
+        count = pluralize(prod(len(values) + 1 for values in knobs.values()), "launch")
+        lines = [f"{self._task.script}: {pluralize(self.default.size, 'rank')} by default, {count} to choose from"]
+        for name, values in knobs.items():
+            lines.append(f"  {name}: {', '.join('yes' if value is True else str(value) for value in values)}")
+        if not knobs:
+            lines.append("  nothing that could be varied would change the launch on these hosts")
+        return "\n".join([*lines, f"within {self._task.budget}, {pluralize(self._task.steps, 'step')} of each"])
 
     def watch(self) -> float:
         return self._context.clock() - self._begun
 
-    def make_task(self, values: Values) -> Run | None:
-        """Returns the task with these values; None where it cannot keep the global batch."""
+    def make_task(self, values: Values) -> Run:
+        """Returns the task with these values. Raises `UsageError` where it cannot keep the global batch."""
         task, default, name = k.set_values(self._prepared.task, values), self.default, self._task.keep_batch
         size = int(values["ppn"]) * len(default.nodes) if "ppn" in values else default.size
         return k.keep_batch(task, name, default.size, size) if name else task
 
-    def prepare(self, values: Values, limit: float | None = None) -> Prepared | None:
-        """Returns what the launch with these values is computed from, which may take ``limit`` seconds."""
+    def prepare(self, values: Values, limit: float | None = None) -> Prepared:
+        """Returns what the launch with these values is computed from, which may take ``limit`` seconds. Raises
+        `UsageError`."""
         task, request, starts = self.make_task(values), self._prepared.request, self._prepared.starts
-        if task is None:
-            return None
         task = replace(task, time_limit=limit, lease=task.lease or _LEASE, grace=min(task.grace, _GRACE))
         instances.check_options(task)
         settings = dict(request.settings)
@@ -192,12 +179,11 @@ class HostStudy(Study):
     def find(self, values: Values) -> Launch | None:
         """Returns the launch with these values; None where there is none."""
         key = describe_values(values)
-        if key not in self._known:
-            self._known[key] = None
+        if key not in self._launches:
+            self._launches[key] = None
             with suppress(UsageError):
-                prepared = self.prepare(values)
-                self._known[key] = make_attempt(prepared, self._context).launch if prepared else None
-        return self._known[key]
+                self._launches[key] = make_attempt(self.prepare(values), self._context).launch
+        return self._launches[key]
 
     def identify(self, values: Values) -> str | None:
         launch = self.find(values)
@@ -217,19 +203,22 @@ class HostStudy(Study):
         return ", ".join([*changes, *(["rounding, by its compiler"] if "compile" in values else [])])
 
     def run(self) -> Generator[Event, None, None]:
-        """Tries launches until no more are worth it, the budget ends, or the default fails. Raises `Interrupted`."""
-        with suppress(DefaultFailed):
+        """Tries launches until no more are worth it, the budget ends, the default fails, or the user interrupts it."""
+        try:
             yield from super().run()
+        except DefaultFailed:
+            pass
+        except Interrupted as interruption:
+            self.exit = interruption.exit
+            return
         for attempt in self._unproved:  # a host that was lost may be back
             yield from attempt.watcher.prove_ended()
 
     def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
-        prepared = self.prepare(values, self._choose_limit())
-        assert prepared is not None  # or it had not been proposed
-        attempt, since, scale = make_attempt(prepared, self._context), self.watch(), self.scale(values)
-        fold, reader, times = RunFold(every_line=True), RateReader(scale), [0.0, 0.0]
-        metric, steps = self.ranking.metric, self.started.steps
-        rungs = [steps // 4, steps // 2, steps]
+        prepared = self.prepare(values, self.choose_limit())
+        attempt, begun = make_attempt(prepared, self._context), self.watch()
+        fold, reader = RunFold(every_line=True), RateReader(self.scale(values))
+        rungs = [self.started.steps // 4, self.started.steps // 2, self.started.steps]
         outcome: Literal["", "measured", "dropped"] = ""
 
         def take(event: Event) -> bool:
@@ -237,19 +226,11 @@ class HostStudy(Study):
             fold.handle_event(e.Stamped(self._context.clock(), event))
             if isinstance(event, e.CleanupChecked) and event.unchecked:
                 self._unproved.append(attempt)
-            if outcome or not isinstance(event, e.Output):
-                return True
-            reader.read_state(fold.state, event.rank)
-            times[:] = times[0] or self.watch(), self.watch()
-            if metric and metric not in reader.rates:
-                return True  # as one that a script prints at its end
-            passed = [rungs.pop(0) for rung in tuple(rungs) if rung <= reader.steps]
-            if passed and self.is_out(reader.rates, self.watch(), passed[-1]):
-                outcome = "dropped"
-            elif not rungs:
-                outcome = "measured"
-            if outcome:
-                attempt.watcher.pending_order, attempt.watcher.retry_at = StopRun(outcome), 0.0
+            if isinstance(event, e.Output) and not outcome:
+                reader.read_state(fold.state, event.rank)
+                outcome = self._judge_progress(reader, rungs)
+                if outcome:
+                    attempt.watcher.pending_order, attempt.watcher.retry_at = StopRun(outcome), 0.0
             return True
 
         title = f"{prepared.request.script.name or prepared.task.script}: {describe_values(values)}"
@@ -258,11 +239,11 @@ class HostStudy(Study):
         detached = yield from run_nested(attempt.execute(), take, advise_without_share)
         if attempt.watcher.interrupted:
             raise attempt.watcher.interrupted
-        report, rates = make_report(fold.state), reader.rates
+        report = make_report(fold.state)
         ended_well = report.run is not None and report.run.good
-        metric = metric or next((name for name in RATES if name in rates), "")
+        metric = self.ranking.metric or next((name for name in RATES if name in reader.rates), "")
         why = ""
-        if metric not in rates or not (outcome or ended_well):
+        if metric not in reader.rates or not (outcome or ended_well):
             why = "nobody watches it any more" if detached else describe_cause(report)
             why = why or f"it printed no {metric or 'step and no rate'}"
         if self.tried or not why:
@@ -270,21 +251,31 @@ class HostStudy(Study):
         elif ended_well:  # else what failed says why the study ends
             yield e.HostFailed(Failure("", Kind.STEP, f"the default launch has no rate: {why}", code="no-rate"))
         return CandidateTried(
-            purpose, values, "failed" if why else outcome or "measured", fmean(times) or since, self.watch() - since,
-            rates, reader.steps, why, self.describe_changes(values),
+            purpose, values, "failed" if why else outcome or "measured", (begun + self.watch()) / 2,
+            self.watch() - begun, reader.rates, why, self.describe_changes(values),
         )  # fmt: skip
 
-    def _choose_limit(self) -> float:
-        """Seconds that a launch may take: much more than the default did, and not much more than the budget has."""
+    def _judge_progress(self, reader: RateReader, rungs: list[int]) -> Literal["", "measured", "dropped"]:
+        """Whether the launch that is being measured can be ended now; takes the ``rungs`` that it has passed."""
+        metric = self.ranking.metric
+        if metric and metric not in reader.rates:
+            return ""  # as one that a script prints at its end
+        passed = [rung for rung in rungs if rung <= reader.steps]
+        del rungs[: len(passed)]
+        if passed and self.is_out(reader.rates, self.watch(), passed[-1]):
+            return "dropped"
+        return "" if rungs else "measured"
+
+    def choose_limit(self) -> float:
+        """Returns the seconds that a launch may take: much more than the default did, and not much more than the budget
+        has."""
         whole = [each.seconds for each in self.tried if not each.values and each.outcome == "measured"]
         left = max(self.started.budget - self.watch(), 0.0)
-        if not whole or self.search is None:
-            return max(left, 60.0)
-        return min(_PATIENCE * max(whole) + _MORE_PATIENCE, left + max(whole))
+        return min(_PATIENCE * max(whole) + _MORE_PATIENCE, left + max(whole)) if whole else max(left, 60.0)
 
 
 def read_study(runs: Path, word: str) -> tuple[Tune, tuple[CandidateTried, ...]]:
-    """Returns the task of a saved study, and what was tried. Raises `UsageError`."""
+    """Returns the task of a saved study, with what is left of its budget, and what was tried. Raises `UsageError`."""
     studies = select_saved_runs(runs, (), RunFilter("tune")) if word == "last" else ()
     directory = Path(studies[0].directory) if studies else find_saved_run(runs, word)
     events = [stamped.event for stamped in read_saved_run(directory)]
@@ -292,27 +283,10 @@ def read_study(runs: Path, word: str) -> tuple[Tune, tuple[CandidateTried, ...]]
     if started is None:
         what = f"{printable(read_name(directory))} is no study that can be resumed"
         raise UsageError(what, hint=advise("runs", "--verb", "tune"))
+    tried = tuple(event for event in events if isinstance(event, CandidateTried))
+    left = started.budget - max((each.at + each.seconds / 2 for each in tried), default=0.0)
+    if left <= 0:
+        left = started.budget
     given: Any = dict(started.task)
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-    budget = f"{max(round(started.budget), 1)}s"
-    return Tune(**given, budget=budget), tuple(event for event in events if isinstance(event, CandidateTried))
-
-
-def _format_plan(task: Tune, size: int, knobs: Mapping[str, Sequence[Value]]) -> str:
-    count = prod(len(values) + 1 for values in knobs.values())
-    lines = [f"{task.script}: {pluralize(size, 'rank')} by default, {pluralize(count, 'launch')} to choose from"]
-    words = {name: ["yes" if value is True else str(value) for value in values] for name, values in knobs.items()}
-    lines += [f"  {name}: {', '.join(each)}" for name, each in words.items()]
-    lines += [] if knobs else ["  nothing that could be varied would change the launch on these hosts"]
-    return "\n".join([*lines, f"within {task.budget}, {pluralize(task.steps, 'step')} of each"])
-
-
-def _check_target(into: Path) -> None:
-    """Raises `UsageError` for a file that somebody else wrote, or that cannot be."""
-    check_destination(into)
-    try:
-        foreign = into.exists() and not into.read_text("utf-8", "replace").startswith(MARK)
-    except OSError as error:
-        raise UsageError(f"--into {printable(str(into), 300)}: {describe_error(error)}") from None
-    if foreign:
-        raise UsageError(f"--into {printable(str(into), 300)} would replace a file that tune did not write")
+    return Tune(**given, budget=f"{max(round(left), 1)}s"), tried

@@ -6,11 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Value, Values
 from ipexctl.model.facts import Facts
 from ipexctl.model.launch import Launch
+from ipexctl.model.schema_errors import describe_error
 from ipexctl.model.secrets import looks_secret
+from ipexctl.model.task_schemas import make_schema
 from ipexctl.model.tasks import Flag, Run
 from ipexctl.model.text import join_names, printable
 
@@ -25,7 +29,6 @@ _CHOICES: Mapping[str, tuple[Value, ...]] = {
     "compile": (True,),
 }
 KNOBS = ("ppn", "threads", *_CHOICES)
-_AUTOMATIC = ("backend", "allocator", "omp")
 _NEEDLESS = frozenset({"no-allocator", "no-iomp5", "no-hugepages", "shared-cores"})  # warnings: nothing would change
 
 
@@ -38,17 +41,16 @@ def parse_knobs(vary: Iterable[str], fixed: Mapping[str, str], task: Run) -> tup
         raise UsageError(what, reasons=[f"these are: {', '.join(KNOBS)}"])
     defaults = {each.name: each.default for each in fields(Run)}
     set_ones = {name for name in KNOBS if getattr(task, name, None) != defaults.get(name)}
-    values: dict[str, Value] = {}
-    for name, word in fixed.items():
-        choices = {"yes" if each is True else str(each): each for each in _CHOICES.get(name, range(1, 1025))}
-        if name in _AUTOMATIC:
-            choices["auto"] = "auto"
-        elif "yes" in choices:
-            choices["no"] = False
-        if word not in choices:
-            what = f"--fixed {name} takes {join_names([*choices], 9)}, not {printable(word, 60)!r}"
-            raise UsageError(what, hint=f"--fixed {name}={[*choices][-1]}")
-        values[name] = choices[word]
+    words = {name: word for name, word in fixed.items() if name != "compile"}
+    try:
+        checked = make_schema(Run).model_validate({"script": task.script, **words})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name, word = first["loc"][0], printable(str(first["input"]), 60)
+        raise UsageError(f"--fixed {name} {describe_error(first)}, not {word!r}") from None
+    values = {name: getattr(checked, name) for name in words}
+    if "compile" in fixed:
+        values["compile"] = fixed["compile"] == "yes"
     kept = {*set_ones, *fixed} - {*named}
     return tuple(name for name in named or KNOBS if name not in kept), set_values(task, values)
 
@@ -79,28 +81,27 @@ def list_knobs(task: Run, launch: Launch, facts: Mapping[str, Facts], names: Seq
 def set_values(task: Run, values: Values) -> Run:
     """Returns the task with these values of knobs and of arguments of the script, the last of which count."""
     own: Any = {name: value for name, value in values.items() if name in KNOBS and name != "compile"}
-    args = [word for name, value in values.items() if name.startswith("--") for word in _list_words(name, value)]
+    args: list[str] = []
+    for name, value in values.items():
+        if name.startswith("--"):
+            args += [name] if value is True else [name, str(value)]
     env = {**task.env, COMPILE: "inductor"} if values.get("compile") else task.env
     return replace(task, args=(*task.args, *args), env=env, **own)
 
 
-def _list_words(name: str, value: object) -> list[str]:
-    return [name] if value is True else [name, str(value)]
-
-
-def keep_batch(task: Run, argument: str, before: int, size: int) -> Run | None:
-    """Returns the task with the batch of a rank that leaves the global one as it was with ``before`` ranks; None where
-    no whole number does. Raises `UsageError` where the script is not given the argument with a number."""
+def keep_batch(task: Run, argument: str, before: int, size: int) -> Run:
+    """Returns the task with the batch of a rank that leaves the global one as it was with ``before`` ranks. Raises
+    `UsageError` where no whole number does, or the script is not given the argument with a number."""
     name = re.sub(r"[-_]", "[-_]", argument.lstrip("-"))
-    words = shlex.split(re.sub(rf"(^|\s)(--?{name})=", r"\1\2= ", shlex.join(task.args)))
-    at = next((at for at, word in enumerate(words[:-1]) if re.fullmatch(rf"--?{name}=?", word)), None)
+    words = shlex.split(re.sub(rf"(^|\s)(--?{name})=", r"\1\2 ", shlex.join(task.args)))
+    at = next((at for at, word in enumerate(words[:-1]) if re.fullmatch(rf"--?{name}", word)), None)
     if at is None or not words[at + 1].isdecimal():
         what = f"--keep-batch {printable(argument, 60)}: the script's arguments do not give it a number"
         raise UsageError(what, hint="write the batch of one rank behind the script, as --batch 32")
-    batch, rest = divmod(int(words[at + 1]) * before, size)
-    if rest or not batch:
-        return None
-    words[at : at + 2] = [f"{words[at]}{batch}"] if words[at].endswith("=") else [words[at], str(batch)]
+    batch, remainder = divmod(int(words[at + 1]) * before, size)
+    if remainder or not batch:
+        raise UsageError(f"{size} ranks cannot have the global batch of {before}")
+    words[at + 1] = str(batch)
     return replace(task, args=tuple(words))
 
 

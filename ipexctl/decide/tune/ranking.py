@@ -41,13 +41,17 @@ class Ranking:
         steps = [(after[1] - before[1]) ** 2 for before, after in pairwise(self._defaults)]
         return max(sqrt(fmean(steps) / 2) if steps else 0.0, _LEAST_NOISE)
 
-    def score(self, rates: Mapping[str, float], at: float) -> float | None:
+    def compare(self, rates: Mapping[str, float], at: float) -> float | None:
         """The logarithm of how many times these figures are better than the default's at that time."""
         rate, near = self.read_rate(rates), sorted(self._defaults, key=lambda each: abs(each[0] - at))[:_NEAR]
         if rate is None or not near:
             return None
         times, values = [when - at for when, _ in near], [value for _, value in near]
         return rate - (linear_regression(times, values).intercept if len(near) > 1 else values[0])
+
+    def score(self, tried: CandidateTried) -> float | None:
+        """The same of a launch that was tried; None of one that failed."""
+        return None if tried.outcome == "failed" else self.compare(tried.rates, tried.at)
 
     def list_launches(self) -> tuple[TriedLaunch, ...]:
         """Each launch with what is known of it, the best first."""
@@ -56,9 +60,8 @@ class Ranking:
         return tuple(sorted(rows, key=lambda row: (row.dropped, -(row.ratio or 0.0))))
 
     def _summarize(self, name: str, runs: Sequence[CandidateTried]) -> TriedLaunch:
-        good = [each for each in runs if each.outcome != "failed"]
-        scores = [score for each in good if (score := self.score(each.rates, each.at)) is not None]
-        rates = [each.rates[self.metric] for each in good if self.metric in each.rates]
+        scores = [score for each in runs if (score := self.score(each)) is not None]
+        rates = [each.rates[self.metric] for each in runs if self.score(each) is not None]
         mean, error = (fmean(scores), self.noise / sqrt(len(scores))) if scores else (None, 0.0)
         low, ratio, high = (None if mean is None else exp(mean + side * error) for side in (-1, 0, 1))
         return TriedLaunch(

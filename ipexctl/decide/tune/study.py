@@ -5,20 +5,20 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
 from statistics import fmean
-from typing import Any
 
 from ipexctl.decide.tune.ranking import Ranking
 from ipexctl.decide.tune.search import OptunaSearch
+from ipexctl.decide.tune.summary import describe_verdict
 from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Values, describe_values
 
 _BLOCK = 4  # launches between two measurements of the default
-_FINALISTS = 6
-_FINALS = 2, 200, 14  # measurements of finalists: without noise, more for a noise of 100 %, at most
+_FINALS = 400, 40  # measurements of the best ones for a noise of 100 %, and at most
 _PAIRS = 2, 6  # A B, at least and at most
+_END = 2 + 2 * _PAIRS[0]  # launches that the end needs room for, beside the finals
 _NOISE = 2.0  # times its own error that a gain must be
 _LEAST_GAIN = 0.01
-_REPEATED = 50  # proposals in a row that were measured before: the space is exhausted
+_REPEATED = 50  # proposals in a row that were tried before: the space is exhausted
 
 
 class DefaultFailed(Exception):
@@ -26,22 +26,15 @@ class DefaultFailed(Exception):
 
 
 class Study(ABC):
-    """Chooses launches one by one, after those that an ``earlier`` command tried. The ``listed`` ones are first;
-    without a ``search`` each of them is tried once, and no others."""
+    """Chooses launches one by one, after those that an ``earlier`` command tried; the ``listed`` ones are first."""
 
-    def __init__(
-        self,
-        started: StudyStarted,
-        search: OptunaSearch | None,
-        listed: Sequence[Values] = (),
-        earlier: Sequence[CandidateTried] = (),
-    ) -> None:
-        self.started, self.search, self._listed = started, search, [*listed]
+    def __init__(self, started: StudyStarted, earlier: Sequence[CandidateTried] = ()) -> None:
+        self.started = started
         self._asked: dict[str, Values] = {self.identify({}) or "": {}}  # how each launch was asked for first
         known = [each for each in earlier if self._find_values(each.values) is not None]
         self.tried = [replace(each, purpose="search" if each.values else "default") for each in known]
-        self._open: list[tuple[Any, CandidateTried]] = [(None, each) for each in self.tried if each.values]
-        self._trial: Any = None  # of the search, for the launch that is being measured
+        self.listed = [each.values for each in known]
+        self._search: OptunaSearch | None = None
         self._best: TriedLaunch | None = None  # that is set against the default
 
     @abstractmethod
@@ -54,7 +47,7 @@ class Study(ABC):
 
     @abstractmethod
     def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
-        """Tries the launch with these values."""
+        """Tries the launch with these values; asks `is_out` meanwhile."""
 
     @property
     def ranking(self) -> Ranking:
@@ -66,59 +59,54 @@ class Study(ABC):
         """Tries launches until no more are worth it, or the budget ends. Raises `DefaultFailed`."""
         yield from self.tried
         yield from self._try_default()
-        ends, left = 2 + 2 * _PAIRS[0], self._count_left()  # launches that the end needs room for, beside the finalists
-        least = max(left / 2, ends - 1) if left > ends - 1 else left / 2
-        reserve = min(self._count_finals() * (1 + 1 / _BLOCK) + ends, least)
-        while self._count_left() > reserve and (proposal := self._propose()):
-            yield from self._try_other("search", *proposal)
-        for _ in range(self._count_finals()):
-            finalists = self._rank_launches()[:_FINALISTS]
-            if len(finalists) > 1 and self._count_left() > ends:
-                yield from self._try_other("final", max(finalists, key=lambda row: row.high or 0.0).values)
+        yield from self.search()
         yield from self._confirm()
 
-    def _propose(self) -> tuple[Values, Any] | None:
-        """A launch that is worth a measurement, and its trial: it was measured once at most, and never failed."""
-        known = {row.name: row for row in self.ranking.list_launches()}
-        waiting = [each.values for _, each in self._open]
-        for _ in range(_REPEATED):
-            if self._listed:
-                trial, asked = None, self._listed.pop(0)
-            elif self.search:
-                trial, asked = self.search.ask()
-            else:
+    def search(self) -> Generator[Event, None, None]:
+        """Tries what Optuna proposes, then the best ones again: the one that may be the fastest each time."""
+        self._search = OptunaSearch(self.started, self.listed)
+        room = self.count_left()
+        most = max(room / 2, _END - 1) if room > _END - 1 else room / 2
+        while self.count_left() > min(self._count_finals() * (1 + 1 / _BLOCK) + _END, most):
+            yield from self.keep_turn()
+            values = self._propose(self._search)
+            if values is None:
                 break
-            values = self._find_values(asked)
-            row = known.get(describe_values(values or {}))
-            if values and values not in waiting and (row is None or (row.runs < 2 and not row.why)):
-                return values, trial
-            if self.search:
-                score = log(row.ratio) if row and row.ratio and values is not None else None
-                self.search.tell(trial, asked, score)
+            tried = yield from self.try_launch("search", values)
+            self._search.tell(self.ranking.score(tried))
+        for _ in range(self._count_finals()):
+            launches = self._rank_launches()
+            highs = [row.high or 0.0 for row in launches]
+            if self.count_left() <= _END or not launches or (launches[0].low or 0.0) > max(highs[1:], default=0.0):
+                break  # no time, or the best one is clear
+            yield from self.keep_turn()
+            yield from self.try_launch("final", launches[highs.index(max(highs))].values)
+
+    def _propose(self, search: OptunaSearch) -> Values | None:
+        """A launch that was not tried before; None where there are no more."""
+        launches = {row.name: row for row in self.ranking.list_launches()}
+        for _ in range(_REPEATED + len(launches)):
+            values = self._find_values(search.ask())
+            row = None if values is None else launches.get(describe_values(values))
+            if values and row is None:
+                return values
+            search.tell(log(row.ratio) if row and row.ratio else None)
         return None
 
-    def _try_other(self, purpose: Purpose, values: Values, trial: Any = None) -> Generator[Event, None, None]:
-        """Tries a launch; after every `_BLOCK` of them the default."""
-        self._trial = trial
-        self._open.append((trial, (yield from self._try(purpose, values))))
-        self._trial = None
-        if len(self._open) >= _BLOCK:
+    def keep_turn(self) -> Generator[Event, None, None]:
+        """Tries the default where the last `_BLOCK` launches were others."""
+        if all(each.values for each in self.tried[-_BLOCK:]):
             yield from self._try_default()
 
     def _try_default(self) -> Generator[Event, None, None]:
-        """Tries the default, once more where it fails, and gives the search the ratios of the launches before."""
+        """Tries the default, once more where it fails."""
         for _ in range(2 if self.tried else 1):
-            if (yield from self._try("default", {})).outcome == "measured":
-                break
-        else:
-            raise DefaultFailed
-        for trial, each in self._open:
-            if self.search:
-                score = self.ranking.score(each.rates, each.at) if each.outcome != "failed" else None
-                self.search.tell(trial, each.values, score)
-        self._open = []
+            if (yield from self.try_launch("default", {})).outcome == "measured":
+                return
+        raise DefaultFailed
 
-    def _try(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
+    def try_launch(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
+        """Measures the launch with these values, and keeps what comes of it."""
         tried = yield from self.measure(purpose, values)
         self.tried.append(tried)
         yield tried
@@ -131,14 +119,14 @@ class Study(ABC):
 
     def _confirm(self) -> Generator[Event, None, None]:
         """Sets the best launch against the default, in turn; of those that are as good the simplest."""
-        ranking = self._rank_launches()
-        if not ranking or self._count_left() < 2:
+        launches = self._rank_launches()
+        if not launches or self.count_left() < 2:
             return
-        good = [row for row in ranking if (row.low or 0.0) * (1 + _LEAST_GAIN) >= (ranking[0].low or 0.0)]
+        good = [row for row in launches if (row.low or 0.0) * (1 + _LEAST_GAIN) >= (launches[0].low or 0.0)]
         self._best = min(good, key=lambda row: len(row.values))
-        while self._count_left() >= 2:
+        while self.count_left() >= 2:
             for values in ({}, self._best.values):
-                if (yield from self._try("confirm", values)).outcome == "failed":
+                if (yield from self.try_launch("confirm", values)).outcome == "failed":
                     return
             known = self.judge()
             clear = known.recommended or known.gain < -known.error
@@ -147,19 +135,17 @@ class Study(ABC):
 
     def is_out(self, rates: Mapping[str, float], at: float, steps: int) -> bool:
         """Whether the launch that is being measured is out of the race after so many steps."""
-        score = self.ranking.score(rates, at)
-        if self.search is None or self._trial is None or score is None:
-            return False
-        return self.search.is_out(self._trial, score, steps)
+        score = self.ranking.compare(rates, at)
+        return self._search is not None and score is not None and self._search.is_out(score, steps)
 
-    def _count_left(self) -> float:
-        """How many launches the budget has room for."""
+    def count_left(self) -> float:
+        """Returns how many launches the budget has room for."""
         longest = max(each.seconds for each in self.tried if not each.values)
         return (self.started.budget - self.watch()) / longest
 
     def _count_finals(self) -> int:
-        least, more, most = _FINALS if self.search else (0, 0, 0)
-        return min(least + round(more * self.ranking.noise), most)
+        by_noise, most = _FINALS
+        return min(round(by_noise * self.ranking.noise), most)
 
     # judging -------------------------------------------------------------------------------------------------------
 
@@ -174,8 +160,8 @@ class Study(ABC):
         """The launch that was set against the default, or would be."""
         return self._best or next(iter(self._rank_launches()), None)
 
-    def judge(self) -> TuneAnswer:
-        """Returns what is known now, without the words."""
+    def judge(self, *, interrupted: bool = False) -> TuneAnswer:
+        """Returns what is known now."""
         ranking, best = self.ranking, self.best
         confirmed = [each for each in self.tried if each.purpose == "confirm"]
         rates = [rate for each in confirmed if (rate := ranking.read_rate(each.rates)) is not None]
@@ -185,7 +171,8 @@ class Study(ABC):
             gain, error = fmean(gains), _NOISE * ranking.noise * sqrt(2 / len(gains))
             good = len(gains) >= _PAIRS[0] and len(rates) == len(confirmed) and min(gains) > 0
         good = good and gain > max(error, _LEAST_GAIN)
-        return TuneAnswer(
+        answer = TuneAnswer(
             "", ranking.unit, ranking.list_launches(), best.name if best else None, len(gains), exp(gain) - 1, error,
-            good, "", len(self.tried), self.watch(), self.started.budget, False,
+            good, "", len(self.tried), self.watch(), self.started.budget, interrupted,
         )  # fmt: skip
+        return replace(answer, verdict=describe_verdict(answer))

@@ -18,28 +18,24 @@ class Win(Record):
     title: str
 
 
-def find_wins(table: str, facts: Mapping[str, Facts], task: Run) -> list[Win]:
-    """Returns the entries of ``tuning.toml`` that can matter on these hosts and are not in use."""
+def read_wins(table: str) -> list[Win]:
+    """Returns the entries of ``tuning.toml``."""
+    return [Win(**each) for each in parse_toml(table)["win"]]
+
+
+def name_wins(table: str, facts: Mapping[str, Facts], task: Run) -> Iterator[Message]:
+    """Yields one message about those that can matter on these hosts and are not in use, if there are any."""
     has = {
         "numa": any(len({core.numa for core in fact.cores or ()}) > 1 for fact in facts.values()),
         "thp": any(fact.thp == "madvise" for fact in facts.values()),
         "": True,
     }
-    wins = [Win(**each) for each in parse_toml(table)["win"]]
-    used = {library.name for fact in facts.values() for library in choose_preloads(task, fact, "")[0]}
-    return [win for win in wins if has[win.needs] and not _is_used(win.values, used, task)]
-
-
-def _is_used(values: Values, preloads: set[str], task: Run) -> bool:
-    if "allocator" in values:
-        return bool(preloads & {"tcmalloc", "jemalloc"}) or task.allocator != "auto"
-    if "omp" in values:
-        return "iomp5" in preloads or task.omp != "auto"
-    return all(getattr(task, name) == value for name, value in values.items())
-
-
-def name_wins(table: str, facts: Mapping[str, Facts], task: Run) -> Iterator[Message]:
-    """Yields one message about them, if there are any."""
-    if wins := find_wins(table, facts, task):
-        text = f"tuning usually wins on such hosts: {'; '.join(win.title for win in wins)}"
-        yield Message(text, code="tuning")
+    preloads = {library.name for fact in facts.values() for library in choose_preloads(task, fact, "")[0]}
+    used = {"allocator": preloads & {"tcmalloc", "jemalloc"}, "omp": preloads & {"iomp5"}}
+    titles = []
+    for win in read_wins(table):
+        chosen = any(used.get(name) or getattr(task, name) not in ("auto", False) for name in win.values)
+        if has[win.needs] and not chosen:
+            titles.append(win.title)
+    if titles:
+        yield Message(f"tuning usually wins on such hosts: {'; '.join(titles)}", code="tuning")

@@ -31,14 +31,11 @@ def format_answer(value: TuneAnswer) -> list[RenderableType]:
 def describe_candidate(tried: CandidateTried, state: RunState) -> str:
     """``launch 7, ppn 2: 1.12 × the default, 12 s``."""
     name = describe_values(tried.values)
-    took = phrases.format_duration(tried.seconds)
-    if tried.outcome == "failed":
-        words = f"failed after {took}: {tried.why}"
-    else:
-        row = next(row for row in state.launches if row.name == name)
-        times = f"{row.ratio:.2f} × the default" if row.values and row.ratio else f"{row.rate or 0.0:.3g} a second"
-        words = f"{times}, {took}{', dropped' if tried.outcome == 'dropped' else ''}"
-    return f"launch {len(state.candidates) - 1}, {name}: {words}"
+    row = next(row for row in state.launches if row.name == name)
+    words = f"{row.ratio:.2f} × the default" if row.values and row.ratio else f"{row.rate or 0.0:.3g} a second"
+    if tried.outcome != "measured":
+        words = f"failed: {tried.why}" if tried.why else f"{words}, dropped"
+    return f"launch {len(state.candidates) - 1}, {name}: {words}, {phrases.format_duration(tried.seconds)}"
 
 
 def draw_study(state: RunState, width: int, height: int, now: float) -> RenderableType:
@@ -55,7 +52,7 @@ def draw_study(state: RunState, width: int, height: int, now: float) -> Renderab
     return Group(
         justify_ends(width, one_line(state.command.title if state.command else ""), left),
         *draw_launches(width, state.launches, max(height - 5, 1)),
-        make_row((", ".join(counts), QUIET)),
+        make_row((counts, QUIET)),
         make_row("now: ", f"{one_line(state.title)}{pace}"),
     )
 

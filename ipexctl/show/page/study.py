@@ -29,22 +29,20 @@ def draw_launches(value: TuneAnswer) -> Markup:
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     if not names:
         return Markup("")
-    rate = f"× the default, {value.metric}"
     words = {name: list(dict.fromkeys(["default", *(_word(row, name) for row in rows)])) for name in names}
-    words[rate] = [f"{edge(row.ratio or 0.0 for row in rows):.2f}" for edge in (min, max)]
-    low, high = (float(word) for word in words[rate])
-    places = {name: 60 + 840 * number / len(names) for number, name in enumerate(words)}  # thousandths
+    low, high = min(row.ratio or 0.0 for row in rows), max(row.ratio or 0.0 for row in rows)
+    words[f"× the default, {value.metric}"] = [f"{low:.2f}", f"{high:.2f}"]
+    places = {name: 20 + 960 * number / len(names) for number, name in enumerate(words)}  # thousandths
     axes: list[Markup] = []
-    labels: list[Markup] = []  # over the lines
+    labels: list[Markup] = []  # over the lines, beside their axes
     for name, x in places.items():
-        at, side = f"{x / 10:.2f}%", {60: "first", 900: "end"}.get(round(x), "middle")
-        axes.append(make_tag("line", x1=at, x2=at, y1=_MARGIN, y2=_HEIGHT - _MARGIN, class_="grid"))
-        edge = {"first": "0%", "end": "100%"}.get(side, at)
-        labels.append(make_tag("text", clean(name), x=edge, y=14, class_=side))
-        beside = {"dx": -6, "class_": "label end"} if side == "end" else {"dx": 6, "class_": "label"}
+        beside = {"x": f"{x / 10:.2f}%", "dx": 6, "class_": "label"}
+        if x == 980:
+            beside |= {"dx": -6, "class_": "label end"}
+        axes.append(make_tag("line", x1=beside["x"], x2=beside["x"], y1=_MARGIN, y2=_HEIGHT - _MARGIN, class_="grid"))
+        labels.append(make_tag("text", clean(name), y=14, **beside))
         for number, word in enumerate(words[name]):
-            y = _height(number, len(words[name]) - 1) + 4
-            labels.append(make_tag("text", clean(word), x=at, y=f"{y:.0f}", **beside))
+            labels.append(make_tag("text", clean(word), y=_height(number, len(words[name]) - 1) + 4, **beside))
     lines = []
     for row in reversed(rows):
         heights = [_height(words[name].index(_word(row, name)), len(words[name]) - 1) for name in names]
@@ -90,4 +88,5 @@ def _word(row: TriedLaunch, name: str) -> str:
 
 
 def _height(part: float, whole: float) -> float:
-    return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (part / whole if whole else 0.5)
+    share = part / whole if whole else 0.5
+    return round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * share, 1)

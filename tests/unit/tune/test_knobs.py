@@ -9,7 +9,7 @@ import yaml
 
 from ipexctl.decide.tune import knobs
 from ipexctl.decide.tune.summary import write_playbook
-from ipexctl.decide.tune.wins import find_wins, name_wins
+from ipexctl.decide.tune.wins import name_wins, read_wins
 from ipexctl.model.errors import UsageError
 from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run
@@ -33,9 +33,10 @@ def test_what_the_user_sets_or_fixes_is_not_varied() -> None:
     ("vary", "fixed", "sentence"),
     [
         (("ppm",), {}, "ppm is no part of a launch that can be varied"),
-        ((), {"ppn": "many"}, "--fixed ppn takes"),
-        ((), {"membind": "1"}, "--fixed membind takes yes, no, not '1'"),
-        ((), {"allocator": "mimalloc"}, "--fixed allocator takes"),
+        ((), {"ppn": "many"}, "--fixed ppn must be a whole number, not 'many'"),
+        ((), {"ppn": "0"}, "--fixed ppn must be greater than or equal to 1, not '0'"),
+        ((), {"membind": "much"}, "--fixed membind must be yes or no, not 'much'"),
+        ((), {"allocator": "mimalloc"}, "--fixed allocator must be 'auto', 'tcmalloc', 'jemalloc' or 'default', not "),
     ],
 )
 def test_a_wrong_name_or_value_is_refused(vary: tuple[str, ...], fixed: dict[str, str], sentence: str) -> None:
@@ -64,21 +65,20 @@ def test_the_same_launch_in_other_words_is_the_same() -> None:
     ("args", "size", "kept"),
     [
         (("--batch", "32"), 8, ("--batch", "16")),
-        (("--lr", "1", "--batch=32", "--x"), 2, ("--lr", "1", "--batch=64", "--x")),
-        (("--batch", "32"), 3, None),
+        (("--lr", "1", "--batch=32", "--x"), 2, ("--lr", "1", "--batch", "64", "--x")),
     ],
 )
-def test_the_global_batch_is_kept(args: tuple[str, ...], size: int, kept: tuple[str, ...] | None) -> None:
-    task = knobs.keep_batch(run(args=args), "batch", 4, size)
-    assert (task.args if task else None) == kept
+def test_the_global_batch_is_kept(args: tuple[str, ...], size: int, kept: tuple[str, ...]) -> None:
+    assert knobs.keep_batch(run(args=args), "batch", 4, size).args == kept
 
 
 def test_dashes_and_underscores_are_the_same_and_a_missing_batch_is_refused() -> None:
     task = knobs.keep_batch(run(args=("--per-device-batch", "8")), "per_device_batch", 2, 4)
-    assert task is not None
     assert task.args[-1] == "4"
     with pytest.raises(UsageError, match="--keep-batch batch"):
         knobs.keep_batch(run(args=("--lr", "3")), "batch", 2, 4)
+    with pytest.raises(UsageError, match="3 ranks cannot have the global batch of 4"):
+        knobs.keep_batch(run(args=("--batch", "32")), "batch", 4, 3)
 
 
 def test_the_command_and_the_playbook_have_all_that_is_not_as_usual_and_no_secret() -> None:
@@ -97,9 +97,8 @@ def test_the_command_and_the_playbook_have_all_that_is_not_as_usual_and_no_secre
 
 def test_wins_are_named_where_they_can_matter_and_are_not_used() -> None:
     two, one = {"node0": facts(2, 4)}, {"node0": facts(1, 4)}
-    assert [win.values for win in find_wins(WIN, two, run())] == [{"membind": True}]
-    assert find_wins(WIN, one, run()) == []
-    assert find_wins(WIN, two, run(membind=True)) == []
-    told = [message.text for message in name_wins(WIN, two, run())]
-    assert told == ["tuning usually wins on such hosts: one rank on each NUMA node (a guide)"]
+    assert [win.values for win in read_wins(WIN)] == [{"membind": True}]
+    messages = [message.text for message in name_wins(WIN, two, run())]
+    assert messages == ["tuning usually wins on such hosts: one rank on each NUMA node (a guide)"]
     assert not [*name_wins(WIN, one, run())]
+    assert not [*name_wins(WIN, two, run(membind=True))]
