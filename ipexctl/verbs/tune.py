@@ -22,7 +22,7 @@ from ipexctl.decide.tune.ranking import RATES
 from ipexctl.decide.tune.rates import RateReader
 from ipexctl.decide.tune.search import import_optuna
 from ipexctl.decide.tune.study import DefaultFailed, Study
-from ipexctl.decide.tune.summary import MARK, write_playbook
+from ipexctl.decide.tune.summary import is_tuned_playbook, write_playbook
 from ipexctl.decide.tune.wins import read_wins
 from ipexctl.model import events as e
 from ipexctl.model.answers.plan import DryRun
@@ -70,7 +70,7 @@ def tune(
     into, arguments = Path(task.into), k.parse_arguments(task.arg)
     parse_span("--budget", task.budget)
     check_destination(into)
-    if into.exists() and not read_input(into).text.startswith(MARK):
+    if into.exists() and not is_tuned_playbook(read_input(into).text):
         raise UsageError(f"--into {printable(str(into), 300)} would replace a file that tune did not write")
     import_optuna()
     prepared = yield from prepare_run("tune", read_request(base, environ, dry=dry, emit=None), inventory, context)

@@ -7,7 +7,7 @@ from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize
 
-MARK = "# Written by the command tune"
+_MARK = "# Written by the command tune"
 _ENOUGH = 4  # pairs that show how great a gain is
 
 
@@ -35,4 +35,9 @@ def write_playbook(task: Run, verdict: str, when: str) -> str:
     step = {"name": verdict[:200], "run": list_given(task)}
     book = {"name": f"{task.script} as tuned on {when}", "steps": [step]}
     text = yaml.safe_dump(book, sort_keys=False, allow_unicode=True, width=100)
-    return f"{MARK}\n{text.replace('${', '$${')}"
+    return f"{_MARK}\n{text.replace('${', '$${')}"
+
+
+def is_tuned_playbook(text: str) -> bool:
+    """Returns whether `write_playbook` wrote this."""
+    return text.startswith(_MARK)
