@@ -95,6 +95,8 @@ def tune(
         write_page(into, write_playbook(tuned, answer.verdict, day), 0o644)
         command = complete_hint(Hint(k.list_run_words(tuned)), list_flags(inventory, task.venv))
         answer = replace(answer, playbook=str(into), next=command)
+    elif answer.interrupted:
+        answer = replace(answer, next=complete_hint(Hint(["tune", "--resume"]), list_flags(inventory, None)))
     yield e.Answer(replace(answer, script=base.script))
     yield e.Ended("tune", study.exit)
 
