@@ -14,7 +14,9 @@ if way == "lose":
     print("this host will be lost", flush=True)
     time.sleep(600)
 if way == "eat":  # on one host; the others wait, as a collective does
-    eaten = [b"x" * (16 << 20) for _ in range(128)] if os.environ["RANK"] == "1" else time.sleep(600)
+    if os.environ["RANK"] != "1":
+        time.sleep(600)
+    eaten = [b"x" * (16 << 20) for _ in range(128)]
 for step in range(1, 30 if way == "end" else 2000):
     time.sleep(1 / pace)
     print("step %d loss 0.5" % step, flush=True)
