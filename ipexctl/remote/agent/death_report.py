@@ -86,9 +86,10 @@ def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
 
 
 def _find_script_error(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, Any]":
-    """Returns what ended the script: its exception; or, where that only says that a command failed (as the launcher of
-    Accelerate does of the user's script), that command's."""
+    """Returns what ended the script: its exception; or, where that only says that a command or a child failed (as the
+    launchers of Accelerate and torch do of the user's script), theirs."""
     own = exceptions.get(pid, {})
+    own = exceptions.get(own.get("child", pid), own)
     return next((other for other in exceptions.values() if "of" in own and other.get("argv") == own["of"]), own)
 
 

@@ -87,6 +87,8 @@ class Hooks(names.ModuleHooks):
                     report["room"] = find_tightest_directory(error, trace)
                 if kind.__name__ == "CalledProcessError":
                     report["of"] = format_command(error.cmd)  # type: ignore[attr-defined]
+                elif kind.__name__ == "ChildFailedError":  # torchrun's, whose child has its own
+                    report["child"] = error.get_first_failure()[1].pid  # type: ignore[attr-defined]
                 path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
                     json.dump(report, out)

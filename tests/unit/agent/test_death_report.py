@@ -70,6 +70,14 @@ def test_a_script_that_called_exit_has_failed_then_whatever_ends_its_process(
 
 HELPER = "subprocess.run([sys.executable, '-c', 'import no_such_module'], stderr=subprocess.DEVNULL, check={check})"
 OWN, HELPERS = "ValueError: no", "ModuleNotFoundError: No module named 'no_such_module'"
+TORCHRUN = """
+import collections, os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "raise ValueError('no')"], stderr=subprocess.DEVNULL)
+child.wait()
+class ChildFailedError(Exception):
+    def get_first_failure(self): return 0, collections.namedtuple("Failure", "pid")(child.pid)
+raise ChildFailedError
+"""
 HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
 
 
@@ -81,6 +89,7 @@ HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
         (f"{HANDLED}; os.kill(os.getpid(), signal.SIGKILL)", ""),
         (f"{HANDLED}; sys.exit(1)", HELPERS),
         (f"{HANDLED}; {HELPER.format(check=True)}", HELPERS),  # so does the launcher of Accelerate
+        (TORCHRUN, OWN),
         ("import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'raise ValueError(\"no\")']))", OWN),
     ],
 )
