@@ -185,13 +185,15 @@ def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
 
     engines = {engine.program: name for name, engine in read_engines().items()}
     known = parse_launch_table(read_data("launchers.toml")).find_program((word, *args))
-    if word not in engines and (known is None or known[0].kind not in {"mpi", "slurm", "agent"}):
+    kind = "" if known is None else known[0].kind
+    if word not in engines and kind not in {"mpi", "slurm", "agent", "refused"}:
         return
     engine = engines.get(word if known is None else known[0].name)
+    begin = (number for number, arg in enumerate(args) if arg == "-m" or Path(arg).is_file())
+    script = args[next(begin, len(args)) :] or ("train.py",)
     words: tuple[str, ...] = ("--from-mpirun", f"{line} {shlex.join(args)}")
-    if engine:
-        begin = (number for number, arg in enumerate(args) if arg == "-m" or Path(arg).is_file())
-        words = ("--engine", engine, *(args[next(begin, len(args)) :] or ("train.py",)))
+    if engine or kind == "refused":  # which is known by its name alone
+        words = ("--engine", engine, *script) if engine else script
     what = f"{printable(word, 200)} starts ranks by itself, and here would be started once for each rank"
     raise UsageError(what, hint=advise("run", *words, text="--per-host starts it once on each host, or:"))
 
