@@ -163,8 +163,11 @@ def tune(context: Context, hosts: HostSelection, task: Tune, flags: TuneFlags) -
 
 
 def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[str]:
-    """A warning about words behind the script that are options of this command and may have been meant for it."""
-    own = {name for param in ctx.command.params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
+    """A warning about words behind the script that are options of this command, which it was not given, and may have
+    been meant for it."""
+    sources = {param: getattr(ctx.get_parameter_source(param.name or ""), "name", "") for param in ctx.command.params}
+    params = [param for param, source in sources.items() if source != "COMMANDLINE"]
+    own = {name for param in params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
     names = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
     goes = "goes" if len(names) == 1 else "go"
     if names:

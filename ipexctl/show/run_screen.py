@@ -176,10 +176,10 @@ def choose_next_step(run: RunOutcome) -> tuple[str, str]:
     if first:
         return f"all that rank {first.rank} wrote:", advise("logs", run.run, "--rank", str(first.rank))
     if run.suspects:
-        what = "all that the rank wrote:"
+        what = "where the ranks stood:"
         if not run.stalled:
             what = f"--stall kill ends such a run by itself; {what}"
-        return what, advise("logs", run.run, "--rank", str(run.suspects[0]))
+        return what, advise("logs", run.run, "--stacks")
     if run.reason in ("lost", "launch"):
         return "", advise("doctor")
     return "", advise("logs", run.run)

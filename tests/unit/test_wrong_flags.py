@@ -125,8 +125,11 @@ def test_an_option_behind_the_script_is_reported_and_left_to_it(
     Path("s").mkdir()
     Path("s/quick.py").write_text("")
     Path("hosts").write_text("node0 address=127.0.0.1 port=1\n")  # nobody listens there
-    reported = CliRunner().invoke(app, ["run", "-f", "hosts", "s/quick.py", *words])
+    run = CliRunner().invoke
+    reported = run(app, ["run", "-f", "hosts", "s/quick.py", *words])
     assert reported.exit_code == 3
+    given = run(app, ["run", "-f", "hosts", "--ppn", "1", "-n", "1", "s/quick.py", *words])
+    assert "the script" not in given.output, "it was meant for both"
     assert [line for line in reported.output.splitlines() if "the script" in line] == (
         [f"warning: {output}"] if output else []
     )

@@ -40,6 +40,7 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
 
 
 _ORDER = (
+    "starts",
     "slow host",
     "text of the script",
     "backend",
@@ -53,6 +54,12 @@ _ORDER = (
 _NAMED = 4  # differences in the summary
 
 
+_ENDS = {
+    "ok": "ended well", "done": "ended with failures", "rank": "failed", "stopped": "was stopped", "lost": "was lost",
+    "limit": "reached its limit", "launch": "did not start", "unknown": "has no known end",
+}  # fmt: skip
+
+
 def _summarise_pair(
     runs: Sequence[ReportedRun], differences: Sequence[RunDifference], ratios: Sequence[FigureRatio]
 ) -> tuple[str, ...]:
@@ -62,7 +69,7 @@ def _summarise_pair(
     rate = next((each for each in ratios if each.figure in _RATES), None)
     line = "no pace of both is known"
     if {first.result, second.result} != {"ok"}:
-        line = f"A ended as {first.result}, B as {second.result}: their pace is not compared"
+        line = f"A {_ENDS[first.result]}, B {_ENDS[second.result]}: their pace is not compared"
     elif rate:
         ours, theirs = second.figures[rate.figure], first.figures[rate.figure]
         share = 100 * abs(rate.ratio - 1)
@@ -154,6 +161,7 @@ def _find_differences(of: str, runs: Sequence[Mapping[str, str]]) -> list[RunDif
 def _list_plan(page: RunPage) -> dict[str, str]:
     values = {"script": page.title, "ranks": str(len(page.rows)), "hosts": str(len(page.hosts))}
     launch, run = page.launch, page.report.run
+    values["starts"] = str(page.attempts)
     if page.again:
         values["command"] = page.again
     if launch is None:

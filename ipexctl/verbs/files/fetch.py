@@ -68,7 +68,15 @@ def fetch(
     place = printable(places.pop(), 200) if len(places) == 1 else "its working directory"
     for pattern in missing:
         what = f"no host has {printable(pattern, 200)} in {place}"
-        yield HostFailed(Failure("", Kind.STEP, what, "paths start at --workdir", "missing"))
+        yield HostFailed(
+            Failure(
+                "",
+                Kind.STEP,
+                what,
+                "a path begins in the directory of the project on the host, or with /: exec -- ls shows what is there",
+                "missing",
+            )
+        )
     need, free = sum(plan.size for plan in plans.values()), receive.measure_free_space(into)
     if need > free and not dry:
         what = f"no space left on this machine: need {format_size(need)}, {format_size(free)} free in {into}"
