@@ -469,9 +469,7 @@ def make_screen_sink(
         from ipexctl.show.live import Live
 
         detach = console.interrupts.detach.set if options.detachable else None
-        cache = get_cache_directory()
-        spool = cache if cache.is_dir() else None
-        return Live(out, err, on_detach=detach, speed=speed, keys=keys, spool=spool, lock=lock)
+        return Live(out, err, on_detach=detach, speed=speed, keys=keys, lock=lock)
     return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
 
 

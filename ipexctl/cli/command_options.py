@@ -63,7 +63,7 @@ class Option(NamedTuple):
         shown |= {"min": self.flag.ge, "max": self.flag.le, "rich_help_panel": self.flag.group}
         if self.flag.completes:
             shown["autocompletion"] = getattr(completion, f"complete_{self.flag.completes}")
-        shown |= _SPECIAL.get(self.name, {})
+        shown |= VERBOSITY if self.name == "verbose" else {}
         word = "--" + self.key.replace("_", "-")
         if kind is bool and (default or optional):
             word += f"/--no-{word[2:]}"
@@ -82,19 +82,6 @@ def _set_verbosity(context: typer.Context, count: int) -> None:
 
 
 VERBOSITY: dict[str, Any] = {"count": True, "expose_value": False, "callback": _set_verbosity, "metavar": None}
-
-
-def _print_playbook_schema(asked: bool) -> None:
-    if asked:
-        import json
-
-        from ipexctl.decide.parsing.playbook import make_playbook_schema
-
-        typer.echo(json.dumps(make_playbook_schema(), indent=2))
-        raise typer.Exit
-
-
-_SPECIAL = {"verbose": VERBOSITY, "schema_": {"callback": _print_playbook_schema, "is_eager": True, "metavar": None}}
 
 
 @cache

@@ -24,16 +24,6 @@ def complete_saved_runs(incomplete: str) -> list[str]:
     return _select_matching(("last", *map(read_name, newest)), incomplete)
 
 
-def complete_steps(incomplete: str) -> list[str]:
-    """Returns names of the playbook's steps."""
-    return _select_matching((name for name, _ in _read_playbook_steps()), incomplete)
-
-
-def complete_tags(incomplete: str) -> list[str]:
-    """Tags of the playbook's steps."""
-    return _select_matching((tag for _, tags in _read_playbook_steps() for tag in tags), incomplete)
-
-
 def complete_examples(incomplete: str) -> list[str]:
     """Returns names of the playbooks and examples that come with ipexctl."""
     from ipexctl.act.bundled_files import list_bundled_files
@@ -68,20 +58,3 @@ def _list_hosts(ctx: typer.Context) -> list[str]:
     except UsageError:
         return []
     return [*inventory.names, *dict.fromkeys(group for host in inventory for group in host.groups)]
-
-
-def _read_playbook_steps() -> list[tuple[str, tuple[str, ...]]]:
-    """Title and tags of each step; of a playbook that still has errors, none."""
-    from ipexctl.model.errors import UsageError
-    from ipexctl.verbs.common.select import read_playbook
-
-    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""  # bash; the other shells
-    words, bundled = line.split(), _list_bundled_playbooks()
-    file = next((word for word in words if word.endswith((".yaml", ".yml")) or word in bundled), None)
-    if file is None:
-        return []
-    try:
-        play = read_playbook(file, environ=os.environ, cwd=Path.cwd())
-    except UsageError:
-        return []
-    return [(step.title, step.tags) for step in play.steps]

@@ -9,7 +9,7 @@ from ipexctl.model.saved_runs import ExportFormat, RunResult
 from ipexctl.model.tasks import Backend, Fields, VersionFields, flag, make_ppn_flag, make_ranks_flag, make_venv_flag
 
 Screen = Literal["auto", "live", "plain", "json"]
-Dialect = Literal["mpi", "openmpi", "deepspeed", "ansible", "accelerate"]
+Dialect = Literal["mpi", "openmpi", "ansible"]
 Emit = Literal["sh", "sbatch", "torchrun"]
 
 
@@ -155,10 +155,10 @@ class PlayFlags(NotifyFlags, PageFlags):
         completes="playbooks",
     )
     tags: tuple[str, ...] = flag(
-        (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",), completes="tags"
+        (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",)
     )
-    skip_tags: tuple[str, ...] = flag((), "Skip steps with this tag; repeatable.", "Steps", "TAG", completes="tags")
-    start_at: str | None = flag(None, "Step to begin at (default: the first).", "Steps", "NAME", completes="steps")
+    skip_tags: tuple[str, ...] = flag((), "Skip steps with this tag; repeatable.", "Steps", "TAG")
+    start_at: str | None = flag(None, "Step to begin at (default: the first).", "Steps", "NAME")
     var: dict[str, str] = flag({}, "Variable of the playbook; repeatable.", "Steps", "NAME=VALUE")
     allow_path: tuple[str, ...] = flag(
         (), "Directory beside its own and the current one that the playbook may use; repeatable.", "Steps", "PATH"
@@ -167,7 +167,6 @@ class PlayFlags(NotifyFlags, PageFlags):
     diff: bool = flag(False, "Show how text files differ that sync copies.")
     list_steps: bool = flag(False, "List the steps; contact no host.")
     list_: bool = flag(False, "List the bundled playbooks.", alias="list")
-    schema_: bool = flag(False, "Print a JSON schema of playbooks for editors.", alias="schema", advanced=True)
     dry_run: bool = flag(False, "Print what each step would change; change nothing.", names=("--check",))
 
 

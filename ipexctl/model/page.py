@@ -115,9 +115,8 @@ class DoctorRecord(JsonRecord):
 
 class RunPage(Record):
     """Everything that the page of a run shows. ``length`` is that of its time axis, ``seconds`` how long it took;
-    ``live``: the run goes on; ``watched_from``: lines of before were read at that moment; ``former``: the runs before
-    it in the same record, with less of their logs and curves, and ``dropped`` how many are left out before those. No
-    curve goes on over the times in ``restarts``."""
+    ``live``: the run goes on; ``watched_from``: lines of before were read at that moment. No curve goes on over the
+    times in ``restarts``."""
 
     title: str
     run: str
@@ -137,8 +136,7 @@ class RunPage(Record):
     doctor: DoctorRecord | None = None
     watched_from: float | None = None
     profile: Profile | None = None
-    former: "tuple[RunPage, ...]" = ()
-    dropped: int = 0
+    earlier: int = 0  # runs before it in the same record
     restarts: tuple[float, ...] = ()
     study: AnyAnswer | None = None  # of which these are some runs
     again: str = ""  # the command that does it again

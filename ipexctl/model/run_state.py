@@ -298,7 +298,7 @@ class RunHistory:
 
 @dataclass(slots=True)
 class RunState:
-    """A command, the run that it is at, and the ``former`` ones of the same command."""
+    """A command, and the run that it is at."""
 
     at: float = 0.0
     command: e.Started | None = None  # the first of the command
@@ -317,8 +317,7 @@ class RunState:
     answers: dict[str, tuple[float, AnyAnswer]] = field(default_factory=dict)  # the last of each kind
     attempt: Attempt | None = None  # that of the verb at work
     run: RunHistory = field(default_factory=RunHistory)
-    former: list[RunHistory] = field(default_factory=list)
-    dropped: int = 0  # runs before these
+    earlier: int = 0  # runs of the same command before this one
     launch_failed: e.RunEnded | None = None  # of a run that ended before mpirun was started
     proofs: dict[str, e.CleanupChecked] = field(default_factory=dict)  # the last of each run
     stopping: Literal["", "stopping", "killing"] = ""

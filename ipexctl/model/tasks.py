@@ -36,7 +36,7 @@ class Flag(Record):
     metavar: str | None = None
     names: tuple[str, ...] = ()  # short forms and synonyms
     argument: bool = False  # a positional argument
-    completes: str = ""  # what a shell offers: hosts, saved_runs, steps, tags, playbooks or examples
+    completes: str = ""  # what a shell offers: hosts, saved_runs, playbooks or examples
     advanced: bool = False  # listed by --help-all only
     example: str = ""  # what a hint writes for a value that was left out
     alias: str = ""  # the key, where that is a word of Python

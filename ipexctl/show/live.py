@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console, RenderableType
 
@@ -25,7 +24,7 @@ from ipexctl.show.keys import PressedKeys
 from ipexctl.show.painter import Painter
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.rank_log import LineSpool, RankLogs
+from ipexctl.show.rank_log import RankLogs
 from ipexctl.show.run_frame import draw_run
 from ipexctl.show.sanitise import one_line
 from ipexctl.show.steps_frame import draw_steps
@@ -38,9 +37,8 @@ _WITH_KEYS = ("run", "attach", "logs")  # verbs
 class Live:
     """The sink for a terminal, with keys where standard input is one. ``on_detach`` is called once, from the drawing
     thread, when the user detaches from a run; without it that key does nothing. Without ``keys`` no key is read,
-    as for a saved run. Our own talk also goes to ``err`` where that is not a terminal. What ranks wrote before their
-    newest lines is in a file below ``spool`` while this lives, so that all of it can be searched. ``lock`` is held by
-    whoever changes the state, and by the drawing thread while it reads it.
+    as for a saved run. Our own talk also goes to ``err`` where that is not a terminal. ``lock`` is held by whoever
+    changes the state, and by the drawing thread while it reads it.
 
     What stays after the end (warnings, failures, answers, the run's card) is printed above the live part."""
 
@@ -57,7 +55,6 @@ class Live:
         console: Console | None = None,
         speed: float = 1.0,
         keys: bool = True,
-        spool: Path | None = None,
         lock: "threading.Lock | None" = None,
     ) -> None:
         self._out = out
@@ -68,7 +65,7 @@ class Live:
         self._on_detach = on_detach
         self._speed = speed  # of the stamps' clock, against ours: a replay may be faster
         self.error: Exception | None = None  # why drawing stopped, if it did
-        self._logs = RankLogs(LineSpool(spool))
+        self._logs = RankLogs()
         self._view = View(RunState(), self._logs, can_detach=on_detach is not None)
         self._answer: AnyAnswer | None = None
         self._above: list[RenderableType] = []
@@ -196,8 +193,6 @@ class Live:
             self._view.keys = False  # what is typed now is neither read nor echoed, which would move the frame
             return
         self._view.keys = self._keys.open().active
-        with self._lock:
-            self._asked |= self._view.search()
         for key in self._keys.poll():
             self._asked = True
             with self._lock:

@@ -1,7 +1,5 @@
 """The state of the live screen: the rank followed, the position in its log, the open prompt. Knows no terminal."""
 
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,13 +12,12 @@ RANK_ROW_LIMIT = 16  # ranks; of more, a row is a host, which Enter opens
 @dataclass
 class View:
     """What of the state is shown, and the ranks' logs. ``keys``: a keyboard is attached; ``can_detach``: the run
-    survives this screen. ``slice``: seconds that a search takes at most before the next frame."""
+    survives this screen."""
 
     state: RunState
     logs: RankLogs
     keys: bool = False
     can_detach: bool = False
-    slice: float = 0.05
     rank: int = 0
     host: str = ""  # the host whose ranks are rows, where rows are hosts
     paused: bool = False
@@ -33,8 +30,6 @@ class View:
     panel: Literal["log", "harmless", "keys"] = "log"
     full_screen: bool = False  # the log has the full_screen screen
     page: int = 10  # rows of the log in the last frame
-    _search: Iterator[int] | None = None  # under way: the number of the line, or 0 after each part without a match
-    _forwards: bool = False
     skipped: int = 0
     drawn_count: int = 0  # lines of the rank at the last frame
 
@@ -161,7 +156,7 @@ class View:
             self.host = ""
 
     def _follow(self) -> None:
-        self.bottom, self.match, self.pattern, self._search = None, 0, "", None
+        self.bottom, self.match, self.pattern = None, 0, ""
 
     def _turn_pages(self, lines: int) -> None:
         log = self.log
@@ -174,30 +169,20 @@ class View:
 
     def _find_pattern(self, *, forwards: bool) -> None:
         """Looks for the next line with the pattern: up, or down with ``forwards``. Lower case finds either case."""
-        if self.followed is not None:
-            start, fold = self.match or self.log.count + 1, self.pattern.islower()
-            self._search = self.log.search(self.pattern, start, forwards=forwards, fold=fold)
-            self._forwards = forwards
-            self.search()
-
-    def search(self) -> bool:
-        """Goes on with a search for one slice of time; whether there is one. A long log takes several calls."""
-        rank, until = self.followed, time.monotonic() + self.slice
-        if self._search is None or rank is None:
-            return False
-        for match in self._search:
-            if match:
-                self.match, self._search, self.answer = match, None, ""
-                first = self.log.first + self.page - 1
-                self.bottom = min(max(match + self.page // 2, first), self.log.count)
-                return True
-            if time.monotonic() >= until:
-                self.answer = f"searching «{self.pattern}»  (Esc)   "
-                return True
-        self._search = None
+        rank, log = self.followed, self.log
+        if rank is None:
+            return
+        start = self.match or log.count + 1
+        match = log.search(self.pattern, start, forwards=forwards, fold=self.pattern.islower())
+        if match:
+            self.match = match
+            self.bottom = min(max(match + self.page // 2, log.first + self.page - 1), log.count)
+            return
         where = f"in the log of rank {rank.rank}"
-        if self.log.first > 1:
-            where = f"from line {self.log.first:,} on, the first that is held"
-        where = "further down" if self._forwards else "further up" if self.match else where
+        if forwards:
+            where = "further down"
+        elif self.match:
+            where = "further up"
+        elif log.first > 1:
+            where = f"from line {log.first:,} on, the first that is held"
         self.answer = f"no «{self.pattern}» {where}   "
-        return True

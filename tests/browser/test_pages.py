@@ -218,8 +218,8 @@ def test_a_click_on_the_time_axis_opens_the_ranks_log_at_that_moment(browser: Br
     assert "00:00:30.0" <= moment <= "00:00:33.0"
 
 
-WINDOW = "return document.querySelector('article:not([hidden]) .window:not([hidden])')?.innerText ?? ''"
-TICKS = "return [...document.querySelectorAll('article:not([hidden]) .axis text')].map((each) => each.textContent)"
+WINDOW = "return document.querySelector('.window:not([hidden])')?.innerText ?? ''"
+TICKS = "return [...document.querySelectorAll('.axis text')].map((each) => each.textContent)"
 BOX = "const box = document.querySelector(arguments[0]).getBoundingClientRect(); return [box.left, box.top, box.width]"
 LOSS = "return document.querySelector('#figures .plot svg').getAttribute('viewBox')"
 
@@ -296,33 +296,6 @@ def test_waits_of_profiled_steps_are_found_in_a_long_run_by_one_button(browser: 
     assert browser.run(WINDOW).startswith("11:06:37.9")
     assert browser.run(widths) == pytest.approx([browser.run(BOX, ".rows")[2] / 2.31 / 10] * 3, abs=1)
     check_page(browser, page.as_uri())
-
-
-def test_one_of_several_runs_is_chosen_and_searched_alone(browser: Browser, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    page.write_text(render_run(fold_page(list_runs())), encoding="utf-8")
-    shown = (
-        "return [...document.querySelectorAll('article')].filter((one) => one.checkVisibility()).map((one) => one.id)"
-    )
-    browser.show(page.as_uri())
-    assert browser.run(shown) == ["run"]
-    assert browser.run("return document.querySelector('[aria-current]').innerText") == "✗ 2 train.py"
-    browser.press("Tab", "Enter")
-    wait_for(browser, shown, ["r1-run"])
-    assert browser.run("return document.querySelector('[aria-current]').innerText") == "● 1 prepare.py"
-    browser.press("/", *"loss")
-    assert browser.run("return document.getElementById('r1-find').value") == "loss"
-    assert not browser.run("return document.querySelectorAll('#run .hit').length")
-    left, top, width = browser.run("scrollTo(0, 0);" + BOX, "#r1-time .rows")
-    browser.click(left + width / 4, top + 30)
-    assert browser.run("return document.querySelector('.current').closest('details').id") == "r1-rank-1"
-    check_page(browser, page.as_uri())
-    browser.send_command("Emulation.setScriptExecutionDisabled", value=True)
-    try:
-        browser.show(page.as_uri(), width=390)
-        assert browser.run(shown) == ["r1-run", "run"]
-    finally:
-        browser.send_command("Emulation.setScriptExecutionDisabled", value=False)
 
 
 def test_without_its_script_a_page_still_says_everything(browser: Browser, pages: dict[str, Path]) -> None:

@@ -119,10 +119,10 @@ def test_what_is_written_is_read_back() -> None:
     assert parse_json(InstallMarker, json.dumps(to_json(MARKER))) == MARKER
     assert parse_json(DoctorRecord, json.dumps(to_json(DOCTOR))) == DOCTOR
     facts = Facts(
-        cpus_online=(0, 1, 2), flags=frozenset({"avx", "sse"}), hybrid={"p_cpus": (0, 1)}, socket_cpus={"0": (0, 4)},
+        cpus_online=(0, 1, 2), flags=frozenset({"avx", "sse"}), hybrid={"p_cpus": (0, 1)},
         isa_refused={"AMX": Note("", "hidden")}, numa=(NumaNode(0, (0, 2)),), ports=(1, 2),
     )  # fmt: skip
-    assert to_json(facts)["socket_cpus"] == {"0": "0,4"}
+    assert to_json(facts)["hybrid"] == {"p_cpus": "0-1"}
     assert convert_json(Facts, json.loads(json.dumps(to_json(facts)))) == facts
     assert convert_json(HostFailed, to_json(HostFailed(Failure("a", Kind.STEP, "b")))).failure.kind is Kind.STEP
 

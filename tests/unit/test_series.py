@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.run.series import add_point, find_stragglers, list_points, thin_series
+from ipexctl.decide.run.series import add_point, find_stragglers, list_points
 from ipexctl.model.run_state import Series
 
 POINTS = st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e9, 1e9)), min_size=1, max_size=300)
@@ -57,12 +57,3 @@ def test_points_of_one_moment_stay_in_the_order_in_which_they_came() -> None:
     for at, value in [(0.0, 3.0), (1.0, 2.0), (1.0, 1.0), (2.0, 0.5)]:
         add_point(series, at, value)
     assert list_points(series) == ((0.0, 3.0), (1.0, 2.0), (1.0, 1.0), (2.0, 0.5))
-
-
-def test_a_series_is_thinned_to_the_extremes_of_fewer_columns() -> None:
-    series = Series(1000)
-    for second in range(1000):
-        add_point(series, float(second), 50.0 if second == 400 else 1.0)
-    thinned = list_points(thin_series(series, 20))
-    assert len(thinned) <= 41
-    assert {(400.0, 50.0), (0.0, 1.0), (999.0, 1.0)} <= set(thinned)

@@ -36,7 +36,6 @@ from ipexctl.model.restarts import describe_restart
 from ipexctl.model.run_state import Attempt, OutputLog, RankState, ReachedStage, RunHistory, RunState, Series, Stall
 
 _CURVES = 64  # drawn of one figure: the eye tells no more apart
-_EARLIER_CURVES = 16  # of a run that another one follows
 _LINE_LIMIT = 2000  # characters of a line that are shown
 _ORDER = ("loss", "pace", "samples_s", "tokens_s", "accuracy", "eval_loss", "eval_accuracy", "grad_norm", "lr", "epoch")
 _TITLES = {
@@ -73,7 +72,7 @@ def build_page(
     saved: DoctorRecord | None = None,
     known: ReadErrors = tuple,
 ) -> RunPage:
-    """The page of the last run of all that is known so far, with those before it. ``report`` is the command's;
+    """The page of the last run, of all that is known so far. ``report`` is the command's;
     ``saved`` what doctor reported of these hosts before; ``known`` reads the catalogue of errors. Raises `ValueError`
     where no rank was started."""
     if not state.run.attempts:
@@ -81,20 +80,18 @@ def build_page(
     at, answer = state.answers.get("doctor", (0.0, None))
     doctor = make_doctor_record(at, answer) if isinstance(answer, DoctorAnswer) else saved
     study = state.answers.get("tune", (0.0, None))[1]
-    own = report if report.run else replace(report, run=judge_run(state, state.run, known))
-    page = _PageBuilder(state, state.run, own).build(doctor)
-    former = []
-    for run in state.former:
-        own = replace(report, run=judge_run(state, run, known), finished=True)
-        former.append(_PageBuilder(state, run, own, _EARLIER_CURVES).build(doctor))
-    return replace(page, former=tuple(former), dropped=state.dropped, study=study)
+    if report.run is None:  # a study's
+        report = replace(report, run=judge_run(state, known))
+    page = _PageBuilder(state, report).build(doctor)
+    return replace(page, study=study)
 
 
 class _PageBuilder:
     """Makes the page of one run. Times of it are seconds since ``begun``."""
 
-    def __init__(self, state: RunState, run: RunHistory, report: CommandReport, curves: int = _CURVES) -> None:
-        self._state, self._run, self._report, self._curves = state, run, report, curves
+    def __init__(self, state: RunState, report: CommandReport) -> None:
+        run = state.run
+        self._state, self._run, self._report = state, run, report
         self._shifts = run.shifts
         first = run.attempts[0]
         self._begun = min(self._convert(first.started.head, first.started.at, first.at), first.at)
@@ -139,6 +136,7 @@ class _PageBuilder:
             profile=run.answer.profile if isinstance(run.answer, RunAnswer) else None,
             restarts=tuple(attempt.at - begun for attempt in run.attempts[1:]),
             again=self._format_command(),
+            earlier=self._state.earlier,
         )
 
     def _format_command(self) -> str:
@@ -262,10 +260,8 @@ class _PageBuilder:
     def _build_log(self, row: RankRow) -> LogExcerpt:
         output = self._run.outputs[row.rank]
         lines, gap = self._list_lines(output)
-        if self._run is self._state.run:
-            now = self._state.at
-            for (rank, stream), line in self._state.open.items():
-                lines += (self._make_log_line(now, stream, line.data),) if rank == row.rank else ()
+        for (rank, stream), line in self._state.open.items():
+            lines += (self._make_log_line(self._state.at, stream, line.data),) if rank == row.rank else ()
         return LogExcerpt(row.rank, row.host, lines, output.omitted, gap)
 
     def _list_lines(self, log: OutputLog) -> tuple[tuple[LogLine, ...], int]:
@@ -295,7 +291,7 @@ class _PageBuilder:
         for name in [*(name for name in _ORDER if name in table), *(name for name in table if name not in _ORDER)]:
             if curves := self._make_curves(table[name], {}):
                 title, unit = _TITLES.get(name, (name, ""))
-                chosen = _choose_curves(curves, self._curves)
+                chosen = _choose_curves(curves)
                 figures.append(Figure(name, title, unit, "rank", chosen, zero=name in _AMOUNTS))
         return figures
 
@@ -310,11 +306,11 @@ class _PageBuilder:
                 if (series := run.samples.get(host, {}).get(name)) and series.count > 1
             ]
             if any(value for curve in curves for _, value in curve.points):
-                figures.append(_make_usage_figure(name, "host", curves, self._curves))
+                figures.append(_make_usage_figure(name, "host", curves))
         for name in _OF_RANKS:
             table = run.rank_samples.get(name, {})
             if curves := self._make_curves(table, dict.fromkeys(table, shift)):
-                figures.append(_make_usage_figure(name, "rank", curves, self._curves))
+                figures.append(_make_usage_figure(name, "rank", curves))
         return figures
 
 
@@ -336,20 +332,20 @@ def _find_slow_ranks(run: RunHistory, paces: Mapping[int, float]) -> dict[int, s
     return slow
 
 
-def _make_usage_figure(name: str, by: Literal["rank", "host"], curves: list[Curve], most: int) -> Figure:
+def _make_usage_figure(name: str, by: Literal["rank", "host"], curves: list[Curve]) -> Figure:
     """The chart of something that is used, in the next smaller unit where it is less than one everywhere."""
     title, unit = _TITLES[name]
     if unit in _SMALLER and max(value for curve in curves for _, value in curve.points) < 1:
         unit = _SMALLER[unit]
         curves = [replace(c, points=tuple((at, 1024 * value) for at, value in c.points)) for c in curves]
-    return Figure(name, title, unit, by, _choose_curves(curves, most), zero=name not in _LEVELS)
+    return Figure(name, title, unit, by, _choose_curves(curves), zero=name not in _LEVELS)
 
 
-def _choose_curves(curves: list[Curve], most: int) -> tuple[Curve, ...]:
-    if len(curves) <= most:
+def _choose_curves(curves: list[Curve]) -> tuple[Curve, ...]:
+    if len(curves) <= _CURVES:
         return tuple(curves)
-    marked = [curve for curve in curves if curve.marked][: most // 2]
+    marked = [curve for curve in curves if curve.marked][: _CURVES // 2]
     others = [curve for curve in curves if not curve.marked]
-    room = most - len(marked)
+    room = _CURVES - len(marked)
     chosen = {id(curve) for curve in [*marked, *(others[at * len(others) // room] for at in range(room))]}
     return tuple(curve for curve in curves if id(curve) in chosen)

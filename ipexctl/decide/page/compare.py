@@ -116,10 +116,9 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
         result = "ok"
     hosts = tuple(host.host for host in page.hosts)
     energy = sum(joules) if joules else None
-    earlier = page.dropped + len(page.former)
     return ReportedRun(
-        name, page.run, page.title, result, page.seconds, len(page.rows), hosts, figures, energy, len(joules), earlier,
-        _measure_phases(page),
+        name, page.run, page.title, result, page.seconds, len(page.rows), hosts, figures, energy, len(joules),
+        page.earlier, _measure_phases(page),
     )  # fmt: skip
 
 

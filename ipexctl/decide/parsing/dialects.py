@@ -58,14 +58,9 @@ def _format_openmpi(host: Host) -> str:
     return " ".join([user + _bracket_ipv6(host.address), *words])
 
 
-def _format_deepspeed(host: Host) -> str:
-    """DeepSpeed: ``address slots=n``; the slots are not optional there."""
-    return f"{_bracket_ipv6(host.address)} slots={host.slots or 1}"
-
-
 def _write_lines(tool: str, write: Callable[[Host], str], carried: Set[str], inventory: Inventory) -> DialectOutput:
-    """One line a host, its name as a comment where it is not the address; above it what is lost or guessed: the format
-    has fields for the ``carried`` keys."""
+    """One line a host, its name as a comment where it is not the address; above it what is lost: the format has fields
+    for the ``carried`` keys."""
     lines: list[str] = []
     warnings: list[str] = []
     for host in inventory:
@@ -73,13 +68,10 @@ def _write_lines(tool: str, write: Callable[[Host], str], carried: Set[str], inv
         missing = [f"{key}={value}" for key, value in lost.items() if value is not None and key not in carried]
         if ":" in host.address and write is _format_mpi:
             missing.insert(0, "IPv6 (Hydra reads an address up to its first colon)")
-        guessed = not host.slots and write is _format_deepspeed
-        of_host = [f"{host.name}: its slots are not known: 1 is written for {tool}"] if guessed else []
         if missing:
-            of_host.append(f"{host.name}: no field of {tool} holds {', '.join(missing)}")
-        lines += [f"# {printable(warning, 500)}" for warning in of_host]
+            warnings.append(f"{host.name}: no field of {tool} holds {', '.join(missing)}")
+            lines.append(f"# {printable(warnings[-1], 500)}")
         lines.append(write(host) + (f"  # {host.name}" if host.name != host.address else ""))
-        warnings += of_host
     return DialectOutput("\n".join(lines) + "\n", tuple(warnings))
 
 
@@ -108,26 +100,11 @@ def _write_ansible(inventory: Inventory) -> DialectOutput:
     return DialectOutput("\n".join(lines) + "\n")
 
 
-def _write_accelerate(inventory: Inventory) -> DialectOutput:
-    """Returns a ``default_config.yaml`` of Hugging Face Accelerate for CPU training with mpirun."""
-    from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
-
-    ranks = sum(host.slots or 1 for host in inventory)
-    warnings = [f"{host.name}: its slots are not known, counted as 1 rank" for host in inventory if not host.slots]
-    if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
-        warnings.append(f"{inventory.head.name}: the other hosts cannot reach main_process_ip {inventory.head.address}")
-    config = AccelerateConfig(ranks, len(inventory), inventory.head.address, None, "bf16", hostfile="mpi-hostfile")
-    text = "# The hosts themselves are in a file of their own: ipexctl hosts --as mpi > mpi-hostfile\n"
-    return DialectOutput(text + write_config(config, "", ())[0], tuple(warnings))
-
-
 DIALECTS: Mapping[str, Callable[[Inventory], DialectOutput]] = {
     "ipexctl": _write_ipexctl,
     "mpi": partial(_write_lines, "Intel MPI and MPICH", _format_mpi, {"user"}),
     "openmpi": partial(_write_lines, "Open MPI", _format_openmpi, {"user", "port", "max_slots"}),
-    "deepspeed": partial(_write_lines, "DeepSpeed", _format_deepspeed, set()),
     "ansible": _write_ansible,
-    "accelerate": _write_accelerate,
 }
 """What ``hosts --as`` can write."""
 

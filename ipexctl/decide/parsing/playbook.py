@@ -30,11 +30,11 @@ from ipexctl.model.toml import parse_toml
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_MODELS: Mapping[str, type[tasks.Task]] = {
+MODELS: Mapping[str, type[tasks.Task]] = {
     "doctor": tasks.Doctor, "install": tasks.Install, "sync": tasks.Sync, "run": tasks.Run, "command": tasks.Execute,
     "fetch": tasks.Fetch, "bench": tasks.Bench, "tune": tasks.Tune,
 }  # fmt: skip
-ACTIONS = tuple(_MODELS)
+ACTIONS = tuple(MODELS)
 PLAY_KEYS = (*PlayKeys.model_fields, "hosts", "vars", "steps")
 STEP_KEYS = tuple(StepKeys.model_fields)
 
@@ -93,65 +93,6 @@ def _parse_ansible_words(text: str) -> Mapping[str, Mapping[str, str]]:
     }
     both = advice.get("both", {})
     return {**advice, "play": both | advice.get("play", {}), "step": both | advice.get("step", {})}
-
-
-def make_playbook_schema() -> dict[str, Any]:
-    """Returns the JSON schema of a playbook, for editors."""
-    text = {"type": ["string", "number", "boolean"]}
-    definitions: dict[str, Any] = {}
-    actions = {}
-    for action, model in _MODELS.items():
-        schema = make_schema(model)  # type: ignore[arg-type]  # types are hashable
-        body = schema.model_json_schema(by_alias=True)
-        definitions |= body.pop("$defs", {})
-        definitions[action] = _allow_text_and_variables(body)
-        actions[action] = {"anyOf": [{"$ref": f"#/$defs/{action}"}, {"type": "null"}]}
-    words = {"anyOf": [text, {"type": "array", "items": text}]}
-    truth = {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": r"\$\{"}]}
-    shapes: dict[str, Any] = dict.fromkeys(("tags", "when", "serial"), words)
-    shapes |= dict.fromkeys(("ignore_errors", "any_errors_fatal"), truth)
-    keys = {
-        name: {**shapes.get(name, text), "description": field.description}
-        for name, field in StepKeys.model_fields.items()
-    }
-    step = {
-        "type": "object",
-        "properties": {**keys, **actions},
-        "additionalProperties": False,
-        "oneOf": [{"required": [action]} for action in ACTIONS],
-    }
-    hosts = "path of a hostfile, list of host lines, or an inventory of groups"
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "ipexctl playbook",
-        "type": "object",
-        "properties": {
-            "name": text,
-            "hosts": {"description": hosts, "type": ["string", "array", "object"]},
-            "vars": {"type": "object", "additionalProperties": text},
-            "env_allow": {"type": "array", "items": {"type": "string"}},
-            **{name: keys[name] for name in FailurePolicy.model_fields},
-            "steps": {"type": "array", "items": step, "minItems": 1},
-        },
-        "required": ["steps"],
-        "additionalProperties": False,
-        "$defs": definitions,
-    }
-
-
-def _allow_text_and_variables(value: Any) -> Any:
-    """A schema that also takes what the reader takes: any scalar for text, ``${name}`` for a number or a choice."""
-    if isinstance(value, list):
-        return [_allow_text_and_variables(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get("type") == "string" and "enum" not in value:
-        return {**value, "type": ["string", "number", "boolean"]}
-    if value.get("type") in {"integer", "number", "boolean"} or "enum" in value:
-        annotations = {key: value[key] for key in ("title", "description", "default") if key in value}
-        schema = {key: inner for key, inner in value.items() if key not in annotations}
-        return {"anyOf": [schema, {"type": "string", "pattern": r"\$\{"}], **annotations}
-    return {key: _allow_text_and_variables(inner) for key, inner in value.items()}
 
 
 @dataclass
@@ -281,7 +222,7 @@ class _Parser:
         return " and ".join(f"({text})" for text in good) if len(good) > 1 else "".join(good)
 
     def _parse_task(self, action: Scalar, body: Node, above: Sequence[Step]) -> tasks.Task | None:
-        model = _MODELS[action.text]
+        model = MODELS[action.text]
         body = Map((), action.origin) if is_null(body) else body
         if not isinstance(body, Map):
             self.problems.add(body.origin, f"{action.text} must be a mapping of its keys, not {name_kind(body)}")
@@ -336,14 +277,14 @@ class _Parser:
             self.uses.append(LocalUse("path", f"{action}.{key}", path, value.origin, given))
 
     def _check_keys(self, node: Map, valid: Iterable[str], of: str, others: Mapping[str, str] = _NONE) -> bool:
-        """Says which keys are unknown, with what to write instead of the ``others``; whether there were any."""
+        """Adds an error for each unknown key, with what to write instead of the ``others``; whether there were any."""
         names = list(valid)
         unknown = [key for key, _ in node.pairs if key.text not in names]
         for key in unknown:
             key_text = printable(key.text)
             if key.text in STEP_KEYS and of in ACTIONS:
                 what = f"'{key_text}' stands beside {of}, not below it: it is a key of the step"
-            elif why := _suggest_replacement(key.text, others, names) if others else None:
+            elif why := _suggest_replacement(key.text, others, names):
                 what = f"'{key_text}' is left out on purpose: {why}"
             else:
                 what = f"unknown key '{key_text}' of {of}{suggest_nearest(key.text, names)}"
@@ -429,6 +370,8 @@ def _suggest_variable(text: str) -> str:
 
 def _suggest_replacement(word: str, of: Mapping[str, str], valid: Sequence[str]) -> str | None:
     """Returns what to write instead of a word of Ansible; None where it is none, or rather a slip of one of ours."""
+    if not of:
+        return None
     if word.startswith("with_") and not difflib.get_close_matches(word, valid, n=1, cutoff=0.8):
         return of.get(word, of.get("loop"))
     if re.fullmatch(r"\w+\.\w+\.\w+", word):  # collection and module

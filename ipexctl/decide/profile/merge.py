@@ -302,20 +302,16 @@ def format_trace(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]
 
 
 def _list_all_events(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]:
-    numbers = 0
     summaries = {each.rank: each for each in merging.summaries}
     rows: dict[int, list[int]] = {}
     for trace in traces:
         summary = summaries[trace.rank]
         rows[trace.rank] = _assign_rows(summary.collectives)
-        yield from _list_events(trace, summary, merging.shifts[trace.rank], rows[trace.rank], numbers)
-        numbers += max((arrow.number + 1 for arrow in trace.arrows), default=0)
-    yield from _list_arrows(merging, rows, numbers)
+        yield from _list_events(trace, summary, merging.shifts[trace.rank], rows[trace.rank])
+    yield from _list_arrows(merging, rows)
 
 
-def _list_events(
-    trace: RankTrace, summary: RankSummary, shift: float, rows: Sequence[int], numbers: int
-) -> Iterator[str]:
+def _list_events(trace: RankTrace, summary: RankSummary, shift: float, rows: Sequence[int]) -> Iterator[str]:
     pid = trace.rank
     names = {_STEPS_ROW: "steps", **{_COLLECTIVES_ROW + row: "collectives" for row in sorted(set(rows))}}
     for thread in sorted({each.thread for each in trace.slices if not is_collective(each.name)}):
@@ -336,10 +332,6 @@ def _list_events(
         if call.finished:
             start, end = call.start + shift, call.end + shift
             yield _format_slice(pid, _COLLECTIVES_ROW + row, call.name, "collective", start, end)
-    begun, ended = ({arrow.number for arrow in trace.arrows if arrow.phase == phase} for phase in ("s", "f"))
-    for arrow in (arrow for arrow in trace.arrows if arrow.number in begun & ended):
-        event = {"ph": arrow.phase, "cat": "fwdbwd", "name": "fwdbwd", "id": numbers + arrow.number}
-        yield json.dumps({**event, "pid": pid, "tid": arrow.thread, "ts": round(arrow.at + shift, 3), "bp": "e"})
 
 
 def _format_metadata(pid: int, thread: int, name: str, args: Mapping[str, object]) -> str:
@@ -368,9 +360,10 @@ def _assign_rows(calls: Sequence[Collective]) -> list[int]:
     return chosen
 
 
-def _list_arrows(merging: Merging, rows: Mapping[int, Sequence[int]], numbers: int) -> Iterator[str]:
+def _list_arrows(merging: Merging, rows: Mapping[int, Sequence[int]]) -> Iterator[str]:
     """From the start of the rank that came last to the end of each other one."""
     by_rank = {each.rank: each for each in merging.summaries}
+    numbers = 0
     for match in merging.matches:
         calls = {rank: by_rank[rank].collectives[place] for rank, place in match.calls.items()}
         if not all(call.finished for call in calls.values()):

@@ -51,15 +51,6 @@ class Slice(NamedTuple):
     arguments: str  # as JSON; empty without any
 
 
-class Arrow(NamedTuple):
-    """From an operator to its backward one: ``phase`` "s" or "f"."""
-
-    phase: str
-    number: int
-    at: float
-    thread: int
-
-
 class RankTrace(Record):
     """The trace of one rank; ``origin`` is Unix nanoseconds of its host's clock."""
 
@@ -67,7 +58,6 @@ class RankTrace(Record):
     host: str
     origin: int
     slices: Sequence[Slice]
-    arrows: Sequence[Arrow]
 
 
 class Collective(NamedTuple):
@@ -109,7 +99,6 @@ class _Event(Record):
     ts: int | float | None = None
     dur: int | float | None = None
     tid: int | float | str | None = None
-    id: int | float | str | None = None
     args: _Arguments | None = None
 
 
@@ -133,20 +122,14 @@ def parse_trace(data: bytes, rank: int, host: str) -> RankTrace:
         raise TraceError("the trace has no base time that is one")
     threads: dict[object, int] = {}
     timed: list[tuple[float, _Event]] = []
-    arrows: list[Arrow] = []
     for event in file.events:
         if event.ph == "X" and event.cat != "Trace":
             timed.append((_check_time(event.ts, "ts"), event))
-        elif event.ph in ("s", "f") and event.cat == "fwdbwd":
-            if type(event.id) is not int or not 0 <= event.id < 1 << 53:
-                raise TraceError("an arrow of the trace has no number")
-            arrows.append(Arrow(event.ph, event.id, _check_time(event.ts, "ts"), _number_thread(event, threads)))
     if not timed:
         raise TraceError("the trace is empty")
     first = math.floor(min(start for start, _ in timed))
     slices = [_read_slice(event, start - first, threads) for start, event in timed]
-    arrows = [each._replace(at=each.at - first) for each in arrows if each.at >= first]
-    return RankTrace(rank, host, file.base + first * 1000, slices, arrows)
+    return RankTrace(rank, host, file.base + first * 1000, slices)
 
 
 def _read_slice(event: _Event, start: float, threads: dict[object, int]) -> Slice:

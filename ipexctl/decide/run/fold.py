@@ -7,8 +7,8 @@ from math import inf, isfinite, isnan
 
 from ipexctl.decide.run.figures import LIMIT, read_figures
 from ipexctl.decide.run.lines import LineSplitter, decode_line, extend_tail
-from ipexctl.decide.run.output_log import add_lines, shrink_log
-from ipexctl.decide.run.series import add_point, count_columns, thin_series
+from ipexctl.decide.run.output_log import add_lines
+from ipexctl.decide.run.series import add_point, count_columns
 from ipexctl.decide.run.slowdown import judge_pace, note_best_pace
 from ipexctl.decide.run.unusual import UnusualReader
 from ipexctl.model import events as e
@@ -40,9 +40,6 @@ _PACE = 1.0  # seconds at least between two steps that a pace is computed from
 _FIGURES = 12  # names of figures that are kept as series
 _LOGS = 5 << 20  # bytes of output of all ranks together
 _MIN_LOG_SIZE = 8 << 10  # of one rank
-_EARLIER_RUNS = 8  # runs before the last one
-_EARLIER_LOG_SIZE = 128 << 10  # bytes of output of all ranks of such a run
-_EARLIER_CURVES, _EARLIER_COLUMNS = 16, 2000  # of one of its figures, and columns of all of these together
 _RANK_LIMIT = 1 << 16
 _NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
 _POSITIONS = ("step", "steps")  # where a rank is, no figure by themselves
@@ -259,7 +256,8 @@ class RunFold:
         state, before = self.state, self.state.last_attempt
         self._end_lines(at)
         if self._next_run or (before and before.over and before.over.reason == "done"):
-            self._close_run()  # a playbook, or a benchmark, goes on to its next one
+            state.earlier += 1  # a playbook, or a benchmark, goes on to its next one
+            state.run, self._next_run = RunHistory(), False
         elif before is not None:  # what it left running stays, and so does a host that is no longer there
             back = set(event.ranks)
             state.failures = [each for each in state.failures if each.kind is not Kind.LOST or each.host not in back]
@@ -273,22 +271,6 @@ class RunFold:
         state.attempt, state.launch_failed = Attempt(event, at, ranks, event.backend), None
         run.attempts.append(state.attempt)
         self._note_delay(event.head, at, event.at)
-
-    def _close_run(self) -> None:
-        """Puts the run that another one follows aside, in less space."""
-        state, run = self.state, self.state.run
-        room = max(_EARLIER_LOG_SIZE // max(len(run.outputs), 1), 1 << 10)
-        run.outputs = {rank: shrink_log(log, room) for rank, log in run.outputs.items()}
-        for table in (*run.figures.values(), *run.rank_samples.values()):
-            columns = _EARLIER_COLUMNS // min(max(len(table), 1), _EARLIER_CURVES)
-            table.update({rank: thin_series(series, columns) for rank, series in table.items()})
-        for hosts in run.samples.values():
-            columns = _EARLIER_COLUMNS // min(max(len(run.samples), 1), _EARLIER_CURVES)
-            hosts.update({name: thin_series(series, columns) for name, series in hosts.items()})
-        state.dropped += len(state.former) >= _EARLIER_RUNS
-        state.former = [*state.former, run][-_EARLIER_RUNS:]
-        state.run = RunHistory()
-        self._next_run = False
 
     def _end_run(self, event: e.RunEnded, at: float) -> None:
         self._end_lines(at)

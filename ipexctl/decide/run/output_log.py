@@ -19,12 +19,3 @@ def add_lines(log: OutputLog, at: float, stream: Stream, text: bytes) -> None:
         dropped = len(log.tail.popleft()[2])
         log.tail_size -= dropped
         log.omitted += dropped
-
-
-def shrink_log(log: OutputLog, limit: int) -> OutputLog:
-    """The same within a smaller ``limit``."""
-    smaller = OutputLog(limit)
-    for piece in (*log.head, *log.tail):
-        add_lines(smaller, *piece)
-    smaller.omitted += log.omitted
-    return smaller

@@ -31,7 +31,7 @@ def make_report(state: RunState, known: ReadErrors = tuple, *, lost: LostOutput 
     """The report of all that is known so far. ``known`` reads the catalogue of errors that failures are compared with,
     ``lost`` is what the record could not store."""
     attempt, command = state.last_attempt, state.command or _NO_COMMAND
-    run = judge_run(state, state.run, known)
+    run = judge_run(state, known)
     causes = _list_causes(state, run, lost)
     is_run = attempt is not None or _find_end(state) is not None
     return CommandReport(
@@ -72,15 +72,15 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
     return replace(failure, hint=complete_hint(hint, state.selection_flags))
 
 
-def judge_run(state: RunState, run: RunHistory, known: ReadErrors) -> RunOutcome:
-    """How a run of the command ended: its last attempt, and all that its attempts left."""
+def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
+    """How the last run of the command ended: its last attempt, and all that its attempts left."""
+    run = state.run
     attempt = run.attempts[-1] if run.attempts else _NO_ATTEMPT
     begun, shifts = attempt.started, run.shifts
-    over = _find_end(state) if run is state.run else attempt.over
+    over = _find_end(state)
     ranks = tuple(_judge_rank(state, rank, shifts) for rank in attempt.ranks)
     cause = _find_cause(state, attempt, over, ranks, known)
-    names = {each.started.run for each in run.attempts}
-    proofs = [proof for name, proof in state.proofs.items() if run is state.run or name in names]
+    proofs = state.proofs.values()
     orphans: dict[str, tuple[int, ...]] = {}
     for host, pids in (item for proof in proofs for item in proof.orphans.items() if item[1]):
         orphans[host] = (*orphans.get(host, ()), *pids)

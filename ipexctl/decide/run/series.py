@@ -55,14 +55,6 @@ def list_points(series: Series, shift: float = 0.0) -> Points:
     return tuple((at + shift, value) for at, _, value in sorted(every))
 
 
-def thin_series(series: Series, columns: int) -> Series:
-    """The same in fewer columns."""
-    thinned = Series(columns)
-    for at, value in list_points(series):
-        add_point(thinned, at, value)
-    return thinned
-
-
 SLOW_SHARE = 0.9  # of the median of all: a pace below it is a straggler's
 
 

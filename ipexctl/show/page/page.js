@@ -1,11 +1,7 @@
 "use strict";
 (() => {
   const find = (selector, from = document) => Array.from(from.querySelectorAll(selector));
-  // A page may have several runs, each an article whose ids have a prefix; one of them is shown.
-  const article = () => find("article:not([hidden])")[0] || document.body;
-  const prefix = () => article().dataset.prefix || "";
   const byId = (id) => document.getElementById(id);
-  const one = (id) => byId(prefix() + id);
   const clock = (seconds) => {
     const whole = Math.max(Math.floor(seconds), 0), two = (n) => String(n).padStart(2, "0");
     return `${two(Math.floor(whole / 3600))}:${two(Math.floor(whole % 3600 / 60))}:${two(whole % 60)}`;
@@ -45,9 +41,9 @@
   };
 
   // Zoom: the window of the time axis of a run, as [begin, end] in seconds, which all its drawings share.
-  const windows = new Map();
-  const readLength = () => Number(one("time").dataset.length);
-  const readWindow = () => windows.get(prefix()) || [0, readLength()];
+  let shown = null;
+  const readLength = () => Number(byId("time").dataset.length);
+  const readWindow = () => shown || [0, readLength()];
   const formatMoment = (at, span) => {
     const digits = span >= 5 ? 0 : Math.min(Math.max(1 - Math.floor(Math.log10(span)), 1), 4);
     const whole = Math.round(at * 10 ** digits) / 10 ** digits;
@@ -64,7 +60,7 @@
   const drawTimes = () => {
     const [begin, end] = readWindow(), length = readLength(), span = end - begin;
     const place = (at) => (at - begin) / span * 100;
-    for (const bar of find(".rows rect[width], .rows text", article())) {
+    for (const bar of find(".rows rect[width], .rows text")) {
       bar.at ??= ["x", "width"].map((name) => parseFloat(bar.getAttribute(name) || 0) / 100 * length);
       const from = place(bar.at[0]), to = place(bar.at[0] + bar.at[1]);
       bar.setAttribute("x", `${Math.max(from, 0)}%`);
@@ -73,34 +69,34 @@
     }
     const ticks = listTicks(begin, end).map((at) => [place(at), end < 60 ? `${Number(at.toFixed(4))} s` : formatMoment(at, span).slice(end < 3600 ? 3 : 0)]);
     const lines = ticks.map(([x]) => draw("line", { x1: `${x}%`, x2: `${x}%`, y1: 0, y2: "100%", class: "grid" }));
-    for (const group of find(".rows .ticks", article())) group.replaceChildren(...lines);
+    for (const group of find(".rows .ticks")) group.replaceChildren(...lines);
     const names = ticks.map(([x, name]) => draw("text", { x: `${x}%`, y: 12, class: `tick${x < 5 ? " first" : x > 95 ? " last" : ""}` }, name));
-    for (const axis of find(".axis", article())) axis.replaceChildren(...names.map((name) => name.cloneNode(true)));
+    for (const axis of find(".axis")) axis.replaceChildren(...names.map((name) => name.cloneNode(true)));
   };
   const drawWindow = () => {
     drawTimes();
     const [begin, end] = readWindow(), length = readLength();
-    for (const inner of find(".plot > svg", article())) {
+    for (const inner of find(".plot > svg")) {
       const box = inner.viewBox.baseVal;
       [box.x, box.width] = [1000 * begin / length, 1000 * (end - begin) / length];
     }
-    const shown = windows.get(prefix()), span = shown && shown[1] - shown[0];
-    for (const note of find(".window", article())) {
+    const width = shown && shown[1] - shown[0];
+    for (const note of find(".window")) {
       note.hidden = !shown;
-      note.firstElementChild.textContent = shown ? `${formatMoment(shown[0], span)} to ${formatMoment(shown[1], span)}` : "";
+      note.firstElementChild.textContent = shown ? `${formatMoment(shown[0], width)} to ${formatMoment(shown[1], width)}` : "";
     }
   };
   const zoom = (begin, end) => {
     const length = readLength(), span = Math.max(end - begin, 0.01, length * 1e-6);
-    if (span >= length) windows.delete(prefix());
+    if (span >= length) shown = null;
     else {
       const from = Math.min(Math.max((begin + end - span) / 2, 0), length - span);
-      windows.set(prefix(), [from, from + span]);
+      shown = [from, from + span];
     }
     drawWindow();
   };
   const zoomTo = (begin, end) => zoom(begin - (end - begin) / 20, end + (end - begin) / 20);
-  const showWhole = () => { windows.clear(); drawWindow(); };
+  const showWhole = () => { shown = null; drawWindow(); };
 
   const showCursor = (plot, x) => {
     const cursor = plot.querySelector(".cursor") || plot.appendChild(draw("line", { class: "cursor", y1: 0, y2: "100%" }));
@@ -117,9 +113,9 @@
   let cursor = 500;
   const moveCursor = (plot, x) => {
     const [begin, end] = readWindow(), beyond = x > 1000 ? x - 1000 : Math.min(x, 0);
-    if (beyond && windows.has(prefix())) zoom(begin + beyond / 1000 * (end - begin), end + beyond / 1000 * (end - begin));
+    if (beyond && shown) zoom(begin + beyond / 1000 * (end - begin), end + beyond / 1000 * (end - begin));
     cursor = Math.min(Math.max(x, 0), 1000);
-    for (const other of find(".plot", article())) {
+    for (const other of find(".plot")) {
       if (other === plot || onScreen(other)) showCursor(other, cursor);
     }
   };
@@ -171,24 +167,11 @@
   document.addEventListener("pointerup", endDrag);
   document.addEventListener("pointercancel", endDrag);
 
-  // Of several runs the one that the address names is shown, else the last.
-  const chooseRun = () => {
-    const runs = find("article"), shown = byId(location.hash.slice(1))?.closest("article") || runs[runs.length - 1];
-    for (const each of runs) each.hidden = each !== shown;
-    for (const link of find(".runs a")) {
-      if (link.hash === `#${shown.id}`) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current");
-    }
-    hits = [];
-    hit = -1;
-    drawWindow();
-  };
-  addEventListener("hashchange", () => { chooseRun(); byId(location.hash.slice(1))?.scrollIntoView(); });
-
   // Logs: search, and the way from the time axis to a rank's lines.
-  const logs = () => find(".log", article());
+  const logs = () => find(".log");
   let hits = [], hit = -1;
   const search = () => {
-    const words = one("find").value.toLowerCase();
+    const words = byId("find").value.toLowerCase();
     hits = [];
     hit = -1;
     for (const log of logs()) {
@@ -204,7 +187,7 @@
       log.hidden = words !== "" && count === 0;
       if (words !== "") log.open = count > 0 && hits.length - count < 400;
     }
-    one("hits").textContent = words === "" ? "" : `${hits.length} lines`;
+    byId("hits").textContent = words === "" ? "" : `${hits.length} lines`;
   };
   const goTo = (line) => {
     find(".current").forEach((other) => other.classList.remove("current"));
@@ -216,27 +199,27 @@
     if (!hits.length) return;
     hit = (hit + by + hits.length) % hits.length;
     goTo(hits[hit]);
-    one("hits").textContent = `${hit + 1} of ${hits.length} lines`;
+    byId("hits").textContent = `${hit + 1} of ${hits.length} lines`;
   };
   const openLog = (rank, seconds) => {
-    const log = one(`rank-${rank}`);
+    const log = byId(`rank-${rank}`);
     if (!log) return;
-    if (one("find").value) { one("find").value = ""; search(); }
+    if (byId("find").value) { byId("find").value = ""; search(); }
     log.open = true;
-    const lines = find("p[data-t]", log).filter((line) => !line.classList.contains("h") || one("logs").classList.contains("all"));
+    const lines = find("p[data-t]", log).filter((line) => !line.classList.contains("h") || byId("logs").classList.contains("all"));
     const line = lines.find((each) => parseClock(each.dataset.t) >= seconds) || lines[lines.length - 1];
     if (line) goTo(line); else log.scrollIntoView();
   };
   document.addEventListener("click", (event) => {
     const row = closest(event.target, ".rows [data-rank]"), button = closest(event.target, "button");
-    if (button?.matches(".whole")) { showWhole(); closest(button, "article, section")?.querySelector(".scroll, .plot")?.focus(); }
+    if (button?.matches(".whole")) { showWhole(); closest(button, "main")?.querySelector(".scroll, .plot")?.focus(); }
     else if (button?.matches(".show")) zoomTo(Number(button.dataset.begin), Number(button.dataset.end));
     else if (row && !dragged) openLog(row.dataset.rank, readMoment(readPlace(row.ownerSVGElement, event)));
     dragged = false;
   });
-  document.addEventListener("input", (event) => { if (event.target === one("find")) search(); });
+  document.addEventListener("input", (event) => { if (event.target === byId("find")) search(); });
   document.addEventListener("change", (event) => {
-    if (event.target === one("harmless")) one("logs").classList.toggle("all", event.target.checked);
+    if (event.target === byId("harmless")) byId("logs").classList.toggle("all", event.target.checked);
   });
   document.addEventListener("keydown", (event) => {
     const typing = event.target.matches("input");
@@ -248,9 +231,9 @@
     else if (drawing && (event.key === "+" || event.key === "=")) zoomAt(drawing, 2);
     else if (drawing && event.key === "-") zoomAt(drawing, 0.5);
     else if (drawing && event.key === "0") showWhole();
-    else if (event.key === "/" && !typing && one("find")) { one("find").focus(); one("find").scrollIntoView({ block: "center" }); }
+    else if (event.key === "/" && !typing && byId("find")) { byId("find").focus(); byId("find").scrollIntoView({ block: "center" }); }
     else if (event.key === "Escape" && typing) { event.target.value = ""; search(); event.target.blur(); }
-    else if (event.key === "Enter" && event.target === one("find")) step(event.shiftKey ? -1 : 1);
+    else if (event.key === "Enter" && event.target === byId("find")) step(event.shiftKey ? -1 : 1);
     else if (event.key === "n" && !typing) step(1);
     else if (event.key === "N" && !typing) step(-1);
     else return;
@@ -259,6 +242,6 @@
 
   // A page that is served while the run goes on asks for itself again, unless somebody reads its logs or has zoomed.
   const renew = Number(document.body.dataset.renew);
-  if (renew) setInterval(() => { if (!windows.size && !one("find")?.value && !find(".log[open]").length) location.reload(); }, 1000 * renew);
-  chooseRun();
+  if (renew) setInterval(() => { if (!shown && !byId("find")?.value && !find(".log[open]").length) location.reload(); }, 1000 * renew);
+  drawWindow();
 })();

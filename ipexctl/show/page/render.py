@@ -66,13 +66,13 @@ def _make_environment() -> Any:
     return environment
 
 
-def render_template(name: str, *, renew: bool = False, **values: object) -> str:
+def render_template(name: str, **values: object) -> str:
     """A page from its template, with the style and the script in it and their hashes in its policy."""
     texts = {kind: files("ipexctl.show.page").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js")}
     template = _make_environment().get_template(f"{name}.html.j2")
     sources = {"style": Markup(texts["css"]), "script": Markup(texts["js"])}
     hashes = {f"{name}_hash": _hash_source(source) for name, source in sources.items()}
-    return str(template.render(**values, **sources, **hashes, renew=renew, version=__version__))
+    return str(template.render(**values, **sources, **hashes, version=__version__))
 
 
 def _hash_source(text: str) -> str:
@@ -81,18 +81,17 @@ def _hash_source(text: str) -> str:
 
 
 def render_run(page: RunPage, *, renew: bool = False) -> str:
-    """The page of a run, with those before it in the same record. ``renew``: it asks for itself again."""
-    parts = [_draw_part(each, f"r{number}-") for number, each in enumerate(page.former, page.dropped + 1)]
+    """The page of a run. ``renew``: it asks for itself again."""
     study = {}
     if page.study:
         from ipexctl.show.page.study import draw_study
 
         study = draw_study(page.study)
-    return render_template("run", renew=renew, page=page, study=study, parts=[*parts, _draw_part(page, "")])
+    return render_template("run", renew=renew, study=study, **_draw_parts(page))
 
 
-def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
-    """What the template shows of one run, whose elements have ids with this ``prefix``."""
+def _draw_parts(page: RunPage) -> dict[str, object]:
+    """What the template shows of a run."""
     drawn: dict[str, list[dict[str, object]]] = {"rank": [], "host": []}
     for figure in page.figures:
         by = "host" if figure.key in ("rank cpu", "rank memory") else figure.by
@@ -108,7 +107,6 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
     joules = [host.joules for host in page.hosts if host.joules is not None]
     return {
         "page": page,
-        "prefix": prefix,
         "verdict": make_verdict(page),
         "summary": _format_summary(page),
         "sections": [(name, title) for name, title in _SECTIONS if present.get(name, True)],
@@ -128,7 +126,7 @@ def _draw_part(page: RunPage, prefix: str) -> dict[str, object]:
         "tiles": _list_tiles(page, joules),
         "harmless": f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
         "profile": _format_profile(page.profile) if page.profile else "",
-        "logs": _render_logs(page.logs, page.launcher, prefix),
+        "logs": _render_logs(page.logs, page.launcher),
     }
 
 
@@ -138,6 +136,7 @@ def render_comparison(answer: CompareAnswer, figures: Sequence[Figure]) -> str:
     length = max(run.seconds for _, run in runs)
     return render_template(
         "compare",
+        renew=False,
         title=f"{pluralize(len(runs), 'run')} side by side",
         runs=runs,
         rows=list_figure_rows(answer),
@@ -305,12 +304,12 @@ _LOG = Markup(
 )
 
 
-def _render_logs(logs: Sequence[LogExcerpt], launcher: Sequence[LogLine], prefix: str) -> Markup:
+def _render_logs(logs: Sequence[LogExcerpt], launcher: Sequence[LogLine]) -> Markup:
     room = _LOGS // max(len(logs), 1)
-    parts = [_render_log(log, room, prefix) for log in logs]
+    parts = [_render_log(log, room) for log in logs]
     if launcher:
         lines, count = Markup("".join(map(_render_line, launcher[-200:]))), pluralize(len(launcher), "line")
-        parts.append(_LOG.format(f"{prefix}mpirun", "mpirun", "", count, "Lines of mpirun", lines))
+        parts.append(_LOG.format("mpirun", "mpirun", "", count, "Lines of mpirun", lines))
     return Markup("\n").join(parts)
 
 
@@ -326,7 +325,7 @@ def _format_moment(at: float) -> str:
     return f"{format_clock(tenths // 10)}.{tenths % 10}"
 
 
-def _render_log(log: LogExcerpt, room: int, prefix: str) -> Markup:
+def _render_log(log: LogExcerpt, room: int) -> Markup:
     """The lines of a rank, as many as ``room`` characters hold: a quarter of it from the beginning."""
     lines, who = log.lines, f"rank {log.rank}"
     head = _render_fitting(lines[: log.gap or None], room // 4)
@@ -339,7 +338,7 @@ def _render_log(log: LogExcerpt, room: int, prefix: str) -> Markup:
     harmless = sum(bool(line.harmless) for line in lines)
     about = pluralize(len(lines), "line") + (f", {harmless} of them harmless" if harmless else "")
     text = Markup("".join([*head, *reversed(tail)]))
-    return _LOG.format(f"{prefix}rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", text)
+    return _LOG.format(f"rank-{log.rank}", who, clean(log.host), about, f"Lines of {who}", text)
 
 
 def _render_fitting(lines: Iterable[LogLine], room: int) -> list[str]:

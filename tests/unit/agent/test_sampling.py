@@ -204,7 +204,7 @@ def test_a_sampler_slows_down_and_never_beyond_its_limit(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("ipexctl.remote.agent.sampling.select.select", select)
     monkeypatch.setattr("ipexctl.remote.agent.sampling.time.monotonic", lambda: steady[0])
-    monkeypatch.setattr(sampling, "DOUBLING", 3)
+    monkeypatch.setattr(sampling, "DOUBLING_SAMPLES", 3)
     spec = SPEC._replace(timings=Timings(sample=5.0), workdir=str(tmp_path))
     out, into = os.pipe()
     sampling.sample_host(str(tmp_path), spec, 0, into)

@@ -99,7 +99,7 @@ def test_of_a_record_with_several_runs_text_and_page_say_which_one_is_compared(
     pages: list[tuple[str, RunPage]],
 ) -> None:
     first, second = pages[0][1], pages[1][1]
-    answer = compare_runs([("a", first), ("b", replace(second, former=(first,), dropped=3))])
+    answer = compare_runs([("a", first), ("b", replace(second, earlier=4))])
     words = f"(run {second.run}, the last of 5)"
     lines = show(answer, 120).splitlines()
     assert [words in line for line in lines if line.startswith(("A ", "B  "))] == [False, True]

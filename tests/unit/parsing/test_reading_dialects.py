@@ -81,7 +81,6 @@ def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) ->
     kept: dict[str, Callable[[Host], object]] = {
         "mpi": lambda host: (host.address, host.slots, host.user),
         "openmpi": lambda host: (host.address, host.slots, host.user, host.port, host.vars.get("max_slots")),
-        "deepspeed": lambda host: (host.address, host.slots or 1),
     }
     for dialect, of in kept.items():
         written = write_inventory(inventory, dialect)
@@ -91,7 +90,6 @@ def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) ->
             about = " ".join(warning for warning in written.warnings if warning.startswith(f"{host.name}: "))
             assert host.key is None or f"key={host.key}" in about
             assert host.port is None or dialect == "openmpi" or f"port={host.port}" in about
-            assert host.user is None or dialect != "deepspeed" or f"user={host.user}" in about
             assert ":" not in host.address or dialect != "mpi" or "IPv6" in about
 
 
@@ -142,14 +140,10 @@ def test_each_dialect_in_its_own_words() -> None:
         "10.0.0.1:4 user=bob  # node0\n# node1: no field of Intel MPI and MPICH holds port=2222\nnode1:2\n"
     )
     assert write_inventory(inventory, "openmpi").text == "bob@10.0.0.1 slots=4  # node0\nnode1 slots=2 port=2222\n"
-    assert write_inventory(inventory, "deepspeed").text.splitlines()[1] == "10.0.0.1 slots=4  # node0"
     assert write_inventory(inventory, "ipexctl").text == (
         "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n\n[amx]\nnode1\n"
     )
     assert 'ansible_host: "10.0.0.1"' in write_inventory(inventory, "ansible").text
-    accelerate = write_inventory(inventory, "accelerate").text
-    assert "num_machines: 2\nnum_processes: 6\n" in accelerate
-    assert "main_process_ip: 10.0.0.1\n" in accelerate
 
 
 def test_no_dialect_tells_to_write_over_the_file_the_hosts_are_read_from() -> None:
@@ -157,28 +151,11 @@ def test_no_dialect_tells_to_write_over_the_file_the_hosts_are_read_from() -> No
         assert not re.search(
             r"> *(\./)?hostfile\b", write_inventory(parse_inventory("n0\nn1 slots=2", "hostfile"), dialect).text
         )
-    accelerate = write_inventory(parse_inventory("n0 slots=2", "hostfile"), "accelerate").text
-    assert "ipexctl hosts --as mpi > mpi-hostfile\n" in accelerate
-    assert "  mpirun_hostfile: mpi-hostfile\n" in accelerate
-
-
-def test_slots_that_are_not_known_are_reported_in_plain_words() -> None:
-    written = write_inventory(parse_inventory("n0 port=2222\nn1 slots=2", "hosts"), "deepspeed")
-    reported = ("n0: its slots are not known: 1 is written for DeepSpeed", "n0: no field of DeepSpeed holds port=2222")
-    assert written.warnings == reported
-    assert written.text == f"# {reported[0]}\n# {reported[1]}\nn0 slots=1\nn1 slots=2\n"
 
 
 def test_an_unknown_dialect_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean openmpi"):
         write_inventory(parse_inventory("n1", "hosts"), "open-mpi")
-
-
-def test_a_head_that_others_cannot_reach_is_reported() -> None:
-    assert (
-        "cannot reach main_process_ip"
-        in write_inventory(parse_inventory("localhost:1\nn1:1", "hosts"), "accelerate").warnings[0]
-    )
 
 
 def test_the_verb_answers_with_hosts_and_text() -> None:

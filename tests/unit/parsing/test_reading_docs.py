@@ -11,6 +11,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.parsing import limit_inventory, parse_inventory, playbook, validators
 from ipexctl.decide.parsing.dialects import DIALECTS
 from ipexctl.model.errors import UsageError
+from ipexctl.model.task_schemas import make_schema
 
 DOCS = Path(__file__).parents[3] / "docs"
 HOSTFILE = (DOCS / "hostfile.md").read_text()
@@ -59,7 +60,7 @@ def test_the_pages_name_every_key_and_no_other() -> None:
     assert all(f"--as {dialect}`" in HOSTFILE for dialect in DIALECTS if dialect != "ipexctl")
     keys = {
         key
-        for body in (playbook.make_playbook_schema()["$defs"][action] for action in playbook.ACTIONS)
-        for key in body["properties"]
+        for model in playbook.MODELS.values()
+        for key in (field.alias or name for name, field in make_schema(model).model_fields.items())  # type: ignore[arg-type]
     }
     assert first_column(PLAYBOOK) == keys | {*playbook.PLAY_KEYS, *playbook.STEP_KEYS}

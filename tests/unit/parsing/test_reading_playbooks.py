@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,7 @@ from ipexctl.decide.parsing import playbook, yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.plays import Play, Share
-from ipexctl.model.tasks import Bench, Doctor, Execute, Fetch, Install, Run, Sync, Task, Tune
+from ipexctl.model.tasks import Doctor, Execute, Fetch, Install, Run, Sync
 from tests.tables import read_table
 
 
@@ -365,24 +364,3 @@ def test_any_json_is_a_playbook_or_refused(value: object) -> None:
 def test_any_text_is_nodes_or_problems(text: str) -> None:
     problems = InputErrors("x")
     assert yaml_nodes.read_yaml_node(text, "x", problems) is None or len(problems) >= 0
-
-
-def test_the_schema_has_exactly_the_keys_of_the_tasks() -> None:
-    schema = playbook.make_playbook_schema()
-    json.dumps(schema)
-    assert set(schema["properties"]) == set(playbook.PLAY_KEYS)
-    assert set(schema["properties"]["steps"]["items"]["properties"]) == {*playbook.STEP_KEYS, *playbook.ACTIONS}
-    models: dict[str, type[Task]] = {
-        "install": Install,
-        "run": Run,
-        "sync": Sync,
-        "doctor": Doctor,
-        "command": Execute,
-        "fetch": Fetch,
-    }
-    models |= {"bench": Bench, "tune": Tune}
-    assert models.keys() == {*playbook.ACTIONS}
-    for action, model in models.items():
-        keys = {each.metadata["flag"].alias or each.name for each in fields(model) if each.name not in model.left_out}
-        assert set(schema["$defs"][action]["properties"]) == keys
-        assert schema["$defs"][action]["additionalProperties"] is False

@@ -1,4 +1,4 @@
-"""What Tab offers: hosts, steps, tags and runs that files here know; asked as a shell asks, by the environment."""
+"""What Tab offers: hosts, playbooks and runs that files here know; asked as a shell asks, by the environment."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def test_words_that_are_known_here_are_offered(
 
 
 def test_a_process_of_its_own_offers_the_same(project: Path) -> None:
-    assert offered(project, "ipexctl play play.yaml --start-at l") == "look\nlater on\n"
+    assert offered(project, "ipexctl doctor --limit no") == "node0\nnode1\n"
 
 
 def test_other_shells_are_answered_too(project: Path) -> None:
-    assert "look" in offered(project, "ipexctl play play.yaml --start-at lo", "zsh")
+    assert "node0" in offered(project, "ipexctl doctor --limit no", "zsh")
 
 
 @pytest.mark.parametrize(

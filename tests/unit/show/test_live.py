@@ -25,7 +25,7 @@ from ipexctl.model.reports import SeparateWorlds, StallPlace
 from ipexctl.show import typeset
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.rank_log import RECENT_SIZE, LineSpool, RankLogs
+from ipexctl.show.rank_log import LOG_SIZE, MIN_LOG_SIZE, RankLogs
 from ipexctl.show.run_frame import draw_run
 from ipexctl.show.steps_frame import draw_steps
 from ipexctl.show.view import View
@@ -63,9 +63,9 @@ def console(pipe: Pipe, width: int, height: int, colours: bool = True) -> Consol
 class LiveView(View):
     """A view of a state that it folds itself."""
 
-    def __init__(self, spool: LineSpool | None = None, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         self.fold = RunFold()
-        super().__init__(self.fold.state, RankLogs(spool), **options)
+        super().__init__(self.fold.state, RankLogs(), **options)
 
     def handle_event(self, stamped: Stamped) -> None:
         self.fold.handle_event(stamped)
@@ -252,7 +252,9 @@ def test_memory_is_bounded_whatever_ranks_print() -> None:
         made.handle_event(Stamped(float(n), e.Output(n % 4, "a", "out", b"x" * 100_000, partial=True)))
     state = made.state
     assert all(
-        len(made.logs[rank].recent) <= 2 * RECENT_SIZE and len(state.ranks[rank].tail) <= 1 << 12 for rank in range(4)
+        sum(map(len, made.logs[rank]._lines)) <= max(LOG_SIZE // 4, MIN_LOG_SIZE)
+        and len(state.ranks[rank].tail) <= 1 << 12
+        for rank in range(4)
     )
     assert all(len(line.data) <= LINE_LIMIT for line in state.open.values())
     assert len(state.unusual) <= UNUSUAL_LIMIT

@@ -63,7 +63,7 @@ def test_plain_output_and_the_card_say_what_a_restart_lost_and_found(
 
 def test_the_live_screen_says_how_long_ago_a_host_was_lost() -> None:
     stamped = stamp(list_events(FROM))
-    view = View(fold_state(stamped), RankLogs(None))
+    view = View(fold_state(stamped), RankLogs())
     lost = next(each.at for each in stamped if isinstance(each.event, e.HostFailed))
     for width, rows in (160, 1), (80, 2):
         out = io.StringIO()
