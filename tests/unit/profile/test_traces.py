@@ -102,13 +102,13 @@ def test_a_trace_that_cannot_be_used_is_refused_with_a_reason(case: str) -> None
 
 
 def test_a_trace_that_unpacks_to_more_than_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "LARGEST", 1000)
+    monkeypatch.setattr(traces, "TRACE_LIMIT", 1000)
     with pytest.raises(TraceError, match="more than"):
         parse_trace(gzip.compress(b" " * 5000), 0, "node0")
 
 
 def test_a_trace_of_more_events_than_are_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MOST_EVENTS", 10)
+    monkeypatch.setattr(traces, "EVENT_LIMIT", 10)
     with pytest.raises(TraceError, match="11 events; at most 10 are read"):
         parse_trace(pack(*[GOOD] * 11), 0, "node0")
 
