@@ -29,6 +29,8 @@ class FormStudy(HostStudy):
             if self.count_left() > 0:
                 yield from self.keep_turn()
                 yield from self.try_launch("search", {"--form": str(form)})
+        if self.count_left() > 0:
+            yield from self.try_default()  # which shows the noise
 
     def choose_limit(self) -> float:
         return max(self.started.budget - self.watch(), 60.0)

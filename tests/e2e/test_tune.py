@@ -92,6 +92,18 @@ def test_a_metric_that_a_script_prints_at_its_end_is_waited_for(workspace: Works
     assert result.answer["recommended"], result
 
 
+def test_a_playbook_tunes_and_what_it_writes_is_played(workspace: Workspace, hosts: Cluster, script: Path) -> None:
+    keys = f"script: {script}, args: [--way, end], venv: {LIGHT}, vary: [hugepages], metric: score, budget: 60s"
+    (workspace.path / "find.yaml").write_text(f"steps:\n  - tune: {{{keys}, into: found.yaml}}\n")
+    result = workspace("play", "find.yaml", "--limit", "node0,node1", timeout=300)
+    assert result.code == 0, result
+    assert workspace("play", "lint", "found.yaml").code == 0
+    played = workspace("play", "found.yaml", "--limit", "node0,node1", timeout=120)
+    assert played.code == 0, played
+    assert "::metric name=score value=20.0" in workspace.written(0).decode()
+    assert not find_orphans(hosts)
+
+
 @pytest.mark.beyond_core
 def test_a_launch_that_hangs_is_ended_and_the_study_goes_on(workspace: Workspace, hosts: Cluster, script: Path) -> None:
     result = workspace(*TUNE, "--arg", "way=hang", "--budget", "150s", "--json", script, timeout=400)

@@ -58,7 +58,7 @@ class Study(ABC):
     def run(self) -> Generator[Event, None, None]:
         """Tries launches until no more are worth it, or the budget ends. Raises `DefaultFailed`."""
         yield from self.tried
-        yield from self._try_default()
+        yield from self.try_default()
         yield from self.search()
         yield from self._confirm()
 
@@ -74,6 +74,8 @@ class Study(ABC):
                 break
             tried = yield from self.try_launch("search", values)
             self._search.tell(self.ranking.score(tried))
+        if sum(not each.values for each in self.tried) < 2 and self.count_left() > _END:
+            yield from self.try_default()  # which shows the noise
         for _ in range(self._count_finals()):
             launches = self._rank_launches()
             highs = [row.high or 0.0 for row in launches]
@@ -96,9 +98,9 @@ class Study(ABC):
     def keep_turn(self) -> Generator[Event, None, None]:
         """Tries the default where the last `_BLOCK` launches were others."""
         if all(each.values for each in self.tried[-_BLOCK:]):
-            yield from self._try_default()
+            yield from self.try_default()
 
-    def _try_default(self) -> Generator[Event, None, None]:
+    def try_default(self) -> Generator[Event, None, None]:
         """Tries the default, once more where it fails."""
         for _ in range(2 if self.tried else 1):
             if (yield from self.try_launch("default", {})).outcome == "measured":

@@ -79,6 +79,14 @@ def test_the_best_launch_is_set_against_the_default_in_turn_and_recommended() ->
     assert study.judge().gain == pytest.approx(0.3)
 
 
+def test_the_default_is_measured_twice_before_launches_are_ruled_out_for_good() -> None:
+    study = Played(
+        lambda values, now: 9.0 if values else 10.0, 300.0, identify=lambda v: None if "ppn" in v else identify(v)
+    )
+    assert [each.values for each in study.tried] == [{}, {"hugepages": True}, {}]
+    assert study.best is None
+
+
 def test_no_more_than_four_launches_are_between_two_measurements_of_the_default() -> None:
     gap = longest = 0
     for each in Played(lambda values, now: 10.0 + 0.1 * len(values), 1200.0).tried:
