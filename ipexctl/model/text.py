@@ -78,6 +78,16 @@ def format_clock(seconds: float) -> str:
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
 
 
+def parse_integer(text: str | bytes | None, most: int = 1 << 62) -> int | None:
+    """Returns a non-negative decimal integer up to ``most`` of untrusted text; None for anything else."""
+    if isinstance(text, bytes):
+        text = text.decode("ascii", "replace")
+    # Some who gather files of /sys keep the NUL behind them.
+    if text is None or not re.fullmatch("[0-9]{1,20}", text := text.strip(" \t\r\n\0")):
+        return None
+    return value if (value := int(text)) <= most else None
+
+
 def read_span(text: str) -> float | None:
     """Returns seconds of ``90s``, ``2h`` or ``1.5d``, and None for another text."""
     match = _SPAN.fullmatch(text.strip())

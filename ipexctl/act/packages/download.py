@@ -20,7 +20,7 @@ import urllib3
 from ipexctl.act.packages.sources import Limits, Sources, redact_url
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.text import pluralize, strip_credentials
+from ipexctl.model.text import parse_integer, pluralize, strip_credentials
 from ipexctl.model.wheels import Wheel
 from ipexctl.store.private_files import make_private_directories
 
@@ -81,9 +81,9 @@ def measure_sizes(wheels: Sequence[Wheel], sources: Sources) -> tuple[Wheel, ...
             if wheel.local:
                 return replace(wheel, size=get_local_wheel_path(wheel).stat().st_size)
             with closing(http.get(wheel.url, method="HEAD")) as response:
-                size = int(response.headers.get("Content-Length") or 0) if response.status == 200 else 0
-            return replace(wheel, size=size)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError):
+                length = parse_integer(response.headers.get("Content-Length"))
+                return replace(wheel, size=length or 0) if response.status == 200 else wheel
+        except (urllib3.exceptions.HTTPError, OSError):
             return wheel
 
     with ThreadPoolExecutor(16) as pool:
@@ -195,7 +195,7 @@ class _Download:
                 return f"HTTP {response.status}{'; ' if withheld else ''}{withheld}"
             if response.status == 200:
                 start = 0
-            length = response.headers.get("Content-Length")
+            length = parse_integer(response.headers.get("Content-Length"))
             have, counted, since = start, start, time.monotonic()
             patience = self.http.limits.stall / self.http.limits.tries
             with part.open("ab" if start else "wb") as file:
@@ -210,8 +210,8 @@ class _Download:
                         counted, since = have, now
                     elif now - since > patience:
                         return f"no progress for {patience:g} s"
-            if length and len(length) < 19 and length.isdecimal() and have < start + int(length):
-                return f"cut off: {have} of {pluralize(start + int(length), 'byte')}"
+            if length is not None and have < start + length:
+                return f"cut off: {have} of {pluralize(start + length, 'byte')}"
             return ""
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ipexctl.act.scripts import read_script
 from ipexctl.model.commands import Command
 from ipexctl.model.json_values import Record
+from ipexctl.model.text import parse_integer
 
 # The kernel takes no single argument longer than 128 KiB (MAX_ARG_STRLEN); longer scripts come in through stdin.
 _ARGUMENT_LIMIT = 100_000
@@ -91,10 +92,10 @@ class OutputSplitter:
         mark = self.nonce + b" "
         start = self.noise.find(mark)
         while start >= 0 and (end := self.noise.find(b"\n", start)) >= 0:
-            number = self.noise[start + len(mark) : end]
-            if number.isdigit() and len(number) < 19:  # else a login shell shows what it executes (`set -x`)
+            pid = parse_integer(bytes(self.noise[start + len(mark) : end]))
+            if pid is not None:  # else a login shell shows what it executes (`set -x`)
                 output = bytes(self.noise[end + 1 :])
-                self.pid, self.started = int(number), True
+                self.pid, self.started = pid, True
                 del self.noise[start:]
                 return output
             start = self.noise.find(mark, end)

@@ -11,6 +11,7 @@ from ipexctl.act.ssh.command_link import CommandChannel, CommandLog
 from ipexctl.act.ssh.quoting import format_shell_line
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
+from ipexctl.model.text import parse_integer
 
 
 def format_request(command: Command, nonce: bytes) -> bytes:
@@ -42,8 +43,9 @@ class EndFinder:
         end = data.find(b"\n", start + len(mark)) if start >= 0 else -1
         if end >= 0:
             self.ended, self._held = True, b""
-            word = data[start + len(mark) : end].strip()
-            self.status = int(word) if word.isdigit() and len(word) < 4 else self.status
+            status = parse_integer(data[start + len(mark) : end], 255)
+            if status is not None:
+                self.status = status
             return data[:start]
         if start < 0:  # only the last line can still become it
             start = data.rfind(b"\n", -len(mark))

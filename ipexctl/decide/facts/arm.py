@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from ipexctl.decide.facts.numbers import parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.json_values import Record
+from ipexctl.model.text import parse_integer
 
 _CPU = "/sys/devices/system/cpu"
 _EFFICIENCY = 0.75  # of the capacity of the fastest CPU: less is an efficiency core's

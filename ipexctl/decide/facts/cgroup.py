@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable
 from itertools import product
 
-from ipexctl.decide.facts.numbers import parse_cpu_list, parse_cpu_mask, parse_integer
+from ipexctl.decide.facts.numbers import parse_cpu_list, parse_cpu_mask
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.json_values import Record
+from ipexctl.model.text import parse_integer
 
 _ROOT = "/sys/fs/cgroup"
 _PERIOD = "100000"  # microseconds, the kernel's default

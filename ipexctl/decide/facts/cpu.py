@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.decide.facts.lscpu import CORES_OF_MODELS
-from ipexctl.decide.facts.numbers import MAX_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
+from ipexctl.decide.facts.numbers import MAX_CPUS, parse_cpu_list, parse_cpu_mask
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.decide.facts.system import read_meminfo
 from ipexctl.model.facts import Core, NumaNode
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
+from ipexctl.model.text import parse_integer
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"

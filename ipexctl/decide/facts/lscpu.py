@@ -7,7 +7,7 @@ from itertools import pairwise
 from operator import mul
 from typing import Any
 
-from ipexctl.decide.facts.numbers import parse_integer
+from ipexctl.model.text import parse_integer
 
 CORES_OF_MODELS = "cores of all models"  # our own field, of a computer with several models of processors (big.LITTLE)
 _OF_MODEL = ("Core(s) per socket", "Socket(s)")

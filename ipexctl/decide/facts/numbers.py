@@ -1,20 +1,12 @@
-"""Parse numbers and addresses from untrusted text: None for malformed input."""
+"""Parse lists of CPUs, and addresses, from untrusted text: None for malformed input."""
 
 import re
 from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 
 MAX_CPUS = 16384  # the kernel's own limit is 8192
-_WHOLE = re.compile(r"[0-9]{1,20}")
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _PADDING = " \t\r\n\0"  # some who gather files of /sys keep the NUL behind them
-
-
-def parse_integer(text: str | None, most: int = 1 << 62) -> int | None:
-    """Returns a non-negative decimal integer up to ``most``."""
-    if text is None or not _WHOLE.fullmatch(text := text.strip(_PADDING)):
-        return None
-    return value if (value := int(text)) <= most else None
 
 
 def parse_cpu_list(text: str | None) -> tuple[int, ...] | None:

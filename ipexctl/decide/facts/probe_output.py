@@ -16,7 +16,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record, field
-from ipexctl.model.text import printable
+from ipexctl.model.text import parse_integer, printable
 
 _LINE_LIMIT = 4096
 FRAME_LIMIT = 1 << 20  # bytes of one frame
@@ -183,7 +183,7 @@ def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question],
         status = 0
         if word == b"ended":
             number, _, payload = payload.partition(b" ")
-            status = int(number) if number.isdigit() and len(number) < 10 else 0
+            status = parse_integer(number) or 0
         name, _, text = payload.partition(b"\t")
         question = questions.setdefault(name.decode("utf-8", "replace"), _Question())
         if word == b"asked":

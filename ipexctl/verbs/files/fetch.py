@@ -22,7 +22,7 @@ from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.tasks import Fetch
-from ipexctl.model.text import format_size, pluralize, printable
+from ipexctl.model.text import format_size, parse_integer, pluralize, printable
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.files.project import find_project
 
@@ -200,8 +200,9 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
         return list(inventory)
     if not task.from_.startswith("rank:"):
         return list(parsing.limit_inventory(inventory, task.from_, "--from"))
-    numbers = task.from_.removeprefix("rank:").split(",")
-    if not all(number.isdecimal() and len(number) < 10 for number in numbers):
+    words = task.from_.removeprefix("rank:").split(",")
+    numbers = [number for word in words if (number := parse_integer(word)) is not None]
+    if len(numbers) < len(words):
         raise UsageError(f"--from takes all, rank:0 or hosts, not {printable(task.from_)!r}")
     rank_hosts = list(ranks) or _read_last_ranks(context)
     if not rank_hosts:
@@ -209,8 +210,8 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
             f"--from {task.from_} needs a run, and none is saved here",
             hint=advise("fetch", "--from", inventory.head.name, *task.paths),
         )
-    names = {rank_hosts[int(number)] for number in numbers if int(number) < len(rank_hosts)}
-    unknown = [number for number in numbers if int(number) >= len(rank_hosts)]
+    names = {rank_hosts[number] for number in numbers if number < len(rank_hosts)}
+    unknown = [number for number in numbers if number >= len(rank_hosts)]
     absent = sorted(names - set(inventory.names))
     if unknown or len(absent) == len(names):
         reasons = [f"the run had ranks 0 to {len(rank_hosts) - 1}, not {number}" for number in unknown]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.facts.lscpu import parse_lscpu
-from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
+from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_probe_answer
 from ipexctl.decide.facts.system import (
@@ -21,6 +21,7 @@ from ipexctl.decide.facts.system import (
 )
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import to_json
+from ipexctl.model.text import parse_integer
 from tests.tables import read_table
 from tests.unit.doctor.corpus import uarchs
 
