@@ -7,7 +7,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-Workflow = Generator[Event, None, Any]
+Workflow = events.Workflow[Any]
 Output = Literal["auto", "live", "plain", "json"]
 _SAME_LOSS_SECONDS = 1.0  # seconds in which ranks show the same loss
 _LOOK_UPS = ("attach",)  # verbs that are saved from the run on that they find

@@ -9,13 +9,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.model.errors import Failure
-from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted
+from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted, Workflow
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
 
@@ -37,7 +37,7 @@ def run_on_hosts(
     work: Work[T],
     *,
     outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
-) -> Generator[Event, None, dict[str, T | Failure]]:
+) -> Workflow[dict[str, T | Failure]]:
     """Calls ``work`` for every host and returns its results by host name, in the order of ``hosts``. Yields
     `StepStarted`, the events that ``work`` emits, and `StepEnded` (with ``outcome`` of the result, else "ok") per host.
     A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's result. Any other exception

@@ -3,8 +3,8 @@
 Events carry no time of their own: the loop stamps each as it passes it to the sinks (`Stamped`), so a test of a verb
 is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Generator, Mapping
+from typing import Any, Literal, TypeVar
 
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Exit, Failure
@@ -24,6 +24,10 @@ StepOutcome = Literal["ok", "changed", "skipped", "failed"]
 
 class Event(Record):
     """Base of all events."""
+
+
+T = TypeVar("T")
+Workflow = Generator[Event, None, T]  # the events of a verb, or of a part of one, and its result
 
 
 class Started(Event):

@@ -1,7 +1,7 @@
 """``ipexctl accelerate config``: writes Accelerate's configuration from the facts of the hosts."""
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Message
+from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
@@ -35,7 +35,7 @@ def accelerate_config(
     version: str | None,
     venv: str | None,
     file: str | None,
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """``request`` has the values that hosts cannot give: precision, IPEX or not, port, mpirun. With a ``version`` no
     host is contacted: ranks come from flags and hostfile, and IPEX is assumed to be installed. Raises `UsageError`
     before the first event for invalid input."""

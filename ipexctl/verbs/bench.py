@@ -1,12 +1,12 @@
 """``ipexctl bench bert``: BERT in fp32 and bf16, by stock torch, torch.compile and IPEX, as one study."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
-from ipexctl.model.events import Answer, Ended, Event
+from ipexctl.model.events import Answer, Ended, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Bench, Run, Tune
@@ -38,7 +38,7 @@ class FormStudy(HostStudy):
 
 def bench(
     task: Bench, inventory: Inventory, context: Context, environ: Mapping[str, str], *, dry: bool = False
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Measures each form that the hosts can compute, in turn with stock torch in fp32, and yields a `TuneAnswer`."""
     plot = Path(task.plot) if task.plot else None
     if plot:

@@ -1,12 +1,12 @@
 """``ipexctl lab demo``: a training from installation to results, on a cluster of servers on this machine."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Ended, Event, Message, Started
+from ipexctl.model.events import Ended, Message, Started, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.verbs import lab
 from ipexctl.verbs.common.nested import run_nested
@@ -16,9 +16,7 @@ from ipexctl.verbs.play.play import play
 PLAYBOOKS = {"native": "demo.yaml", "ipex": "demo-ipex.yaml"}
 
 
-def demo(
-    hosts: int, stack: str, context: Context, environ: Mapping[str, str], *, keep: bool = False
-) -> Generator[Event, None, None]:
+def demo(hosts: int, stack: str, context: Context, environ: Mapping[str, str], *, keep: bool = False) -> Workflow[None]:
     """Starts a lab, plays a stack's playbook on it and stops the lab, also after a failure; ``keep`` leaves it up."""
     book = read_playbook(str(find_bundled_file("playbooks", PLAYBOOKS[stack])), environ=environ, cwd=Path.cwd())
     directory = context.state / "lab"

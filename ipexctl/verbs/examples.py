@@ -1,6 +1,5 @@
 """``ipexctl examples``: the playbooks and scripts that come with ipexctl, listed, shown and copied."""
 
-from collections.abc import Generator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -9,14 +8,12 @@ from ipexctl.act.bundled_files import find_by_name, list_bundled_files
 from ipexctl.decide.bundled import list_needed_files, localize_playbook, read_title
 from ipexctl.model.answers.examples import CopiedExampleAnswer, ExamplesAnswer, ListedExample, ShownExampleAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Started
+from ipexctl.model.events import Answer, Ended, Started, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.text import printable
 
-Workflow = Generator[Event, None, None]
 
-
-def examples(*, playbooks_only: bool = False) -> Workflow:
+def examples(*, playbooks_only: bool = False) -> Workflow[None]:
     """Yields an `ExamplesAnswer`."""
     files = list_bundled_files("playbooks") if playbooks_only else list_bundled_files("playbooks", "examples")
     yield Started("examples", "", ())
@@ -24,7 +21,7 @@ def examples(*, playbooks_only: bool = False) -> Workflow:
     yield Ended("examples", Exit.OK)
 
 
-def show(name: str) -> Workflow:
+def show(name: str) -> Workflow[None]:
     """Yields a `ShownExampleAnswer`. Raises `UsageError` for an unknown name."""
     path = _find_example(name)
     yield Started("examples show", "", ())
@@ -32,7 +29,7 @@ def show(name: str) -> Workflow:
     yield Ended("examples show", Exit.OK)
 
 
-def copy(name: str, directory: Path, *, force: bool = False) -> Workflow:
+def copy(name: str, directory: Path, *, force: bool = False) -> Workflow[None]:
     """Writes the file, and the examples that it needs, into a directory. Raises `UsageError` for an unknown name, a
     directory that cannot be written, and other files of these names, unless ``force``."""
     path = _find_example(name)

@@ -1,7 +1,6 @@
 """``ipexctl lab``: a small cluster on this machine, for trying things and for the demo."""
 
 import shlex
-from collections.abc import Generator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +9,12 @@ from ipexctl.act import lab as act
 from ipexctl.act.lab import Lab, LabError
 from ipexctl.model.answers.hosts import LabAnswer, LabHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Started, StepEnded, StepStarted
+from ipexctl.model.events import Answer, Ended, HostFailed, Message, Started, StepEnded, StepStarted, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.text import pluralize
 
 
-def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
+def up(hosts: int, directory: Path) -> Workflow[Lab | None]:
     """Starts ``hosts`` SSH servers below ``directory``; returns the lab, or None if a server did not start. A running
     lab with as many hosts is used as it is; the remains of a killed one are removed first. Raises `UsageError`: exit 4
     without OpenSSH, 7 if a lab of another size is up there. Leaves no process when interrupted."""
@@ -68,7 +67,7 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
         return lab
 
 
-def down(directory: Path) -> Generator[Event, None, bool]:
+def down(directory: Path) -> Workflow[bool]:
     """Ends every process of the lab; True when none remains. Homes and the environment stay."""
     directory = directory.absolute()
     with act.lock_lab_directory(directory) if directory.exists() else nullcontext():
@@ -91,7 +90,7 @@ def down(directory: Path) -> Generator[Event, None, bool]:
         return True
 
 
-def status(directory: Path) -> Generator[Event, None, Lab | None]:
+def status(directory: Path) -> Workflow[Lab | None]:
     """Shows which servers run. Changes nothing; exit 4 if a server that should run does not."""
     directory = directory.absolute()
     lab = act.load_lab(directory)
@@ -128,7 +127,7 @@ def _discard_lab(directory: Path) -> tuple[int, ...]:
     return act.remove_lab(lab) if lab else ()
 
 
-def _report_leftovers(verb: str, left: tuple[int, ...]) -> Generator[Event, None, None]:
+def _report_leftovers(verb: str, left: tuple[int, ...]) -> Workflow[None]:
     what = f"{pluralize(len(left), 'process')} of the lab could not be stopped: {', '.join(map(str, left))}"
     yield HostFailed(Failure("", Kind.RESIDUE, what, f"ps -fp {' '.join(map(str, left))}", "residue"))
     yield Ended(verb, Exit.RESIDUE)

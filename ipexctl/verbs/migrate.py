@@ -1,6 +1,5 @@
 """``ipexctl migrate``: lists a script's uses of IPEX and oneCCL with their replacements."""
 
-from collections.abc import Generator
 from pathlib import Path
 
 from ipexctl.act.inputs import read_input
@@ -13,7 +12,7 @@ from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import MigrateAnswer
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Event, Started
+from ipexctl.model.events import Answer, Ended, Started, Workflow
 
 
 class LaunchLines:
@@ -38,7 +37,7 @@ class LaunchLines:
         return read_input(name, cwd=self.cwd).text
 
 
-def migrate(file: str) -> Generator[Event, None, None]:
+def migrate(file: str) -> Workflow[None]:
     """Yields a `MigrateAnswer` with the uses in ``file``."""
     text = read_input(file).text
     changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))

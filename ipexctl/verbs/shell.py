@@ -1,14 +1,14 @@
 """``shell`` and ``forward``: one host in the user's terminal, one of its ports on this machine."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, cast
 
 from ipexctl.act.context import Context
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, LinkError, UsageError
-from ipexctl.model.events import Ended, Event, HostFailed, Message, Output, Started
+from ipexctl.model.events import Ended, HostFailed, Message, Output, Started, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from ipexctl.act.ssh.link import SSHLink
 
 _OUTPUT_LIMIT = 64 << 20  # bytes of output of one command that is not shown in a terminal
-Workflow = Generator[Event, None, None]
 
 
 def shell(
     host: Host, argv: tuple[str, ...], context: Context, *, terminal: bool, on_status: Callable[[int], object]
-) -> Workflow:
+) -> Workflow[None]:
     """Opens a login shell on the host in the user's ``terminal``, or runs one command, whose output is passed on.
 
     ``on_status`` gets the exit status of the shell or the command."""
@@ -53,7 +52,7 @@ def shell(
     yield Ended("shell", Exit.OK)
 
 
-def forward(host: Host, port: int, remote_port: int, context: Context) -> Workflow:
+def forward(host: Host, port: int, remote_port: int, context: Context) -> Workflow[None]:
     """Forwards a loopback port of this machine to a port of the host, until a signal or the end of the connection."""
     if host.is_local:
         raise UsageError(f"{host.name} is this machine: nothing has to be forwarded")
@@ -77,7 +76,7 @@ def forward(host: Host, port: int, remote_port: int, context: Context) -> Workfl
     raise LinkError(Failure(host.name, Kind.UNREACHABLE, "the connection was lost", code="lost"))
 
 
-def _open_link(host: Host, context: Context) -> Generator[Event, None, Link]:
+def _open_link(host: Host, context: Context) -> Workflow[Link]:
     link = context.links.open(host)
     for note in link.notes():
         yield Message(note, host=host.name)

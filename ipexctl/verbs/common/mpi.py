@@ -1,6 +1,6 @@
 """The hosts' own MPI, for ``install`` and ``run``."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
@@ -9,7 +9,7 @@ from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import DIALECTS, find_wheel_dialect
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Event
+from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
@@ -21,7 +21,7 @@ _VERSION_TIMEOUT = 20.0  # seconds: `mpirun --version` from a cold network file 
 
 def find_hosts_mpi(
     wanted: str, hosts: Sequence[Host], context: Context, *, named: str
-) -> Generator[Event, None, MpiLauncher | dict[str, Failure]]:
+) -> Workflow[MpiLauncher | dict[str, Failure]]:
     """Returns the MPI that all hosts have for ``wanted`` (``impi``, ``mpich``, ``openmpi`` or a path), or the hosts
     without it and why. ``named`` is the option that asks for it, for messages. Raises `UsageError` (exit 4) where hosts
     have different ones."""

@@ -1,11 +1,11 @@
 """A workflow inside another one: its events are passed on, but it does not begin, answer or end the command."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
 from ipexctl.model import events as e
-from ipexctl.model.events import Event
+from ipexctl.model.events import Event, Workflow
 from ipexctl.model.hints import Hint
 
 T = TypeVar("T")
@@ -17,10 +17,10 @@ def is_passed_on(event: Event) -> bool:
 
 
 def run_nested(
-    workflow: Generator[Event, None, T],
+    workflow: Workflow[T],
     keep: Callable[[Event], bool] = is_passed_on,
     change: Callable[[Event], Event] = lambda event: event,
-) -> Generator[Event, None, T]:
+) -> Workflow[T]:
     """Shows every event to ``keep`` and passes on those for which it is true, as ``change`` makes them; returns the
     workflow's value. What is thrown in, as an interruption, reaches the workflow, which may end its work in order and
     say how."""

@@ -1,7 +1,7 @@
 """Pages as files, and what doctor reported that pages of later runs show."""
 
 import webbrowser
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -10,7 +10,7 @@ from tempfile import NamedTemporaryFile
 from ipexctl.decide.page.cluster import choose_doctor_record, make_doctor_record
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Event, Message
+from ipexctl.model.events import Message, Workflow
 from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import printable
@@ -42,7 +42,7 @@ def write_page(path: Path, text: str, mode: int = 0o600) -> None:
         raise UsageError(f"{shown} cannot be written: {describe_error(error)}", exit=Exit.RECORD) from None
 
 
-def open_page(address: str) -> Generator[Event, None, None]:
+def open_page(address: str) -> Workflow[None]:
     """Opens a page in the user's browser, if there is one."""
     if not webbrowser.open(address):
         yield Message(f"no browser could be started; the page is {address}", "warning", code="browser")

@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -16,7 +16,7 @@ from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, 
 from ipexctl.decide.facts.uarch import Uarchs, parse_uarchs
 from ipexctl.decide.releases.table import ReleaseTable, parse_table
 from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.events import Event, FactsRead, StepOutcome
+from ipexctl.model.events import FactsRead, StepOutcome, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
@@ -36,7 +36,7 @@ def probe_hosts(
     bundles: dict[str, ProbeOutput] | None = None,
     close_links: bool = False,
     meanwhile: Callable[[], object] | None = None,
-) -> Generator[Event, None, dict[str, Facts | Failure]]:
+) -> Workflow[dict[str, Facts | Failure]]:
     """Returns the facts of every host, or why there are none, by name in the order of the inventory. ``venv`` and
     ``workdir`` are paths on the hosts (absolute, or from ``~/``); by default those of the host's ``venv=`` and
     ``workdir=``. ``timeout`` in seconds bounds each question to a host; all hosts resolve ``resolve_names``. The text

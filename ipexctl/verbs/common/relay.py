@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -13,7 +13,7 @@ from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.act.transfer.send import send_file
 from ipexctl.decide.planning.install import group_hosts_by_tokens
 from ipexctl.model.errors import Failure, Kind, UsageError
-from ipexctl.model.events import Event, Message, Progress, StepOutcome
+from ipexctl.model.events import Event, Message, Progress, StepOutcome, Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
@@ -21,8 +21,6 @@ from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.session import Fetched, Nothing, Offer, Present, SeenTokens
 
 T = TypeVar("T")
-
-Workflow = Generator[Event, None, T]
 
 
 @dataclass
@@ -135,7 +133,7 @@ class Artifact(Record):
 
 def distribute_artifacts(
     sessions: RelaySessions, artifacts: Mapping[str, Sequence[Artifact]], addresses: Mapping[str, str]
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Sends the artifacts of each host: from the controller to the first host; then every host that has them serves
     one that has not, so that the controller's uplink carries them once and the time grows with the logarithm of the
     hosts. What a host cannot fetch from another (a firewall, other wheels), the controller sends."""

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,16 @@ from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
 from ipexctl.decide.tune.wins import name_wins
 from ipexctl.model.answers import doctor as answers
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
-from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, HostFailed, Message, Started
+from ipexctl.model.events import (
+    Answer,
+    Ended,
+    FactsRead,
+    FindingReported,
+    HostFailed,
+    Message,
+    Started,
+    Workflow,
+)
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.hints import advise, complete_hint
@@ -52,7 +61,7 @@ def doctor(
     ask: "Ask | None" = None,
     environ: Mapping[str, str] | None = None,
     alone: bool = False,
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Probes and checks the hosts. Without hosts: ``task.recorded`` checks saved probes, ``task.explain`` a code.
     ``ask`` puts a question to the user, for ``task.fix``. ``environ`` is this machine's, for an install. ``alone`` says
     that nobody uses the links after this command. Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a
@@ -114,7 +123,7 @@ def doctor(
 
 def _probe_for_checks(
     task: Doctor, inventory: Inventory, context: Context, bundles: dict[str, ProbeOutput], *, close_links: bool = False
-) -> Generator[Event, None, dict[str, Facts | Failure]]:
+) -> Workflow[dict[str, Facts | Failure]]:
     hosts = inventory.hosts if len(inventory) <= LOOKED_UP else inventory.hosts[:1]
     addresses = dict.fromkeys(host.address for host in hosts)
     return (
@@ -137,7 +146,7 @@ def _make_cluster(inventory: Inventory, results: Mapping[str, Facts | Failure], 
     return Cluster(inventory, facts, failures, load_releases(), live)
 
 
-def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Generator[Event, None, None]:
+def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Workflow[None]:
     """Checks saved probes, name → text of the file, without any host. A text that is no probe is a failure of its host;
     if all are, `UsageError` is raised, which names the first one by its path."""
     uarchs = load_uarchs()
@@ -166,9 +175,7 @@ def load_catalogue() -> Catalogue:
     return parse_catalogue(read_data("findings.toml"))
 
 
-def _report(
-    cluster: Cluster, answer: answers.DoctorAnswer, failed: Sequence[Failure] = ()
-) -> Generator[Event, None, None]:
+def _report(cluster: Cluster, answer: answers.DoctorAnswer, failed: Sequence[Failure] = ()) -> Workflow[None]:
     """Findings, the answer, and the end. ``failed`` are fixes that did not work."""
     # A host that could not be reached has its own failure (HostFailed), with an exit code of its own.
     findings = [finding for finding in answer.findings if not set(finding.hosts) <= cluster.failures.keys()]

@@ -1,6 +1,6 @@
 """``doctor --fix``: what can be put right without harm, after asking for each. The rest stays a command to type."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ipexctl.act.context import Context
@@ -11,7 +11,7 @@ from ipexctl.decide.releases.env_health import find_repair
 from ipexctl.model.answers.doctor import AppliedFix
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.events import Event
+from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs
@@ -39,7 +39,7 @@ def apply_fixes(
     ask: Ask,
     venv: str | None,
     environ: Mapping[str, str],
-) -> Generator[Event, None, tuple[list[AppliedFix], list[Failure]]]:
+) -> Workflow[tuple[list[AppliedFix], list[Failure]]]:
     """Returns what was done, and what failed. Only hosts with ``facts`` are touched. ``ask`` is given a question and
     says whether it is to be done. ``environ`` is the controller's, for install."""
     fixed: list[AppliedFix] = []
@@ -85,7 +85,7 @@ def _run_fix(text: str, link: Link, emit: Emit) -> str | Failure:
     return Failure(link.host.name, Kind.STEP, f"could not be fixed: {done.get_tail(1)}", code="fix")
 
 
-def _remove_orphans(inventory: Inventory, context: Context, ask: Ask) -> Generator[Event, None, list[AppliedFix]]:
+def _remove_orphans(inventory: Inventory, context: Context, ask: Ask) -> Workflow[list[AppliedFix]]:
     """Directories of runs that nobody knows any more: no keeper, no process, no log that is not elsewhere."""
     survey = yield from find_runs(inventory, context)
     known = {run.row.run for run in survey.runs}

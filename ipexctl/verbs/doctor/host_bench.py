@@ -1,6 +1,6 @@
 """``doctor --bench``: all hosts compute at the same time, so that a straggler has a name."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from threading import Lock
 
@@ -9,7 +9,7 @@ from ipexctl.act.sessions import Session
 from ipexctl.decide.checks.benchmarks import FIGURES, judge_speeds, merge_best_figures
 from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
-from ipexctl.model.events import Event
+from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
@@ -22,7 +22,7 @@ _SILENCE_TIMEOUT = 90.0  # seconds: torch from a cold disk takes its time to loa
 
 def measure_host_speeds(
     inventory: Inventory, facts: Mapping[str, Facts], network: ConnectivityReport, context: Context
-) -> Generator[Event, None, SpeedCheck]:
+) -> Workflow[SpeedCheck]:
     """How fast the hosts are; the rates between them are those of ``network``. Nothing stays on the hosts: the sessions
     are closed here."""
     pythons = find_pythons(facts)

@@ -1,6 +1,6 @@
 """Sessions of one program with many hosts: a host that cannot take part is a value beside the answers of the others."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -10,7 +10,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Failure
-from ipexctl.model.events import Event
+from ipexctl.model.events import Workflow
 from ipexctl.model.facts import OLDEST_PYTHON, Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
@@ -35,7 +35,7 @@ class HostSessions(AbstractContextManager["HostSessions"]):
 
     def run(
         self, hosts: Iterable[Host], step: str, work: Callable[[str, Session], T]
-    ) -> Generator[Event, None, tuple[dict[str, T], dict[str, str]]]:
+    ) -> Workflow[tuple[dict[str, T], dict[str, str]]]:
         """Calls ``work`` with the name and the session of each host; returns the answers, and why other hosts that
         could be connected to gave none: `RemoteError`, which ``work`` may raise as well, and `LinkError`."""
         answers: dict[str, T] = {}

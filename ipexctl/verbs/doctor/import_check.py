@@ -1,7 +1,7 @@
 """Does the installed stack load? Asked where nobody has tried it yet, or where its versions do not fit together."""
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
@@ -9,7 +9,7 @@ from ipexctl.act.sessions import load_session_file
 from ipexctl.decide.checks.software import needs_import_check
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.commands import Command
-from ipexctl.model.events import Event
+from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
@@ -23,7 +23,7 @@ _ANSWER = "ipexctl-verify "
 
 def try_imports(
     inventory: Inventory, facts: Mapping[str, Facts], context: Context, *, everywhere: bool = False
-) -> Generator[Event, None, dict[str, tuple[str, ...]]]:
+) -> Workflow[dict[str, tuple[str, ...]]]:
     """Host → what went wrong when its Python imported torch and what is installed beside it, empty where all is well.
     Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt."""
     all_envs = {name: env for name, fact in facts.items() if (env := fact.installed) and env.exists}

@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -10,7 +10,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.sessions import Session
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_slow_links, pick_target, plan_connections
 from ipexctl.decide.checks.network import select_interfaces
-from ipexctl.model.events import Event
+from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
@@ -26,7 +26,7 @@ _MarkerFiles = Mapping[str, tuple[str, ...]]  # directory → hosts whose marker
 
 def check_network(
     inventory: Inventory, facts: Mapping[str, Facts], context: Context, *, everyone: bool = False
-) -> Generator[Event, None, ConnectivityReport]:
+) -> Workflow[ConnectivityReport]:
     """Returns which hosts reach each other. Hosts without Python take no part; a host that is lost during it is left
     out. Nothing stays on the hosts: the listeners live as long as the sessions, which are closed here."""
     choices, problems = select_interfaces(inventory, facts)

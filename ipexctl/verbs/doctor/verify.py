@@ -1,19 +1,17 @@
 """``ipexctl doctor --verify``: is it still what was installed? Asked often, so it loads little."""
 
-from collections.abc import Generator
-
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.answers.install import VerifiedHost, VerifyAnswer
 from ipexctl.model.errors import Failure, choose_exit
-from ipexctl.model.events import Answer, Ended, Event, HostFailed
+from ipexctl.model.events import Answer, Ended, HostFailed, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
 
 
-def verify(venv: str | None, inventory: Inventory, context: Context) -> Generator[Event, None, VerifyAnswer]:
+def verify(venv: str | None, inventory: Inventory, context: Context) -> Workflow[VerifyAnswer]:
     """One look at each host: the marker, and every locked package by its version. Imports nothing, changes nothing."""
     yield make_started("verify", "verify the environments", inventory, venv)
     seen = yield from probe_hosts(inventory, context, venv=venv)

@@ -1,6 +1,6 @@
 """``ipexctl fetch``: copies results from the hosts; receives only new and changed files."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
+from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Started, StepEnded, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link, LinkError
@@ -31,7 +31,7 @@ _STEP = "fetch"
 
 def fetch(
     task: Fetch, inventory: Inventory, context: Context, *, ranks: Sequence[str] = (), dry: bool = False
-) -> Generator[Event, None, dict[str, str | Failure]]:
+) -> Workflow[dict[str, str | Failure]]:
     """Returns each host's local directory, or its failure. ``ranks`` are the hosts of the run's ranks, in order (empty:
     those of the last saved run). Raises `UsageError` before any host is contacted."""
     hosts = _select_hosts(task, inventory, ranks, context)
@@ -109,7 +109,7 @@ def _fetch_files(
     older: str,
     context: Context,
     patterns: Sequence[str],
-) -> Generator[Event, None, dict[str, str | Failure]]:
+) -> Workflow[dict[str, str | Failure]]:
     """Receives the files of all hosts; those of the run ``older`` that they would replace are kept."""
     for name, plan in plans.items():
         if not plan.items:

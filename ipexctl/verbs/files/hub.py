@@ -4,13 +4,13 @@ The tree is that of a cache of the hub with this snapshot alone, whose ``main`` 
 
 import shutil
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 from ipexctl.act.hub import Snapshot, describe_snapshot, download_files
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
-from ipexctl.model.events import Event, Progress, StepEnded, StepStarted
+from ipexctl.model.events import Progress, StepEnded, StepStarted, Workflow
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hub import HubReference
 from ipexctl.model.json_values import Record
@@ -59,7 +59,7 @@ class StagedSnapshot(Record):
             [*lines, *(f"  send {name} ({format_size(self.snapshot.files[name])})" for name in self.names)]
         )
 
-    def download(self) -> Generator[Event, None, None]:
+    def download(self) -> Workflow[None]:
         """Downloads what is not there yet. Raises `UsageError`."""
         directory, refs = self.root / self.place, self.root / "refs"
         if not directory.is_dir():  # another commit than before

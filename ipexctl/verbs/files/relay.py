@@ -19,7 +19,7 @@ from ipexctl.act.transfer.source_tree import SMALL_FILE_LIMIT, Packer, SourceCha
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.planning.sync import SyncPlan, format_manifest
 from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.events import HostFailed, Message, StepEnded
+from ipexctl.model.events import HostFailed, Message, StepEnded, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Inventory
@@ -30,7 +30,7 @@ from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Nothing
 from ipexctl.store.private_files import make_private_directories
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.relay import Artifact, RelaySessions, Workflow, distribute_artifacts
+from ipexctl.verbs.common.relay import Artifact, RelaySessions, distribute_artifacts
 from ipexctl.verbs.doctor.host_sessions import find_pythons
 
 _RELAY_SIZE = 64 << 20  # bytes for one host from which on they go from host to host

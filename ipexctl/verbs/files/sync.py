@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ipexctl.act.context import Context
@@ -18,7 +18,7 @@ from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
+from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepEnded, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.hub import parse_hub_reference
@@ -55,7 +55,7 @@ def sync(
     *,
     dry: bool = False,
     facts: Mapping[str, Facts] | None = None,
-) -> Generator[Event, None, dict[str, str | Failure]]:
+) -> Workflow[dict[str, str | Failure]]:
     """Returns each host's absolute directory, or its failure. ``facts`` are those of the hosts, where they are known.
     Raises `UsageError` before any host is contacted."""
     reference = parse_hub_reference(task.source)
@@ -120,7 +120,7 @@ def _copy(
     *,
     dry: bool,
     facts: Mapping[str, Facts] | None,
-) -> Generator[Event, None, dict[str, str | Failure]]:
+) -> Workflow[dict[str, str | Failure]]:
     tree, destinations = source.tree, source.destinations
     if tree.skipped:
         names = ", ".join(printable(name) for name in tree.skipped[:5])
@@ -181,7 +181,7 @@ def _send_trees(
     reachable: Sequence[Host],
     context: Context,
     facts: Mapping[str, Facts] | None,
-) -> Generator[Event, None, dict[str, str | Failure]]:
+) -> Workflow[dict[str, str | Failure]]:
     """Sends each host its changed files; does not contact hosts that are up to date."""
     outdated = [host for host in reachable if not plans[host.name].is_empty]
     for host in reachable:
@@ -218,7 +218,7 @@ def _report_differences(
     remote_trees: Mapping[str, RemoteTree | Failure],
     inventory: Inventory,
     context: Context,
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Shows how the text files to be sent differ from those on the hosts. A host that cannot say is no failure."""
     entries = {
         name: {f"./{entry.path}": entry for entry in diff.select_comparable_files(plan, remote_tree)}

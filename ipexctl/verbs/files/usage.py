@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ipexctl.act.context import Context
@@ -12,7 +12,7 @@ from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.planning.sync import parse_remote_tree
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
 from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
-from ipexctl.model.events import Answer, Ended, Event
+from ipexctl.model.events import Answer, Ended, Workflow
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
@@ -22,11 +22,12 @@ from ipexctl.store.private_files import measure_tree
 from ipexctl.verbs.common.probe import VENV
 from ipexctl.verbs.common.select import list_flags, make_started
 
-Workflow = Generator[Event, None, None]
 _DISK_TIMEOUT = 600.0  # seconds for the disk of a host
 
 
-def show_usage(inventory: Inventory, context: Context, *, older_than: str | None = None, dry: bool = True) -> Workflow:
+def show_usage(
+    inventory: Inventory, context: Context, *, older_than: str | None = None, dry: bool = True
+) -> Workflow[None]:
     """Measures; ``older_than`` ("30d") removes the projects of which no file is newer, or in a dry run tells which
     those are. Raises `UsageError`."""
     yield make_started("du", "", inventory)

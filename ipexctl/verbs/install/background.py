@@ -3,14 +3,14 @@
 import queue
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 from ipexctl.act.packages.download import download_wheels
 from ipexctl.act.packages.sources import Sources
 from ipexctl.model.errors import Failure, Kind, UsageError
-from ipexctl.model.events import Event, HostFailed, Progress, StepStarted
+from ipexctl.model.events import Event, HostFailed, Progress, StepStarted, Workflow
 from ipexctl.model.wheels import Wheel
 
 FETCH = "fetch the wheels"
@@ -18,7 +18,7 @@ FETCH = "fetch the wheels"
 
 def fetch_wheels(
     wheels: Sequence[Wheel], cache: Path, sources: Sources, stop: threading.Event
-) -> Generator[Event, None, dict[str, Path] | Failure]:
+) -> Workflow[dict[str, Path] | Failure]:
     """Downloads wheels into the cache, as a step that the caller ends. Returns them by package, or the last failure.
     Sets ``stop`` when the generator is closed."""
     yield StepStarted("", FETCH)

@@ -21,14 +21,14 @@ from ipexctl.decide.planning.install import Plan, estimate_unpacked, format_pylo
 from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, build_runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.events import Message, Progress, StepEnded, StepOutcome
+from ipexctl.model.events import Message, Progress, StepEnded, StepOutcome, Workflow
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker, MpiLayout
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol import session as protocol
 from ipexctl.protocol.paths import PART
-from ipexctl.verbs.common.relay import Artifact, Workflow
+from ipexctl.verbs.common.relay import Artifact
 from ipexctl.verbs.install.background import FETCH, fetch_wheels
 from ipexctl.verbs.install.install_sessions import InstallJob
 from ipexctl.verbs.install.lock import find_cpu_index, load_torch_builds

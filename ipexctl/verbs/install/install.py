@@ -36,6 +36,7 @@ from ipexctl.model import events
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
+from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Host, Inventory
@@ -47,7 +48,7 @@ from ipexctl.model.wheels import Lock
 from ipexctl.protocol.session import Inspection
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
-from ipexctl.verbs.common.relay import Workflow, distribute_artifacts
+from ipexctl.verbs.common.relay import distribute_artifacts
 from ipexctl.verbs.common.select import list_flags, make_started, suggest_limit
 from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.install_sessions import InstallJob

@@ -1,6 +1,5 @@
 """``ipexctl stacks``: the version table, what hosts can hold of it, and why a combination is refused."""
 
-from collections.abc import Generator
 from contextlib import suppress
 
 from ipexctl.act.context import Context
@@ -8,7 +7,7 @@ from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.resolve import explain_request, resolve_stack
 from ipexctl.model.answers.install import StacksAnswer, StacksWhyAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Started
+from ipexctl.model.events import Answer, Ended, Started, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import StackRequest
@@ -17,7 +16,7 @@ from ipexctl.verbs.common.probe import load_releases, probe_hosts
 
 def stacks(
     *, torch: str | None = None, inventory: Inventory | None = None, context: Context | None = None
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Yields the answer's ``rows`` are what ``--json`` prints, ``text`` is for people. Without an inventory nobody is
     contacted; with one, each row says whether these hosts can hold it. Raises `UsageError` for an unknown torch."""
     found, taken, facts = list_releases(load_releases(), torch=torch), None, dict[str, Facts]()
@@ -35,7 +34,7 @@ def stacks(
     yield Ended("stacks", Exit.OK)
 
 
-def stacks_why(wish: StackRequest) -> Generator[Event, None, None]:
+def stacks_why(wish: StackRequest) -> Workflow[None]:
     """Why this wish is met as it is, or refused; the answer's ``ok`` says which. Contacts nobody, refuses nothing."""
     rows, name, hint = load_releases(), None, None
     yield Started("stacks why", str(wish), ())

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve_stack,
 from ipexctl.decide.releases.table import ReleaseTable, get_public_version
 from ipexctl.decide.releases.torch_builds import TorchBuilds, parse_torch_builds
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Event, Message, StepEnded, StepStarted
+from ipexctl.model.events import Message, StepEnded, StepStarted, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record, parse_json, to_json
@@ -145,7 +145,7 @@ class LockRequest(Record):
         return error.code == "no-mpi4py" and self.stack.backend == "impi" and self.task.backend != "impi"
 
 
-def load_or_create_lock(request: LockRequest) -> Generator[Event, None, tuple[Stack, Lock]]:
+def load_or_create_lock(request: LockRequest) -> Workflow[tuple[Stack, Lock]]:
     """Returns the lock from the cache, or resolved now; and the stack, with the backend gloo if impi was not requested
     and the indexes have no mpi4py. Raises `UsageError` (exit 4). Writes ``task.lock`` if it is set."""
     task, stack, cache = request.task, request.stack, request.context.cache
@@ -248,7 +248,7 @@ def resolve_available(
     context: Context,
     environ: Mapping[str, str],
     limits: Limits,
-) -> Generator[Event, None, Stack]:
+) -> Workflow[Stack]:
     """As `resolve_stack`; an oneccl_bind_pt that nobody named only if the user's indexes or those of the table have it.
     They are not asked if the lock of that release is remembered. Raises `UsageError`."""
     stack = resolve_stack(request, facts, table)
@@ -269,7 +269,7 @@ def resolve_available(
     return resolve_stack(request, facts, table, BindingOffer(newest, why))
 
 
-def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
+def _create_lock(request: LockRequest) -> Workflow[Lock]:
     task, stack, sources, base = request.task, request.stack, request.sources, request.base
     inputs, cache = request.inputs, request.context.cache
     if lock := request.load():

@@ -2,7 +2,7 @@
 projects a wheel is built, here."""
 
 import shlex
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +13,7 @@ from ipexctl.act.packages.sources import Sources
 from ipexctl.decide.planning.extend import read_package_name
 from ipexctl.decide.planning.requirements import Requirement, parse_requirements
 from ipexctl.model.errors import UsageError
-from ipexctl.model.events import Event, StepEnded, StepStarted
+from ipexctl.model.events import StepEnded, StepStarted, Workflow
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import printable, strip_credentials
 from ipexctl.model.wheels import parse_wheel_name
@@ -49,7 +49,7 @@ def list_packages(files: Sequence[str]) -> set[str]:
     return {read_package_name(each.text) for name in files for each in _read_requirements(Path(name), name)}
 
 
-def build_projects(task: Install, cache: Path, sources: Sources) -> Generator[Event, None, Install]:
+def build_projects(task: Install, cache: Path, sources: Sources) -> Workflow[Install]:
     """Returns the task with wheels in place of the local projects of ``--with``, built now by this machine's account:
     a project is a program that does what it likes. Raises `UsageError` (exit 4)."""
     requirements = []

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from ipexctl.act.fanout import Emit
 from ipexctl.model.errors import Kind
-from ipexctl.model.events import Message, StepOutcome
+from ipexctl.model.events import Message, StepOutcome, Workflow
 from ipexctl.model.json_values import to_json
 from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker
 from ipexctl.model.text import join_names, printable
 from ipexctl.protocol.session import Inspection, Nothing, Offer, Removed, Used
-from ipexctl.verbs.common.relay import Workflow
 from ipexctl.verbs.install.install_sessions import InstallJob
 
 NOT_SWITCHED = Message(

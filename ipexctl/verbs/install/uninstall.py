@@ -1,7 +1,7 @@
 """``ipexctl uninstall``: remove what install made, and nothing else."""
 
 import posixpath
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.act.context import Context
@@ -9,7 +9,7 @@ from ipexctl.act.fanout import Emit
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Failure, Kind, choose_exit
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, StepOutcome
+from ipexctl.model.events import Answer, Ended, HostFailed, Planned, StepOutcome, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
@@ -20,14 +20,11 @@ from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.relay import Workflow
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
 
-def uninstall(
-    task: Uninstall, inventory: Inventory, context: Context, *, dry: bool = False
-) -> Generator[Event, None, None]:
+def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: bool = False) -> Workflow[None]:
     """Removes what installs made at ``venv``, and nothing else; an environment a job still uses stays, and is named."""
     yield make_started("uninstall", "remove the environments", inventory, task.venv)
     seen = yield from probe_hosts(inventory, context, venv=task.venv)

@@ -3,7 +3,7 @@
 import os
 import shutil
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.answers.install import WheelsAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepEnded
+from ipexctl.model.events import Answer, Ended, Planned, Started, StepEnded, Workflow
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Wheels
@@ -34,7 +34,7 @@ def wheels_fetch(
     environ: Mapping[str, str] = os.environ,
     limits: Limits = Limits(),
     dry: bool = False,
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Fills ``task.directory``; wheels already present, byte for byte, are not fetched again. Raises `UsageError` as
     install does. ``ipexctl install --wheels DIRECTORY`` then needs no index."""
     task = fix_requirements(task)

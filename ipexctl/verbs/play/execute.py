@@ -1,6 +1,6 @@
 """The step ``command``, and ``exec``: one command on every host, its output host by host."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 
 from ipexctl.act.context import Context
@@ -10,7 +10,7 @@ from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind
-from ipexctl.model.events import Answer, Ended, Event, Planned, StepOutcome
+from ipexctl.model.events import Answer, Ended, Planned, StepOutcome, Workflow
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Execute
@@ -29,7 +29,7 @@ def execute(
     dry: bool = False,
     verb: str = "command",
     prepare: Callable[[Host, Command], Command] = lambda _, command: command,
-) -> Generator[Event, None, dict[str, Completed | Failure]]:
+) -> Workflow[dict[str, Completed | Failure]]:
     """Runs the command on every host, without a shell, as ``prepare`` makes it for that host; a status other than 0 is
     a failure of the host."""
     command = Command(task.argv, timeout=task.timeout)

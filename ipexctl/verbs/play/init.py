@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from ipexctl.decide.planning.init import Answers, Question
 from ipexctl.decide.script_imports import ImportTable
 from ipexctl.model.answers.play import InitAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
-from ipexctl.model.events import Answer, Ended, Event, Message
+from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
@@ -78,7 +78,7 @@ def init(
     target: Target,
     context: Context,
     ask: Ask | None,
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files. Raises
     `UsageError` before any host is contacted if a file exists already or the script does not exist."""
     scripts = _find_scripts(target.playbook.parent)
@@ -168,7 +168,7 @@ def _ask_question(
         asked = replace(question, why=result)
 
 
-def _choose_stack(answers: Answers, facts: Mapping[str, Facts], context: Context) -> Generator[Event, None, Stack]:
+def _choose_stack(answers: Answers, facts: Mapping[str, Facts], context: Context) -> Workflow[Stack]:
     """Returns the stack that install would choose. Raises `UsageError` if none fits the hosts and the answers."""
     backend = answers.backend or "auto"
     request = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]

@@ -1,12 +1,12 @@
 """``ipexctl play lint``: reports every error in the given playbooks. Contacts no host."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ipexctl.decide import parsing
 from ipexctl.model.answers.play import LintAnswer, LintedPlaybook
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Message, Started
+from ipexctl.model.events import Answer, Ended, Message, Started, Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import pluralize, printable
@@ -21,7 +21,7 @@ def lint(
     cwd: Path,
     variables: Mapping[str, str],
     permits: Permits = Permits(),
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Reads the playbooks and their hostfiles, and checks that their scripts exist. Raises `UsageError` with all
     errors, before the first event."""
     errors: list[tuple[str, str | None]] = []  # with their hints

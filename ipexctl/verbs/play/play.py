@@ -3,7 +3,7 @@
 As in Ansible, a host that fails a step is left out of the later ones and the others go on. Steps whose hosts work
 together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from ipexctl.model import events as e
 from ipexctl.model import tasks
 from ipexctl.model.answers.play import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
-from ipexctl.model.events import Event, StepEnded
+from ipexctl.model.events import Event, StepEnded, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.hub import is_of_hub
@@ -29,8 +29,6 @@ from ipexctl.model.text import join_names, printable
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import FAILED, list_flags
 from ipexctl.verbs.install.requirements import find_unfit_requirements
-
-Workflow = Generator[Event, None, object]
 
 
 class PlayOptions(Record):
@@ -82,7 +80,7 @@ class StepResult(NamedTuple):
 
 def play(
     book: Play, inventory: Inventory, context: Context, environ: Mapping[str, str], options: PlayOptions | None = None
-) -> Generator[Event, None, Exit]:
+) -> Workflow[Exit]:
     """Runs each step; returns the worst exit code of those that were not ignored. Raises `UsageError` before any host
     is contacted: for a tag, a name or a limit that selects nothing, and for missing scripts and directories."""
     options = options or PlayOptions()
@@ -129,7 +127,7 @@ def _choose_command(steps: Sequence[Step], rows: Sequence[PlayedStep], command: 
     return None
 
 
-def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Generator[Event, None, None]:
+def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Workflow[None]:
     """Lists the selected steps with their hosts. Contacts no host."""
     rows: list[ListedStep] = []
     for number, step in enumerate(options.select_steps(book), 1):
@@ -185,7 +183,7 @@ def _limit_hosts(step: Step, inventory: Inventory) -> Inventory:
     return inventory if step.limit is None else parsing.limit_inventory(inventory, step.limit)
 
 
-def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event, None, StepResult]:
+def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Workflow[StepResult]:
     options = state.options
     requested = options.limit_hosts(hosts)
     active = [host for host in requested if host.name not in state.lost]
@@ -234,9 +232,7 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event
     return StepResult(choose_exit(codes), "ignored" if ignored else None, stop, ignored)
 
 
-def _judge_failures(
-    step: Step, report: CommandReport, batch: Sequence[str]
-) -> Generator[Event, None, tuple[tuple[str, ...], str]]:
+def _judge_failures(step: Step, report: CommandReport, batch: Sequence[str]) -> Workflow[tuple[tuple[str, ...], str]]:
     """Returns the hosts that are lost after a failed step, and why the play ends ("" if it goes on)."""
     unreachable = [host.host for host in report.hosts if host.unreachable]
     if step.ignore_errors:
@@ -261,7 +257,7 @@ def _judge_failures(
 
 def _filter_by_facts(
     step: Step, active: list[Host], hosts: Inventory, state: PlayState
-) -> Generator[Event, None, tuple[list[Host], list[Exit]]]:
+) -> Workflow[tuple[list[Host], list[Exit]]]:
     """Returns the hosts for which ``when`` is true, and the exits of those that failed; the others are skipped. Probes
     hosts whose facts are not known yet."""
     from ipexctl.decide.parsing.conditions import UnknownFact, evaluate_condition, needs_host_facts
@@ -290,7 +286,7 @@ def _filter_by_facts(
     return matching, codes
 
 
-def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workflow:
+def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workflow[object]:
     """The workflow of the step's verb, as on the command line. Raises `ValueError` for a task that is no step's."""
     from ipexctl.verbs.bench import bench
     from ipexctl.verbs.doctor.doctor import doctor
@@ -326,7 +322,7 @@ def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workfl
     raise ValueError(f"no step has a task of type {type(step.task).__name__}")
 
 
-def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None, CommandReport]:
+def _relay_events(workflow: Workflow[object], state: PlayState) -> Workflow[CommandReport]:
     """Passes on a step's events except `Ended`; returns its report. Records facts, ranks and changes in ``state``."""
     fold = RunFold()
 

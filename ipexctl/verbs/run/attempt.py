@@ -1,7 +1,7 @@
 """A launch, from its directories on the hosts to the proof that no process of it is left. Whether it is started again
 when it fails its keeper says."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ipexctl.act import run_control
@@ -10,7 +10,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.decide.launch.run_spec import Identity
 from ipexctl.model.errors import Failure, Interrupted
-from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted
+from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted, Workflow
 from ipexctl.model.launch import Launch
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Run
@@ -47,7 +47,7 @@ class LaunchAttempt:
             profile=spec.profile,
         )
 
-    def execute(self) -> Generator[Event, None, bool]:
+    def execute(self) -> Workflow[bool]:
         """From the start to the proved end; True when the run goes on without us (detached, terminal closed)."""
         detached, starting, saved = False, True, None
         stopped_by = ""
@@ -76,7 +76,7 @@ class LaunchAttempt:
             self.watcher.profiled = yield from merge_profile(self.watcher, saved)
         return detached
 
-    def start(self) -> Generator[Event, None, bool]:
+    def start(self) -> Workflow[bool]:
         """Makes the directories, starts the keeper on the head and a guard on every host; False when one failed."""
         run_dirs, run = self.run_dirs, self.launch.run
         head, keeper = self.launch.head.host, run_control.KeeperPort(self.launch.head.address)

@@ -1,6 +1,6 @@
 """``runs --export``: the figures and samples of saved runs, for other programs."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ipexctl.decide.run.export import list_figures
@@ -8,7 +8,7 @@ from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.model.answers.saved import ExportAnswer, SavedRun
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Message, Started
+from ipexctl.model.events import Answer, Ended, Message, Started, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.run_figures import FigureRow
 from ipexctl.model.saved_runs import ExportFormat
@@ -17,13 +17,12 @@ from ipexctl.store import figure_files
 from ipexctl.verbs.run.replay import read_saved_run
 from ipexctl.verbs.run.saved_runs import select_saved_runs
 
-Workflow = Generator[Event, None, None]
 _ENDINGS: dict[str, ExportFormat] = {".csv": "csv", ".json": "json"}
 
 
 def export_runs(
     runs: Path, names: Sequence[str], chosen: RunFilter, target: str, form: ExportFormat | None
-) -> Workflow:
+) -> Workflow[None]:
     """Writes the figures of the saved runs that are named, or that match, into a file. Raises `UsageError` where that
     is not possible."""
     yield Started("runs", "", ())

@@ -2,7 +2,7 @@
 
 import secrets
 import shlex
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from ipexctl.act import run_control
@@ -16,7 +16,6 @@ from ipexctl.model.events import (
     Answer,
     CleanupChecked,
     Ended,
-    Event,
     HostFailed,
     Message,
     Output,
@@ -24,6 +23,7 @@ from ipexctl.model.events import (
     RunStarted,
     StepEnded,
     StepStarted,
+    Workflow,
 )
 from ipexctl.model.facts import format_cpus
 from ipexctl.model.hints import advise, complete_hint
@@ -49,10 +49,8 @@ from ipexctl.verbs.run.run_discovery import (
 from ipexctl.verbs.run.saved_logs import compare_stacks, make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
 
-Workflow = Generator[Event, None, None]
 
-
-def ps(inventory: Inventory, context: Context) -> Workflow:
+def ps(inventory: Inventory, context: Context) -> Workflow[None]:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
     title = f"runs on {pluralize(len(inventory), 'host')}"
     yield make_started("ps", title, inventory)
@@ -88,7 +86,7 @@ def _read_last_figures(output: str) -> dict[str, float]:
     return figures
 
 
-def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
+def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow[None]:
     """Watches a run from its first byte on, to its proved end or until it is detached from."""
     _, watcher = yield from find_watcher("attach", prefix, inventory, context)
     if watcher is not None:
@@ -103,7 +101,7 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workfl
         yield from watcher.report_end("attach", detached)
 
 
-def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> Workflow:
+def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> Workflow[None]:
     """Ends a run everywhere and proves it. The ranks' output stays on the head for ``attach`` and ``logs``."""
     discovered, watcher = yield from find_watcher("stop", prefix, inventory, context)
     if discovered.row.state == LEADERLESS:
@@ -145,7 +143,7 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
     yield Ended("stop", watcher.exit)
 
 
-def _stop_leaderless(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> Workflow:
+def _stop_leaderless(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> Workflow[None]:
     """Ends the parts of a run between two leaders: no host takes the place of the last one then."""
     run = discovered.row.run
     what = f"no host that leads run {run} can be reached: its parts are ended, so that no other takes its place"
@@ -159,7 +157,7 @@ def _stop_leaderless(discovered: DiscoveredRun, inventory: Inventory, context: C
 
 def logs(
     prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = (), *, follow: bool = False
-) -> Workflow:
+) -> Workflow[None]:
     """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing. Raises
     `UsageError` where the run has no such rank."""
     finding = find_watcher("logs", prefix, inventory, context, newest=True)
@@ -180,7 +178,9 @@ def logs(
     yield Ended("logs", watcher.exit)
 
 
-def print_stacks(prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = ()) -> Workflow:
+def print_stacks(
+    prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = ()
+) -> Workflow[None]:
     """Prints where the ranks of a run stand at this moment, those at the same place together. The run goes on. Raises
     `UsageError` where the run is over, or has no such rank."""
     discovered, watcher = yield from find_watcher("logs", prefix, inventory, context)
@@ -219,7 +219,7 @@ def _check_ranks(discovered: DiscoveredRun, ranks: Collection[int]) -> None:
         raise make_no_rank_error(run, unknown, size)
 
 
-def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
+def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow[None]:
     """Ends what is left of runs without a keeper (gone, or ended), and removes their directories; the output of a run
     that ended in order stays on its head, where perhaps nobody has read it. With a run's name, all of it, whatever its
     state. Reports what could not be ended."""
@@ -277,7 +277,7 @@ def choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[
 
 def _clean_up(
     run: str, directories: Mapping[str, str], inventory: Inventory, context: Context
-) -> Generator[Event, None, tuple[bool, dict[str, tuple[int, ...]], list[str]]]:
+) -> Workflow[tuple[bool, dict[str, tuple[int, ...]], list[str]]]:
     """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and the hosts that did
     not answer."""
     results = yield from run_on_hosts(context, inventory, "reap", partial(_clean_up_host, run, directories))
@@ -299,7 +299,7 @@ def _clean_up_host(run: str, directories: Mapping[str, str], link: Link, _: Emit
 
 def find_watcher(
     verb: str, prefix: str | None, inventory: Inventory, context: Context, *, newest: bool = False
-) -> Generator[Event, None, tuple[DiscoveredRun, RunWatcher | None]]:
+) -> Workflow[tuple[DiscoveredRun, RunWatcher | None]]:
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is
     reported, the command ends and there is none."""
     yield make_started(verb, "" if verb == "logs" or prefix in (None, "last") else prefix, inventory)

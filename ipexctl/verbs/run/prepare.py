@@ -8,7 +8,7 @@ import os
 import posixpath
 import secrets
 import socket
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from getpass import getuser
 from pathlib import Path
@@ -39,7 +39,7 @@ from ipexctl.decide.script_imports import (
 )
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure
-from ipexctl.model.events import Event, HostFailed, Message
+from ipexctl.model.events import HostFailed, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import Record
@@ -92,7 +92,7 @@ def _join_workdir(request: RunRequest, place: str) -> str:
 
 def prepare_launch(
     request: RunRequest, inventory: Inventory, probed: Mapping[str, Facts | Failure], context: Context
-) -> Generator[Event, None, Prepared | None]:
+) -> Workflow[Prepared | None]:
     """Sends the project and looks for what the launch needs; None where a host cannot take part. ``probed``: the facts
     of each host, or why there are none. Raises `UsageError` where the hosts do not fit what was asked."""
     task = request.task
@@ -131,7 +131,7 @@ def prepare_launch(
 
 def _select_healthy_hosts(
     inventory: Inventory, probed: Mapping[str, Facts | Failure]
-) -> Generator[Event, None, dict[str, Facts] | None]:
+) -> Workflow[dict[str, Facts] | None]:
     """The facts of all hosts; None unless every host answers and holds the same environment, as install made it."""
     facts = {host: result for host, result in probed.items() if isinstance(result, Facts)}
     require_one_architecture(facts)
@@ -205,7 +205,7 @@ def _get_remote_name(request: RunRequest, start: Start) -> str:
 
 def _sync_project(
     request: RunRequest, inventory: Inventory, context: Context, facts: Mapping[str, Facts]
-) -> Generator[Event, None, dict[str, str] | None]:
+) -> Workflow[dict[str, str] | None]:
     """Sends the project to every host; each host's directory of it, None where one has not got it."""
     task, project = request.task, request.project
     if not request.starts[0].is_file and project.root in {Path.home(), Path("/")}:  # which nobody wants to copy

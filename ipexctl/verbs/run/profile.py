@@ -5,7 +5,7 @@ import logging
 import re
 import shutil
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from ipexctl.decide.profile.steps import RecordedSteps, parse_profile_steps, par
 from ipexctl.decide.profile.traces import RankTrace, TraceError, parse_trace
 from ipexctl.model.answers.run import ProfileAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Started
+from ipexctl.model.events import Answer, Ended, HostFailed, Message, Started, Workflow
 from ipexctl.model.json_values import parse_json
 from ipexctl.model.links import Link
 from ipexctl.model.profile import Profile, UnprofiledRank
@@ -53,7 +53,7 @@ _FILES = re.compile(
 )
 
 
-def fetch_profile(watcher: RunWatcher) -> Generator[Event, None, Path | None]:
+def fetch_profile(watcher: RunWatcher) -> Workflow[Path | None]:
     """Brings what the ranks wrote into the saved run; its directory, None where nothing can be saved. A host that does
     not answer costs the run nothing but its traces."""
     saved = watcher.context.saved.directory
@@ -162,7 +162,7 @@ class RankFiles:
         return parse_kernels(self.read(hooks.KERNELS))
 
 
-def merge_profile(watcher: RunWatcher, saved: Path) -> Generator[Event, None, Profile | None]:
+def merge_profile(watcher: RunWatcher, saved: Path) -> Workflow[Profile | None]:
     """Merges what `fetch_profile` brought and saves it; None where nothing could be saved."""
     folder = saved / FOLDER
     first, last = parse_profile_steps(watcher.profile)
@@ -217,7 +217,7 @@ def _read_clocks(folder: Path, head: str) -> Mapping[str, ClockOffset]:
         return {}
 
 
-def show_saved_profile(word: str, context: Context) -> Generator[Event, None, None]:
+def show_saved_profile(word: str, context: Context) -> Workflow[None]:
     """``ipexctl profile``: the tables of a saved run again; ``last`` is the newest one with a profile. Raises
     `UsageError`."""
     runs = context.state / "runs"

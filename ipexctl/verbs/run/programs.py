@@ -1,6 +1,6 @@
 """Whether each host has the program or the module that a run starts there."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, UsageError
-from ipexctl.model.events import Event
+from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
@@ -30,7 +30,7 @@ def find_local_module(name: str) -> Path | None:
 
 def find_programs(
     starts: Sequence[Start], inventory: Inventory, context: Context, facts: Mapping[str, Facts]
-) -> Generator[Event, None, tuple[Start, ...] | None]:
+) -> Workflow[tuple[Start, ...] | None]:
     """Returns what is started, with what the hosts say of it; None where a host lacks it. Raises `UsageError` for a
     file here that has the name of a program of the environment."""
     of_host = {host.name: starts[0 if host is inventory.head else -1] for host in inventory}

@@ -1,6 +1,5 @@
 """``ipexctl report``: the page of a saved run; and the page that each run leaves in its record."""
 
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import ReadErrors, make_report
 from ipexctl.model.answers.saved import ReportAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Stamped, Started
+from ipexctl.model.events import Answer, Ended, Stamped, Started, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import CommandReport
@@ -50,13 +49,8 @@ class MaskedFold:
 
 
 def report(
-    words: tuple[str, ...],
-    context: Context,
-    known: ReadErrors,
-    *,
-    page: str | None,
-    show: bool,
-) -> Generator[Event, None, None]:
+    words: tuple[str, ...], context: Context, known: ReadErrors, *, page: str | None, show: bool
+) -> Workflow[None]:
     """Writes the page of a saved run, by default into its record; ``show`` opens it in a browser. Several runs are set
     side by side; their page is written if one is wanted. ``known`` reads the catalogue of errors. Raises
     `UsageError`."""

@@ -3,7 +3,7 @@
 The run belongs to its keeper on the head, and this command watches it: Ctrl-C is an order to the keeper, a closed
 terminal is not."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Event, Message, Planned
+from ipexctl.model.events import Answer, Ended, Message, Planned, Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize, printable
@@ -31,7 +31,7 @@ def run(
     *,
     dry: bool = False,
     emit: str | None = None,
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Starts a script on all hosts and watches it to its proved end. ``environ`` is this machine's, for ``--pass-env``.
     ``dry`` ends after the plan; ``emit`` instead answers with the launch written for another program, in ``text``.
     Raises `UsageError`, before the first event where this machine alone can tell that something is wrong."""
@@ -41,9 +41,7 @@ def run(
         yield from _launch(prepared, context)
 
 
-def prepare_run(
-    verb: str, request: RunRequest, inventory: Inventory, context: Context
-) -> Generator[Event, None, "Prepared | None"]:
+def prepare_run(verb: str, request: RunRequest, inventory: Inventory, context: Context) -> Workflow["Prepared | None"]:
     """Begins the command ``verb``: probes the hosts and prepares what is asked for. None where that failed, which ends
     the command."""
     task = request.task
@@ -71,7 +69,7 @@ def _load_what_follows() -> None:
     compute_agent_id()
 
 
-def _launch(prepared: "Prepared", context: Context) -> Generator[Event, None, None]:
+def _launch(prepared: "Prepared", context: Context) -> Workflow[None]:
     from ipexctl.verbs.run.prepare import make_attempt
 
     request = prepared.request

@@ -1,7 +1,7 @@
 """Which runs there are on a cluster, asked of the hosts themselves: from any machine with access."""
 
 import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.act import run_control
@@ -10,7 +10,7 @@ from ipexctl.act.fanout import run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.answers.manage import OrphanDirectory
 from ipexctl.model.errors import Exit, Failure, UsageError
-from ipexctl.model.events import Event
+from ipexctl.model.events import Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, field, select_attributes
@@ -53,7 +53,7 @@ class RunSurvey(Record):
         return tuple(orphan for orphan in self.orphans if orphan.run not in going)
 
 
-def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, RunSurvey]:
+def find_runs(inventory: Inventory, context: Context) -> Workflow[RunSurvey]:
     """Asks every host for its runs; hosts that do not answer are reported as failures."""
     results = yield from run_on_hosts(
         context, inventory, "list runs", lambda link, _: run_control.list_runs_on_head(link)

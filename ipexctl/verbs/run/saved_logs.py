@@ -1,6 +1,6 @@
 """``logs`` of a run that was watched to its end: its head keeps nothing of it, this machine has it all."""
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ipexctl.act.context import Context
@@ -8,7 +8,7 @@ from ipexctl.decide.diagnosis.collectives import describe_collectives
 from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.model.answers.manage import RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, Message, Output, RankStack, RunStarted, Stalled, Started
+from ipexctl.model.events import Answer, Ended, Message, Output, RankStack, RunStarted, Stalled, Started, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.store.record import read_name, read_report
@@ -36,7 +36,7 @@ def refuse_ended_run(runs: Path, word: str | None) -> None:
         raise UsageError(what, hint=hint, exit=Exit.STEP, code="no-run")
 
 
-def print_saved_output(directory: Path, context: Context, ranks: Collection[int] = ()) -> Generator[Event, None, None]:
+def print_saved_output(directory: Path, context: Context, ranks: Collection[int] = ()) -> Workflow[None]:
     """Yields what the ranks of a saved run wrote, and why it failed. Raises `UsageError` where it has no such rank."""
     from ipexctl.verbs.run.saved_runs import describe_cause  # with Rich, which a run that goes on does not need
 
@@ -56,7 +56,7 @@ def print_saved_output(directory: Path, context: Context, ranks: Collection[int]
     yield Ended("logs", Exit.OK)
 
 
-def print_saved_stacks(directory: Path, context: Context, ranks: Collection[int] = ()) -> Generator[Event, None, None]:
+def print_saved_stacks(directory: Path, context: Context, ranks: Collection[int] = ()) -> Workflow[None]:
     """Yields where the ranks of a saved run stood at its last stall. Raises `UsageError` where it had none."""
     context.masker.add_kept(directory)
     name, stacks = read_name(directory), list[RankStack]()
@@ -80,9 +80,7 @@ def compare_stacks(run: str, stacks: Sequence[RankStack], missing: tuple[str, ..
     return RankStacksAnswer(run, tuple(lines), find_odd_ranks(groups), describe_places(stacks), tuple(stacks), missing)
 
 
-def print_newest_output(
-    live: Generator[Event, None, None], context: Context, ranks: Collection[int] = ()
-) -> Generator[Event, None, None]:
+def print_newest_output(live: Workflow[None], context: Context, ranks: Collection[int] = ()) -> Workflow[None]:
     """Yields what `logs` of no certain run does; where hosts keep none, what the last saved one wrote."""
     try:
         yield from live

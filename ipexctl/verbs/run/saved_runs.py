@@ -1,14 +1,14 @@
 """The command ``runs``: saved runs are listed, and old ones removed."""
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune, classify_result
 from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, Started
+from ipexctl.model.events import Answer, Ended, HostFailed, RunStarted, Started, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
@@ -23,10 +23,8 @@ from ipexctl.store.record import (
 )
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
-Workflow = Generator[Event, None, None]
 
-
-def list_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> Workflow:
+def list_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> Workflow[None]:
     """Lists saved runs, newest first: those ``names`` name, or all, as far as they match. Raises `UsageError`."""
     yield Started("runs", "", ())
     directories = list_saved_runs(runs)
@@ -47,7 +45,7 @@ def _choose_next(run: SavedRun) -> str:
 
 def prune_runs(
     runs: Path, names: Sequence[str], chosen: RunFilter, policy: PrunePolicy, *, dry: bool, words: Sequence[str] = ()
-) -> Workflow:
+) -> Workflow[None]:
     """Removes saved runs, or lists those that would be removed; ``words`` are the user's own, for the command that
     removes them. Raises `UsageError` where the policy names none."""
     if policy.is_empty and not names:

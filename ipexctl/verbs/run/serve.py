@@ -2,13 +2,12 @@
 
 import threading
 import time
-from collections.abc import Generator
 from contextlib import closing
 
 from ipexctl.act.context import Context
 from ipexctl.act.page_server import serve_page
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Ended, Event, HostFailed, Message, RunEnded, Stamped
+from ipexctl.model.events import Ended, Event, HostFailed, Message, RunEnded, Stamped, Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.show.page.render import render_run
 from ipexctl.verbs.common.pages import open_page, write_redirect
@@ -44,7 +43,7 @@ class LivePage:
 
 def watch(
     prefix: str | None, inventory: Inventory, context: Context, page: LivePage, address: tuple[str, int], *, show: bool
-) -> Generator[Event, None, None]:
+) -> Workflow[None]:
     """Serves the page of a run to its end: one more watcher of it, which sends no orders. Raises `UsageError`."""
     _, watcher = yield from find_watcher("watch", prefix, inventory, context, newest=True)
     if watcher is None:

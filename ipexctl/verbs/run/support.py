@@ -1,12 +1,12 @@
 """The command ``support``: one archive of a saved run, to send to those who help."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.model.answers.saved import SupportAnswer
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, FactsRead, Message, Started
+from ipexctl.model.events import Answer, Ended, FactsRead, Message, Started, Workflow
 from ipexctl.model.json_values import to_json
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.store import event_json, support_archive
@@ -14,8 +14,6 @@ from ipexctl.store.debug_log import list_versions
 from ipexctl.store.record import read_name
 from ipexctl.store.support_archive import Preparation
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
-
-Workflow = Generator[Event, None, None]
 
 
 def support(
@@ -26,7 +24,7 @@ def support(
     with_output: bool = False,
     dry: bool = False,
     ask: Callable[[str], bool] | None = None,
-) -> Workflow:
+) -> Workflow[None]:
     """Lists what of a saved run goes into its archive, then writes it, if ``ask`` agrees; without ``ask``, at once.
     Raises `UsageError` where that is not possible."""
     yield Started("support", "", ())
@@ -52,7 +50,7 @@ def support(
 
 def _write_archive(
     preparation: Preparation, path: Path, name: str, *, dry: bool, ask: Callable[[str], bool] | None
-) -> Workflow:
+) -> Workflow[None]:
     contents = preparation.list_contents()
     parts = tuple(prepared.part for prepared in preparation.parts)
     size = sum(part.bytes for part in parts)

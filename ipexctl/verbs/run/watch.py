@@ -18,12 +18,12 @@ from ipexctl.model.events import (
     Answer,
     CleanupChecked,
     Ended,
-    Event,
     HostFailed,
     Message,
     Output,
     RunEnded,
     RunStarted,
+    Workflow,
 )
 from ipexctl.model.hints import advise
 from ipexctl.model.launch import Running
@@ -129,7 +129,7 @@ class RunWatcher:
         if follower is not None:
             follower.close()
 
-    def follow(self) -> Generator[Event, None, bool]:
+    def follow(self) -> Workflow[bool]:
         """Follows the run to its end, from host to host where others take the head's place; True when it goes on
         without us (detached, terminal closed, connection lost)."""
         with wrap_internal_errors(self.running.run), self.context.interrupts.defer_signals():
@@ -164,7 +164,7 @@ class RunWatcher:
         later = order[order.index(self.running.head) + 1 :] if self.running.head in order else ()
         return tuple(host for host in later if host in self.run_dirs)
 
-    def _follow_successor(self, patience: float) -> Generator[Event, None, bool]:
+    def _follow_successor(self, patience: float) -> Workflow[bool]:
         """Goes on with the host that leads the run in the head's place; False where there is none for so long."""
         until = time.monotonic() + patience
         while True:
@@ -194,7 +194,7 @@ class RunWatcher:
         hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
         return hung_up or self.refusals > 1 or self.context.interrupts.detach.is_set()
 
-    def _follow_head(self) -> Generator[Event, None, bool]:
+    def _follow_head(self) -> Workflow[bool]:
         """The same on one host, up to where another one takes its place. Raises `_HeadLostError` where it no longer
         answers."""
         asked = time.monotonic()
@@ -231,7 +231,7 @@ class RunWatcher:
                 frame = follower.read_frame(0.2)
                 yield frame
 
-    def _handle_signal(self) -> Generator[Event, None, None]:
+    def _handle_signal(self) -> Workflow[None]:
         """The first Ctrl-C asks the keeper to stop the run, the second to kill it."""
         order = "stop" if self.interrupted is None else "kill"
         signals = self.context.interrupts
@@ -249,7 +249,7 @@ class RunWatcher:
                 text = f"connection lost; the {order} request will be sent when it is back"
                 yield Message(text, "warning", self.head.host.name, "disconnected")
 
-    def _report_backlog(self, frame: OutputFrame | None) -> Generator[Event, None, None]:
+    def _report_backlog(self, frame: OutputFrame | None) -> Workflow[None]:
         """Tells how much is read of what the run, which has ended, wrote. There is nothing to stop any more: the second
         Ctrl-C leaves the rest on the head."""
         now, size = time.monotonic(), len(frame.data) if frame else 0
@@ -265,7 +265,7 @@ class RunWatcher:
             read = advise("attach", self.running.run, text=f"{text}; this reads it:")
             yield Message(read if self.refusals > 1 else f"{text} (again to leave it there)", "warning", code="left")
 
-    def _send_pending_order(self) -> Generator[Event, None, None]:
+    def _send_pending_order(self) -> Workflow[None]:
         """Sends an order that was not delivered again: when the connection is back, and every few seconds."""
         if self.pending_order is None or self.disconnected or time.monotonic() < self.retry_at:
             return
@@ -286,7 +286,7 @@ class RunWatcher:
             times = max(_MIN_SAMPLES, min(_MAX_SAMPLES, _STACK_LIMIT // max(len(self.running.hosts), 1)))
             self.send_order(RequestStacks(PACE, times))
 
-    def _read_frame(self, frame: OutputFrame | None, journal: JournalReader) -> Generator[Event, None, None]:
+    def _read_frame(self, frame: OutputFrame | None, journal: JournalReader) -> Workflow[None]:
         head = self.head.host.name
         if time.monotonic() >= self.released_at + 1.0:
             self.released_at = time.monotonic()
@@ -328,7 +328,7 @@ class RunWatcher:
                 if time.monotonic() >= deadline:
                     break
 
-    def read_files(self, *, follow: bool, samples: bool = True) -> Generator[Event, None, None]:
+    def read_files(self, *, follow: bool, samples: bool = True) -> Workflow[None]:
         """The contents of the run's files as events, with or without those of samples; ``follow`` goes on to the run's
         end. Sends no orders."""
         journal = JournalReader(self.nonce, self.running)
@@ -339,7 +339,7 @@ class RunWatcher:
             yield from journal.end()
         self.run_ended = journal.over
 
-    def read_earlier(self) -> Generator[Event, None, None]:
+    def read_earlier(self) -> Workflow[None]:
         """What ranks wrote on hosts that led the run before, if these can be reached. How such a host then lost the
         others is not of interest."""
         running, order = self.running, self.running.leaders
@@ -349,7 +349,7 @@ class RunWatcher:
                 yield from (each for each in self.read_files(follow=False) if isinstance(each, RunStarted | Output))
         self.running, self.run_ended = running, None
 
-    def report_end(self, verb: str, detached: bool) -> Generator[Event, None, None]:
+    def report_end(self, verb: str, detached: bool) -> Workflow[None]:
         """The answer and the end of a command that watched the run."""
         yield Answer(
             RunAnswer(
@@ -358,7 +358,7 @@ class RunWatcher:
         )
         yield Ended(verb, self.exit)
 
-    def prove_ended(self, *, keep: bool = False) -> Generator[Event, None, None]:
+    def prove_ended(self, *, keep: bool = False) -> Workflow[None]:
         """Ends what is left of the run on every host and removes its directories; with ``keep`` the head's stays, which
         holds the ranks' output. A signal after some seconds ends the search: hosts not searched yet are reported as
         unknown."""
@@ -370,7 +370,7 @@ class RunWatcher:
             name = link.host.name
             survivors[name] = self._end_processes(link, run_dirs[name], remove=name != keeping)
 
-        def sweep_hosts() -> Generator[Event, None, None]:
+        def sweep_hosts() -> Workflow[None]:
             """A run that ended well is not called lost because a network that loses packets cut one connection."""
             for turn in range(_SWEEP_TRIES if self.run_ended and self.run_ended.reason == "done" else 1):
                 away = self.lost_hosts if turn else ()  # the keeper says so, too
