@@ -30,7 +30,7 @@ from ipexctl.protocol import session as protocol
 from ipexctl.protocol.paths import PART
 from ipexctl.verbs.common.relay import Artifact
 from ipexctl.verbs.install.background import FETCH, fetch_wheels
-from ipexctl.verbs.install.install_sessions import InstallJob
+from ipexctl.verbs.install.install_sessions import InstallJob, PlannedInstall
 from ipexctl.verbs.install.lock import find_cpu_index, load_torch_builds
 
 WHEELS = "wheels"  # below the store of environments on a host
@@ -38,18 +38,14 @@ _IMPORT_TIMEOUT = 300.0  # seconds the import check may take: torch from a cold 
 
 
 def download_missing_wheels(
-    job: InstallJob, builders: Sequence[str], plan: Plan, states: Mapping[str, protocol.Inspection]
+    job: InstallJob, builders: Sequence[str], planned: PlannedInstall
 ) -> Workflow[dict[str, dict[str, Path]] | None]:
     """Returns the wheels that the controller must send to each host, by package, downloaded. None if that failed."""
-    sent = {
-        name: [
-            wheel
-            for wheel in plan.steps[name].wheels
-            if (plan.steps[name].wheels_from == "controller" or wheel.local)
-            and str(locate_wheel(job.context.cache, wheel)) not in states[name].visible
-        ]
-        for name in builders
-    }
+    sent = {}
+    for name in builders:
+        step, visible = planned.steps.steps[name], planned.states[name].visible
+        local = [wheel for wheel in step.wheels if step.wheels_from == "controller" or wheel.local]
+        sent[name] = [wheel for wheel in local if str(locate_wheel(job.context.cache, wheel)) not in visible]
     wanted = list({wheel.name: wheel for wheels in sent.values() for wheel in wheels}.values())
     if not wanted:
         return {name: {} for name in builders}
@@ -62,25 +58,20 @@ def download_missing_wheels(
 
 
 def list_artifacts(
-    job: InstallJob,
-    builders: Sequence[str],
-    states: Mapping[str, protocol.Inspection],
-    wheels: Mapping[str, Mapping[str, Path]],
-    tool: Tool,
+    job: InstallJob, builders: Sequence[str], planned: PlannedInstall, wheels: Mapping[str, Mapping[str, Path]]
 ) -> dict[str, list[Artifact]]:
     """Returns the files to send to each host: wheels that it cannot fetch, and uv."""
-    known = {wheel.name: wheel for wheel in job.lock.wheels}
-    uv = Artifact(_build_uv_target(tool), Path(tool.path), tool.sha256, tool.size, 0o755)
-    return {
-        name: [
-            *([] if states[name].uv else [uv]),
-            *(
-                Artifact(f"{WHEELS}/{path.name}", path, known[package].sha256, path.stat().st_size)
-                for package, path in wheels[name].items()
-            ),
+    tool, known = planned.tool, {wheel.name: wheel for wheel in job.lock.wheels}
+    artifacts = {}
+    for name in builders:
+        artifacts[name] = [
+            Artifact(f"{WHEELS}/{path.name}", path, known[package].sha256, path.stat().st_size)
+            for package, path in wheels[name].items()
         ]
-        for name in builders
-    }
+        if not planned.states[name].uv:
+            uv = Artifact(_build_uv_target(tool), Path(tool.path), tool.sha256, tool.size, 0o755)
+            artifacts[name].insert(0, uv)
+    return artifacts
 
 
 def _build_uv_target(tool: Tool) -> str:
@@ -89,12 +80,7 @@ def _build_uv_target(tool: Tool) -> str:
 
 
 def build_environments(
-    job: InstallJob,
-    builders: Sequence[str],
-    plan: Plan,
-    states: Mapping[str, protocol.Inspection],
-    wheels: Mapping[str, Mapping[str, Path]],
-    tool: Tool,
+    job: InstallJob, builders: Sequence[str], planned: PlannedInstall, wheels: Mapping[str, Mapping[str, Path]]
 ) -> Workflow[None]:
     """Unpacks the environment on one host of each file system."""
     yield from job.start_phase("unpack")
@@ -102,14 +88,16 @@ def build_environments(
 
     def build(link: Link, emit: Emit) -> protocol.Nothing:
         name = link.host.name
-        step = plan.steps[name]
+        step, state = planned.steps.steps[name], planned.states[name]
         known = [sizes.get(wheel.name, 0) for wheel in step.wheels]
-        size = int(sum(known) * 1.02) + (16 << 20) if all(known) else estimate_unpacked(step.wheels)
+        total = size = estimate_unpacked(step.wheels)
+        if all(known):
+            total, size = sum(known), int(sum(known) * 1.02) + (16 << 20)
         urls = [replace(wheel, url=job.sources.add_login(wheel.url)) for wheel in step.wheels]
         paths = {
             wheel.name: str(path)
             for wheel in step.wheels
-            if str(path := locate_wheel(job.context.cache, wheel)) in states[name].visible
+            if str(path := locate_wheel(job.context.cache, wheel)) in state.visible
             and (step.wheels_from == "controller" or wheel.local)
         }
         paths |= {package: f"{job.venv}.d/{WHEELS}/{path.name}" for package, path in wheels[name].items()}
@@ -120,13 +108,13 @@ def build_environments(
             name,
             "build",
             protocol.Nothing,
-            progress=lambda done, total: emit(Progress(name, "install", done, total, "B", detail)),
+            progress=lambda done, of: emit(Progress(name, "install", done, of, "B", detail)),
             origin=step.base or job.stack.interpreters[name],
-            uv=states[name].uv or f"{job.venv}.d/{_build_uv_target(tool)}",
+            uv=state.uv or f"{job.venv}.d/{_build_uv_target(planned.tool)}",
             lock=format_pylock(urls, paths) if urls else "",  # with logins: for the host only
             removed=step.removed,
             unpacked=size,
-            total=sum(known) if all(known) else estimate_unpacked(step.wheels),
+            total=total,
             stall=job.sources.limits.stall,
             keep=step.wheels_from == "hosts",
             repair=step.repair,

@@ -51,7 +51,7 @@ from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.relay import distribute_artifacts
 from ipexctl.verbs.common.select import list_flags, make_started, suggest_limit
 from ipexctl.verbs.install import build, lock
-from ipexctl.verbs.install.install_sessions import InstallJob
+from ipexctl.verbs.install.install_sessions import InstallJob, PlannedInstall
 from ipexctl.verbs.install.requirements import build_projects, fix_requirements, list_packages
 from ipexctl.verbs.install.switch import NOT_SWITCHED, switch_environments, tidy_environments
 
@@ -64,15 +64,6 @@ class InstallStopped(Exception):
     def __init__(self, sentence: str, failed: Mapping[str, Failure]) -> None:
         super().__init__(sentence)
         self.sentence, self.failed = sentence, failed
-
-
-class PlannedInstall(NamedTuple):
-    """What is to be done, and what it was decided from."""
-
-    steps: Plan
-    states: Mapping[str, Inspection]
-    tool: Tool  # uv, for hosts that build
-    addresses: Mapping[str, str]
 
 
 class InstallOutcome(NamedTuple):
@@ -343,18 +334,18 @@ def _build_environments(
     job: InstallJob, planned: PlannedInstall, groups: Sequence[Sequence[str]]
 ) -> Workflow[Mapping[str, build.VerifiedEnv] | None]:
     """Returns what the new environments' imports reported; None where the wheels could not be had."""
-    steps, states, tool, addresses = planned
+    steps = planned.steps
     leaders = [group[0] for group in groups if group[0] not in job.failed]
     builders = [name for name in leaders if steps.steps[name].do == "build"]
     for group in groups if builders else ():
         yield from (events.Progress(name, "install", 0, 0, "B", f"waits for {group[0]}") for name in group[1:])
     yield from job.start_phase("send the wheels")
-    wheels = yield from build.download_missing_wheels(job, builders, steps, states)
+    wheels = yield from build.download_missing_wheels(job, builders, planned)
     if wheels is None:
         return None
-    yield from distribute_artifacts(job, build.list_artifacts(job, builders, states, wheels, tool), addresses)
+    yield from distribute_artifacts(job, build.list_artifacts(job, builders, planned, wheels), planned.addresses)
     builders = [name for name in builders if name not in job.failed]
-    yield from build.build_environments(job, builders, steps, states, wheels, tool)
+    yield from build.build_environments(job, builders, planned, wheels)
     built = [group for group in groups if steps.steps[group[0]].do != "tidy"]
     return (yield from build.verify_environments(job, built, steps))
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from getpass import getuser
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from ipexctl.act.packages.resolve import read_uv_errors, strip_error_prefix
+from ipexctl.act.packages.resolve import Tool, read_uv_errors, strip_error_prefix
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError
-from ipexctl.decide.planning.install import ANOTHER_PATH
+from ipexctl.decide.planning.install import ANOTHER_PATH, Plan
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, PhaseStarted
 from ipexctl.model.facts import Facts
@@ -23,7 +23,7 @@ from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, format_time, printable
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.codec import DamagedError, decode
-from ipexctl.protocol.session import Cleaned, LockOwner, Nothing, Shortage
+from ipexctl.protocol.session import Cleaned, Inspection, LockOwner, Nothing, Shortage
 from ipexctl.verbs.common.relay import RelaySessions
 
 T = TypeVar("T")
@@ -79,6 +79,15 @@ class InstallJob(InstallSessions):
         self.open(link, self.stack.interpreters[link.host.name])
         self.call(link.host.name, "lock", Nothing, owner=self.owner)
         self.call(link.host.name, "clean", Cleaned)
+
+
+class PlannedInstall(NamedTuple):
+    """What is to be done, and what it was decided from."""
+
+    steps: Plan
+    states: Mapping[str, Inspection]
+    tool: Tool  # uv, for hosts that build
+    addresses: Mapping[str, str]
 
 
 def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
