@@ -4,11 +4,14 @@ An error is raised and ends something; all of ours are `IpexctlError`. A `Failur
 host, beside the results of the others. Any other exception is a fault of ipexctl itself and ends with `Exit.INTERNAL`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
+from typing import TypeVar
 
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import JsonObject, Record
+
+T = TypeVar("T")
 
 
 class Exit(IntEnum):
@@ -161,3 +164,9 @@ class Failure(Record):
     what: str  # one line, subject first, without the host's name: "connection refused (10.1.0.3:22)"
     hint: str | None = None
     code: str = ""  # stable word for programs: "refused", "timeout", "host-key-changed", "no-space" …
+
+
+def split_results(results: Mapping[str, T | Failure]) -> tuple[dict[str, T], dict[str, Failure]]:
+    """Returns the results of hosts, and the failures of the others."""
+    failures = {host: result for host, result in results.items() if isinstance(result, Failure)}
+    return {host: result for host, result in results.items() if not isinstance(result, Failure)}, failures

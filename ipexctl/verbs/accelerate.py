@@ -13,7 +13,7 @@ from ipexctl.decide.launch import placement
 from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import AccelerateAnswer
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, UsageError, split_results
 from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
@@ -53,7 +53,7 @@ def accelerate_config(
             yield Message(f"the other hosts cannot reach main_process_ip {inventory.head.address}", "warning")
     else:
         results = yield from probe_hosts(inventory, context, venv=venv)
-        facts = {name: fact for name, fact in results.items() if isinstance(fact, Facts)}
+        facts, _ = split_results(results)
         if len(facts) < len(inventory):
             yield Ended("accelerate config", Exit.OK)
             return

@@ -8,7 +8,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import DIALECTS, find_wheel_dialect
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, split_results
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
@@ -35,10 +35,8 @@ def find_hosts_mpi(
         return Failure(link.host.name, Kind.STEP, f"{named}: {launcher}", hint, "no-mpi")
 
     results = yield from run_on_hosts(context, hosts, "look for mpirun", find_mpi)
-    if failures := {host: result for host, result in results.items() if isinstance(result, Failure)}:
-        return failures
-    launchers = {host: result for host, result in results.items() if isinstance(result, MpiLauncher)}
-    return mpi_launchers.choose_common_launcher(wanted, launchers)
+    launchers, failures = split_results(results)
+    return failures or mpi_launchers.choose_common_launcher(wanted, launchers)
 
 
 def choose_mpi(option: str, facts: Mapping[str, Facts]) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.act.transfer.send import send_file
 from ipexctl.decide.planning.install import group_hosts_by_tokens
-from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.errors import Failure, Kind, UsageError, split_results
 from ipexctl.model.events import Event, Message, Progress, StepOutcome, Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
@@ -82,8 +82,9 @@ class RelaySessions:
 
         hosts = [self.inventory[name] for name in names]
         results = yield from run_on_hosts(self.context, hosts, step, attempt, outcome=outcome)
-        self.failed.update({name: result for name, result in results.items() if isinstance(result, Failure)})
-        return {name: result for name, result in results.items() if not isinstance(result, Failure)}
+        done, failed = split_results(results)
+        self.failed.update(failed)
+        return done
 
     def request(
         self,

@@ -23,7 +23,7 @@ from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
 from ipexctl.decide.tune.wins import name_wins
 from ipexctl.model.answers import doctor as answers
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit, split_results
 from ipexctl.model.events import (
     Answer,
     Ended,
@@ -141,9 +141,7 @@ def _probe_for_checks(
 
 
 def _make_cluster(inventory: Inventory, results: Mapping[str, Facts | Failure], *, live: bool = True) -> Cluster:
-    facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
-    failures = {host: result for host, result in results.items() if isinstance(result, Failure)}
-    return Cluster(inventory, facts, failures, load_releases(), live)
+    return Cluster(inventory, *split_results(results), load_releases(), live)
 
 
 def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Workflow[None]:

@@ -10,7 +10,7 @@ from ipexctl.decide.parsing import limit_inventory
 from ipexctl.decide.releases.env_health import find_repair
 from ipexctl.model.answers.doctor import AppliedFix
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Failure, Kind, split_results
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
@@ -53,8 +53,8 @@ def apply_fixes(
         done = yield from run_on_hosts(
             context, [inventory[host] for host in hosts], f"fix {finding.code}", work, outcome=lambda _: ("changed", "")
         )
-        failed += [result for result in done.values() if isinstance(result, Failure)]
-        good = [host for host, result in done.items() if not isinstance(result, Failure)]
+        good, bad = split_results(done)
+        failed += bad.values()
         if good:
             fixed.append(AppliedFix(finding.code, tuple(good), entry.do))
     reached = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)

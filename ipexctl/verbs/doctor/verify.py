@@ -3,9 +3,8 @@
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.answers.install import VerifiedHost, VerifyAnswer
-from ipexctl.model.errors import Failure, choose_exit
+from ipexctl.model.errors import choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, HostFailed, Workflow
-from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
@@ -15,8 +14,8 @@ def verify(venv: str | None, inventory: Inventory, context: Context) -> Workflow
     """One look at each host: the marker, and every locked package by its version. Imports nothing, changes nothing."""
     yield make_started("verify", "verify the environments", inventory, venv)
     seen = yield from probe_hosts(inventory, context, venv=venv)
-    failures = [found for found in seen.values() if isinstance(found, Failure)]
-    facts = {name: found for name, found in seen.items() if isinstance(found, Facts)}
+    facts, failed = split_results(seen)
+    failures = [*failed.values()]
     for failure in find_unhealthy_envs(facts):
         failures.append(failure)
         yield HostFailed(failure)

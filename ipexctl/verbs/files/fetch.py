@@ -16,7 +16,7 @@ from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Started, StepEnded, Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
@@ -52,8 +52,7 @@ def fetch(
         return _list_files(link, destinations[link.host.name], patterns, ignored, folds=folds)
 
     probed = yield from run_on_hosts(context, hosts, "list files", list_host_files)
-    failures = {host: failure for host, failure in probed.items() if isinstance(failure, Failure)}
-    listings = {host: listing for host, listing in probed.items() if isinstance(listing, Listing)}
+    listings, failures = split_results(probed)
     if links := sorted({link for listing in listings.values() for link in listing.links}):
         yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
     missing = [pattern for number, pattern in enumerate(task.paths)
@@ -86,7 +85,7 @@ def fetch(
     elif not dry:
         run, older = _find_last_run(context.state / "runs"), receive.read_fetched_run(into)
         fetched = yield from _fetch_files(hosts, plans, into, "" if older == run else older, context, patterns)
-        failures |= {host: failure for host, failure in fetched.items() if isinstance(failure, Failure)}
+        failures |= split_results(fetched)[1]
         if run and fetched and not failures:
             receive.note_fetched_run(into, run)
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}

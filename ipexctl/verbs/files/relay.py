@@ -18,7 +18,7 @@ from ipexctl.act.transfer.send import ARCHIVE, TREE_END, hash_file, install_stor
 from ipexctl.act.transfer.source_tree import SMALL_FILE_LIMIT, Packer, SourceChangedError, check_unchanged
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.planning.sync import SyncPlan, format_manifest
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Failure, Kind, split_results
 from ipexctl.model.events import HostFailed, Message, StepEnded, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
@@ -112,7 +112,7 @@ def relay_tree(
         return {}
     if facts is None:
         probed = yield from probe_hosts(large, context)
-        facts = {name: fact for name, fact in probed.items() if isinstance(fact, Facts)}
+        facts, _ = split_results(probed)
     facts = {name: facts[name] for name in large.names if name in facts}
     pythons, addresses = find_pythons(facts), select_interfaces(large, facts)[0]
     relay = SyncRelay(large, context, {}, tree, plans, own)

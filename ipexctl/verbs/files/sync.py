@@ -17,7 +17,7 @@ from ipexctl.decide.planning.ignore import DEFAULT, Ignored, compile_ignore
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepEnded, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
@@ -129,19 +129,16 @@ def _copy(
     remote_trees = yield from run_on_hosts(
         context, inventory, "compare", lambda link, _: _inspect_destination(link, destinations[link.host.name])
     )
-    failures = {name: failure for name, failure in remote_trees.items() if isinstance(failure, Failure)}
+    found, failures = split_results(remote_trees)
     plans: dict[str, SyncPlan] = {}
     sender = _hash_origin(tree)
-    for host in inventory:
-        if isinstance(remote_tree := remote_trees[host.name], RemoteTree):
-            stale = planning.find_stale_directories(remote_tree, sender, _is_other_process)
-            plans[host.name] = planning.plan_sync(
-                tree, remote_tree, delete=task.delete, ignored=source.ignored, stale=stale
-            )
+    for name, remote_tree in found.items():
+        stale = planning.find_stale_directories(remote_tree, sender, _is_other_process)
+        plans[name] = planning.plan_sync(tree, remote_tree, delete=task.delete, ignored=source.ignored, stale=stale)
     plan_text = planning.format_plans(plans, source.title, source.own)
     yield Planned("sync", plan_text)
     if task.diff:
-        yield from _report_differences(tree, plans, remote_trees, inventory, context)
+        yield from _report_differences(tree, plans, found, inventory, context)
     for name, plan in plans.items():
         if plan.blocked:
             failures[name] = Failure(name, Kind.STEP, "; ".join(plan.blocked), code="blocked")
@@ -155,7 +152,7 @@ def _copy(
         yield Message(large, "warning", code="large")
     if not dry:
         sent = yield from _send_trees(tree, plans, reachable, context, facts)
-        failures |= {name: failure for name, failure in sent.items() if isinstance(failure, Failure)}
+        failures |= split_results(sent)[1]
     done = {host.name: failures.get(host.name) or plans[host.name].path for host in inventory}
     answers: list[SyncedHost | FailedTransfer] = []
     for name, result in done.items():
@@ -215,15 +212,14 @@ def _hash_origin(tree: FileTree) -> str:
 def _report_differences(
     tree: FileTree,
     plans: dict[str, SyncPlan],
-    remote_trees: Mapping[str, RemoteTree | Failure],
+    remote_trees: Mapping[str, RemoteTree],
     inventory: Inventory,
     context: Context,
 ) -> Workflow[None]:
     """Shows how the text files to be sent differ from those on the hosts. A host that cannot say is no failure."""
     entries = {
-        name: {f"./{entry.path}": entry for entry in diff.select_comparable_files(plan, remote_tree)}
+        name: {f"./{entry.path}": entry for entry in diff.select_comparable_files(plan, remote_trees[name])}
         for name, plan in plans.items()
-        if isinstance(remote_tree := remote_trees[name], RemoteTree)
     }
     hosts = [host for host in inventory if entries.get(host.name)]
 
@@ -238,8 +234,7 @@ def _report_differences(
         return texts
 
     differences = yield from run_on_hosts(context, hosts, "compare texts", compare_texts)
-    compared = {name: texts for name, texts in differences.items() if not isinstance(texts, Failure)}
-    for names, text in diff.group_by_hosts(compared):
+    for names, text in diff.group_by_hosts(split_results(differences)[0]):
         yield Message(f"{', '.join(names)}:\n{text}")
 
 

@@ -11,7 +11,7 @@ from ipexctl.act.transfer.send import build_script_command, list_tree, read_list
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.planning.sync import parse_remote_tree
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
-from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
+from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, Workflow
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
@@ -45,8 +45,7 @@ def show_usage(
         return places
 
     results = yield from run_on_hosts(context, inventory, "measure", measure)
-    failures = [result for result in results.values() if isinstance(result, Failure)]
-    found = {name: result for name, result in results.items() if not isinstance(result, Failure)}
+    found, failures = split_results(results)
     places = [place for result in found.values() for place in result]
     local = {"environment": context.state / "lab", "wheels": context.cache, "runs": context.state / "runs"}
     places += [UsedPlace("", kind, str(path), measure_tree(path)[0]) for kind, path in local.items() if path.exists()]
@@ -54,7 +53,7 @@ def show_usage(
     advice = advise("du", "--prune", "--older-than", older_than or "", "--yes")
     command = complete_hint(advice, list_flags(inventory, None)) if removes else None
     yield Answer(UsageAnswer(tuple(found), tuple(places), (dry or None) if older_than else None, command))
-    yield Ended("du", choose_exit([failure.kind.exit for failure in failures]))
+    yield Ended("du", choose_exit([failure.kind.exit for failure in failures.values()]))
 
 
 def make_no_age_error(inventory: Inventory) -> UsageError:

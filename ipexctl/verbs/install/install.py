@@ -35,7 +35,7 @@ from ipexctl.decide.releases.table import ReleaseTable, get_minor_version
 from ipexctl.model import events
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
+from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit, split_results
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hints import advise, complete_hint
@@ -253,8 +253,8 @@ def _collect_facts(
     task: Install, inventory: Inventory, context: Context, failed: dict[str, Failure]
 ) -> Workflow[dict[str, Facts]]:
     results = yield from probe_hosts(inventory, context, venv=task.venv)
-    failed.update({name: result for name, result in results.items() if isinstance(result, Failure)})
-    facts = {name: result for name, result in results.items() if isinstance(result, Facts)}
+    facts, unprobed = split_results(results)
+    failed.update(unprobed)
     # An interpreter that somebody named by its path, for all hosts or for this one.
     asked = {name: inventory[name].vars.get("python") if task.python is None else task.python for name in facts}
     named = {name: path for name, path in asked.items() if path and (task.python is None or "/" in path)}

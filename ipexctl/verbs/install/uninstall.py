@@ -8,9 +8,8 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
-from ipexctl.model.errors import Failure, Kind, choose_exit
+from ipexctl.model.errors import Failure, Kind, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, HostFailed, Planned, StepOutcome, Workflow
-from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
@@ -28,8 +27,7 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
     """Removes what installs made at ``venv``, and nothing else; an environment a job still uses stays, and is named."""
     yield make_started("uninstall", "remove the environments", inventory, task.venv)
     seen = yield from probe_hosts(inventory, context, venv=task.venv)
-    failed = {name: result for name, result in seen.items() if isinstance(result, Failure)}
-    facts = {name: result for name, result in seen.items() if isinstance(result, Facts)}
+    facts, failed = split_results(seen)
     places: dict[str, tuple[str, str]] = {}
     for name, fact in facts.items():
         venv = (fact.installed.venv if fact.installed else "") or task.venv or ""

@@ -19,7 +19,7 @@ from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
 from ipexctl.decide.script_imports import ImportTable
 from ipexctl.model.answers.play import InitAnswer
-from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
+from ipexctl.model.errors import Exit, UsageError, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hints import advise
@@ -85,9 +85,8 @@ def init(
     _check_answers(answers, target, scripts, ask)
     yield make_started("init", pluralize(len(inventory), "host"), inventory)
     results = yield from probe_hosts(inventory, context)
-    facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
-    failures = [result for result in results.values() if isinstance(result, Failure)]
-    end = Ended("init", choose_exit([failure.kind.exit for failure in failures]))
+    facts, failures = split_results(results)
+    end = Ended("init", choose_exit([failure.kind.exit for failure in failures.values()]))
     if not facts:
         yield Message("no file was written: no host could be probed", "warning", code="not-written")
         yield end
@@ -118,8 +117,8 @@ def init(
         written[target.hostfile] = planning.format_hostfile(inventory, facts, when)
     for path, body in written.items():
         _write_new_file(path, body)
-    for failure in failures:
-        what = f"{failure.host} is in the hostfile although it could not be probed"
+    for host in failures:
+        what = f"{host} is in the hostfile although it could not be probed"
         yield Message(what, "warning", code="unreachable")
     shown = _shorten_path(target.playbook)
     check, play = advise("play", shown, "--check"), advise("play", shown)

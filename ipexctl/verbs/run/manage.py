@@ -11,7 +11,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.figures import read_figures
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, ReapAnswer, StopAnswer
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, split_results
 from ipexctl.model.events import (
     Answer,
     CleanupChecked,
@@ -281,10 +281,10 @@ def _clean_up(
     """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and the hosts that did
     not answer."""
     results = yield from run_on_hosts(context, inventory, "reap", partial(_clean_up_host, run, directories))
-    reaped = {host: result for host, result in results.items() if not isinstance(result, Failure)}
+    reaped, silent = split_results(results)
     left = {host: pids for host, (_, pids) in reaped.items() if pids}
     was_running = any(was_running for was_running, _ in reaped.values())
-    return was_running, left, [host for host in results if host not in reaped]
+    return was_running, left, [*silent]
 
 
 def _clean_up_host(run: str, directories: Mapping[str, str], link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:

@@ -38,7 +38,7 @@ from ipexctl.decide.script_imports import (
     find_doubtful_imports,
 )
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure
+from ipexctl.model.errors import Failure, split_results
 from ipexctl.model.events import HostFailed, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
@@ -133,7 +133,7 @@ def _select_healthy_hosts(
     inventory: Inventory, probed: Mapping[str, Facts | Failure]
 ) -> Workflow[dict[str, Facts] | None]:
     """The facts of all hosts; None unless every host answers and holds the same environment, as install made it."""
-    facts = {host: result for host, result in probed.items() if isinstance(result, Facts)}
+    facts, _ = split_results(probed)
     require_one_architecture(facts)
     failures = find_unhealthy_envs(facts)
     for failure in failures:

@@ -9,7 +9,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.answers.manage import OrphanDirectory
-from ipexctl.model.errors import Exit, Failure, UsageError
+from ipexctl.model.errors import Exit, UsageError, split_results
 from ipexctl.model.events import Workflow
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
@@ -58,15 +58,14 @@ def find_runs(inventory: Inventory, context: Context) -> Workflow[RunSurvey]:
     results = yield from run_on_hosts(
         context, inventory, "list runs", lambda link, _: run_control.list_runs_on_head(link)
     )
-    answers = {host: answer for host, answer in results.items() if not isinstance(answer, Failure)}
+    answers, unreachable = split_results(results)
     runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
     # Entries of one machine list the same; of a run whose head was lost, the host that leads it now knows most.
     runs.sort(key=lambda run: (_KNOWLEDGE.get(run.row.state, len(_KNOWLEDGE)), run.row.restart))
     unique = {run.row.run: replace(run, away=_list_away(run, runs)) for run in runs}
     orphans = [OrphanDirectory(host, *row) for host, answer in answers.items() for row in answer.orphans]
-    unreachable = tuple(host for host in results if host not in answers)
     found = sorted(unique.values(), key=lambda run: run.row.started)
-    return RunSurvey(tuple(found), tuple(orphans), unreachable, tuple(answers))
+    return RunSurvey(tuple(found), tuple(orphans), tuple(unreachable), tuple(answers))
 
 
 def _list_away(run: DiscoveredRun, runs: Sequence[DiscoveredRun]) -> dict[str, str]:
