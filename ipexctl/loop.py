@@ -305,11 +305,10 @@ class Delivery:
         attempt = self._fold.state.attempt
         slowdown = attempt.slowdown if attempt else None
         self._interrupts.slow = slowdown is not None
-        verdict = slowdown.verdict if slowdown else None
-        if slowdown is None or verdict is None or slowdown is self._slowdown:
+        if slowdown is None or slowdown.verdict is None or slowdown is self._slowdown:
             return None
         self._slowdown = slowdown
-        return self._send_to_sinks(Message("\n".join(verdict.lines), "warning", code="slow-host"))
+        return self._send_to_sinks(Message("\n".join(slowdown.verdict.lines), "warning", code="slow-host"))
 
     def _report_slow_download(self, event: Event) -> Exception | None:
         """Says once of a step that its files come slowly, and to whom."""
@@ -399,11 +398,10 @@ class Delivery:
             exit=exit,
             ok=exit is Exit.OK,
             saved=str(self._record.directory) if self._record else None,
-            refused=described.sentence if described else None,
-            reasons=described.reasons if described else None,
-            hint=described.hint if described else None,
-            refusal_code=described.code if described else "",
         )
+        if described:
+            closing = replace(closing, refused=described.sentence, reasons=described.reasons)
+            closing = replace(closing, hint=described.hint, refusal_code=described.code)
         record = (self._record,) if self._record else ()
         for sink in (*record, *self._sinks, *self._broken):
             try:
