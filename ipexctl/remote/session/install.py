@@ -58,6 +58,8 @@ TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running ins
 BUILD_TIMEOUT = 3600.0  # seconds that unpacking everything may take
 CONFIRM_TIMEOUT = 60.0  # seconds between a switch and its confirmation, after which the controller counts as gone
 LINGER_SECONDS = 10.0  # seconds for which the host that decides can be asked after the controller has gone
+# Requests that change something: only for the holder of the lock.
+CHANGES = ("make_room", "serve", "fetch", "clean", "build", "mark", "switch", "confirm", "go_back", "remove_unused")
 CONFIRMED = "tmp/confirmed"  # below the store of the host that decides: all hosts stay with the new environment
 
 
@@ -83,6 +85,8 @@ class InstallSession(FileRelay):
         self.venv = arguments.pop("venv")
         self.base = self.venv + ".d"
         self.target = os.path.join(self.base, arguments.pop("id", ""))
+        if name in CHANGES and self.lock_file < 0:
+            raise SessionError("state", "%s is not allowed without the lock" % name)
         if name != "inspect":  # which tells of it
             check_store(self.base)
         return getattr(self, name)(**arguments)

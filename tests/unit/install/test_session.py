@@ -450,8 +450,8 @@ def test_an_exception_of_our_own_program_is_a_fault_with_its_traceback_and_no_fa
     assert "in run" in str(caught.value.__cause__)
 
 
-def test_a_command_that_the_state_does_not_allow_is_refused(tmp_path: Path) -> None:
-    with start(PROGRAM) as session, pytest.raises(RemoteError, match="not allowed in state inspecting") as caught:
+def test_nothing_is_changed_without_the_lock(tmp_path: Path) -> None:
+    with start(PROGRAM) as session, pytest.raises(RemoteError, match="clean is not allowed without the lock") as caught:
         session.call("clean", Nothing, venv=str(tmp_path / "env"))
     assert caught.value.code == "state"
 
