@@ -24,7 +24,7 @@ _FORMS = ("stock-fp32", "stock-bf16", "compile-fp32", "compile-bf16", "ipex-fp32
 class FormStudy(HostStudy):
     """A study that tries each form once; one may take as long as all of them."""
 
-    def search(self) -> Generator[Event, None, None]:
+    def search(self) -> Workflow[None]:
         for form in self.started.knobs["--form"]:
             if self.count_left() > 0:
                 yield from self.keep_turn()
