@@ -164,7 +164,7 @@ def test_a_run_that_was_ended_for_a_stall_has_its_headline() -> None:
     compared = e.StallCompared((2,), "rank 2 on b does not")
     text = ending(stall, compared, *stopped, e.RunEnded("k7", "limit", "no progress for 15 s"))
     assert "✗ the run was ended because it stalled, after" in text
-    assert text.endswith("hint       all that the rank wrote:\nipexctl logs k7 --rank 2")
+    assert text.endswith("hint       where the ranks stood:\nipexctl logs k7 --stacks")
 
 
 def test_a_launch_that_failed_before_there_was_a_run_lasted_no_time() -> None:
