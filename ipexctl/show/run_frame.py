@@ -515,7 +515,8 @@ def _draw_footer(view: View, width: int) -> Text:
     if view.prompt:
         return make_row((f"{view.prompt}: ", STRONG), view.typed, "▏  (Enter, Esc)")
     stop = {"": "[Ctrl-C] stop", "stopping": "stopping  [Ctrl-C] again to kill"}.get(view.state.stopping, "killing")
-    keys = ["[↑↓] rank", "[/] find", "[space] go on" if view.paused else "[space] pause"] if view.keys else []
+    keys = ["[Esc] back"] if view.keys and view.full_screen else []
+    keys += ["[↑↓] rank", "[/] find", "[space] go on" if view.paused else "[space] pause"] if view.keys else []
     keys += ["[d] detach"] if view.keys and view.can_detach else []
     keys += ["[?] keys"] if view.keys else []
     paused = "PAUSED   " if view.paused else ""

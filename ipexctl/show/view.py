@@ -28,7 +28,7 @@ class View:
     match: int = 0  # number of the line of the rank in which it is
     bottom: int | None = None  # number of the last line shown; None: the newest
     panel: Literal["log", "harmless", "keys"] = "log"
-    full_screen: bool = False  # the log has the full_screen screen
+    full_screen: bool = False  # the log has the whole screen
     page: int = 10  # rows of the log in the last frame
     skipped: int = 0
     drawn_count: int = 0  # lines of the rank at the last frame
