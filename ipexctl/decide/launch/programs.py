@@ -8,6 +8,7 @@ from typing import Literal
 from ipexctl.decide.script_imports import parse_script
 from ipexctl.model.engines import Engine
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
 from ipexctl.model.text import printable
@@ -119,7 +120,9 @@ def parse_file(name: str, data: bytes, executable: bool, args: tuple[str, ...]) 
     text = data.decode("utf-8", "replace")
     if text.strip() and not parse_script(text).body:
         reasons = ["it is not called .py, has no #! line and is no Python"]
-        hint = "begin it with a line such as #!/bin/sh"
+        hint: str = "begin it with a line such as #!/bin/sh"
+        if name.endswith((".sh", ".bash")):
+            hint = advise("run", "--program", "bash", name, *args, text=f"{hint}, or:")
         raise UsageError(f"{shown} does not say what starts it", reasons=reasons, hint=hint)
     return python
 

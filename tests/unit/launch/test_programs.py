@@ -103,6 +103,12 @@ def test_a_file_that_does_not_say_what_starts_it_is_refused(data: bytes, executa
     assert refused.value.hint
 
 
+def test_a_shell_script_without_a_first_line_is_answered_with_the_command_that_starts_it() -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_file("./go.sh", b"torchrun $1; echo\nif true; then\n", False, ("a b",))
+    assert str(refused.value.hint).splitlines()[-1] == "ipexctl run --program bash ./go.sh 'a b'"
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
