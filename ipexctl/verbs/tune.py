@@ -250,7 +250,7 @@ class HostStudy(Study):
             why = why or f"it printed no {metric or 'step and no rate'}"
         if self.tried or not why:
             yield e.FailuresIgnored(title)
-        elif ended_well:  # else what failed says why the study ends
+        elif not report.failures:  # which say why the study ends
             yield e.HostFailed(Failure("", Kind.STEP, f"the default launch has no rate: {why}", code="no-rate"))
         return CandidateTried(
             purpose, values, "failed" if why else outcome or "measured", (begun + self.watch()) / 2,

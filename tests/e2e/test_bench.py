@@ -30,5 +30,6 @@ def test_on_busy_hosts_a_bench_names_the_run_and_the_one_command_that_ends_it(
 def test_a_bench_without_a_figure_shows_why_and_no_table(workspace: Workspace) -> None:
     result = workspace(*BENCH)
     assert result.code == 5, result
+    assert "the default launch has no rate: rank 0 on node0 exited with code 1" in result.err, result
     assert "No module named 'torch'" in result.out + result.err
     assert "samples" not in result.out, result
