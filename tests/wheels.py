@@ -281,6 +281,8 @@ def reply(handler: BaseHTTPRequestHandler, status: int, data: bytes, kind: str =
         status, data = 304, b""
     handler.send_response(status)
     handler.send_header("ETag", tag)
+    if kind == "text/html":  # a later index may have the port of this one: pages are asked for again
+        handler.send_header("Cache-Control", "no-cache")
     handler.send_header("Content-Type", kind)
     handler.send_header("Content-Length", str(len(data)))
     handler.end_headers()
