@@ -25,6 +25,11 @@ class LastCollective(Record):
     size: int
     done: bool
 
+    @property
+    def call(self) -> tuple[int, str, int]:
+        """Number, kind and size, the last where it must be the same on all ranks; else 0."""
+        return self.number, self.kind, self.size if self.kind in _SAME_SIZE else 0
+
 
 def describe_collectives(stacks: Iterable[RankStack]) -> list[str]:
     """Returns a line for each group in which one has not ended."""
@@ -37,12 +42,8 @@ def describe_collectives(stacks: Iterable[RankStack]) -> list[str]:
 def have_mismatch(stacks: Iterable[RankStack]) -> bool:
     """Returns whether ranks of a group wait in different collectives of the same number, which can never end."""
     for last in _read_groups(stacks).values():
-        kinds: dict[int, set[tuple[str, int]]] = {}
-        for each in last.values():
-            if not each.done:
-                size = each.size if each.kind in _SAME_SIZE else 0
-                kinds.setdefault(each.number, set()).add((each.kind, size))
-        if any(len(each) > 1 for each in kinds.values()):
+        calls = {each.call for each in last.values() if not each.done}
+        if len({number for number, _, _ in calls}) < len(calls):
             return True
     return False
 
@@ -61,8 +62,7 @@ def _read_groups(stacks: Iterable[RankStack]) -> dict[tuple[str, tuple[int, ...]
 def _describe(last: Iterable[LastCollective], where: str) -> list[str]:
     steps: dict[tuple[bool, int, str, int], list[int]] = {}
     for each in sorted(last, key=lambda each: (each.done, each.rank)):
-        size = each.size if each.kind in _SAME_SIZE else 0
-        steps.setdefault((each.done, each.number, each.kind, size), []).append(each.rank)
+        steps.setdefault((each.done, *each.call), []).append(each.rank)
     words = ", ".join(
         f"{kind} #{number}{f' of {format_size(size)}' if size else ''} on {format_ranks(ranks)}{' (ended)' * done}"
         for (done, number, kind, size), ranks in steps.items()

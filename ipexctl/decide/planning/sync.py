@@ -24,7 +24,7 @@ _SYSTEM = {
     "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var",
 }  # fmt: skip
 _SHOWN_OBSTACLES = 20  # obstacles named in one failure
-_LARGE_TRANSFER = 100 << 20  # bytes for one host of which the user is told before they are sent
+_LARGE_TRANSFER = 100 << 20  # bytes for one host, from which on the user is warned before they are sent
 
 
 class RemoteEntry(Record):
