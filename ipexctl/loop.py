@@ -153,9 +153,8 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
         ended = read_report(directory)
         refused = None
         if ended and ended.refused is not None:  # which is no event
-            report = replace(report, exit=ended.exit, ok=ended.ok, refused=ended.refused, reasons=ended.reasons)
-            report = replace(report, hint=ended.hint)
-            refused = UsageError(ended.refused, reasons=ended.reasons or (), hint=ended.hint)
+            refused = UsageError(ended.refused, reasons=ended.reasons or (), hint=ended.hint, code="")
+            report = _add_refusal(replace(report, exit=ended.exit, ok=ended.ok), refused)
         screen.close(report)
         if refused:
             sinks.print_refusal(refused, console.err)
@@ -400,8 +399,7 @@ class Delivery:
             saved=str(self._record.directory) if self._record else None,
         )
         if described:
-            closing = replace(closing, refused=described.sentence, reasons=described.reasons)
-            closing = replace(closing, hint=described.hint, refusal_code=described.code)
+            closing = _add_refusal(closing, described)
         record = (self._record,) if self._record else ()
         for sink in (*record, *self._sinks, *self._broken):
             try:
@@ -415,6 +413,12 @@ class Delivery:
         if isinstance(failure, Interrupted):
             self._err.write(_describe_interruption(report) if report and self._record else "interrupted\n")
         return exit
+
+
+def _add_refusal(report: CommandReport, error: UsageError) -> CommandReport:
+    """The report of a command that this error ended in the middle."""
+    refused = replace(report, refused=error.sentence, reasons=error.reasons, hint=error.hint)
+    return replace(refused, refusal_code=error.code)
 
 
 def _choose_exit_code(

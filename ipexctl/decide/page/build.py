@@ -72,7 +72,7 @@ def build_page(
     saved: DoctorRecord | None = None,
     known: ReadErrors = tuple,
 ) -> RunPage:
-    """The page of the last run, of all that is known so far. ``report`` is the command's;
+    """The page of the last run, with all that is known so far. ``report`` is the command's;
     ``saved`` what doctor reported of these hosts before; ``known`` reads the catalogue of errors. Raises `ValueError`
     where no rank was started."""
     if not state.run.attempts:
