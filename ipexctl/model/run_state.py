@@ -365,10 +365,11 @@ class RunState:
 
     @property
     def took(self) -> float:
-        """Seconds since then, or up to the run's end."""
+        """Seconds since then; of a run that has ended, from its first start to its end."""
         attempt = self.attempt
         if attempt is None or attempt.over is None:
             return self.at - self.begun
-        if attempt.late and attempt.started.at and attempt.over.at:
-            return attempt.over.at - attempt.started.at
-        return attempt.over_at - self.begun
+        first = self.run.attempts[0]
+        if first.late and first.started.at and attempt.over.at:
+            return attempt.over.at - first.started.at
+        return attempt.over_at - first.at

@@ -9,6 +9,7 @@ from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_rank
 from ipexctl.model.answers.manage import RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Message, Output, RankStack, RunStarted, Stalled, Started, Workflow
+from ipexctl.model.facts import format_ranks
 from ipexctl.model.hints import advise
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.store.record import read_name, read_report
@@ -46,10 +47,15 @@ def print_saved_output(directory: Path, context: Context, ranks: Collection[int]
     if unknown := sorted(rank for rank in ranks if rank >= size):
         raise make_no_rank_error(read_name(directory), unknown, size)
     yield Started("logs", read_name(directory), ())
+    silent = set(ranks)
     for stamped in read_saved_run(directory):
         event = stamped.event
         if isinstance(event, RunStarted) or (isinstance(event, Output) and (not ranks or event.rank in ranks)):
             yield event
+        if isinstance(event, Output):
+            silent.discard(event.rank)
+    if silent:
+        yield Message(f"written by {format_ranks(sorted(silent))}: nothing")
     if report and (cause := describe_cause(report)):  # what stands last is often a consequence of it
         name = read_name(directory)
         yield Message(advise("report", name, text=f"run {name} ended: {cause}; more of it:"))

@@ -20,9 +20,10 @@ from tests.unit.show.streams import fold
 FAULT = 'Thread 0x1 (most recent call first):\n  File "/home/u/train.py", line %d in wait\n'
 
 
-def save(runs: Path, *more: e.Event, ended: bool = True) -> None:
-    """A run of two ranks; ``more`` came before its end."""
+def save(runs: Path, *more: e.Event, ended: bool = True, silent: int = -1) -> None:
+    """A run of two hosts with two ranks each; ``more`` came before its end."""
     stream = [stamped for stamped in streams.run(2, 2, steps=3) if ended or not isinstance(stamped.event, e.RunEnded)]
+    stream = [each for each in stream if not (isinstance(each.event, e.Output) and each.event.rank == silent)]
     stream[-2:-2] = [e.Stamped(stream[-2].at, event) for event in more]
     made = RunRecord(runs, make_name(streams.START))
     for stamped in stream:
@@ -40,6 +41,14 @@ def test_a_run_that_was_watched_to_its_end_has_its_logs_here(tmp_path: Path) -> 
     assert {event.rank for event in events if isinstance(event, e.Output)} == {1}
     with pytest.raises(UsageError, match="has no rank 4, 9"):
         list(print_saved_output(directory, Context(Links(), tmp_path, tmp_path), {0, 9, 4}))
+
+
+def test_a_rank_that_wrote_nothing_is_named(tmp_path: Path) -> None:
+    save(tmp_path, silent=1)
+    directory = find_ended_run(tmp_path, "1031-k7")
+    assert directory is not None
+    events = list(print_saved_output(directory, Context(Links(), tmp_path, tmp_path), {0, 1}))
+    assert [event.text for event in events if isinstance(event, e.Message)] == ["written by rank 1: nothing"]
 
 
 def test_the_stacks_of_the_last_stall_are_kept_with_the_run(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -199,6 +200,8 @@ def test_who_attaches_sees_the_script_and_the_time_since_the_runs_beginning() ->
     assert re.fullmatch(r"train_ddp.py  1 host × 1 rank   1 rank on 1 host +1031-k7  00:12:34", header)
     over = e.RunEnded("1031-k7", "stopped", at=begun + 20.0)
     assert watch(streams.stamp([*events, over])).state.took == 20.0
+    failed, again = replace(over, reason="rank", at=begun + 10.0, again=True), replace(started, at=begun + 12.0)
+    assert watch(streams.stamp([*events, failed, again, over])).state.took == 20.0  # of both starts
     shown = "\n".join(live(streams.stamp([*events, over, e.Ended("attach", Exit.LOST)]))[1])
     assert re.search(r"^train_ddp.py  1 host × 1 rank +20\.0 s$", shown, re.MULTILINE)
     assert "✗ the run was stopped after 20.0 s" in shown
