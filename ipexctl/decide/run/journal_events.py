@@ -212,33 +212,7 @@ class JournalReader:
                 self._sampling = request == journal.PACE and (self._sampling or not self._requested)
                 self._requested, self._stacks = True, []
             case journal.InquiryEnded():
-                stacks, groups = self._stacks, group_stacks(self._stacks)
-                early, self._early = self._early, None
-                if early and (show_stall(groups, stacks) or have_mismatch(stacks) or self._requested):
-                    yield from self._report_stall(early)
-                    yield from stacks
-                    self._stacks = stacks
-                elif early:
-                    self._stacks = []
-                    return
-                places = tuple(
-                    StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups
-                )
-                if self._sampling and not self._alarmed:
-                    self._stacks, self._requested, self._sampling = [], False, False
-                    yield e.PlacesSampled(places)
-                    return
-                stalled = {stack.rank for stack in self._stacks}
-                lines = format_comparison(groups, len(stalled))
-                lines += describe_collectives(self._stacks)
-                lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
-                if self._alarmed or not self._requested:
-                    yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines), places)
-                    outlook = "ending the run" if self._stall is not None and self._stall.ends else "going on"
-                    yield e.Message("\n".join([*lines, f"the stacks are saved; {outlook}"]))
-                else:
-                    yield e.Message("\n".join([*lines, "the stacks are saved, on request"]), code="stacks")
-                self._stacks, self._requested, self._alarmed, self._sampling = [], False, False, False
+                yield from self._compare_stacks()
             case rank_records.RankEnded():
                 yield _make_rank_end(record)
             case journal.HostLost(host=host, why=why, tampered=tampered):
@@ -300,6 +274,34 @@ class JournalReader:
                 if self.unreadable == 1:
                     text = f"the run's journal has a record that cannot be read ({why}); the run is not affected"
                     yield e.Message(text, "warning", running.head, "journal")
+
+    def _compare_stacks(self) -> Events:
+        """Yields where the ranks stood whose stacks have come: at a stall, on request, or as a sample of their pace."""
+        stacks, groups = self._stacks, group_stacks(self._stacks)
+        early, self._early = self._early, None
+        if early and (show_stall(groups, stacks) or have_mismatch(stacks) or self._requested):
+            yield from self._report_stall(early)
+            yield from stacks
+            self._stacks = stacks
+        elif early:
+            self._stacks = []
+            return
+        places = tuple(StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups)
+        if self._sampling and not self._alarmed:
+            self._stacks, self._requested, self._sampling = [], False, False
+            yield e.PlacesSampled(places)
+            return
+        stalled = {stack.rank for stack in self._stacks}
+        lines = format_comparison(groups, len(stalled))
+        lines += describe_collectives(self._stacks)
+        lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
+        if self._alarmed or not self._requested:
+            yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines), places)
+            outlook = "ending the run" if self._stall is not None and self._stall.ends else "going on"
+            yield e.Message("\n".join([*lines, f"the stacks are saved; {outlook}"]))
+        else:
+            yield e.Message("\n".join([*lines, "the stacks are saved, on request"]), code="stacks")
+        self._stacks, self._requested, self._alarmed, self._sampling = [], False, False, False
 
     def _note_rendezvous(self, record: rank_records.RankRendezvous) -> Events:
         yield e.RendezvousChanged(*record)
