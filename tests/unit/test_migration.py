@@ -145,7 +145,7 @@ mpirun -n 2 ./a.out
             " --out \"$OUT\" 'two words'"),
         (6, "ipexctl run -n 2 --ppn 2 -e X=1 train.py"),
         (7, "ipexctl run -e X=1 --instances 4 infer.py"),
-        (8, "ipexctl run (not translated: the launch line starts no Python script that is known here: ./a.out)"),
+        (8, "ipexctl run -n 2 -e X=1 ./a.out"),
     ]  # fmt: skip
     assert [migration.describe_removal(use)[:14] for use in uses] == [
         "works as befor", "works as befor", "last in intel_", "works as befor"

@@ -19,6 +19,7 @@ from ipexctl.decide.launch.launch_script import (
 )
 from ipexctl.decide.launch.launch_table import LaunchTable, Program
 from ipexctl.decide.launch.launch_words import Translation
+from ipexctl.decide.launch.programs import is_program_name
 from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list
 from ipexctl.decide.parsing.shell import (
     END,
@@ -84,6 +85,7 @@ class LaunchLineReader(LaunchOptions):
         self.read_file, self.alone = read_file, alone
         self.levels: list[Level] = []
         self.has_python = False
+        self.shell: list[str] = []  # that starts a script of its own
         self.remote = ""  # the host where ssh starts the line
         self.scheduler = ""  # in whose batch job the line starts
         self.elsewhere: dict[str, str] = {}  # what another shell would replace, and which
@@ -92,10 +94,7 @@ class LaunchLineReader(LaunchOptions):
         """Returns the translation of a launch line. Raises `UsageError`."""
         self._take_surroundings(launch, in_place=not self.alone)
         script = self._read_chain()
-        is_python = self.has_python or self.is_module or remove_marks(script).endswith(".py")
-        if not is_python or not script or script.startswith("-"):
-            what = f"the launch line starts no Python script that is known here: {show(script) or '(none)'}"
-            raise UsageError(what, hint="give the line that starts Python; migrate reads a shell file")
+        self._set_start(script)
         if EXPANSION.fullmatch(script) and ".py" not in script and any(word.endswith(".py") for word in self.words):
             what = f"the launch line has {show(script)} before its script, which a shell would have replaced"
             raise UsageError(what, hint="write its value")
@@ -111,9 +110,28 @@ class LaunchLineReader(LaunchOptions):
             *(name for name in _LEADING_OPTIONS if name in self.options),
             *(name for name in self.options if name not in _LEADING_OPTIONS),
         ]
-        options, args = [word for name in names for word in self.options[name]], [script, *self.words]
+        options, args = [word for name in names for word in self.options[name]], [*self.shell, script, *self.words]
         self._refuse_expansions([*options, *args])
         return Translation(tuple(options), tuple(args), self.list_notes())
+
+    def _set_start(self, script: str) -> None:
+        """Sets what run needs to know of what it starts, which mpirun and srun take for a program of any kind. Raises
+        `UsageError`."""
+        is_python = self.has_python or self.is_module or remove_marks(script).endswith(".py")
+        by_mpi = any(level.program.kind in {"mpi", "slurm"} for level in self.levels)
+        is_program = by_mpi and (self.shell != [] or is_program_name(script))
+        is_file = by_mpi and re.fullmatch(r"[\w./+-]*/[\w.+-]+", script) is not None
+        if not script or script.startswith("-") or not (is_python or is_program or is_file):
+            what = f"the launch line starts no script or program that is known here: {show(script) or '(none)'}"
+            raise UsageError(what, hint="give the line that starts Python; migrate reads a shell file")
+        if is_python:
+            self.shell = []
+        elif is_program:
+            self.options["--program"] = ("--program",)
+        if "--launcher" in self.options and (self.is_module or "no-python" in self.levels[-1].given):
+            if "--accelerate-config" in self.options:
+                raise UsageError("a configuration of Accelerate for what is no Python file is not translated")
+            del self.options["--launcher"]
 
     def _refuse_expansions(self, words: Sequence[str]) -> None:
         expansions = list_expansions(words)
@@ -159,6 +177,8 @@ class LaunchLineReader(LaunchOptions):
             self._read_segments(level)
         else:
             self.read_options(level)
+        if program.name == "bash" and "line" not in level.given:
+            self.shell = before[:1]
         if program.means:
             self.options["--launcher"] = ("--launcher", program.means)
         self.has_python = self.has_python or program.name == "python" or program.kind == "agent"

@@ -204,8 +204,6 @@ class LaunchOptions(LaunchWords):
         self.words[:0] = [value] if value else []
         if value and self.table.find_program(self.words):
             return
-        if level.program.means:
-            self._take_refused("", spelled, level)
         self.is_module = True
         self.options["-m"] = ("-m",)
 

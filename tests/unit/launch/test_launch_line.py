@@ -131,7 +131,7 @@ def test_launch_lines_of_a_script_are_found_with_what_a_shell_does_for_them() ->
         ("conda activate env\nconda run -n env mpirun -n 2 python t.py\nssh $HEAD 'cd x && mpirun -n 2 python t.py'\n",
          [(2, "ipexctl run -n 2 t.py", ["prefix"]), (3, "ipexctl run --hosts $HEAD -n 2 t.py", ["command"])]),
         ("docker run img torchrun --nproc_per_node 2 t.py\n",
-         [(1, "the launch line starts no Python script that is known here: docker", [])]),
+         [(1, "the launch line starts no script or program that is known here: docker", [])]),
         # lines of files that are no shell files
         ("it's a guide:\n\n    $ x\n    $ mpirun -n 2 \\\n      python t.py\n", [(4, "ipexctl run -n 2 t.py", [])]),
         ("jobs:\n  - name: it's\n    run: torchrun --nproc_per_node 2 t.py\n",
@@ -141,7 +141,7 @@ def test_launch_lines_of_a_script_are_found_with_what_a_shell_does_for_them() ->
         ("torchrun $ARGS t.py\ntorchrun --nproc_per_node 2 $SCRIPT --x\nmpirun $ARGS python t.py\n",
          [(1, "the launch line has $ARGS before its script, which a shell would have replaced", []),
           (2, "ipexctl run -n 2 --ppn 2 $SCRIPT --x", []),
-          (3, "the launch line starts no Python script that is known here: $ARGS", [])]),
+          (3, "the launch line starts no script or program that is known here: $ARGS", [])]),
         ("torchrun --nnodes ${N:-1} --nproc_per_node 2 t.py\nmpirun -H ${H:-a,b:2} -n 2 python t.py\n",
          [(1, "ipexctl run --ppn 2 t.py", ["nodes"]), (2, "ipexctl run --hosts ${H:-a,b:2} -n 2 t.py", [])]),
         # batch files of other schedulers
