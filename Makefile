@@ -60,19 +60,19 @@ fast-lowest: $(BIN)/uv
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --group test
 	$(LOWEST)/bin/python -m pytest -n $(IPEXCTL_FAST_WORKERS) $(DIST) -m "not hosts" --ignore tests/unit/show/test_pictures.py tests/unit tests/contract
 
-# All recipes and real rows, which compute: a worker for each core and one more, up to 4. Root, the network and 50 GB of
-# disk.
+# All recipes and real rows, which compute, and each framework once: a worker for each core and one more, up to 4. Root, the
+# network and 50 GB of disk.
 IPEXCTL_STACK_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
 test-stack: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(PYTEST) -n $(IPEXCTL_STACK_WORKERS) --dist loadfile --no-loadscope-reorder -m stack tests/e2e tests/integration
+	$(PYTEST) -n $(IPEXCTL_STACK_WORKERS) --dist loadfile --no-loadscope-reorder -m "stack and not beyond_core" tests/e2e tests/integration
 
 # The main job on hosts of arm64, whose programs qemu runs: root, and the mirror and the index when cold.
 test-arm: $(VENV)/.dev
 	@sh tools/system.sh arm
 	$(PYTEST) -v --timeout 3600 tests/arm
 
-# Other people's frameworks with their own code beside plain torchrun, and the recipe made of them.
+# Other people's frameworks with their own code beside plain torchrun, each in three ways, and the recipe made of them.
 test-frameworks: $(VENV)/.dev
 	@sh tools/system.sh test
 	$(PYTEST) tests/e2e/test_frameworks.py tests/e2e/test_sft.py

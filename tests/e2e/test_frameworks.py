@@ -68,7 +68,14 @@ def start_plainly(cluster: Cluster, size: int, name: str) -> list[str]:
     return [read_outcome(text, rank) for rank in range(size)]
 
 
-@pytest.mark.parametrize(("size", "way"), [(2, "gloo"), (2, "impi"), (3, "impi")])
+@pytest.mark.parametrize(
+    ("size", "way"),
+    [
+        pytest.param(2, "gloo", marks=pytest.mark.beyond_core),
+        (2, "impi"),
+        pytest.param(3, "impi", marks=pytest.mark.beyond_core),
+    ],
+)
 @pytest.mark.parametrize(
     "name", ["trainer", "sft", "lora", "embed", "lightning", "fsdp2", "parallel", "mpi", "shipped"]
 )
@@ -85,7 +92,7 @@ def test_a_framework_trains_on_all_hosts_to_what_it_gives_without_us(
 
 
 @pytest.mark.usefixtures("frameworks")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param("gloo", marks=pytest.mark.beyond_core), "impi"])
 @pytest.mark.parametrize(
     ("name", "words", "cause"),
     [
