@@ -111,9 +111,10 @@ def _check_guard_answer(link: Link, site: RemoteRunDir, done: Completed, keeper:
         raise LinkError(Failure(site.host.name, kind, what, ports, "back-connection"))
 
 
-def send_order(
-    link: Link, site: RemoteRunDir, order: messages.StopRun | messages.KillRun | messages.RequestStacks
-) -> bool:
+Order = messages.StopRun | messages.KillRun | messages.RequestStacks | messages.Inspect | messages.Vote
+
+
+def send_order(link: Link, site: RemoteRunDir, order: Order) -> bool:
     """Gives the keeper an order; False when it is gone."""
     done = link.run(site.build_command(Role.ORDER, site.directory, KINDS.write(order).decode()))
     if done.status == UNTRUSTED:

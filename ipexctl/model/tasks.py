@@ -443,6 +443,13 @@ class Run(TransferFields, Task):
         ge=0,
         advanced=True,
     )
+    on_split: Literal["head", "wait"] = flag(
+        "head",
+        "Action of half of the hosts (--min-hosts) that lost the others: go on if node0 is among them, or wait for the "
+        "others or the vote of this command.",
+        "Limits",
+        advanced=True,
+    )
     keep: str | None = flag(
         None,
         "Directory of the script's checkpoints, copied to other hosts (default: that of a Trainer, Accelerate "
@@ -557,7 +564,7 @@ class Tune(Run):
     left_out = frozenset(
         {"detach", "restarts", "min_hosts", "ready", "profile", "stop_on_nan", "stdin", "role", "resume", "time_limit"}
         | {"instances", "cores_per_instance", "within_node", "instance", "fail_fast", "per_host", "keep", "keep_copies"}
-        | {"spares", "host_notify"}
+        | {"spares", "on_split", "host_notify"}
     )
     script: str = flag("", Run.__dataclass_fields__["script"].metadata["flag"].help, metavar="WHAT", argument=True)
     budget: str = flag("15m", "Time for all runs, such as 90s, 15m or 2h.", "Measurement", "TIME")

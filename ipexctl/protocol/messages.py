@@ -207,6 +207,7 @@ FilesGrown = NamedTuple("FilesGrown", [])
 StopRun = NamedTuple("StopRun", [("why", str)])
 KillRun = NamedTuple("KillRun", [("why", str)])
 Inspect = NamedTuple("Inspect", [])
+Vote = NamedTuple("Vote", [])  # half of the hosts are enough for this keeper: no other one gets a vote, ever
 
 
 class RequestStacks(NamedTuple):
@@ -291,7 +292,7 @@ Message = Union[
     RankWorld, RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
     RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, RunListing,
     RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound, TakeCheckpoint,
-    CheckpointTaken, SendFile, FileSent, HostWaits, TakeHost, LeaveHost, Release, Joined, Leaders,
+    CheckpointTaken, SendFile, FileSent, HostWaits, TakeHost, LeaveHost, Release, Joined, Leaders, Vote,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

@@ -47,6 +47,8 @@ class HeadSpec(NamedTuple):
     straggler_kill: bool = False
     log_cap: int = 0  # bytes kept of each output; 0: all
     min_hosts: int = 0  # with which the run may be started again; 0: with `used`
+    # With --on-split wait: how many are enough where the command that started the run votes for this host. 0: as many.
+    split_hosts: int = 0
     used: int = 0  # hosts that have ranks at once, the others are spares; 0: all
     notify: List[str] = []  # a command that is called at certain events; or none
     secrets: List[str] = []  # what is masked in what it gets

@@ -222,3 +222,45 @@ def test_a_run_without_a_host_that_leads_can_be_stopped(
     time.sleep(LEASE + 4.0)  # in which another would have begun to lead
     assert not find_orphans(hosts, ["node1", "node2"])
     assert workspace("ps", "--json", *others).answer["runs"] == []
+
+
+SPLIT = ("--limit", "node0,node1", "--min-hosts", "1", "--on-split", "wait")
+
+
+@over("gloo")
+def test_of_two_hosts_the_one_that_the_command_still_reaches_goes_on(
+    start: Start, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    """By its only vote: node0, which is cut off and lives, has ended its rank before, and is a spare afterwards."""
+    timings = {"IPEXCTL_TIMINGS": json.dumps({**json.loads(QUICK["IPEXCTL_TIMINGS"]), "rejoin": 5.0})}
+    command = start(*RUN, *group, *SPLIT, RANKS / "survive.py", **timings)
+    command.until("0│start 0, rank 0 of 2, before None", "1│start 0")
+    with hosts.cut("node0"):
+        command.until("[node1] gets the vote of this command", "start 1, rank 0 of 1, before 2")
+        assert not list_ranks(hosts, "node0")
+    command.until("[node0] is back, and can take part in the next restart")
+    hosts.exec("node1", ["touch", "/root/fail"])
+    command.until("start 2, rank 0 of 2, before None")
+    hosts.exec("node1", ["touch", "/root/done"])
+    result = command.end(60.0)
+    assert result.code == 0, result
+    assert not find_orphans(hosts)
+
+
+@over("gloo")
+def test_the_halves_of_a_detached_run_wait_for_each_other(
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
+) -> None:
+    detached = start(*RUN, *group, *SPLIT, "--detach", RANKS / "survive.py", **QUICK).end(60.0)
+    assert detached.code == 0, detached
+    await_output(hosts, "node0", b"start 0, rank 0 of 2")
+    with hosts.cut("node1"):
+        wait(lambda: not list_ranks(hosts, "node0") and not list_ranks(hosts, "node1"), 30.0)
+        time.sleep(LEASE + 4.0)  # in which one of them would have gone on
+        assert not list_ranks(hosts, "node0") + list_ranks(hosts, "node1")
+    await_output(hosts, "node0", b"start 1, rank 0 of 2, before None")
+    hosts.exec("node0", ["touch", "/root/done"])
+    result = workspace("attach", timeout=60.0)
+    assert result.code == 0, result
+    assert "restart 1 of 3 waits for " in result.out + result.err
+    assert not find_orphans(hosts)

@@ -61,6 +61,10 @@ def build_launch(
     if used < 1:
         what = f"--spares {task.spares} leaves none of {pluralize(len(run_hosts), 'host')} for the ranks"
         raise UsageError(what, hint="lower it, or add hosts")
+    half = len(run_hosts) // 2
+    if task.on_split == "wait" and not (task.min_hosts or used) <= half < used:
+        what = f"--on-split wait is for --min-hosts {half} or less, and ranks on {half + 1} hosts or more"
+        raise UsageError(what, reasons=[f"the run has {pluralize(len(run_hosts), 'host')}, {used} with ranks"])
     facts = {host.name: runtimes[host.name].facts for host in run_hosts}
     machines = identify_machines(run_hosts, facts, task.allow_duplicates)
     backend, reason, workers = instances.BACKEND, instances.BECAUSE, 0
@@ -165,10 +169,12 @@ def build_launch(
 
 
 def _choose_leaders(task: Run, nodes: Sequence[NodePlan], spares: Sequence[NodePlan]) -> Sequence[NodePlan]:
-    """The head, and the hosts that may take its place, in their order: where each attempt has most of the hosts, no two
-    can be at work at once. (Of two hosts none can tell whether the other one is lost, or itself is cut off.)"""
+    """The head, and the hosts that may take its place, in their order: where each attempt has most of the hosts, or one
+    half and the only vote, no two can be at work at once. (Of two hosts none can tell whether the other one is lost, or
+    itself is cut off.)"""
     planned, least = (*nodes, *spares), task.min_hosts or len(nodes)
-    return planned[: 1 + _SUCCESSORS if len(planned) // 2 < least < len(planned) else 1]
+    most = task.on_split == "wait" or len(planned) // 2 < least < len(planned)
+    return planned[: 1 + _SUCCESSORS if most else 1]
 
 
 def _build_leading(run: str, runtimes: Mapping[str, HostRuntime], nodes: Sequence[NodePlan], ports: PortEnv) -> Leading:

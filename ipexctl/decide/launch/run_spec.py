@@ -115,6 +115,9 @@ def build_run_specs(
 
 def _make_head_spec(launch: Launch, task: Run, head: NodePlan, leading: Leading) -> HeadSpec:
     nodes = sorted(launch.planned, key=lambda node: node is not head)  # the ranks meet at the first one
+    min_hosts, split_hosts = task.min_hosts or 0, 0
+    if task.on_split == "wait":
+        min_hosts, split_hosts = len(nodes) // 2 + 1, (len(nodes) + 1) // 2
     return HeadSpec(
         address=head.address,
         port=launch.port,
@@ -130,7 +133,8 @@ def _make_head_spec(launch: Launch, task: Run, head: NodePlan, leading: Leading)
         straggler_kill=task.straggler_kill,
         stall_restart=task.stall == "restart",
         log_cap=task.log_cap * 1000000,
-        min_hosts=task.min_hosts or 0,
+        min_hosts=min_hosts,
+        split_hosts=split_hosts,
         used=len(launch.nodes) if launch.spares else 0,
         notify=split_command("--host-notify", task.host_notify) if task.host_notify else [],
     )

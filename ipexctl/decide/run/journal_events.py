@@ -54,6 +54,7 @@ class JournalReader:
         self.ready: set[int] = set()  # ranks that have given the sign of --ready
         self._restarts, self._resumed = 0, cast(e.ResumedFrom | None, None)  # of the next attempt
         self.launched = self.waiting = False
+        self.too_few = False  # hosts for the next attempt
         self.over: e.RunEnded | None = None
         self.unreadable = 0  # records of the journal
         self._waiting: deque[Record | Unreadable] = deque()  # not before the output of the attempt before has been read
@@ -159,7 +160,7 @@ class JournalReader:
         running = self._running
         match record:
             case journal.Launched(at=at, restart=restart):
-                self.launched, resumed, self._resumed = True, self._resumed, None
+                self.launched, self.too_few, resumed, self._resumed = True, False, self._resumed, None
                 yield e.RunStarted(
                     **select_attributes(running, "run", "head", "command", "title", "backend", "precision", "isas"),
                     ranks=running.hosts,
@@ -252,7 +253,7 @@ class JournalReader:
                 text = f"the command of --host-notify failed: {printable(why, 200)}; the run goes on"
                 yield e.Message(text, "warning", host, "notify")
             case journal.AttemptEnded(detail=detail, restart=restart, restarts=restarts, awaited=awaited, at=at):
-                self._restarts = restarts
+                self._restarts, self.too_few = restarts, bool(awaited)
                 yield e.RunEnded(running.run, cast(Any, record.reason), detail, at, again=True)
                 again = f"starting again ({restart} of {restarts})"
                 if awaited:

@@ -13,7 +13,7 @@ from ipexctl.remote.agent import files, procs, spool
 from ipexctl.remote.agent.keeper_state import RunPhase
 from ipexctl.remote.agent.watcher import PIECE, JournalTail, check_if_run_over, connect
 
-ORDERS = (messages.StopRun, messages.KillRun, messages.Inspect, messages.RequestStacks)
+ORDERS = (messages.StopRun, messages.KillRun, messages.Inspect, messages.RequestStacks, messages.Vote)
 
 
 def order(argv: "List[str]") -> int:

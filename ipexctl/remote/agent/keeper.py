@@ -351,7 +351,7 @@ class Keeper:
             elif link.role == Role.GUARD:
                 self.receive_from_guard(link.name, message)
             elif link.role == Role.ORDER:
-                if isinstance(message, (messages.StopRun, messages.KillRun, messages.RequestStacks)):
+                if isinstance(message, (messages.StopRun, messages.KillRun, messages.RequestStacks, messages.Vote)):
                     self.handle_input(message)
                 state = "waiting" if keeper_state.is_waiting(self.run) else self.run.state.value
                 link.send(messages.KeeperStatus(state, self.watchers, self.run.restart))

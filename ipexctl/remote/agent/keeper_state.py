@@ -103,7 +103,8 @@ RankAborted = NamedTuple("RankAborted", [("rank", int), ("code", int)])
 Tick = NamedTuple("Tick", [("watched", bool)])  # time has passed; whether somebody watches the run
 Input = Union[
     GuardConnected, GuardLost, FromGuard, LauncherStarted, LauncherFailed, LauncherEnded, RankAborted, Tick,
-    messages.StopRun, messages.KillRun, messages.RequestStacks, journal.Stall, journal.Straggling, journal.Resumed,
+    messages.StopRun, messages.KillRun, messages.RequestStacks, messages.Vote,
+    journal.Stall, journal.Straggling, journal.Resumed,
 ]  # fmt: skip
 
 
@@ -204,6 +205,7 @@ class KeeperRun(NamedTuple):
     ports: "Dict[str, int]" = {}  # of hosts that may take the head's place
     left: "Optional[Dict[str, float]]" = None  # while this one takes it: host → when it heard a keeper last
     former: str = ""  # whose place it takes
+    voted: bool = False  # for this host, by the command that started the run
     ranked: "FrozenSet[str]" = frozenset()  # hosts that may still have ranks of the attempt before
 
 
@@ -237,7 +239,7 @@ def find_heard(run: "KeeperRun", host: str, answers: "Dict[str, LastPong]") -> f
     if not run.spec.leaders or run.state is RunPhase.RESTING or run.spec is run.base:
         return own.ponged
     asked = sorted((answer.asked for answer in answers.values()), reverse=True)
-    most = len(run.spec.head_spec.hosts) // 2 + 1
+    most = run.spec.head_spec.split_hosts if run.voted else len(run.spec.head_spec.hosts) // 2 + 1
     return own.ponged - max(0.0, own.arrived - asked[most - 1]) if len(asked) >= most else 0.0
 
 
@@ -328,13 +330,16 @@ def _get_plan(run: "KeeperRun") -> "HeadSpec":
 
 def _choose_hosts(run: "KeeperRun") -> "List[str]":
     before = [host for host, node in run.spec.head_spec.hosts.items() if node.ranks]
-    return choose_hosts(_get_plan(run), run.present, before)
+    plan = _get_plan(run)
+    if run.voted:
+        plan = plan._replace(min_hosts=plan.split_hosts)
+    return choose_hosts(plan, run.present, before)
 
 
 def _begin_attempt(run: "KeeperRun", number: int, hosts: "List[str]", now: "Moment") -> "Step":
     """Tells all hosts that are there which ranks they have, if any."""
     base = run.base or run.spec
-    carried = ("base", "present", "fences", "clocks", "lost", "watched", "limited", "ports")
+    carried = ("base", "present", "fences", "clocks", "lost", "watched", "limited", "ports", "voted")
     world = build_world(number, base.head_spec, hosts)
     begun = create_run(place_spec(base, world)._replace(wait=False), now)._replace(restart=number, before=run.failure)
     begun = begun._replace(**{name: getattr(run, name) for name in carried})
@@ -448,6 +453,10 @@ def _check_resting(run: "KeeperRun", now: "Moment") -> "Step":
     patience = run.spec.timings.rejoin
     if now.steady < run.deadline + patience:
         return run, ()
+    if run.spec.head_spec.split_hosts and run.present:
+        patience = run.spec.timings.away
+        if now.steady < max(fenced, default=0.0) + patience:  # another one may lead the others by now
+            return run._replace(deadline=now.steady), (Send("", messages.Finish(stay=True, others=True)),)
     detail = "%s; %s not back within %.0f s" % (run.detail, ", ".join(sorted(run.lost)), patience)
     return _give_up_restart(run, Reason.LOST, detail, now, others=bool(run.spec.leaders))
 
@@ -652,6 +661,7 @@ _HANDLERS: "Dict[Type[Any], Callable[[KeeperRun, Any, Moment], Step]]" = {
     messages.StopRun: _on_stop_order,
     messages.KillRun: _on_kill_order,
     messages.RequestStacks: _on_stacks_request,
+    messages.Vote: lambda run, vote, now: (run._replace(voted=run.spec.head_spec.split_hosts > 0), ()),
     journal.Stall: _on_stall,
     journal.Straggling: _on_straggling,
     journal.Resumed: lambda run, resumed, now: (run, (Note(resumed),) if run.state is RunPhase.RUNNING else ()),

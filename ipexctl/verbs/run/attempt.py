@@ -43,6 +43,7 @@ class LaunchAttempt:
             self.task.detach,
             self.task.stop_on_nan,
             self.task.ready is not None,
+            self.task.on_split == "wait",
             timings=spec.timings,
             profile=spec.profile,
         )

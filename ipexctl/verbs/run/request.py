@@ -103,6 +103,8 @@ def _check_restarts(task: Run) -> None:
     for option, given in of_restarts.items():
         if given and not task.restarts:
             raise UsageError(f"{option} says how to start a run again", hint="add --restarts 1")
+    if task.on_split == "wait" and task.min_hosts is None:
+        raise UsageError("--on-split wait says what half of the hosts does", hint="add --min-hosts")
     if task.spares and task.n is not None:
         raise UsageError("-n does not say how many ranks a host gets that takes another's place", hint="give --ppn")
 

@@ -32,7 +32,7 @@ from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size
 from ipexctl.protocol import frames
 from ipexctl.protocol.journal import PACE
-from ipexctl.protocol.messages import KillRun, RequestStacks, StopRun
+from ipexctl.protocol.messages import Inspect, KillRun, RequestStacks, StopRun, Vote
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.nested import run_nested
 
@@ -84,6 +84,8 @@ class RunWatcher:
     detach: bool = False
     stop_on_nan: bool = False
     ready: bool = False
+    votes: bool = False  # for one host, whose half of a split run goes on
+    elected: str = ""  # that host: no other one gets a vote, for nobody knows what has become of the first one
     run_ended: RunEnded | None = None
     interrupted: Interrupted | None = None
     lost_hosts: set[str] = field(default_factory=set)  # as the keeper reports them
@@ -174,10 +176,23 @@ class RunWatcher:
                 self.running, self.run_ended = replace(self.running, head=host), None
                 self.disconnected, self.retry_at = False, 0.0
                 return True
+            for successor in self.successors:
+                yield from self._vote(self.run_dirs[successor])
             yield from self._handle_signal()
             if time.monotonic() >= until or isinstance(self.pending_order, KillRun) or self._is_leaving:
                 return False
             time.sleep(1.0)
+
+    def _vote(self, run_dir: RemoteRunDir) -> Workflow[None]:
+        """Lets a host go on with half of the hosts, where it has a keeper."""
+        host = run_dir.host.name
+        may = self.votes and self.elected in ("", host) and self.pending_order is None
+        if not may or not self._order(run_dir, Inspect()):
+            return
+        if not self.elected:
+            yield Message("gets the vote of this command: it may go on with half of the hosts", host=host, code="vote")
+        self.elected = host
+        self._order(run_dir, Vote())
 
     def _leads(self, host: str) -> bool:
         """Returns whether this host can be reached, and leads the run."""
@@ -208,6 +223,9 @@ class RunWatcher:
                     return False
                 yield from self._handle_signal() if journal.over is None else self._report_backlog(frame)
                 yield from self._send_pending_order()
+                if journal.too_few and not self.disconnected and time.monotonic() >= asked + _SUCCESSOR_POLL:
+                    asked = time.monotonic()
+                    yield from self._vote(self.head)
                 if self.disconnected and self.successors and time.monotonic() >= asked + _SUCCESSOR_POLL:
                     asked = time.monotonic()
                     if (yield from self._follow_successor(0.0)):
@@ -313,10 +331,13 @@ class RunWatcher:
                     self.lost_hosts.add(event.failure.host)
                 yield event
 
-    def send_order(self, order: StopRun | KillRun | RequestStacks) -> bool:
-        """Sends an order to the keeper; False when its host does not answer, or it has ended."""
+    def send_order(self, order: run_control.Order) -> bool:
+        """Sends an order to the keeper on the head; False when its host does not answer, or it has ended."""
+        return self._order(self.head, order)
+
+    def _order(self, run_dir: RemoteRunDir, order: run_control.Order) -> bool:
         try:
-            return run_control.send_order(self.context.links.open(self.head.host), self.head, order)
+            return run_control.send_order(self.context.links.open(run_dir.host), run_dir, order)
         except LinkError:
             return False
 

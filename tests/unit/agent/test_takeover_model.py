@@ -23,18 +23,22 @@ from ipexctl.remote.agent import keeper_state as ks
 from tests.unit.agent.runs import SPEC
 
 HOSTS = "abcde"
+SPLIT = ("ab", "abcd", "abc")  # hosts of runs with --on-split wait
 STEP, LEASE, PING = 0.5, 30.0, 2.0
 TIMINGS = Timings()
 NODES = {host: NodeSpec(f"h{at}.x", [at], "/d", "python") for at, host in enumerate(HOSTS)}
 
 
-def make_spec(leader: str, used: int, leaders: str) -> Any:
+def make_spec(leader: str, used: int, leaders: str, hosts: str) -> Any:
     """What this host has when it leads: it is the first of all. Without ``leaders`` any host goes on alone."""
-    order = sorted(HOSTS, key=lambda host: host != leader)
-    words = ["mpirun", "-ppn", "1", "-hosts", ",".join(f"{NODES[host].label}:1" for host in order), "-n", "5", "rank"]
-    least, nodes = 3 if leaders else 1, {host: NODES[host] for host in order}
-    head = SPEC.head_spec._replace(hosts=nodes, mpiexec=words, min_hosts=least, used=used)
-    more: dict[str, Any] = {"size": used or 5, "ranks": {0: RankSpec(0)}, "restarts": 99}
+    order = sorted(hosts, key=lambda host: host != leader)
+    size = len(hosts)
+    words = ["mpirun", "-ppn", "1", "-hosts", ",".join(f"{NODES[host].label}:1" for host in order)]
+    words += ["-n", str(size), "rank"]
+    least, nodes = size // 2 + 1 if leaders else 1, {host: NODES[host] for host in order}
+    split = (size + 1) // 2 if hosts in SPLIT else 0
+    head = SPEC.head_spec._replace(hosts=nodes, mpiexec=words, min_hosts=least, used=used, split_hosts=split)
+    more: dict[str, Any] = {"size": used or size, "ranks": {0: RankSpec(0)}, "restarts": 99}
     return SPEC._replace(host=leader, head=head, timings=TIMINGS, leaders=dict.fromkeys(leaders, "10.0.0.1"), **more)
 
 
@@ -62,17 +66,22 @@ class Guard:
 class Cluster:
     """Time goes on in steps. What is on its way waits while its direction is cut, in its order, as TCP's does."""
 
-    def __init__(self, delays: list[float], used: int, leaders: str = "abcd") -> None:
-        self.now, self.delays, self.used, self.leaders = 0.0, delays, used, leaders
+    def __init__(self, delays: list[float], used: int, leaders: str = "abcd", hosts: str = HOSTS) -> None:
+        self.now, self.delays, self.used, self.leaders, self.hosts = 0.0, delays, used, leaders, hosts
         self.cuts: set[tuple[str, str]] = set()  # from, to
         self.frozen: set[str] = set()
         self.mail: dict[tuple[Keeper, str, bool], list[tuple[float, Any]]] = {}  # (keeper, guard's host, to the guard)
-        self.keepers = {"a": Keeper("a", ks.create_run(make_spec("a", used, leaders), self.clock), 0.0)}
+        self.keepers = {"a": Keeper("a", ks.create_run(self.make_spec("a"), self.clock), 0.0)}
         self.closed: list[journal.RunEnd] = []
-        self.guards = {host: Guard(host) for host in HOSTS}
+        self.votes: list[tuple[float, str]] = []  # on their way, with when they arrive at the earliest
+        self.elected = ""  # the one host that has got any
+        self.guards = {host: Guard(host) for host in hosts}
         for guard in self.guards.values():
             self.connect(guard, self.keepers["a"], "")
         self.worlds: list[tuple[str, int]] = []
+
+    def make_spec(self, leader: str) -> Any:
+        return make_spec(leader, self.used, self.leaders, self.hosts)
 
     @property
     def clock(self) -> ks.Moment:
@@ -106,7 +115,7 @@ class Cluster:
         self.feed(keeper, ks.GuardConnected(guard.host, 1e6))
         if self.leaders:
             self.post(keeper, guard.host, False, self.introduce(guard, lost))
-        guard.word = self.now
+        guard.word, guard.kill_at = self.now, float("inf")
         if lost:
             self.post(keeper, guard.host, False, messages.Cleaned([]))
 
@@ -141,7 +150,7 @@ class Cluster:
             if stood and host in keeper.asked:
                 self.feed(keeper, ks.GuardLost(host, "node0 stood still", silent=self.now - keeper.last))
         keeper.last = self.now
-        for host in HOSTS:
+        for host in self.hosts:
             for message in self.collect(keeper, host, False):
                 if host not in keeper.asked:
                     break
@@ -200,8 +209,23 @@ class Cluster:
         own = self.keepers.get(guard.host)
         free = own is None or own.run.state is ks.RunPhase.DONE
         if guard.host in later and free and self.now - guard.left >= later.index(guard.host) * TIMINGS.turn:
-            run = ks.take_over(make_spec(guard.host, self.used, self.leaders), self.clock)
+            run = ks.take_over(self.make_spec(guard.host), self.clock)
             self.keepers[guard.host] = Keeper(guard.host, run, self.now)
+
+    # -- the command that started the run, which reaches each host after some time ----------------------------------
+
+    def vote(self, host: str) -> None:
+        """For a host that has a keeper, or has had one, unless another one has got a vote."""
+        if host in self.keepers and self.elected in ("", host):
+            self.elected = host
+            self.votes.append((self.now + 10 * self.delay(), host))
+
+    def deliver_votes(self) -> None:
+        due = [vote for vote in self.votes if vote[0] <= self.now]
+        self.votes = [vote for vote in self.votes if vote not in due]
+        for _, host in due:
+            if host in self.keepers and host not in self.frozen and not self.keepers[host].hangs:
+                self.feed(self.keepers[host], messages.Vote())
 
     def join_one(self, guard: Guard, leaders: list[str]) -> bool:
         for host in leaders:
@@ -256,6 +280,7 @@ class Cluster:
     def step(self, times: int = 1) -> None:
         for _ in range(times):
             self.now += STEP
+            self.deliver_votes()
             for guard in self.guards.values():
                 if guard.host not in self.frozen:
                     self.play_guard(guard)
@@ -267,7 +292,7 @@ class Cluster:
             assert len(computing) <= 1, f"{computing} compute at once, at {self.now}"
 
     def cut(self, host: str) -> None:
-        self.cuts |= {pair for other in HOSTS if other != host for pair in ((host, other), (other, host))}
+        self.cuts |= {pair for other in self.hosts if other != host for pair in ((host, other), (other, host))}
 
     def harm(self, what: str, one: str, other: str) -> None:
         """One event of a history, or its mending."""
@@ -285,6 +310,8 @@ class Cluster:
             self.frozen.discard(one)
         elif what == "fail":
             self.fail(one)
+        elif what == "vote":
+            self.vote(one)
         elif what == "orphan" and not self.guards[one].dead:
             guard = self.guards[one]
             self.lose_keeper(guard)
@@ -301,9 +328,9 @@ HARMS = ("cut", "heal", "isolate", "heal all", "freeze", "thaw", "fail", "orphan
 Histories = list[tuple[int, tuple[str, str, str]]]
 
 
-def list_histories(harms: tuple[str, ...], hosts: str) -> st.SearchStrategy[Histories]:
+def list_histories(harms: tuple[str, ...], hosts: str, others: str = HOSTS) -> st.SearchStrategy[Histories]:
     """What happens to these hosts, each after so many steps."""
-    event = st.tuples(st.sampled_from(harms), st.sampled_from(hosts), st.sampled_from(HOSTS))
+    event = st.tuples(st.sampled_from(harms), st.sampled_from(hosts), st.sampled_from(others))
     return st.lists(st.tuples(st.integers(1, 200), event), max_size=14)
 
 
@@ -386,3 +413,72 @@ def test_a_host_that_is_alone_takes_nothing_over_and_comes_back() -> None:
     played.cuts.clear()
     played.step(120)
     assert played.guards["b"].keeper is played.keepers["a"]
+
+
+@st.composite
+def list_splits(draw: st.DrawFn) -> tuple[str, Histories]:
+    hosts = draw(st.sampled_from(SPLIT))
+    harms = (*HARMS, "crash", "hang", "go on", "vote", "vote")
+    return hosts, draw(list_histories(harms, hosts, hosts))
+
+
+@many_histories
+@example(("ab", [(20, ("isolate", "a", "")), (70, ("vote", "b", "")), (1, ("vote", "a", ""))]), [0.0])
+@given(list_splits(), DELAYS)
+def test_the_halves_of_a_split_run_never_compute_at_once_whichever_gets_the_vote(
+    split: tuple[str, Histories], delays: list[float]
+) -> None:
+    hosts, history = split
+    played = Cluster(delays, 0, hosts[:4], hosts)
+    for steps, event in history:
+        played.step(steps)
+        played.harm(*event)
+    played.step(300)
+
+
+def list_computing(played: Cluster) -> list[tuple[str, int] | None]:
+    return [guard.computes for guard in played.guards.values()]
+
+
+@pytest.mark.parametrize("hosts", ["ab", "abcd"])
+def test_halves_wait_for_each_other_and_begin_again_together(hosts: str) -> None:
+    played = Cluster([0.0], 0, hosts, hosts)
+    played.step(20)
+    for one in hosts[: len(hosts) // 2]:
+        for other in hosts[len(hosts) // 2 :]:
+            played.cuts |= {(one, other), (other, one)}
+    played.step(100)
+    assert not any(list_computing(played))
+    played.step(1000)
+    played.cuts.clear()
+    played.step(200)
+    assert list_computing(played).count(("a", 1)) > len(hosts) / 2
+
+
+def test_a_half_that_waits_in_vain_ends() -> None:
+    played = Cluster([0.0], 0, "ab", "ab")
+    played.step(20)
+    played.frozen.add("b")
+    played.step(int((TIMINGS.away + 200.0) / STEP))
+    assert [end.reason for end in played.closed] == ["lost"]
+    assert "b not back within 900 s" in played.closed[0].detail
+
+
+@pytest.mark.parametrize("leader", "ab")
+def test_the_half_that_gets_the_vote_goes_on_and_takes_the_other_one_back(leader: str) -> None:
+    played = Cluster([0.0], 0, "ab", "ab")
+    other = "b" if leader == "a" else "a"
+    played.step(20)
+    played.cut(other)
+    while (leader, 1) not in played.worlds:
+        played.vote(leader)
+        played.step()
+        assert played.now < 60.0 + LEASE
+    played.vote(other)
+    played.step(200)
+    assert [computing for computing in list_computing(played) if computing] == [played.worlds[-1]]
+    played.cuts.clear()
+    played.step(200)
+    played.fail(leader)
+    played.step(60)
+    assert list_computing(played) == [(leader, played.worlds[-1][1])] * 2

@@ -746,6 +746,21 @@ def test_a_spare_host_is_planned_like_the_others_and_has_no_rank_at_first() -> N
     assert specs["node1"].reserve is None, "of two hosts none can take the other's place"
 
 
+def test_halves_of_two_hosts_may_wait_and_then_either_may_lead() -> None:
+    task = run(restarts=1, min_hosts=1, on_split="wait")
+    specs = build_run_specs(launch(task), task, Identity(NONCE, "token", "alice", 0.0))
+    head, reserve = specs["node0"].head_spec, specs["node1"].reserve
+    assert reserve is not None
+    assert {(spec.min_hosts, spec.split_hosts) for spec in (head, reserve)} == {(2, 1)}
+    assert [*specs["node1"].leaders] == ["node0", "node1"]
+
+
+@pytest.mark.parametrize("given", [{"min_hosts": 2}, {"min_hosts": 1, "spares": 1}])
+def test_halves_wait_only_where_one_could_go_on_alone(given: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="--on-split wait is for --min-hosts 1 or less, and ranks on 2 hosts or more"):
+        launch(run(restarts=1, on_split="wait", **given))
+
+
 def test_spares_leave_a_host_for_the_ranks() -> None:
     with pytest.raises(UsageError, match="--spares 2 leaves none of 2 hosts"):
         launch(run(restarts=1, spares=2))
