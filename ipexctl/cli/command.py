@@ -40,6 +40,11 @@ class HostSelection:
         self.hostfile, self.hosts, self.limit = hostfile, hosts, limit
         self.warnings: list[str] = []  # printed when the command begins
 
+    def list_flags(self, venv: str | None) -> tuple[str, ...]:
+        """The options that were given, by which another command selects the same hosts and environment."""
+        pairs = {"-f": self.hostfile, "--hosts": self.hosts, "--limit": self.limit, "--venv": venv}.items()
+        return tuple(word for name, value in pairs if value for word in (name, value))
+
     def read_inventory(self) -> Inventory:
         """Returns the selected hosts. Raises `UsageError`."""
         from ipexctl.loop import get_state_directory
@@ -234,6 +239,14 @@ def get_words(ctx: typer.Context) -> tuple[str, ...]:
     return words
 
 
+def _get_own_words(words: tuple[str, ...], values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of an install or a run before WHAT; none where WHAT stands elsewhere, as in ``--from-mpirun``."""
+    if words[0] == "install":
+        return words
+    what = (values.get("script"), *(values.get("args") or ()))
+    return words[: -len(what)] if words[0] == "run" and words[-len(what) :] == what else ()
+
+
 _WORDS = "words"  # of the command line, in the context's ``meta``
 _INJECTED = {"Context", "HostSelection", "OutputOptions", "typer.Context"}
 
@@ -262,17 +275,20 @@ def _perform_command(
     def make_workflow(context: Context) -> Workflow:
         from ipexctl.model.errors import UsageError
         from ipexctl.model.events import Message, Started
-        from ipexctl.model.hints import repeat_install
+        from ipexctl.model.hints import complete_hint, repeat_command
 
         words = get_words(ctx)
+        place = hosts.list_flags(values.get("venv"))
         try:
             workflow = call(Context=context)
             first = next(workflow)
+            place = ()  # those of the first event are better
             yield dataclasses.replace(first, words=words) if isinstance(first, Started) else first
             yield from (Message(text, "warning", code="inventory") for text in hosts.warnings)
             return (yield from workflow)
         except UsageError as error:
-            error.hint = repeat_install(error.hint, words)
+            own = _get_own_words(words, values)
+            error.hint = complete_hint(repeat_command(error.hint, own), place)
             raise
 
     direct = "OutputOptions" in function.__annotations__.values()

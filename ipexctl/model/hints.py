@@ -9,6 +9,7 @@ from typing import TypeVar
 WITH_VENV = frozenset(("bench", "doctor", "install", "run", "tune", "uninstall"))
 ON_HOSTS = WITH_VENV | {"attach", "du", "fetch", "logs", "ps", "stop", "sync", "watch"}
 _SCRIPTS = frozenset(("run", "tune"))  # commands whose last words are a script's
+_KINDS = frozenset(("-m", "--module", "--program"))  # options that say what WHAT is
 _LIMITS = frozenset(("--limit", "-l"))
 _HOST_OPTIONS = _LIMITS | {"-f", "--hostfile", "--hosts"}
 
@@ -59,12 +60,12 @@ def advise(*words: str, text: str = "") -> Hint:
     return Hint(words, text)
 
 
-def repeat_install(text: Text, words: Sequence[str]) -> Text:
-    """Returns a hint that advises an install after the install of these words as the same one, so that what the user
-    asked for stays. Any other text stays as it is."""
-    if not isinstance(text, Hint) or not words or not text.words[0] == words[0] == "install":
+def repeat_command(text: Text, words: Sequence[str]) -> Text:
+    """Returns a hint that advises the same command again with the options of these words, which end before WHAT, so
+    that what the user asked for stays. Any other text stays as it is."""
+    if not isinstance(text, Hint) or not words or text.words[0] != words[0]:
         return text
-    return text.repeat(words)  # type: ignore[return-value]  # a Hint is a text
+    return text.repeat([word for word in words if word not in _KINDS])  # type: ignore[return-value]  # a Hint is a text
 
 
 def complete_hint(text: Text, place: Sequence[str]) -> Text:
@@ -74,12 +75,11 @@ def complete_hint(text: Text, place: Sequence[str]) -> Text:
     if not isinstance(text, Hint):
         return text
     verb, *arguments = text.words
-    named = {word.partition("=")[0] for word in arguments} & _HOST_OPTIONS
+    given = {word.partition("=")[0] for word in arguments}
+    named = given & _HOST_OPTIONS
     taken = {"--venv"} if verb in WITH_VENV else set[str]()
     if verb in ON_HOSTS and named <= _LIMITS:
         taken |= _HOST_OPTIONS - (_LIMITS if named else frozenset())
-    options = (
-        pair for pair in zip(place[::2], place[1::2], strict=True) if pair[0] in taken and pair[0] not in arguments
-    )
+    options = (pair for pair in zip(place[::2], place[1::2], strict=True) if pair[0] in taken - given)
     words = [verb, *chain(*options), *arguments] if verb in _SCRIPTS else [verb, *arguments, *chain(*options)]
     return Hint(words, text.advice)  # type: ignore[return-value]  # a Hint is a text

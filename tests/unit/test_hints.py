@@ -237,3 +237,27 @@ def test_a_refused_install_is_advised_again_with_all_that_was_asked_for(
     last = capsys.readouterr().err.splitlines()[-1].strip()
     kept = ["install", "-f", str(hosts), "--torch", "2.0.1", "--with", "a b", "--venv", "/opt/x", "--backend", "ccl"]
     assert shlex.split(last.removeprefix("hint: ")) == ["ipexctl", *kept]
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("run -f h --limit node0 --ppn 2 --venv /x torchrun t.py --lr 1",
+         "run -f h --limit node0 --ppn 2 --venv /x --engine torchrun t.py --lr 1"),
+        ("run --hostfile=h -m torch.distributed.run t.py", "run --hostfile=h --engine torchrun t.py"),
+        ("run --hosts a,b --ppn 2 go.sh x", "run --hosts a,b --ppn 2 --program bash go.sh x"),
+        ("run -f h --venv /x --restarts 1 mpirun -n 2 python t.py",
+         "run -f h --venv /x --restarts 1 --from-mpirun 'mpirun -n 2 python t.py'"),
+        ("tune -f h --ppn 2 torchrun t.py", "run -f h --engine torchrun t.py"),
+    ],
+)  # fmt: skip
+def test_a_command_refused_before_its_start_is_advised_again_with_all_that_was_asked_for(
+    words: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "h").write_text("node0\nnode1\n")
+    (tmp_path / "t.py").write_text("import torch\n")
+    (tmp_path / "go.sh").write_text("cd a || exit; python t.py\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert TOP.main(words.split(), standalone_mode=False) == 2
+    assert capsys.readouterr().err.splitlines()[-1].strip().removeprefix("hint: ") == f"ipexctl {advice}"

@@ -13,7 +13,7 @@ from ipexctl.decide.run.lines import drop_overwritten
 from ipexctl.decide.run.slowdown import find_script_word, make_command_without
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
-from ipexctl.model.hints import Hint, advise, complete_hint, repeat_install
+from ipexctl.model.hints import Hint, advise, complete_hint, repeat_command
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput, RankOutcome, RunOutcome
 from ipexctl.model.restarts import describe_restart
@@ -68,7 +68,8 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
     hint, command = failure.hint, state.command or _NO_COMMAND
     if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and command.verb != "doctor":
         hint = advise("doctor")
-    hint = repeat_install(hint, command.words)
+    if command.verb == "install":
+        hint = repeat_command(hint, command.words)
     return replace(failure, hint=complete_hint(hint, state.selection_flags))
 
 
