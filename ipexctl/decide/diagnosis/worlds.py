@@ -22,6 +22,8 @@ _CAUSES: Mapping[str, str] = {
     "local-rank": "{line} waits for --local_rank, which nobody gives: read the variable LOCAL_RANK there",
     "address": "{line} sets MASTER_ADDR to {value}: leave it to ipexctl",
     "torchrun": "a torchrun in the run makes a world of its own: start the script itself, or --engine torchrun SCRIPT",
+    "spawn": "the processes that a rank starts, as by torch.multiprocessing.spawn, work with each other alone: "
+    "--per-host starts the script once on each host; or leave out the spawn, and read RANK, LOCAL_RANK and WORLD_SIZE",
     "unused": "a process group was made, and the model does not use it: wrap it, as with DistributedDataParallel",
     "torch": "a process group of one process was made: the script gives a world_size of 1, or changes WORLD_SIZE",
     "mpi": "MPI finds one process alone: mpi4py loads another MPI than the one that started the ranks",

@@ -32,9 +32,17 @@ class RankMeeting(NamedTuple):
     def outer(self) -> "Tuple[int, FrozenSet[Tuple[str, int]]]":
         """The size of the largest world that was used together with another rank, and this rank's members of such ones
         (via, member). A world with all its members in this rank (`torch.multiprocessing.spawn`) is no such one."""
-        members = Counter((via, size) for via, size, _, exchanged in self.worlds if exchanged)
-        size = max([size for (_, size), own in members.items() if own < size] or [1])
+        size = max([size for size, is_own in self._list_used() if not is_own] or [1])
         return size, frozenset((via, member) for via, of, member, exchanged in self.worlds if exchanged and of == size)
+
+    @property
+    def has_own_world(self) -> bool:
+        return any(is_own for _, is_own in self._list_used())
+
+    def _list_used(self) -> "List[Tuple[int, bool]]":
+        """The sizes of the worlds that were used, and whether all their members are processes of this rank."""
+        members = Counter((via, size) for via, size, _, exchanged in self.worlds if exchanged)
+        return [(size, own >= size) for (_, size), own in members.items()]
 
 
 Meetings = Dict[int, RankMeeting]  # by rank
@@ -85,6 +93,9 @@ def find_separate_worlds(meetings: "Meetings", awaited: "Iterable[int]") -> "Opt
     if sum(worlds.values()) < 2:
         return SeparateWorlds({})
     causes = dict.fromkeys(cause for known in meetings.values() for cause in known.causes)
-    joined = max([size for known in meetings.values() for _, size, _, _ in known.worlds] or [0])
+    outer = [known for known in meetings.values() if not known.has_own_world]
+    if len(outer) < len(meetings):
+        causes = {("spawn", "", ""): None, **causes}
+    joined = max([size for known in outer for _, size, _, _ in known.worlds] or [0])
     steps = min([known.steps for known in meetings.values() if known.steps] or [0])
     return SeparateWorlds(worlds, steps, joined, list(causes)[:CAUSE_LIMIT])

@@ -94,3 +94,10 @@ def test_the_record_has_the_causes_once_and_what_was_joined() -> None:
     record = find_separate_worlds(meetings(result), range(2))
     assert record == SeparateWorlds({1: 2}, 3, 2, [("unused", "", ""), ("mpi", "", "")])
     assert find_separate_worlds(meetings(each(2)), range(2)) == SeparateWorlds({})
+
+
+def test_worlds_of_processes_that_ranks_start_are_a_cause_and_no_group_that_was_made_and_not_used() -> None:
+    result: list[CommandResult] = [alone(0, 0), alone(1, 0)]
+    result += [world(rank, 2, member) for rank in range(2) for member in range(2)]
+    result += [world(rank, 2, member, used=False) for rank in range(2) for member in range(2)]
+    assert find_separate_worlds(meetings(result), ()) == SeparateWorlds({1: 2}, 0, 0, [("spawn", "", "")])
