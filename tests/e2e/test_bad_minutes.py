@@ -17,7 +17,7 @@ from tests import wheels
 from tests.cluster import Cluster
 from tests.e2e.groups import memory, processor
 from tests.e2e.recording import record
-from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Terminal, Workspace, find_orphans
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Terminal, Workspace, find_orphans, write_hostfile
 from tests.stock import over
 from tests.waiting import wait
 from tests.wheels import Index, crawl, serving
@@ -190,6 +190,8 @@ def test_a_cut_cable(desk: Workspace, hosts: Cluster, group: tuple[str, ...]) ->
 def test_a_mirror_that_is_slow_for_one_host(desk: Workspace, hosts: Cluster) -> None:
     """The others have their wheels; on its way to node1 one crawls."""
     victim, stop = hosts.address("node1"), threading.Event()
+    (desk.path / "hostfile").unlink()
+    write_hostfile(hosts, desk.path / "hostfile", "/root/mirror/env")
 
     def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
         slow = client == victim and path.startswith("/files/torch") and path.endswith(".whl")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.conftest import FRAMEWORKS
-from tests.e2e.workspace import ROOT, Workspace, find_orphans
+from tests.e2e.workspace import ROOT, Workspace, find_orphans, write_hostfile
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -22,10 +22,7 @@ LARGE = ("--hidden", "768", "--layers", "8", "--rows", "8", "--words", "60", "--
 @pytest.fixture
 def desk(frameworks: Cluster, tmp_path: Path) -> Workspace:
     """Whose hostfile names the environment with the frameworks."""
-    lines = [f"{line} venv={FRAMEWORKS}\n" for line in frameworks.hostfile.read_text().splitlines() if line.strip()]
-    hostfile = tmp_path / "hosts"
-    hostfile.write_text("".join(lines))
-    return Workspace(frameworks, tmp_path / "desk", hostfile=hostfile)
+    return Workspace(frameworks, tmp_path / "desk", hostfile=write_hostfile(frameworks, tmp_path / "hosts", FRAMEWORKS))
 
 
 @pytest.mark.parametrize(("method", "written"), [("lora", ("adapter", "merged")), ("full", ("merged",))])

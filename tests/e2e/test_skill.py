@@ -11,7 +11,7 @@ import pytest
 
 from tests import wheels
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, ROOT, Workspace
+from tests.e2e.workspace import LIGHT, ROOT, Workspace, write_hostfile
 from tests.stock import remove_mpichs_files
 from tests.wheels import Index, serving
 
@@ -33,8 +33,10 @@ time.sleep(600)  # they wait
 
 
 @pytest.fixture
-def desk(workspace: Workspace, hosts: Cluster, mpich: str) -> Iterator[Workspace]:
+def desk(hosts: Cluster, tmp_path: Path, mpich: str) -> Iterator[Workspace]:
     """Hosts with an environment that install made, and an index that has one package more."""
+    hostfile = write_hostfile(hosts, tmp_path / "hosts", "/root/skill/env")
+    workspace = Workspace(hosts, tmp_path / "desk", hostfile=hostfile)
     einops = wheels.wheel("einops", "0.8.2", {"einops.py": "def rearrange(x): return x\n"})
     with hosts.inside(), serving(Index([*wheels.stack(), einops]), "10.77.0.1") as index:
         workspace.env["PIP_INDEX_URL"] = index.url

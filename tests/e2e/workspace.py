@@ -62,6 +62,13 @@ def find_place(source: Path) -> str:
     return f"/root/ipexctl/{find_project(source, None).name}"
 
 
+def write_hostfile(cluster: Cluster, file: Path, venv: str) -> Path:
+    """Writes the hostfile of a cluster whose hosts have their environment elsewhere than where other tests have it."""
+    hosts = [line for line in cluster.hostfile.read_text().splitlines() if line.strip()]
+    file.write_text("".join(f"{line} venv={venv}\n" for line in hosts))
+    return file
+
+
 class Workspace:
     """``workspace("run", "script.py")`` runs a command to its end; ``workspace.start(…)`` leaves it running.
 
