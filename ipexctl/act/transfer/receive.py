@@ -30,6 +30,8 @@ _READ_SIZE = 1 << 20
 _RUN = ".ipexctl-run"  # in the directory of all hosts' results
 _THIS_HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())  # processes of others cannot be asked for
 _GROWTH_LIMIT = 16 << 20  # bytes by which a file may have grown since it was listed; they are not kept
+_EXTENSION_LIMIT = 1 << 16  # bytes of an extension of a header, such as a long name
+_STREAM_ERRORS = (tarfile.TarError, RecursionError, ValueError, OverflowError)  # of tarfile, by headers that are none
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -162,9 +164,12 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
         header = super().frombuf(buf, encoding, errors)
-        if header.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and header.size > _READ_SIZE:
+        if header.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and header.size > _EXTENSION_LIMIT:
             raise tarfile.ReadError("an extended header that is too long")
         return header
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise tarfile.ReadError("a map of holes, which has no end but its own")
 
 
 def measure_free_space(into: Path) -> int:
@@ -195,7 +200,7 @@ def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Itera
                 while chunk := file.read(min(_READ_SIZE, left)):
                     left -= len(chunk)
                     yield chunk
-            except tarfile.TarError:
+            except _STREAM_ERRORS:
                 raise broken() from None
 
         try:
@@ -210,26 +215,31 @@ def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Itera
                         raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed"))
                     plain = member.isreg() and not member.issparse()  # which would claim bytes that do not come
                     file = stream.extractfile(member) if plain else None
+                    pipe.budget = sizes[name] + 2 * _GROWTH_LIMIT
                     if file is not None:
                         size = min(member.size, sizes[name])
                         yield name, size, contents(file, size)
                     if member.size > sizes[name] + _GROWTH_LIMIT:
                         return
-        except tarfile.TarError:
-            if pipe.size or watch.stalled:  # an empty stream means that none of the files exists any more
+        except _STREAM_ERRORS:
+            if (
+                pipe.size or pipe.budget < 0 or watch.stalled
+            ):  # an empty stream means that none of the files exists any more
                 raise broken() from None
         for _ in channel:
             pass
 
 
 class _Pipe(io.RawIOBase):
-    """The output of a command as a readable file; its error output is kept for messages."""
+    """The output of a command as a readable file; its error output is kept for messages. ``budget`` are the bytes of
+    both that may still come: what tarfile skips, or takes into memory by itself, has no other end."""
 
     def __init__(self, channel: Channel, watch: StallTimer) -> None:
         self._pieces = iter(channel)
         self._watch = watch
         self._unread = memoryview(b"")
         self._err = bytearray()
+        self.budget = _GROWTH_LIMIT
         self.size = 0
 
     def readable(self) -> bool:
@@ -241,7 +251,9 @@ class _Pipe(io.RawIOBase):
             self._watch.reset()
             if stream == "err":
                 self._err += data[: 4096 - len(self._err)]
+                self._take(len(data))
             elif not data:
+                self._take(_READ_SIZE)  # tarfile reads on behind the end for as long as a header says
                 return 0
             else:
                 self._unread = memoryview(data)
@@ -249,7 +261,13 @@ class _Pipe(io.RawIOBase):
         buffer[:count] = self._unread[:count]
         self._unread = self._unread[count:]
         self.size += count
+        self._take(count)
         return count
+
+    def _take(self, count: int) -> None:
+        self.budget -= count
+        if self.budget < 0:
+            raise tarfile.ReadError("more than was listed")
 
     def format_error(self) -> str:
         lines = self._err.decode("utf-8", "replace").strip().splitlines()

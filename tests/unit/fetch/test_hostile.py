@@ -164,6 +164,41 @@ def test_a_header_that_claims_much_takes_no_memory(tmp_path: Path, kind: bytes) 
     assert isinstance(result, Failure)
 
 
+def change_header(header: bytes, at: int, field: bytes) -> bytes:
+    """A header with another field and the sum that goes with it."""
+    blank = header[:148] + b" " * 8 + header[156:512]
+    blank = blank[:at] + field + blank[at + len(field) :]
+    return blank[:148] + b"%06o\0 " % sum(blank) + blank[156:]
+
+
+MAP = {"major": "1", "minor": "0", "name": "out/a", "realsize": "3"}
+MAPPED = claiming(1 << 40, pax={f"GNU.sparse.{name}": value for name, value in MAP.items()})[: -(1 << 20)]
+LONG_NAME = claiming(6, tarfile.GNUTYPE_LONGNAME)[:512] + b"out/a".ljust(512, b"\0")
+HOLES = change_header(claiming(0, tarfile.GNUTYPE_SPARSE)[:512], 483, b"%011o" % 3)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        bytes(40 << 20),  # no file at all
+        LONG_NAME * 3000,  # each within the one before it
+        MAPPED + b"99999999\n" + b"0\n" * (1 << 20),
+        MAPPED + b"99999999\n" + b"0\n" * 251,
+        change_header(HOLES, 124, b"\x80" + (1 << 60).to_bytes(11, "big")),  # so much is skipped
+        claiming(3, pax={"size": "-5"}),
+    ],
+    ids=["zeros", "long names", "a map without end", "a map that is cut", "holes", "a negative size"],
+)
+def test_a_stream_that_holds_tarfile_or_ends_it_with_an_exception_is_a_failure_of_that_host(
+    tmp_path: Path, sent: bytes
+) -> None:
+    """Each of them held `fetch` for ever, or ended it for all hosts with exit code 70."""
+    events, result = fetched(tmp_path, sent, LISTED[: LISTED.index(b"a\0") + 2])
+    assert isinstance(result, Failure)
+    assert (result.what, everything(tmp_path)) == ("the file stream is damaged or incomplete", {})
+    assert events[-1] == Ended("fetch", Exit.STEP)
+
+
 def test_names_that_lead_out_are_refused_and_the_rest_comes(tmp_path: Path) -> None:
     listed = LISTED + b"0 f 644 1 5\0./out/../../evil\0"
     events, result = fetched(tmp_path, tar(*GOOD), listed)
