@@ -5,7 +5,8 @@ newline='
 shared=''
 # find_fault TOP [PATH..]: $fault is why nothing there is executed, else empty. Each of these that is there must be no link,
 # belong to this account (with $shared, all to the owner of TOP), and be written by nobody else. A directory above TOP may
-# be written by a group, which is trusted with what it shares, or be one like /tmp.
+# be written by a group, which is trusted with what it shares, or be one like /tmp, if it and what leads on from it belong
+# to root or this account: anybody can put something there.
 find_fault() {
   fault='' top=$1 owner=''
   for path do
@@ -26,13 +27,19 @@ find_fault() {
     set -- "$above" "$@"
     above=${above%/*}
   done
-  case $newline$(ls -ldn / "$@" 2>/dev/null) in *"$newline"????????w[!tT]*) ;; *) return ;; esac
-  for above in / "$@"; do
-    case $(ls -ldn "$above" 2>/dev/null) in ????????w[!tT]*)
-      fault="$above can be written by everybody"
-      return
-      ;;
+  case $newline$(ls -ldn / "$@" 2>/dev/null) in *"$newline"????????w*) ;; *) return ;; esac
+  loose=''
+  for above in / "$@" "$top"; do
+    [ -e "$above" ] || continue
+    set -- $(ls -ldn "$above" 2>/dev/null)
+    other=''
+    [ "$3" = 0 ] || [ -O "$above" ] || other="$above belongs to another user"
+    case $1 in
+    ????????w[!tT]*) fault="$above can be written by everybody" ;;
+    ????????w*) fault=${other:+"$other, and can be written by everybody"} loose=$above ;;
+    *) fault=${other:+${loose:+"$other, and $loose can be written by everybody"}} loose='' ;;
     esac
+    [ -z "$fault" ] || return
   done
 }
 # The same of an environment that ipexctl has made, whoever's it is: succeeds where there is no fault.

@@ -419,15 +419,21 @@ def find_store_fault(base: str) -> str:
     """Why there may be no directory of environments at ``base``, or nothing in that one be used or executed: somebody
     else could put files into it, another one in its place, or has put something there. The same in sh is
     remote/ownership.sh. Empty where nothing is wrong with it."""
-    above = os.path.realpath(find_nearest_directory(os.path.dirname(base)))
+    above, below = os.path.realpath(find_nearest_directory(os.path.dirname(base))), base
+    accounts = (0, os.getuid())
     try:
         while True:
-            mode = os.stat(above).st_mode
-            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # a group is trusted with what it shares
-                return "%s can be written by everybody (mode %04o)" % (above, mode & 0o7777)
+            info = os.stat(above)
+            if info.st_mode & stat.S_IWOTH:  # a group is trusted with what it shares
+                if not info.st_mode & stat.S_ISVTX:
+                    return "%s can be written by everybody (mode %04o)" % (above, info.st_mode & 0o7777)
+                if info.st_uid not in accounts:
+                    return "%s belongs to another user, and can be written by everybody" % above
+                if os.path.exists(below) and os.stat(below).st_uid not in accounts:
+                    return "%s belongs to another user, and %s can be written by everybody" % (below, above)
             if above == "/":
                 break
-            above = os.path.dirname(above)
+            above, below = os.path.dirname(above), above
     except OSError as error:  # it has just gone away
         return "%s: %s" % (error.filename, error.strerror)
     if os.path.lexists(base) and not os.path.isdir(base):

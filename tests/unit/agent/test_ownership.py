@@ -64,10 +64,24 @@ def env(home: Path) -> Path:
     return home / "env"
 
 
+def own_open_directory(directory: Path, owner: Path) -> None:
+    """Makes one like /tmp, where ``owner`` belongs to a stranger."""
+    directory.chmod(0o1777)
+    os.chown(owner, STRANGER, -1)
+
+
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "ours": (lambda _: None, ""),
     "in a directory of a group": (lambda env: env.parent.chmod(0o775), ""),
     "in one like /tmp": (lambda env: env.parent.chmod(0o1777), ""),
+    "in one like /tmp of another": (
+        lambda env: own_open_directory(env.parent, env.parent),
+        "home belongs to another user, and can be written by everybody",
+    ),
+    "in another's directory in one like /tmp": (
+        lambda env: own_open_directory(env.parent.parent, env.parent),
+        "home belongs to another user, and ",
+    ),
     "in one of everybody": (lambda env: env.parent.chmod(0o777), "home can be written by everybody"),
     "below one of everybody": (lambda env: env.parent.parent.chmod(0o777), "can be written by everybody"),
     "a store of everybody": (lambda env: Path(f"{env}.d").chmod(0o777), "env.d can be written by others"),
@@ -98,6 +112,10 @@ def test_an_environment_of_another_account_that_is_all_its_own_is_used(env: Path
     text = read_script("ownership.sh") + 'check_environment "$1"; printf "%s" "$fault"'
     script = ["sh", "-c", text, "sh", str(env)]
     assert subprocess.run(script, capture_output=True, text=True, timeout=60, check=True).stdout == ""
+    env.parent.chmod(0o1777)
+    fault = subprocess.run(script, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert fault == f"{env}.d belongs to another user, and {env.parent} can be written by everybody", "as anybody can"
+    env.parent.chmod(0o755)
     os.chown(f"{env}.d/e1/bin", STRANGER + 1, -1)
     assert "another user" in subprocess.run(script, capture_output=True, text=True, timeout=60, check=True).stdout
 
