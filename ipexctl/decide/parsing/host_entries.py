@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ipexctl.decide.parsing import validators
-from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
+from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
 from ipexctl.decide.parsing.ssh_arguments import HOST_KEYS, read_ssh_arguments
 from ipexctl.model.errors import Origin
@@ -92,7 +92,7 @@ class HostTree:
         elif foreign and validators.SECRET.search(name):
             return  # a secret of another tool: neither kept nor shown
         elif foreign and not (is_open or name.startswith("ansible_")):
-            add(key.origin, f"unknown key '{printable(key.text)}'{suggest_nearest(name, validators.KEYS)}")
+            add(key.origin, f"unknown key '{printable(key.text)}'", near=(name, validators.KEYS))
         elif foreign and validators.group(name):  # a name from a YAML file can be any text
             add(key.origin, "key must be letters, digits, '_', '.', '-'", value=key.text)
         elif same & words.keys():
@@ -246,7 +246,7 @@ def _order_groups(groups: dict[str, Group], problems: InputErrors) -> tuple[dict
             if child in groups:
                 parents[child].add(name)
             else:
-                problems.add(origin, f"group is not defined{suggest_nearest(child, groups)}", value=child)
+                problems.add(origin, "group is not defined", value=child, near=(child, groups))
     depth: dict[str, int] = {}
     above: dict[str, frozenset[str]] = {}
     waiting = dict(parents)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
+from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.ranges import RangeError, expand_ranges
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
@@ -76,8 +76,7 @@ def _match_piece(index: Mapping[str, set[str]], piece: str, origin: Origin, prob
         hit = set().union(*(index.get(name.lower(), ()) for name in wanted))
         missing = [name for name in wanted if name.lower() not in index]
     for name in missing[:10]:
-        near = suggest_nearest(name, index) if len(problems) < 10 else ""  # looking for near names is slow
-        problems.add(origin, f"no host or group has this name{near}", value=name)
+        problems.add(origin, "no host or group has this name", value=name, near=(name, index))
     if len(missing) > 10:
         more = pluralize(len(missing) - 10, "more name")
         problems.add(origin, f"no host or group has {more} of this range", value=piece)

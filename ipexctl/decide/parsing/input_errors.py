@@ -8,6 +8,8 @@ from ipexctl.model.text import printable
 
 _SHOWN_ERRORS = 50  # a file of rubbish must not become a flood of messages …
 _ERROR_LIMIT = 1000  # … nor a long wait: after so many, reading ends
+_SUGGESTIONS = 20  # errors with the nearest names, which take long to find …
+_COMPARED_NAMES = 2000  # … among many
 
 
 class InputErrors:
@@ -15,13 +17,25 @@ class InputErrors:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self._all: dict[tuple[Origin, str], str | None] = {}  # where and what → hint
+        self._all: dict[tuple[Origin, str], tuple[str, str | None]] = {}  # where and what → shown text, hint
 
-    def add(self, origin: Origin, what: str, *, value: str | None = None, hint: str | None = None) -> None:
-        """Adds an error once. ``value`` is the text in the file; it is shown escaped. Raises `UsageError` when there
-        are so many that reading on would help nobody."""
-        text = what if value is None else f"{what}, found '{printable(value)}'"
-        self._all.setdefault((origin, text), hint)
+    def add(
+        self,
+        origin: Origin,
+        what: str,
+        *,
+        value: str | None = None,
+        hint: str | None = None,
+        near: tuple[str, Iterable[str]] | None = None,
+    ) -> None:
+        """Adds an error once. ``value`` is the text in the file; it is shown escaped. ``near``: a wrong word and the
+        valid ones, of which the first errors name the nearest. Raises `UsageError` when there are so many that reading
+        on would help nobody."""
+        value_text = "" if value is None else f", found '{printable(value)}'"
+        if (origin, what + value_text) in self._all:
+            return
+        close = suggest_nearest(*near) if near and len(self._all) < _SUGGESTIONS else ""
+        self._all[origin, what + value_text] = what + close + value_text, hint
         if len(self._all) >= _ERROR_LIMIT:
             self.raise_if_any()
 
@@ -32,9 +46,10 @@ class InputErrors:
         """Raises `UsageError` if there are errors."""
         if not self._all:
             return
-        found = sorted(self._all, key=lambda error: (error[0].file != self.source, error[0].line, error[0].column))
-        errors = [f"{printable(str(origin), 300)}: {what}" if origin.file else what for origin, what in found]
-        hints = set(self._all.values())
+        places = sorted(self._all, key=lambda error: (error[0].file != self.source, error[0].line, error[0].column))
+        shown = [(origin, self._all[origin, what][0]) for origin, what in places]
+        errors = [f"{printable(str(origin), 300)}: {text}" if origin.file else text for origin, text in shown]
+        hints = {hint for _, hint in self._all.values()}
         hint = hints.pop() if len(hints) == 1 else None  # one that helps with all
         if len(errors) == 1:
             raise UsageError(errors[0], hint=hint)
@@ -47,7 +62,7 @@ class InputErrors:
 
 def suggest_nearest(word: str, valid: Iterable[str]) -> str:
     """`` (did you mean …?)`` with up to three close words; where none is close, the valid ones or the nearest."""
-    known = sorted(set(valid))
+    known = sorted(set(valid))[:_COMPARED_NAMES]
     if close := [printable(each) for each in difflib.get_close_matches(word[:100], known, n=3, cutoff=0.5)]:
         return f" (did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?)"
     if len(known) > 16:

@@ -15,7 +15,7 @@ from ipexctl.decide.launch.programs import is_program_name
 from ipexctl.decide.parsing import conditions, validators
 from ipexctl.decide.parsing.host_entries import assemble_inventory
 from ipexctl.decide.parsing.host_patterns import limit_inventory
-from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
+from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.yaml_inventory import read_node
 from ipexctl.decide.parsing.yaml_nodes import Map, Node, Scalar, Seq, is_null, name_kind, read_yaml_node
 from ipexctl.model import tasks
@@ -50,8 +50,9 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PASSED_ON = frozenset({"args", "argv", "env"})
 """Keys whose values are for other programs, of which some have templates of their own."""
-_OF_JINJA = re.compile(r"\{\{-?\s*(?!end\b|else\b)[A-Za-z_]\w*(?:[.\[(][^{}]*|\s*[|*+/%~-][^{}]*)?\s*\}\}")
+_OF_JINJA = re.compile(r"\{\{-?\s*(?!end\b|else\b)[A-Za-z_]\w*(?:\s*|[.\[(][^{}]*|\s*[|*+/%~-][^{}]*)\}\}")
 """A template that begins with a name, as Ansible has them: Go's begin with a dot or a word before one."""
+_REPLACED_LIMIT = 4 << 20  # characters that variables stand for in a playbook; each may stand for others ten times
 _ENVIRONMENT = re.compile(r"lookup\(\s*['\"]env['\"]\s*,\s*['\"](\w+)['\"]")
 
 
@@ -79,7 +80,7 @@ def parse_playbook(
         problems.add(root.origin if root else Origin(source), what, hint=hint)
     known = play.variables if play and strict else variables.keys()
     for name in variables.keys() - known:
-        problems.add(Origin(""), f"the playbook has no variable '{printable(name)}'{suggest_nearest(name, known)}")
+        problems.add(Origin(""), f"the playbook has no variable '{printable(name)}'", near=(name, known))
     problems.raise_if_any()
     assert play is not None  # or there was an error
     return play
@@ -111,6 +112,7 @@ class _Parser:
     uses: list[LocalUse] = field(default_factory=list)
     words: dict[Origin, tuple[str, ...]] = field(default_factory=dict)  # what came from outside, by the text it is in
     words_in: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the same, by the variable it is in
+    replaced: int = 0  # characters of variables
 
     def parse_play(self, root: Map) -> Play:
         self._check_keys(root, PLAY_KEYS, "a playbook", self.ansible.get("play", _NONE))
@@ -219,7 +221,12 @@ class _Parser:
                 self.problems.add(replace(part.origin, column=column), error[1])
             else:
                 good.append(part.text.strip())
-        return " and ".join(f"({text})" for text in good) if len(good) > 1 else "".join(good)
+        if len(good) < 2:
+            return "".join(good)
+        whole = " and ".join(f"({text})" for text in good)
+        if node and (error := conditions.find_condition_error(whole)):  # as of a part that ends in a comment
+            self.problems.add(node.origin, error[1])
+        return whole
 
     def _parse_task(self, action: Scalar, body: Node, above: Sequence[Step]) -> tasks.Task | None:
         model = MODELS[action.text]
@@ -281,14 +288,14 @@ class _Parser:
         names = list(valid)
         unknown = [key for key, _ in node.pairs if key.text not in names]
         for key in unknown:
-            key_text = printable(key.text)
+            key_text, near = printable(key.text), None
             if key.text in STEP_KEYS and of in ACTIONS:
                 what = f"'{key_text}' stands beside {of}, not below it: it is a key of the step"
             elif why := _suggest_replacement(key.text, others, names):
                 what = f"'{key_text}' is left out on purpose: {why}"
             else:
-                what = f"unknown key '{key_text}' of {of}{suggest_nearest(key.text, names)}"
-            self.problems.add(key.origin, what)
+                what, near = f"unknown key '{key_text}' of {of}", (key.text, names)
+            self.problems.add(key.origin, what, near=near)
         return bool(unknown)
 
     def _validate(self, model: type[Model], node: Map, action: str = "") -> Model | None:
@@ -351,13 +358,17 @@ class _Parser:
             self.problems.add(node.origin, f"environment variable '{printable(variable)}' is {why}", hint=hint)
         else:
             self.known.add(name)
-            if name in self.variables:
+            self.replaced += len(self.variables.get(name, ""))
+            if self.replaced > _REPLACED_LIMIT:
+                self.problems.add(node.origin, f"variables stand for more than {_REPLACED_LIMIT >> 20} MiB in all")
+            elif name in self.variables:
                 given = (self.given[name],) if name in self.given else self.words_in.get(name, ())
                 self.words[node.origin] = tuple(dict.fromkeys((*self.words.get(node.origin, ()), *given)))
                 return self.variables[name]
-            what = f"variable '{printable(name)}' is not set{suggest_nearest(name, self.variables)}"
-            hint = f"--var {name}=VALUE, or set it in vars" if _NAME.fullmatch(name) else literal
-            self.problems.add(node.origin, what, value=node.text, hint=hint)
+            else:
+                what = f"variable '{printable(name)}' is not set"
+                hint = f"--var {name}=VALUE, or set it in vars" if _NAME.fullmatch(name) else literal
+                self.problems.add(node.origin, what, value=node.text, hint=hint, near=(name, self.variables))
         return match[0]
 
 

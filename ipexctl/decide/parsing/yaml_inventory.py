@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipexctl.decide.parsing import validators, yaml_nodes
 from ipexctl.decide.parsing.host_entries import Group, HostTree, Word
 from ipexctl.decide.parsing.host_lines import read_host_line
-from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
+from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.yaml_nodes import NULL, Map, Node, Scalar, Seq, is_null, name_kind
 from ipexctl.model.errors import Origin
 from ipexctl.model.text import printable
@@ -81,8 +81,8 @@ def _read_group(tree: HostTree, name: Scalar, body: Node) -> None:
         return
     for key, value in _list_pairs(tree, body):
         if key.text not in _PARTS:
-            what = f"unknown key '{printable(key.text)}' of a group{suggest_nearest(key.text, _PARTS)}"
-            tree.problems.add(key.origin, what)
+            what = f"unknown key '{printable(key.text)}' of a group"
+            tree.problems.add(key.origin, what, near=(key.text, _PARTS))
         elif is_null(value):
             continue
         elif key.text == "hosts":

@@ -307,6 +307,18 @@ def test_directories_in_a_circle_are_refused(tmp_path: Path) -> None:
         read_hostfile("hosts", cwd=tmp_path)
 
 
+def test_directories_to_which_many_links_lead_are_read_so_many_times_and_no_more(tmp_path: Path) -> None:
+    """Ten links in each of sixteen directories are 10^16 ways to the last one."""
+    write(tmp_path, {"hosts": "n1\n", "group_vars/all/d0/b": "slots: 3\n"})
+    for number in range(1, 16):
+        (tmp_path / f"group_vars/d{number}").mkdir()
+        for link in range(10):
+            above = "all/d0" if number == 1 else f"d{number - 1}"
+            (tmp_path / f"group_vars/{above}/l{link}").symlink_to(tmp_path / f"group_vars/d{number}")
+    with pytest.raises(UsageError, match="more than 20000 files and directories"):
+        read_hostfile("hosts", cwd=tmp_path)
+
+
 def test_a_directory_is_refused_with_the_name_of_the_file_in_it(tmp_path: Path) -> None:
     write(tmp_path, {"prod/hosts.ini": "n1\n", "prod/group_vars/all.yml": ""})
     with pytest.raises(UsageError, match="prod is a directory") as caught:
