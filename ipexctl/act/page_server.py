@@ -5,7 +5,7 @@ import hmac
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6, SHUT_RDWR
 from typing import Any
@@ -30,13 +30,17 @@ def serve_page(address: tuple[str, int], render: Callable[[], str]) -> Iterator[
 
         def handle(self) -> None:
             """Ends the connection after some seconds, however often a byte comes: its place is another viewer's."""
-            timer = threading.Timer(_REQUEST_TIMEOUT, self.connection.shutdown, (SHUT_RDWR,))
+            timer = threading.Timer(_REQUEST_TIMEOUT, self.end_connection)
             timer.daemon = True
             timer.start()
             try:
                 super().handle()
             finally:
                 timer.cancel()
+
+        def end_connection(self) -> None:
+            with suppress(OSError):  # the viewer went away while its page was drawn
+                self.connection.shutdown(SHUT_RDWR)
 
         def do_GET(self) -> None:
             status, body = 404, b""

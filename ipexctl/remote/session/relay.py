@@ -22,6 +22,7 @@ from ipexctl.remote.session.loop import ENDED, call_by_name, report_progress, se
 
 DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
 VISITOR_LIMIT = 64  # hosts that fetch from this one at the same time
+REQUEST_TIMEOUT = 10.0  # seconds in which a visitor proves that it is a host of this session
 
 
 class FileRelay:
@@ -94,7 +95,6 @@ class FileRelay:
         import urllib.request
         from urllib.parse import quote
 
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         total, received, reported = sum(item["size"] for item in files), 0, time.time()
         fetched: List[str] = []
         for item in files:
@@ -108,7 +108,7 @@ class FileRelay:
                     request = urllib.request.Request(base + "/" + quote(item["target"]))
                     request.add_header("Authorization", "Bearer " + token)
                     request.add_header("Range", "bytes=%d-" % done)
-                    with opener.open(request, timeout=10) as answer:
+                    with open_directly(request, 10) as answer:
                         for piece in iter(lambda: answer.read(1 << 20), b""):
                             file.write(piece)
                             hashed.update(piece)
@@ -136,6 +136,18 @@ class FileRelay:
         return messages.Fetched(fetched, "")
 
 
+def open_directly(request: Any, timeout: float) -> Any:
+    """Sends a request to another host of this session: through no proxy, and on to nowhere that it names. Raises
+    `OSError`, `http.client.HTTPException`."""
+    from urllib.request import HTTPRedirectHandler, ProxyHandler, build_opener
+
+    class Direct(HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            return None  # which makes it an error
+
+    return build_opener(ProxyHandler({}), Direct()).open(request, timeout=timeout)
+
+
 def start_server(address: str, expect_proof: Callable[[str], bytes], find: Callable[[str], Optional[BinaryIO]]) -> int:
     """Starts an HTTP server that lives as long as this process, `VISITOR_LIMIT` at a time; its port. Who sends the
     proof that is expected for a path gets what is found there."""
@@ -147,11 +159,26 @@ def start_server(address: str, expect_proof: Callable[[str], bytes], find: Calla
     class Handler(BaseHTTPRequestHandler):
         timeout = 60
 
+        def setup(self) -> None:
+            BaseHTTPRequestHandler.setup(self)
+            self.deadline = threading.Timer(REQUEST_TIMEOUT, self.end_connection)
+            self.deadline.daemon = True
+            self.deadline.start()
+
+        def finish(self) -> None:
+            self.deadline.cancel()
+            BaseHTTPRequestHandler.finish(self)
+
+        def end_connection(self) -> None:
+            with suppress(OSError):  # it has gone away
+                self.connection.shutdown(socket.SHUT_RDWR)
+
         def do_GET(self) -> None:
             proof = (self.headers.get("Authorization") or "").encode("latin-1")
             if not hmac.compare_digest(proof, expect_proof(self.path)):
                 self.send_error(403)
                 return
+            self.deadline.cancel()
             body = find(self.path)
             if body is None:
                 self.send_error(404)

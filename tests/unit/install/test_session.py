@@ -15,8 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import Request
 
 import pytest
 
@@ -28,7 +30,8 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
-from ipexctl.remote.session import install
+from ipexctl.remote.session import install, relay
+from ipexctl.remote.session.relay import FileRelay
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
 REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
@@ -282,6 +285,48 @@ def listening(port: int) -> set[str]:
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     result = [row[1].partition(":")[0] for row in rows if row[3] == "0A" and int(row[1].partition(":")[2], 16) == port]
     return {socket.inet_ntoa(bytes.fromhex(word)[::-1]) for word in result}
+
+
+def test_a_host_that_gives_files_sends_nobody_elsewhere(tmp_path: Path) -> None:
+    """Its answer made the other host ask where it liked, with the token."""
+    visited: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            visited.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    taker = FileRelay()
+    taker.base = str(tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as giver:
+        threading.Thread(target=giver.serve_forever, daemon=True).start()
+        file = {"target": "f", "sha256": "0" * 64, "size": 5, "mode": 0o600}
+        answer = taker.fetch(f"http://127.0.0.1:{giver.server_port}", "token", [file])
+        giver.shutdown()
+    assert (answer.files, "302" in answer.why, visited) == ([], True, ["/f"])
+
+
+def test_visitors_that_prove_nothing_hold_no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then kept all of them for as long as the session lived."""
+    monkeypatch.setattr(relay, "REQUEST_TIMEOUT", 0.5)
+    giver = FileRelay()
+    giver.base = str(tmp_path)
+    (tmp_path / "f").write_text("contents")
+    offer = giver.serve("127.0.0.1", ["f"])
+    slow = [socket.create_connection(("127.0.0.1", offer.port)) for _ in range(relay.VISITOR_LIMIT)]
+    for connection in slow:
+        connection.send(b"G")
+        assert connection.recv(1) == b"", "its time is over"
+    request = Request(f"http://127.0.0.1:{offer.port}/f", headers={"Authorization": f"Bearer {offer.token}"})
+    with relay.open_directly(request, 10) as answer:
+        assert answer.read() == b"contents"
+    for connection in slow:
+        connection.close()
 
 
 def test_hosts_give_files_to_each_other_and_what_comes_damaged_is_not_kept(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import select
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -140,6 +141,32 @@ def test_a_viewer_that_sends_a_byte_now_and_then_gives_its_place_back(
     assert ask(url).status == 200
     for connection in slow:
         connection.close()
+
+
+def test_a_viewer_that_goes_away_while_the_page_is_drawn_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of its time printed a traceback over the screen of `watch`."""
+    monkeypatch.setattr(page_server, "_REQUEST_TIMEOUT", 0.5)
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    drawing, gone = threading.Event(), threading.Event()
+
+    def draw() -> str:
+        drawing.set()
+        gone.wait(10)
+        return "page"
+
+    with serve_page(("127.0.0.1", 0), draw) as address:
+        split = urlsplit(address)
+        with socket.create_connection((split.hostname or "", split.port or 0)) as viewer:
+            viewer.send(f"GET {split.path} HTTP/1.0\r\nHost: {split.netloc}\r\n\r\n".encode())
+            assert drawing.wait(10)
+            viewer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it ends by a reset
+        timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        for timer in timers:
+            timer.join(10)
+        gone.set()
+    assert timers
+    assert raised == []
 
 
 def test_a_browser_gets_a_file_for_its_user_alone_and_not_the_token(tmp_path: Path) -> None:
