@@ -168,10 +168,11 @@ def _warn_about_mode(path: Path, mode: int, shown: str) -> tuple[str, ...]:
 
 
 def read_script(path: Path, *directories: Path) -> tuple[str, set[str]]:
-    """A script's text, and the names of what lies beside it or in ``directories`` and could be a module; empty if it
-    cannot be read."""
+    """A script's text, as far as it is no longer than a file that a person writes, and the names of what lies beside it
+    or in ``directories`` and could be a module; empty if it cannot be read."""
     try:
         names = {file.name.partition(".")[0] for folder in (path.parent, *directories) for file in folder.iterdir()}
-        return path.read_text("utf-8", "replace"), names
+        data, _ = _read_limited(path, LIMIT)
+        return data.decode("utf-8", "replace") if isinstance(data, bytes) else "", names
     except OSError:
         return "", set()

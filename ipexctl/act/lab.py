@@ -28,12 +28,14 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
-from ipexctl.store.private_files import make_private_directories, write_private_file
+from ipexctl.store.private_files import make_private_directories, read_regular_file, write_private_file
 
 ENV_TAG = "IPEXCTL_LAB"
 ADDRESS = "127.0.0.1"
 _SBIN = "/usr/sbin:/usr/local/sbin:/sbin"  # not on an ordinary user's PATH
 _SFTP = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/lib64/ssh")
+_RECORD_LIMIT = 1 << 20  # bytes
+_NAME = re.compile("lab[0-9]{1,4}")  # of a host, and of its directory
 _UNSAFE = re.compile(r'["%\\]|[^\x20-\x7e]')  # has a meaning in sshd_config
 
 
@@ -57,6 +59,11 @@ class Lab(Record):
     boot: str
     servers: tuple[Server, ...] = ()
     ready: bool = False
+
+    def __post_init__(self) -> None:
+        names = [*self.names, *(server.name for server in self.servers)]
+        if not all(map(_NAME.fullmatch, names)):  # files are made and removed in directories of these names
+            raise ValueError("its hosts are not lab0, lab1 and so on")
 
     def path(self, *names: str) -> Path:
         """A file of the lab ("hostfile"), or of one of its hosts ("lab0", "home"); "env" is the environment of all."""
@@ -136,12 +143,12 @@ def load_lab(directory: Path) -> Lab | None:
     """Returns the lab last started here, running or not; None without one. Raises `UsageError` for a damaged record."""
     record = directory / "lab.json"
     try:
-        value = json.loads(record.read_text("utf-8"))
+        value = json.loads(read_regular_file(record, _RECORD_LIMIT, own=True))
         servers = tuple(Server(**server) for server in value.pop("servers"))
         return Lab(directory, tuple(value.pop("names")), servers=servers, **value)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = printable(str(error))
         raise UsageError(f"the lab's record {record} cannot be read: {why}", exit=Exit.STEP) from None
 

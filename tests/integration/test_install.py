@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
+from ipexctl.act.packages.download import download_wheels
 from ipexctl.act.packages.resolve import find_uv, find_uv_for_hosts
 from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.ssh.local_link import LocalLink
@@ -37,6 +38,7 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest, read_marker
 from ipexctl.model.tasks import Install, Run, Uninstall, Wheels
+from ipexctl.model.wheels import Wheel
 from ipexctl.verbs.common.mpi import choose_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.doctor.verify import verify
@@ -843,6 +845,36 @@ def test_a_controller_of_another_kind_takes_uv_for_hosts_out_of_its_wheel(bench:
     assert Path(result.path).read_text().startswith("#!/bin/sh")
     assert os.access(result.path, os.X_OK)
     assert find_uv_for_hosts(tool, cache, sources, "x86_64", ("Linux", "x86_64")) is tool
+    assert find_uv_for_hosts(tool, cache, sources, "x86_64", ("Darwin", "arm64")) == result, "without the index"
+    other = wheels.wheel("uv", tool.version, {f"uv-{tool.version}.data/scripts/uv": "#!/bin/sh\necho uv 2\n"})
+    with serving(Index([other])) as index:
+        sources = replace(sources, index=index.url)
+        result = find_uv_for_hosts(tool, cache, sources, "x86_64", ("Darwin", "arm64"))
+    assert "uv 2" in Path(result.path).read_text(), "what one index had, perhaps a stranger's, is nobody else's"
+
+
+def test_a_wheel_that_is_longer_than_the_lock_says_fills_no_disk(bench: Bench) -> None:
+    """An index could send for ever: only its end was compared."""
+    sent = [0]
+
+    def send_for_ever(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        handler.send_response(200)
+        handler.end_headers()
+        while sent[0] < 1 << 30:
+            handler.wfile.write(bytes(1 << 16))
+            sent[0] += 1 << 16
+        return True
+
+    with serving(Index([], send_for_ever)) as index:
+        url = index.url.replace("/simple", "/files/a-1-py3-none-any.whl")
+        sources, stop = Sources(environ=bench.environ, limits=replace(QUICK, tries=1)), threading.Event()
+        with pytest.raises(UsageError) as refused:
+            download_wheels(
+                [Wheel("a", "1", url, "0" * 64, 1000)], bench.path / "cache", sources, stop, lambda *_: None
+            )
+    assert refused.value.reasons[0].endswith("/files/: longer than 1000 bytes")
+    assert sent[0] < 1 << 28
+    assert [*(bench.path / "cache").rglob("*.whl*")] == []
 
 
 def test_a_lock_whose_wheels_are_gone_is_made_anew(bench: Bench, index: Index) -> None:

@@ -12,6 +12,7 @@ from ipexctl.act import lab as act
 from ipexctl.act.lab import Lab, Server, Tools
 from ipexctl.decide import parsing
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.store.private_files import write_private_file
 
 TOOLS = Tools("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/bin/ssh", "/usr/lib/openssh/sftp-server")
 
@@ -90,6 +91,23 @@ def test_a_process_of_the_same_number_is_not_the_server(tmp_path: Path) -> None:
 
 def test_a_record_that_cannot_be_read_is_an_error_and_a_missing_one_is_no_lab(tmp_path: Path) -> None:
     assert act.load_lab(tmp_path) is None
-    (tmp_path / "lab.json").write_text('{"names": ["lab0"]')
-    with pytest.raises(UsageError, match="cannot be read"):
+    texts = ('{"names": ["lab0"]', "[" * 100_000, "[]", '{"servers": [], "names": 5}', "\n" * (2 << 20))
+    for text in texts:
+        write_private_file(tmp_path / "lab.json", text.encode())
+        with pytest.raises(UsageError, match="cannot be read"):
+            act.load_lab(tmp_path)
+    (tmp_path / "lab.json").unlink()
+    os.mkfifo(tmp_path / "lab.json")
+    with pytest.raises(UsageError, match="not a regular file"):
         act.load_lab(tmp_path)
+
+
+def test_files_outside_of_the_lab_are_no_host_s(tmp_path: Path) -> None:
+    """`lab down` removed the host keys of whatever directory the record named."""
+    act.save_lab(lab(tmp_path))
+    record = (tmp_path / "lab.json").read_text()
+    assert act.load_lab(tmp_path) == lab(tmp_path)
+    for name in ("/etc/ssh", "../lab0", ".", "lab0/home"):
+        write_private_file(tmp_path / "lab.json", record.replace('"lab0"', f'"{name}"').encode())
+        with pytest.raises(UsageError, match="its hosts are not lab0, lab1"):
+            act.load_lab(tmp_path)

@@ -24,6 +24,8 @@ from ipexctl.model.text import parse_integer, pluralize, strip_credentials
 from ipexctl.model.wheels import Wheel
 from ipexctl.store.private_files import make_private_directories
 
+_UNKNOWN_SIZE_LIMIT = 8 << 30  # bytes of a wheel of which no index says the size
+
 Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, whence)
 
 
@@ -197,6 +199,7 @@ class _Download:
                 start = 0
             length = parse_integer(response.headers.get("Content-Length"))
             have, counted, since = start, start, time.monotonic()
+            limit = self.wheel.size or _UNKNOWN_SIZE_LIMIT
             patience = self.http.limits.stall / self.http.limits.tries
             with part.open("ab" if start else "wb") as file:
                 for piece in response.stream(1 << 18):
@@ -206,6 +209,9 @@ class _Download:
                     now = time.monotonic()
                     if self.stop.is_set():
                         return "stopped"
+                    if have > limit:
+                        file.truncate(0)
+                        return f"longer than {pluralize(limit, 'byte')}"
                     if have - counted >= 64 << 10:
                         counted, since = have, now
                     elif now - since > patience:
@@ -270,9 +276,9 @@ def _describe_http_error(error: Exception) -> str:
 
 
 def read_unpacked_size(path: Path) -> int:
-    """Returns bytes a wheel takes once unpacked; 0 for a file that is no archive."""
+    """Returns bytes a wheel takes once unpacked; 0 for a file that is no archive that can be read."""
     try:
         with zipfile.ZipFile(path) as archive:
             return sum(info.file_size for info in archive.infolist())
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return 0

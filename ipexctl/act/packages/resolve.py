@@ -1,5 +1,6 @@
 """The exact wheels of a stack: resolved by uv on the controller, and the locks of earlier resolutions."""
 
+import hashlib
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ import tempfile
 import threading
 import time
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -65,17 +67,26 @@ def find_uv_for_hosts(
     Raises `UsageError` (exit 4)."""
     if machine == ("Linux", arch):
         return tool
-    path = cache / "uv" / f"{tool.version}-{arch}" / "uv"
+    # What the index of a playbook or a lock file has is executed on the hosts of this install alone.
+    places = hashlib.sha256(" ".join(sources.list_names()).encode()).hexdigest()[:16]
+    path = cache / "uv" / f"{tool.version}-{arch}-{places}" / "uv"
     if not path.is_file():
         wheels = resolve_wheels(tool, [f"uv=={tool.version}"], "3.11", "2.17", sources, arch)
         wheel = download_wheels(wheels, cache, sources, threading.Event(), lambda *_: None)["uv"]
-        with zipfile.ZipFile(wheel) as archive:
-            name = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
-            write_private_file(path, archive.read(name), 0o700)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                found = [info for info in archive.infolist() if info.filename.endswith(".data/scripts/uv")]
+                data = b"".join(archive.read(info) for info in found[:1] if info.file_size <= _UV_SIZE_LIMIT)
+        except (ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+            data = b""
+        if not data:
+            raise UsageError(f"{wheel.name} has no uv in it that can be used", exit=Exit.STEP)
+        write_private_file(path, data, 0o700)
     return Tool(str(path), tool.version, path.stat().st_size, hash_file(path))
 
 
 _LOCK_SIZE_LIMIT = 1 << 24  # bytes
+_UV_SIZE_LIMIT = 1 << 28  # bytes
 _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
 

@@ -10,6 +10,7 @@ from ipexctl.model.trees import TreeEntry
 
 DIFFABLE = 256 << 10  # bytes of a file that is compared line by line
 FILES = 20  # compared per host
+_LINE_LIMIT = 10_000  # of both files: the comparison takes the square of them
 _SHOWN_LINES = 200  # shown per file
 _SHOWN_WIDTH = 200  # characters shown of a line
 
@@ -35,6 +36,8 @@ def format_diff(path: str, old: bytes, new: bytes) -> str:
     except UnicodeDecodeError:
         return f"{printable(path, 300)} differs, and is no text"
     shown = printable(path, 300)
+    if len(before) + len(after) > _LINE_LIMIT:
+        return f"{shown} differs, and has too many lines to compare"
     lines = [*difflib.unified_diff(before, after, f"{shown} (there)", f"{shown} (here)", lineterm="")]
     if not lines:
         return f"{shown} differs in how its last line ends"

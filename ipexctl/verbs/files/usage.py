@@ -16,12 +16,15 @@ from ipexctl.model.events import Answer, Ended, Workflow
 from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
-from ipexctl.model.text import printable
+from ipexctl.model.text import parse_integer, printable
 from ipexctl.protocol.paths import MANIFEST, RUNS, STATE
 from ipexctl.store.private_files import measure_tree
 from ipexctl.verbs.common.probe import VENV
 from ipexctl.verbs.common.select import list_flags, make_started
 
+_KINDS = ("environment", "runs", "wheels")  # as remote/list_usage.sh names them
+_LARGEST_PLACE = 1 << 50  # KiB
+_PROJECT_LIMIT = 10_000  # of a host: each is listed by itself
 _DISK_TIMEOUT = 600.0  # seconds for the disk of a host
 
 
@@ -67,10 +70,15 @@ def _list_places(link: Link) -> Iterator[UsedPlace]:
     words = (STATE, own.get("venv") or VENV, own.get("workdir", ""))
     command = build_script_command("list_usage.sh", *words, patience=_DISK_TIMEOUT)
     *fields, _ = read_listing(link, command, 2).split(b"\0")
+    if len(fields) > 2 * _PROJECT_LIMIT:
+        raise ValueError("more projects than can be listed")
     for field, path in zip(fields[::2], map(os.fsdecode, fields[1::2]), strict=True):
         kind, size = field.decode("ascii").split(" ")
         if kind != "project":
-            yield UsedPlace(name, kind, path, int(size) << 10)
+            kibibytes = parse_integer(size, _LARGEST_PLACE)
+            if kind not in _KINDS or kibibytes is None:
+                raise ValueError("a place without a kind or a size")
+            yield UsedPlace(name, kind, path, kibibytes << 10)
             continue
         tree = parse_remote_tree(list_tree(link, path))
         if tree.manifest is not None:

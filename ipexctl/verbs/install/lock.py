@@ -173,8 +173,8 @@ def add_other_arch(lock: Lock, arch: Arch, path: str) -> Lock:
     """Returns the lock with the wheels that the file at ``path`` has for another architecture, of the same release: a
     lock file that is written on each has the hashes of both."""
     try:
-        other = parse_json(Lock, Path(path).read_text("utf-8"))
-    except (OSError, ValueError):
+        other = parse_json(Lock, read_input(path).text)
+    except (UsageError, ValueError):
         return lock
     versions = {get_public_version(held.packages.get("torch", "")) for held in (lock, other)}
     more = [wheel for wheel in other.wheels if arch not in wheel.archs]

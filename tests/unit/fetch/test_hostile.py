@@ -20,6 +20,7 @@ from ipexctl.model.events import Ended, Event, HostFailed, Message
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Fetch
 from ipexctl.verbs.files.fetch import fetch
+from ipexctl.verbs.files.usage import show_usage
 from tests.fakes import FakeOpener
 
 
@@ -234,6 +235,15 @@ def test_more_files_than_can_be_listed_become_no_objects_here(tmp_path: Path) ->
     _, result = fetched(tmp_path, b"", b"/w\0" + b"\0" * 2_000_002)
     assert isinstance(result, Failure)
     assert result.what == "more files than can be listed"
+
+
+@pytest.mark.parametrize("place", [b"wheels " + b"9" * 4000, b"wheels -1", b"\x1b[2J 1", b"wheels"])
+def test_a_place_that_no_host_has_is_a_failure_of_that_host(tmp_path: Path, place: bytes) -> None:
+    """A size of 4000 digits ended `du` with exit code 70."""
+    context = Context(FakeOpener({"": Completed(0, place + b"\0/x\0")}), tmp_path / "state", tmp_path / "cache")
+    events = [*show_usage(Inventory((Host("n0", "n0"),)), context)]
+    [failed] = [event.failure for event in events if isinstance(event, HostFailed)]
+    assert (failed.code, events[-1]) == ("malformed", Ended("du", Exit.STEP))
 
 
 def test_a_second_list_without_sense_is_a_failure_of_that_host(tmp_path: Path) -> None:
