@@ -8,6 +8,7 @@ from typing import Any, Dict, Generic, List, NamedTuple, Tuple, Type, TypeVar, U
 T = TypeVar("T")
 MESSAGE_LIMIT = 4 << 20  # bytes of one message, record or frame, whoever sends it
 _EXACT_FLOAT_LIMIT = 1 << 53  # from here on a float is no longer the number it was, and no clock has it
+_INTEGER_LIMIT = 1 << 64  # no size, time or count has more; a float of it may be none
 KIND = "kind"  # the key of each object that names its type: the class's name
 _resolve_hints = lru_cache(maxsize=None)(typing.get_type_hints)
 
@@ -97,6 +98,8 @@ def _decode_value(kind: "Any", value: "Any") -> "Any":
         if abs(value) < _EXACT_FLOAT_LIMIT:  # false for a value that is not a number
             return float(value)
         raise DamagedError("%.80r is no such number" % value)
+    if kind is int and isinstance(value, int) and abs(value) >= _INTEGER_LIMIT:
+        raise DamagedError("an integer of more than 64 bits")
     if origin is None and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     raise DamagedError("%.80r is not of type %s" % (value, getattr(kind, "__name__", kind)))

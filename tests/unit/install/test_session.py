@@ -452,6 +452,7 @@ def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(
         "say('Failed', code='busy', what='x', details={'holder': {'since': 'never', 'user': '\\x1b[2J'}})",
         "say('Failed', code='no-space', what='\\x1b]0;owned\\x07', details={'need': 'all'})",
         "say('Progress', done='x', total=[])",
+        "say('Failed', code='no-space', what='x', details={'need': 10**400, 'free': 1, 'at': '/'})",
         "say('Failed', code='odd', what=None)",
     ],
 )
