@@ -13,6 +13,7 @@ from ipexctl.decide.releases.resolve import match_version
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
+from ipexctl.model.hints import advise
 from ipexctl.model.stack import InstallMarker, StackRequest, Track
 from ipexctl.model.tasks import Install
 
@@ -27,7 +28,7 @@ def find_environment(
     if packages are to be removed or renewed that it has not, or that are its release."""
     if not (task.with_ or task.without or task.upgrade):
         return None
-    marker, kept = find_marker(venv, facts), None
+    marker, kept = find_marker(venv, facts, task), None
     if marker:
         with suppress(UsageError):  # another release is asked for
             kept = _keep_release(marker, request, task.mpi)
@@ -44,10 +45,32 @@ def find_environment(
     return (marker, kept) if marker and kept else None
 
 
-def find_marker(venv: str, facts: Mapping[str, Facts]) -> InstallMarker | None:
-    """Returns the environment at ``venv`` of the first host that has one."""
-    envs = [fact.installed for fact in facts.values() if fact.installed and fact.installed.venv == venv]
-    return next((env.marker for env in envs if env.marker), None)
+def find_marker(venv: str, facts: Mapping[str, Facts], task: Install) -> InstallMarker | None:
+    """Returns the environment at ``venv`` of the first host that has one. Raises `UsageError` (exit 4) where that alone
+    says from which URL or file a package was asked for that ``task`` does not name: a host chooses no program for the
+    others."""
+    envs = {host: fact.installed for host, fact in facts.items() if fact.installed and fact.installed.venv == venv}
+    markers = {host: env.marker for host, env in envs.items() if env.marker}
+    named = set(map(read_package_name, (*task.with_, *task.without)))
+    for first, marker in markers.items():
+        places = [
+            text for text in marker.requested or () if _names_place(text) and read_package_name(text) not in named
+        ]
+        for other, held in markers.items():
+            if alone := [text for text in places if text not in (held.requested or ())]:
+                what = f"the environment of {first} has packages from places of which that of {other} does not know"
+                hint = advise("install", "--like", first, text="if they are yours:")
+                raise UsageError(what, reasons=alone[:5], hint=hint, exit=Exit.STEP)
+        return marker
+    return None
+
+
+def _names_place(requirement: str) -> bool:
+    """Returns whether a requirement names a URL or a path, not a package of an index."""
+    try:
+        return bool(Requirement(requirement).url)
+    except InvalidRequirement:
+        return True
 
 
 def keep_environment(

@@ -163,7 +163,7 @@ def _choose_wheels(
     if not (locked or model) and (found := extend.find_environment(task, request, venv, facts)):
         base, request = found
         task, facts = extend.keep_requirements(base, task, listed), extend.use_env_python(base, facts)
-    elif not (locked or model) and (marker := extend.find_marker(venv, facts)):
+    elif not (locked or model) and (marker := extend.find_marker(venv, facts, task)):
         asked = request
         base, task, request = extend.keep_environment(task, request, marker, listed)
         facts = extend.use_env_python(base, facts) if base else facts

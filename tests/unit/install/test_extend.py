@@ -46,6 +46,19 @@ def test_the_first_host_that_has_an_environment_gives_the_release() -> None:
     assert find(Install(with_=("tqdm",)), plain) == (plain, native)
 
 
+def test_a_host_alone_chooses_no_program_for_the_others() -> None:
+    """What the environment of the first host had been asked for, or so it said, was installed on all."""
+    alone = "colour @ https://elsewhere.example/colour-1-py3-none-any.whl"
+    evil = replace(ENV, requested=("tabulate", alone))
+    with pytest.raises(UsageError, match="of node0 has packages from places of which that of node1") as refused:
+        find(Install(with_=("tqdm",)), evil, ENV)
+    assert (refused.value.reasons, refused.value.exit) == ((alone,), Exit.STEP)
+    assert "ipexctl install --like node0" in (refused.value.hint or "")
+    assert find(Install(with_=("tqdm",)), ENV, evil) is not None, "the first one's count"
+    assert find(Install(with_=("tqdm",)), evil, None, evil) is not None, "all say so"
+    assert find(Install(with_=("colour @ file:///colour-2-py3-none-any.whl",)), evil, ENV) is not None
+
+
 @pytest.mark.parametrize(
     ("request_", "kept"),
     [
