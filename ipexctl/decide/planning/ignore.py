@@ -1,5 +1,6 @@
 """Which files are left out: patterns as in .gitignore."""
 
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterable
@@ -16,7 +17,8 @@ _TOKEN = re.compile(
     r"|\[(?P<not>[!^])?(?P<set>\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]|\\?(?P<char>.)",
     re.DOTALL,
 )
-_WILDCARDS = {"between": "(?:.*/)?", "below": ".*", "star": "[^/]*", "one": "[^/]"}
+_WILDCARDS = {"below": ".*", "one": "[^/]"}
+_LENGTH_LIMIT = 4096  # characters of a pattern, as of a path
 _CLASSES = {
     "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \t", "cntrl": r"\x00-\x1f\x7f", "digit": "0-9", "graph": "!-~",
     "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": r"\s", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
@@ -39,9 +41,11 @@ def compile_ignore(patterns: Iterable[str]) -> Ignored:
         pattern = pattern.removeprefix("!")
         only_directories = pattern.endswith("/")
         pattern = pattern.removesuffix("/")
-        above = "" if "/" in pattern else "(?:.*/)?"
+        above = "" if "/" in pattern else "**/"
+        if len(pattern) > _LENGTH_LIMIT:
+            continue
         try:
-            rule = re.compile(above + _TOKEN.sub(_translate_token, pattern.removeprefix("/")), re.DOTALL)
+            rule = re.compile(_translate_pattern(above + pattern.removeprefix("/")), re.DOTALL)
         except re.error:  # a range whose end is before its beginning
             continue
         rules.append((rule, taken_in, only_directories))
@@ -72,6 +76,36 @@ def compile_tree_ignore(patterns: Iterable[str], read_gitignore: Callable[[str],
         return decision
 
     return ignored
+
+
+def _translate_pattern(pattern: str) -> str:
+    """Returns a pattern as a regular expression that takes no more than the square of a path's length. Of several
+    wildcards each but the last one stops at the first fit, for good: the next one takes what lies behind it."""
+    numbers = itertools.count()
+    chunks: list[list[list[str]]] = [[[""]]]  # between "**/", the parts of a path, and their texts between stars
+    for token in _TOKEN.finditer(pattern):
+        match token.lastgroup, token[0]:
+            case "between", _:
+                chunks.append([[""]])
+            case "star", _:
+                chunks[-1][-1].append("")
+            case _, text:
+                chunks[-1][-1][-1] += _translate_token(token)
+                if text.endswith("/"):
+                    chunks[-1].append([""])
+
+    def stop_at_first(text: str) -> str:
+        name = f"g{next(numbers)}"
+        return f"(?=(?P<{name}>{text}))(?P={name})"  # what was taken is not tried again
+
+    def join_texts(texts: list[str], shortest: str, longest: str) -> str:
+        if len(texts) == 1:
+            return texts[0]
+        first, *middle, last = texts
+        return first + "".join(stop_at_first(shortest + text) for text in middle) + longest + last
+
+    parts = ["".join(join_texts(texts, "[^/]*?", "[^/]*") for texts in chunk) for chunk in chunks]
+    return join_texts(parts, "(?:.*?/)??", "(?:.*/)?")
 
 
 def _translate_token(token: re.Match[str]) -> str:

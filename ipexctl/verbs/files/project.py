@@ -12,6 +12,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 _OWN_IGNORE = ".ipexctlignore"  # patterns of the project itself, at its root
+_IGNORE_LIMIT = 1 << 20  # bytes that are read of a file of patterns
 _SIGNS = (".git", "pyproject.toml", _OWN_IGNORE)  # what the root of a project has
 
 
@@ -78,8 +79,11 @@ def compile_project_ignore(root: Path, exclude: Iterable[str]) -> Ignored:
 
 
 def _read_text(path: Path) -> str:
+    if not path.is_file():
+        return ""
     try:
-        return path.read_text("utf-8-sig", "surrogateescape") if path.is_file() else ""
+        with path.open("rb") as file:
+            return file.read(_IGNORE_LIMIT).decode("utf-8-sig", "surrogateescape")
     except OSError:
         return ""
 

@@ -45,6 +45,15 @@ def test_git_reads_the_pattern_the_same_way(pattern: str, tmp_path: Path) -> Non
     assert sorted(output.split("\0")[:-1]) == sorted(ours)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [("*a" * 30 + "*b", "a" * 250), ("**/a/" * 12 + "b", "/".join("a" * 200)), ("**/*a*a*a/" * 9 + "b", "aaaa/" * 99)],
+)
+def test_many_wildcards_take_no_time(pattern: str, path: str) -> None:
+    """The .gitignore of a repository from elsewhere held `run` and `sync` for ever."""
+    assert compile_ignore([pattern])(path, False) is None
+
+
 def test_the_last_pattern_that_matches_decides() -> None:
     ignored = compile_ignore(["*.bin", "!keep.bin", "# comment", ""])
     assert ignored("a.bin", False)
