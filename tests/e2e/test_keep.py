@@ -47,7 +47,7 @@ def test_all_hosts_go_on_from_the_last_whole_checkpoint_of_one(workspace: Worksp
     assert read_checkpoints(hosts, "node1") == read_checkpoints(hosts, "node2") == {"step_4.pt"}
     aside = hosts.path("node0", f"{find_place(RANKS)}/.ipexctl-keep-ckpt/.aside/ckpt")
     assert [path.name for path in aside.iterdir()] == ["step_6.pt"]
-    assert "the ranks go on from ckpt/step_4.pt, written " in result.out + result.err
+    assert "the ranks get ckpt/step_4.pt to go on from, written " in result.out + result.err
     assert not find_orphans(hosts)
 
 

@@ -5,6 +5,9 @@ import re
 from collections.abc import Sequence
 
 from ipexctl.decide.script_imports import parse_script
+from ipexctl.model.notes import Note
+from ipexctl.model.text import printable
+from ipexctl.protocol.paths import RESUME_ENV
 
 # Of Hugging Face's TrainingArguments and example scripts, Accelerate's ProjectConfiguration, Lightning's Trainer and
 # its ModelCheckpoint.
@@ -12,6 +15,7 @@ _DIRECTORIES = ("output_dir", "project_dir", "default_root_dir", "dirpath")
 _FRAMEWORKS = re.compile(
     r"^\s*(import|from)\s+(transformers|trl|accelerate|lightning|pytorch_lightning)\b", re.MULTILINE
 )
+_LOADS = re.compile(rf"{RESUME_ENV}|resume_from_checkpoint|ckpt_path|get_last_checkpoint|\bload_state\(")
 _OPTION = re.compile(r"[\"'](--resume[-_]from[-_]checkpoint|--ckpt[-_]path)[\"']")
 
 
@@ -37,3 +41,11 @@ def find_resume_words(program: str, text: str) -> tuple[str, ...]:
     if program == "trl" or re.search(r"\b(HfArgumentParser|TrlParser)\b", text):
         return ("--resume_from_checkpoint", "{checkpoint}")
     return ("--ckpt_path", "{checkpoint}") if "LightningCLI" in text else ()
+
+
+def describe_unread_checkpoint(script: str, args: Sequence[str], text: str) -> tuple[Note, ...]:
+    """Warns of a script that will not go on from the checkpoint that its ranks get, as far as its own text tells."""
+    if not text or _LOADS.search(text) or any(word.startswith("--resume") for word in args):
+        return ()
+    what = f"{printable(script)} does not read {RESUME_ENV}, the checkpoint to go on from"
+    return (Note("unread-checkpoint", f"{what}: it starts from its beginning, if it does not find one by itself"),)

@@ -341,7 +341,7 @@ def _describe_waiting(hosts: Mapping[str, tuple[str, str, float]], before: int) 
 def _describe_resume(record: journal.ResumeChosen) -> str:
     if not record.name:
         return "no whole checkpoint yet: the script starts from its beginning"
-    text = f"the ranks go on from {printable(record.name, 200)}"
+    text = f"the ranks get {printable(record.name, 200)} to go on from"
     if record.written:
         text += f", written {format_time(record.written)}"
     if record.size:

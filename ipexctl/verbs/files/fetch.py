@@ -30,10 +30,17 @@ _STEP = "fetch"
 
 
 def fetch(
-    task: Fetch, inventory: Inventory, context: Context, *, ranks: Sequence[str] = (), dry: bool = False
+    task: Fetch,
+    inventory: Inventory,
+    context: Context,
+    *,
+    ranks: Sequence[str] = (),
+    dry: bool = False,
+    early: bool = False,
 ) -> Workflow[dict[str, str | Failure]]:
     """Returns each host's local directory, or its failure. ``ranks`` are the hosts of the run's ranks, in order (empty:
-    those of the last saved run). Raises `UsageError` before any host is contacted."""
+    those of the last saved run); ``early``: before the run that makes the files, so that none may be there yet. Raises
+    `UsageError` before any host is contacted."""
     hosts = _select_hosts(task, inventory, ranks, context)
     into = expand_home(task.into)
     if into.exists() and not into.is_dir():
@@ -67,6 +74,9 @@ def fetch(
     place = printable(places.pop(), 200) if len(places) == 1 else "its working directory"
     for pattern in missing:
         what = f"no host has {printable(pattern, 200)} in {place}"
+        if early:
+            yield Message(f"{what} yet", code="not-there-yet")
+            continue
         yield HostFailed(
             Failure(
                 "",

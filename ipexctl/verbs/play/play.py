@@ -28,6 +28,7 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import join_names, printable
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import FAILED, list_flags
+from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.install.requirements import find_unfit_requirements
 
 
@@ -84,7 +85,7 @@ def play(
     """Runs each step; returns the worst exit code of those that were not ignored. Raises `UsageError` before any host
     is contacted: for a tag, a name or a limit that selects nothing, and for missing scripts and directories."""
     options = options or PlayOptions()
-    steps = tuple(map(expand_step_paths, options.select_steps(book)))
+    steps = keep_excluded(tuple(map(expand_step_paths, options.select_steps(book))))
     chosen = [_limit_hosts(step, inventory) for step in steps]
     if unusable := [*find_unusable_files(steps)]:
         raise UsageError(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
@@ -143,6 +144,23 @@ def expand_step_paths(step: Step) -> Step:
     """Returns the step with ``~`` replaced in its paths on this machine. Raises `UsageError`."""
     place = f"{printable(str(step.origin), 300)}: {step.action}"
     return step.model_copy(update={"task": expand_local_paths(step.task, place)})
+
+
+def keep_excluded(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Returns the steps, of which a run, which sends its project, leaves out what a sync of it before did."""
+    excluded: dict[Path, tuple[str, ...]] = {}
+    kept: list[Step] = []
+    for step in steps:
+        task = step.task
+        if isinstance(task, tasks.Sync) and task.exclude and not is_of_hub("source", task.source):
+            root = find_project(task.source, task.project, task.exclude).root
+            excluded[root] = (*excluded.get(root, ()), *task.exclude)
+        elif isinstance(task, tasks.Run) and excluded:
+            is_file = task.script is not None and Path(task.script).is_file()
+            root = find_project(task.script if is_file and task.script else ".", task.project, task.exclude).root
+            step = step.model_copy(update={"task": replace(task, exclude=(*excluded.get(root, ()), *task.exclude))})
+        kept.append(step)
+    return tuple(kept)
 
 
 def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
@@ -316,7 +334,7 @@ def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workfl
         case tasks.Execute():
             return execute(task, inventory, context, dry=dry)
         case tasks.Fetch():
-            return fetch(task, inventory, context, ranks=state.ranks, dry=dry)
+            return fetch(task, inventory, context, ranks=state.ranks, dry=dry, early=dry and state.trained)
         case tasks.Bench():
             return bench(task, inventory, context, environ, dry=dry)
     raise ValueError(f"no step has a task of type {type(step.task).__name__}")

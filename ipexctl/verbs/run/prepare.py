@@ -20,6 +20,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
 from ipexctl.decide.launch import accelerate, mpi_launchers
 from ipexctl.decide.launch.build import build_launch, identify_machines
+from ipexctl.decide.launch.checkpoints import describe_unread_checkpoint
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.programs import Start, wrap_start
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
@@ -112,6 +113,8 @@ def prepare_launch(
     script = _find_script(request)
     text = read_script(script)[0] if script else ""
     notes = (*describe_emptiness(text, str(script)), *notes)
+    if task.keep and (task.resume == "auto" or task.restarts) and not request.resume:
+        notes = (*describe_unread_checkpoint(str(script), task.args, text), *notes)
     if not any(map(accelerate.has_accelerator, facts.values())):
         notes = (*describe_gpu_needs(text, str(script), parse_rules(read_data("migrate.toml"))), *notes)
     if script and "PYTHONPATH" not in request.settings:

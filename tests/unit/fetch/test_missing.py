@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.model.commands import Command, Completed
-from ipexctl.model.events import HostFailed
+from ipexctl.model.events import HostFailed, Message
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Fetch
 from ipexctl.verbs.files.fetch import fetch
@@ -28,7 +28,13 @@ def test_the_place_is_named_where_all_hosts_have_the_same(tmp_path: Path, places
 
     context = Context(FakeOpener(answer), tmp_path / "state", tmp_path / "cache")
     inventory = Inventory(tuple(Host(name, name) for name in places))
-    events = list(fetch(Fetch(paths=("nope*",), into=str(tmp_path / "fetched")), inventory, context))
+    task = Fetch(paths=("nope*",), into=str(tmp_path / "fetched"))
+    events = list(fetch(task, inventory, context))
     assert [event.failure.what for event in events if isinstance(event, HostFailed)] == [
         f"no host has nope* in {where}"
     ]
+    early = list(
+        fetch(Fetch(paths=("nope*",), into=str(tmp_path / "fetched")), inventory, context, early=True, dry=True)
+    )
+    assert not [event for event in early if isinstance(event, HostFailed)]
+    assert f"no host has nope* in {where} yet" in [event.text for event in early if isinstance(event, Message)]

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.launch.checkpoints import find_checkpoint_directory, find_resume_words
+from ipexctl.decide.launch.checkpoints import (
+    describe_unread_checkpoint,
+    find_checkpoint_directory,
+    find_resume_words,
+)
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
 from ipexctl.verbs.run.request import RunRequest, read_request
@@ -51,6 +55,22 @@ def test_an_argument_that_resumes_is_given_only_where_the_script_reads_it(
     program: str, text: str, option: str | None
 ) -> None:
     assert find_resume_words(program, text) == ((option, "{checkpoint}") if option else ())
+
+
+@pytest.mark.parametrize(
+    ("args", "text", "warned"),
+    [
+        ((), "import torch\ntorch.load('ck')\n", True),
+        ((), "p.add_argument('--resume')\n", True),
+        (("--resume", "ck/1.pt"), "p.add_argument('--resume')\n", False),
+        ((), "start = os.environ.get('IPEXCTL_RESUME')\n", False),
+        ((), "trainer.train(resume_from_checkpoint=True)\n", False),
+        ((), "", False),  # not known
+    ],
+)
+def test_a_script_that_does_not_read_its_checkpoint_is_named(args: tuple[str, ...], text: str, warned: bool) -> None:
+    notes = describe_unread_checkpoint("train.py", args, text)
+    assert [note.code for note in notes] == ["unread-checkpoint"] * warned
 
 
 def read(task: Run) -> RunRequest:

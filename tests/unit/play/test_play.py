@@ -21,7 +21,7 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, RankOutcome, RunOutcome
 from ipexctl.verbs.common.select import limit_hosts, list_flags
 from ipexctl.verbs.play.lint import lint
-from ipexctl.verbs.play.play import PlayOptions, list_steps, play
+from ipexctl.verbs.play.play import PlayOptions, keep_excluded, list_steps, play
 from tests.fakes import FakeOpener
 from tests.unit.show.streams import fold
 
@@ -368,3 +368,19 @@ def test_a_hint_names_hosts_and_environment_where_they_are_not_the_defaults(
     assert "--limit" not in list_flags(inventory, venv)
     twice = limit_hosts(limit_hosts(inventory, "!c", None), "b", None)
     assert words[:1] != ("-f",) or list_flags(twice, venv)[3] == "b"
+
+
+def test_a_run_leaves_out_what_a_sync_of_the_same_project_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "other").mkdir()
+    text = """
+steps:
+  - run: {script: train.py}
+  - sync: {source: ., exclude: [data/]}
+  - sync: {source: other, exclude: ["*.pt"]}
+  - run: {script: train.py, exclude: [logs/]}
+"""
+    book = playbook.parse_playbook(text, "p.yaml", base=str(tmp_path))
+    tasks = [step.task for step in keep_excluded(tuple(book.steps))]
+    assert [getattr(task, "exclude") for task in tasks] == [(), ("data/",), ("*.pt",), ("data/", "logs/")]  # noqa: B009
