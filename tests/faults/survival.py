@@ -1,10 +1,11 @@
 """Drills of lost machines: `make survival MINUTES=30 SEED=…`.
 
-Four separate hosts, of which one is a spare. In each drill a training (ranks/lasts.py, over impi or Gloo) loses one
-or two of them, node0 among them, at one of ten points of its story: the cable is cut, the host freezes and thaws,
-loses its power, is rebooted, or its disk is full; with a controller that watches, or with nobody. Then it is checked,
-by what each rank wrote on its own host, that the training went on in time and from its checkpoint, with the losses of
-an undisturbed one, that no two attempts computed at once, that the exit code is true, and that nothing is left.
+Four separate hosts, of which one is a spare, and a witness that is none of the run's. In each drill a training
+(ranks/lasts.py, over impi or Gloo) loses one or two of them, node0 among them, at one of ten points of its story: the
+cable is cut, the host freezes and thaws, loses its power, is rebooted, or its disk is full; with a controller that
+watches, or with nobody. Then it is checked, by what each rank wrote on its own host and sent to the witness, that the
+training went on in time and from its checkpoint, with the losses of an undisturbed one, that no two attempts computed
+at once, that the exit code is true, and that nothing is left.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -33,6 +35,16 @@ from tests.e2e.workspace import QUICK, RANKS, CommandResult, Started, Workspace,
 from tests.faults.chaos import fill, list_seeds
 
 HOSTS = ("node0", "node1", "node2", "node3")
+WITNESS, PORT, SIGHTINGS = "witness", 7000, "/root/sightings.jsonl"
+# What each rank sends with a step, in the order and with the time of its arrival.
+WATCH = f"""
+import json, socket, time
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind(("", {PORT}))
+with open("{SIGHTINGS}", "a", buffering=1) as out:
+    while True:
+        out.write(json.dumps([time.time(), *json.loads(sock.recv(1000))]) + "\\n")
+"""
 DISK = 96  # MiB of each host's /root
 LEASE, GRACE = 5.0, 2.0
 OPTIONS = ("--spares", "1", "--restarts", "5", "--keep", "ckpt", "--node-lease", f"{LEASE:g}", "--grace", f"{GRACE:g}")
@@ -56,6 +68,16 @@ class Step(NamedTuple):
     size: int
     step: int
     loss: float
+
+
+class Sighting(NamedTuple):
+    """A line of the witness."""
+
+    at: float
+    start: int
+    host: str
+    rank: int
+    step: int
 
 
 def parse_steps(text: str) -> Iterator[Step]:
@@ -87,8 +109,10 @@ class Drill:
 
     def __init__(self, cluster: Cluster, path: Path, seed: str, losses: list[float]) -> None:
         self.cluster, self.seed, self.losses = cluster, seed, losses
+        self.sightings = cluster.path(WITNESS, SIGHTINGS)
+        self.sightings.write_text("")
         self.random = random.Random(seed)
-        self.workspace, self.path = Workspace(cluster, path / "user"), path
+        self.workspace, self.path = Workspace(cluster, path / "user", hostfile=path.with_name("hosts")), path
         self.findings: list[str] = []
         self.lost_at: list[float] = []
         self.recovery = self.repeated = 0.0
@@ -172,7 +196,8 @@ class Drill:
     # the drill
 
     def play(self) -> None:
-        words = ("run", *WAYS[self.way], *OPTIONS, "--workdir", "/root/drill", RANKS / "lasts.py")
+        witness = ("--env", f"WITNESS={self.cluster.address(WITNESS)}:{PORT}")
+        words = ("run", *WAYS[self.way], *OPTIONS, *witness, "--workdir", "/root/drill", RANKS / "lasts.py")
         detach = () if self.watched else ("--detach",)
         command = self.workspace.start(*words[:-1], *detach, words[-1], **QUICK)
         try:
@@ -237,7 +262,20 @@ class Drill:
                 self.cluster.small_home(host, DISK)
             self.cluster.path(host, "/root/filler").unlink(missing_ok=True)
 
+    def check_sightings(self, steps: list[Step]) -> None:
+        """No rank of an attempt has done a step after one of a later attempt."""
+        seen = [Sighting(*json.loads(line)) for line in self.sightings.read_text().splitlines()]
+        if steps and not seen:
+            self.find("the witness has seen no rank")
+        latest = 0
+        for sighting in seen:
+            if sighting.start < latest:
+                self.find(f"two worlds: the witness has seen {sighting} after attempt {latest}")
+                break
+            latest = sighting.start
+
     def check(self, result: CommandResult, steps: list[Step]) -> None:
+        self.check_sightings(steps)
         attempts: dict[int, list[Step]] = defaultdict(list)
         for step in steps:
             attempts[step.start].append(step)
@@ -276,7 +314,7 @@ class Drill:
                 self.workspace("stop", run, "--kill", timeout=PATIENCE)
                 self.workspace("stop", "--orphans", run, timeout=PATIENCE)
             self.workspace("stop", "--orphans", timeout=PATIENCE)
-            left = find_orphans(self.cluster)
+            left = find_orphans(self.cluster, HOSTS)
             if not left:
                 break
             time.sleep(0.5)
@@ -322,11 +360,15 @@ def main() -> int:
     asked = parser.parse_args()
     with contextlib.ExitStack() as opened:
         place = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        cluster = opened.enter_context(Cluster([Spec(host) for host in HOSTS]))
+        cluster = opened.enter_context(Cluster([Spec(host) for host in (*HOSTS, WITNESS)]))
         light(cluster, place)
         stock.put_stock_on_hosts(cluster)
         for host in HOSTS:
             cluster.small_home(host, DISK)
+        lines = cluster.hostfile.read_text().splitlines(keepends=True)
+        (place / "hosts").write_text("".join(line for line in lines if WITNESS not in line))
+        watch = [*cluster.entrance(WITNESS), "python3", "-c", WATCH]
+        opened.callback(subprocess.Popen(watch).kill)
         opened.enter_context(cluster.inside())
         seeds = iter([asked.drill]) if asked.drill else list_seeds(asked.seed, asked.minutes)
         findings = play_drills(cluster, place / "desk", seeds)
