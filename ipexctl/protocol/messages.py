@@ -181,9 +181,10 @@ class CheckpointTaken(NamedTuple):
     seconds: float
 
 
-# Guard to guard: send a file, unless its content has this hash; pieces follow (`RanksOutput`), then its own hash, which
-# is "" where the file is another one by now.
+# Guard to guard: send a file, unless its content has this hash. Its bytes follow, as they are (`FileBytes`), then its
+# own hash, which proves them, and is "" where the file is another one by now.
 SendFile = NamedTuple("SendFile", [("path", str), ("file", List[int]), ("owner", str), ("mark", str), ("sha256", str)])
+FileBytes = NamedTuple("FileBytes", [])
 FileSent = NamedTuple("FileSent", [("sha256", str)])
 
 
@@ -292,7 +293,7 @@ Message = Union[
     RankWorld, RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
     RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, RunListing,
     RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound, TakeCheckpoint,
-    CheckpointTaken, SendFile, FileSent, HostWaits, TakeHost, LeaveHost, Release, Joined, Leaders, Vote,
+    CheckpointTaken, SendFile, FileBytes, FileSent, HostWaits, TakeHost, LeaveHost, Release, Joined, Leaders, Vote,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from contextlib import suppress
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ipexctl.protocol import messages, paths
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, decode, encode
@@ -199,21 +199,27 @@ class Carrier:
         root = os.path.join(self.store, *folder) if folder else self.base
         try:
             fd = os.open(os.path.join(root, ask.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with os.fdopen(fd, "rb") as file:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    return ""
-                if ask.sha256 and _hash(file) == ask.sha256:
-                    return ask.sha256
-                file.seek(0)
-                hashed = hashlib.sha256()
-                for piece in iter(lambda: file.read(_PIECE), b""):
-                    hashed.update(piece)
-                    wire.send_output(piece)
-                    self.flush(wire)
-                found = os.fstat(fd)
-                return hashed.hexdigest() if [found.st_size, found.st_mtime_ns] == ask.file else ""
         except OSError:
             return ""
+        with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or [found.st_size, found.st_mtime_ns] != ask.file:
+                return ""
+            if ask.sha256 and _hash(file) == ask.sha256:
+                return ask.sha256
+            file.seek(0)
+            wire.send(messages.FileBytes())
+            left, hashed = found.st_size, hashlib.sha256()
+            while left and wire.open:
+                piece = file.read(min(_PIECE, left))
+                if not piece:  # it has become shorter
+                    wire.close()
+                hashed.update(piece)
+                wire.outbox += piece
+                self.flush(wire)
+                left -= len(piece)
+            found = os.fstat(fd)
+            return hashed.hexdigest() if [found.st_size, found.st_mtime_ns] == ask.file else ""
 
     def is_ours(self, path: str) -> bool:
         """Returns whether a path that another host names stays in the directory of checkpoints, also by its links."""
@@ -321,30 +327,25 @@ class Carrier:
 
 
 def receive_file(
-    wire: "rpc.Wire", path: str, most: int, patience: float, rate: "Optional[int]"
+    wire: "rpc.Wire", path: str, size: int, patience: float, rate: "Optional[int]"
 ) -> "Tuple[int, str, str]":
-    """Stores a file of ``most`` bytes: how many came, their hash, and that of the file where it lay. Raises OSError."""
-    began, size, hashed = time.monotonic(), 0, hashlib.sha256()
+    """Stores a file of this size: how many bytes came, their hash, and that of it where it lay. Raises OSError."""
+    began, received, hashed = time.monotonic(), 0, hashlib.sha256()
     with open(path, "wb") as file:
-        for message in _read_messages(wire, patience):
-            if isinstance(message, messages.FileSent):
-                file.flush()
-                os.fsync(file.fileno())
-                return size, hashed.hexdigest(), message.sha256
-            if isinstance(message, messages.RanksOutput):
-                file.write(message.data)
-                hashed.update(message.data)
-                size += len(message.data)
-                if size > most:
-                    raise OSError("more than %d bytes came of a file" % most)
+        message = wire.wait(patience)
+        if isinstance(message, messages.FileBytes):
+            for piece in wire.read_bytes(size, patience):
+                file.write(piece)
+                hashed.update(piece)
+                received += len(piece)
                 if rate:
-                    time.sleep(max(0.0, began + size / rate - time.monotonic()))
-    raise OSError("the other host sent nothing for %.0f s" % patience if wire.open else "the connection ended")
-
-
-def _read_messages(wire: "rpc.Wire", patience: float) -> "Iterator[rpc.Received]":
-    while wire.open and select.select([wire], [], [], patience)[0]:
-        yield from wire.receive()
+                    time.sleep(max(0.0, began + received / rate - time.monotonic()))
+            file.flush()
+            os.fsync(file.fileno())
+            message = wire.wait(patience) if received == size else None
+    if not isinstance(message, messages.FileSent):
+        raise OSError("the other host sent nothing for %.0f s" % patience if wire.open else "the connection ended")
+    return received, hashed.hexdigest(), message.sha256
 
 
 def hash_file(path: str) -> str:

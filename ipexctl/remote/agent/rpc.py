@@ -122,11 +122,27 @@ class Wire:
     def wait(self, seconds: float) -> "Optional[Received]":
         """Returns the next message; None if there is none in time, or no more."""
         until = time.monotonic() + seconds
-        while self.open and time.monotonic() < until:
-            select.select([self], [], [], max(0.0, until - time.monotonic()))
+        while True:
             for message in self.receive():
                 return message
-        return None
+            if not self.open or time.monotonic() >= until:
+                return None
+            select.select([self], [], [], max(0.0, until - time.monotonic()))
+
+    def read_bytes(self, count: int, patience: float) -> "Iterator[bytes]":
+        """The next bytes, which are no lines, and have no seal. Ends early where none has come for so many seconds."""
+        piece = b"\n".join([*self.lines, self.inbox])
+        self.lines.clear()
+        self.inbox, piece = piece[count:], piece[:count]
+        while count:
+            if not piece and select.select([self], [], [], patience)[0]:
+                with suppress(OSError):
+                    piece = self.sock.recv(min(PIECE, count))
+            if not piece:
+                return
+            yield piece
+            count -= len(piece)
+            piece = b""
 
     def start_sealing(self, token: str, side: str, greeting: "seal.Greeting") -> None:
         """From here on lines are sealed; ``side`` is ours."""

@@ -19,6 +19,7 @@ from ipexctl.protocol.messages import (
     CheckpointsFound,
     CheckpointSource,
     CheckpointTaken,
+    FileBytes,
     Message,
     TakeCheckpoint,
 )
@@ -343,10 +344,18 @@ def test_sizes_and_times_that_no_file_has_are_refused(tmp_path: Path, file: list
 
 def test_no_more_comes_of_a_file_than_was_said(tmp_path: Path) -> None:
     a, b = Host(tmp_path, "a"), Host(tmp_path, "b")
-    a.save("ckpt/model.pt", "x" * 2_000_000)
+    a.save("ckpt/model.pt")
     part, source = a.give("ckpt/model.pt")
-    lie = source._replace(files={"ckpt/model.pt": [100, part.files["ckpt/model.pt"][1]]})
-    assert b.take(TakeCheckpoint(1, part.name, [lie], None)).why == "more than 100 bytes came of a file"
+    size = part.files["ckpt/model.pt"][0]
+
+    def send_more(wire: rpc.Wire, _: object) -> str:
+        wire.send(FileBytes())
+        wire.outbox += b"x" * (size + 1)
+        a.carrier.flush(wire)
+        return "0" * 64
+
+    a.carrier.send_file = send_more  # type: ignore[method-assign, assignment]
+    assert b.take(TakeCheckpoint(1, part.name, [source], None)).why == "the connection ended"
 
 
 @pytest.mark.parametrize("planted", ["link", "owner"])
