@@ -15,6 +15,7 @@ from ipexctl.protocol.hooks import COLLECTIVES, DIRECTORY_ENV, RANK_ENV, RANKS, 
 from ipexctl.remote.agent import procs
 from ipexctl.remote.agent.stack_traces import collect_stacks
 from tests.unit.agent.runs import SPEC
+from tests.waiting import wait
 
 RANK = """
 import os, signal, sys, time
@@ -94,9 +95,15 @@ def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp
             wrapper = procs.find_process(os.getpid())
             assert wrapper
             spec = SPEC._replace(timings=SPEC.timings._replace(stacks=30.0, node_lease=600.0))
-            found = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
-            [result] = [stack for stack in found if stack.pid == rank.pid]
-            line, _, stacks = result.text.partition("\n")
+            texts: list[str] = []
+
+            def answers() -> bool:  # its thread waits a moment after it was started
+                found = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
+                texts[:] = [stack.text for stack in found if stack.pid == rank.pid]
+                return texts[0].startswith(COLLECTIVES)
+
+            wait(answers)
+            line, _, stacks = texts[0].partition("\n")
             assert json.loads(line.removeprefix(COLLECTIVES)) == [
                 {
                     "number": 5,
