@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -32,7 +32,10 @@ _BETWEEN = re.compile(
 _CHILD = "multiprocessing/process.py", "_bootstrap"  # where a process of multiprocessing begins
 _LOADER, _WORKER = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py"
 _BACKWARD = "_engine_run_backward"  # of torch/autograd
-_EXTENSION_LOCK = "torch/utils/file_baton.py:"
+_EXTENSION_LOCK = "torch/utils/file_baton.py"
+_COMPILER = re.compile(r"(?:^|/)torch/_inductor/(?:async_compile|cpp_builder)\.py$")
+_BOTTOM = ("<module>", "_run_module_as_main")  # functions in which a script begins
+_DEPTH_LIMIT = 90  # frames of a stack that may be longer than faulthandler writes (100)
 _LOCK_PLACES = "~/.cache/torch_extensions/*/*/lock, or */lock in TORCH_EXTENSIONS_DIR"
 
 _STATES = {
@@ -71,6 +74,7 @@ class StackGroup(Record):
     line: str = ""  # of the user's own code: "train.py:41"
     function: str = ""  # what they are in
     waits: bool = False  # for other ranks
+    notes: tuple[str, ...] = ()  # what keeps them there, where the place alone does not say it
 
 
 def parse_main_thread(text: str) -> Stack:
@@ -140,6 +144,7 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
                 _format_own_line(frames),
                 "backward" if waits and frames[0].function == _BACKWARD else frames[0].function if frames else "",
                 waits,
+                tuple(_explain_place(frames)),
             )
         )
     return tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks)))
@@ -281,11 +286,25 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
     width = max(len(format_ranks(group.ranks)) for group in groups)
     lines += [f"  {format_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(groups)]
     for group in groups:
-        if group.where.startswith(_EXTENSION_LOCK):
-            who = f"{format_ranks(group.ranks)} on {join_names(group.hosts, 4)}"
-            lines.append(f"{who}: waiting for the lock of an extension of torch, which another process compiles")
-            lines.append(f"  if none does, a killed one left it behind: remove {_LOCK_PLACES}")
+        who = f"{format_ranks(group.ranks)} on {join_names(group.hosts, 4)}: "
+        lines += [f"  {note}" if number else f"{who}{note}" for number, note in enumerate(group.notes)]
     return lines
+
+
+def _explain_place(frames: Stack) -> Iterator[str]:
+    """Yields lines about what keeps a rank at a place that does not say it."""
+    if not frames:
+        return
+    bottom = frames[-1]
+    if frames[0].file == _EXTENSION_LOCK:
+        yield "waiting for the lock of an extension of torch, which another process compiles"
+        yield f"if none does, a killed one left it behind: remove {_LOCK_PLACES}"
+    elif any(_COMPILER.search(frame.file) for frame in frames):
+        yield "torch.compile compiles, which takes minutes where cores are few"
+    elif not bottom.own and bottom.function not in _BOTTOM and bottom.file != _CHILD[0] and len(frames) < _DEPTH_LIMIT:
+        thread = bottom.file == "threading.py" and bottom.function == "_shutdown"
+        awaited = "a thread that is no daemon" if thread else "a function of atexit"
+        yield f"the script has ended, by an exception or not (its last lines), and its process waits for {awaited}"
 
 
 def find_odd_ranks(groups: Sequence[StackGroup]) -> tuple[int, ...]:

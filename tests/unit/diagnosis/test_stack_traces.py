@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,32 @@ def test_ranks_that_wait_for_the_lock_of_an_extension_are_reported_with_the_reme
     assert who in lines
     assert "~/.cache/torch_extensions/*/*/lock" in lines[-1]
     assert len(format_comparison(group_stacks([stack(0)]), 1)) == 1
+
+
+ENDED = "the script has ended, by an exception or not (its last lines), and its process waits for"
+
+
+@pytest.mark.parametrize(
+    ("frames", "note"),
+    [
+        (["lib/python3.11/threading.py", 1583, "_shutdown"],
+         f"{ENDED} a thread that is no daemon"),
+        (["lib/python3.11/site-packages/jax/_src/distributed.py", 199, "shutdown"],
+         f"{ENDED} a function of atexit"),
+        (["lib/python3.11/threading.py", 320, "wait",
+          "lib/python3.11/site-packages/torch/_inductor/async_compile.py", 818, "wait",
+          "home/u/train.py", 9, "<module>"], "torch.compile compiles, which takes minutes where cores are few"),
+        (["lib/python3.11/threading.py", 320, "wait", "home/u/train.py", 9, "<module>"], ""),
+        (["lib/python3.11/subprocess.py", 1, "wait", "lib/python3.11/multiprocessing/process.py", 108, "run"], ""),
+        ([*["lib/python3.11/copy.py", 1, "deepcopy"] * 100], ""),
+    ],
+)  # fmt: skip
+def test_a_rank_at_a_place_that_does_not_say_what_keeps_it_is_explained(frames: list[Any], note: str) -> None:
+    places = zip(*[iter(frames)] * 3, strict=True)
+    text = "".join(f'  File "/{file}", line {line} in {function}\n' for file, line, function in places)
+    ended = "Current thread 0x1 (most recent call first):\n" + text
+    lines = format_comparison(group_stacks([stack(0), stack(2, ended, "S")]), 2)
+    assert lines[3:] == ([f"rank 2 on xeon01: {note}"] if note else [])
 
 
 def test_all_at_one_place_and_each_at_another_are_reported() -> None:
