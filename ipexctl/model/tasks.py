@@ -302,7 +302,7 @@ class Run(TransferFields, Task):
 
     script: str = flag(
         "",
-        "Local Python file or #! file; or a program of the environment, such as trl.",
+        "Local Python file or #! file; or a program of the environment, such as vllm.",
         metavar="WHAT",
         argument=True,
     )

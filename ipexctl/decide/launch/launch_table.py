@@ -51,6 +51,7 @@ class LaunchTable(Record):
     allocations: Mapping[str, str]
     directives: Mapping[str, str]  # schedulers by what they read in batch files
     mentions: frozenset[str]
+    modules: Mapping[str, str]  # of each rank, by two words that start ranks themselves
 
     def find_meaning(self, word: str) -> str:
         """Returns what an option means in the first program that has it; empty if none has."""
@@ -97,7 +98,9 @@ def parse_launch_table(text: str) -> LaunchTable:
         programs |= dict.fromkeys(names, made[name])
     allocations, directives = _invert(document["allocations"]), _invert(document["directives"])
     mentions, mca = frozenset(document["mentions"]["names"].split()), _invert(document["mca"])
-    return LaunchTable(programs, _invert(document["variables"]), mca, allocations, directives, mentions)
+    return LaunchTable(
+        programs, _invert(document["variables"]), mca, allocations, directives, mentions, document["modules"]
+    )
 
 
 def _invert(meanings: Mapping[str, str]) -> dict[str, str]:

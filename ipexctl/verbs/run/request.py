@@ -186,9 +186,10 @@ def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
     from ipexctl.decide.launch.launch_table import parse_launch_table
 
     engines = {engine.program: name for name, engine in read_engines().items()}
-    known = parse_launch_table(read_data("launchers.toml")).find_program((word, *args))
+    table = parse_launch_table(read_data("launchers.toml"))
+    known, module = table.find_program((word, *args)), table.modules.get(" ".join((word, *args[:1])))
     kind = "" if known is None else known[0].kind
-    if word not in engines and kind not in {"mpi", "slurm", "agent", "refused"}:
+    if not module and word not in engines and kind not in {"mpi", "slurm", "agent", "refused"}:
         return
     engine = engines.get(word if known is None else known[0].name)
     begin = (number for number, arg in enumerate(args) if arg == "-m" or Path(arg).is_file())
@@ -196,6 +197,8 @@ def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
     words: tuple[str, ...] = ("--from-mpirun", f"{line} {shlex.join(args)}")
     if engine or kind == "refused":  # which is known by its name alone
         words = ("--engine", engine, *script) if engine else script
+    if module:
+        words = ("-m", module, *args[1:])
     what = f"{printable(word, 200)} starts ranks by itself, and here would be started once for each rank"
     raise UsageError(what, hint=advise("run", *words, text="--per-host starts it once on each host, or:"))
 

@@ -109,6 +109,7 @@ def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], senten
         ("torch.distributed.run", True, "--nproc-per-node 2 train.py", "--engine torchrun train.py"),
         ("fabric", False, "run --devices 2 train.py --lr 0.1", "train.py --lr 0.1"),
         ("mpirun", False, "-n 2 python train.py", "--from-mpirun 'mpirun -n 2 python train.py'"),
+        ("trl", False, "sft --config sft.yaml", "-m trl.scripts.sft --config sft.yaml"),
         ("torch.distributed.launch", True, "train.py", "--from-mpirun 'python -m torch.distributed.launch train.py'"),
     ],
 )
