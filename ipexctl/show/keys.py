@@ -3,7 +3,7 @@
 The terminal's state is always put back: at `close`, and at exit. Ctrl-C and Ctrl-Z stay signals. A command in the
 background, or without a terminal, has no keys and never touches the terminal. What is pasted is no key: the terminal is
 asked to mark it (bracketed paste). More characters at once than fingers type were pasted, too: they are left where they
-are, for the shell, and there are no keys any more."""
+are, for the shell, and there are no keys any more; the terminal does not echo them into the screen."""
 
 import atexit
 import fcntl
@@ -45,7 +45,7 @@ class PressedKeys:
 
     def open(self) -> "PressedKeys":
         """Starts reading where there is a terminal and we are in its foreground; else does nothing."""
-        if not self.active and not self.pasted and self._foreground():
+        if not self.active and self._foreground():
             try:
                 saved = termios.tcgetattr(self._number)
                 tty.setcbreak(self._number, termios.TCSADRAIN)
@@ -60,7 +60,7 @@ class PressedKeys:
         """The keys pressed since the last call: characters, or names as ``up`` and ``enter``; other function keys are
         left out. Never waits, and never reads in the background (SIGTTIN stops us)."""
         try:
-            if not self.active or not self._foreground():
+            if not self.active or self.pasted or not self._foreground():
                 return []
             if termios.tcgetattr(self._number)[3] & termios.ICANON:  # the shell's own mode, after Ctrl-Z and fg
                 tty.setcbreak(self._number, termios.TCSADRAIN)
@@ -68,7 +68,6 @@ class PressedKeys:
             since, self._polled = self._polled, time.monotonic()
             if waiting > BURST + RATE * (self._polled - since):
                 self.pasted = True
-                self.close()
                 return []
             data = os.read(self._number, waiting) if waiting else b""
         except (termios.error, OSError):

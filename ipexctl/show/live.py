@@ -192,8 +192,11 @@ class Live:
         if not (self._wants_keys and goes_on):
             self._view.keys = False  # what is typed now is neither read nor echoed, which would move the frame
             return
-        self._view.keys = self._keys.open().active
-        for key in self._keys.poll():
+        pressed = self._keys.open().poll()
+        self._view.keys = self._keys.active and not self._keys.pasted
+        if self._keys.pasted:
+            self._view.answer = "what was pasted goes to the shell   "
+        for key in pressed:
             self._asked = True
             with self._lock:
                 action = self._view.press(key)
