@@ -9,7 +9,7 @@ from ipexctl.act.fanout import Emit
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Failure, Kind, choose_exit, split_results
-from ipexctl.model.events import Answer, Ended, HostFailed, Planned, StepOutcome, Workflow
+from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepOutcome, Workflow
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
@@ -54,6 +54,8 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
         finally:
             sessions.close()
     changed = tuple(name for name in places if name not in failed)
+    if not dry and any(name not in failed for name in found):
+        yield Message(advise("du", text="uv's cache stays on the hosts, for the next install; what it takes:"))
     done = UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()})
     yield Answer(DryRun(plan) if dry else done)
     yield Ended("uninstall", choose_exit([failure.kind.exit for failure in failed.values()]))
