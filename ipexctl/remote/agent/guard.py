@@ -173,9 +173,14 @@ class Guard:
             self.write_address()
         if not self.waits:
             self.start_helpers()
-        while self.do_round(time.monotonic()):
-            unsent = [self.keeper] if self.keeper.open and self.keeper.outbox else []
-            select.select(self.list_wakeup_sources(), unsent, [], self.compute_pause(self.last))
+        try:
+            while self.do_round(time.monotonic()):
+                unsent = [self.keeper] if self.keeper.open and self.keeper.outbox else []
+                select.select(self.list_wakeup_sources(), unsent, [], self.compute_pause(self.last))
+        except Exception as error:  # a fault of ours: else this host would only be lost
+            self.keeper.send(messages.AgentFailed("%s: %s" % (type(error).__name__, error)))
+            self.keeper.flush()
+            raise
 
     def join_keeper(self, lost: str, away: float) -> None:
         """Sends the first word to a keeper, so many seconds after it has heard the one on the host ``lost``."""

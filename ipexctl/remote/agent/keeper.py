@@ -30,6 +30,7 @@ JOURNAL_BACKLOG = 1 << 16  # bytes of the journal that wait for space before the
 READ_SIZE = 1 << 16  # bytes taken from a pipe at a time
 SEARCHED_TAIL = 1 << 13  # bytes of mpirun's output that are searched for the end of a rank
 WAKE_INTERVAL = 0.02  # seconds between two messages that wake watchers
+FAULT_LENGTH = 300  # letters of what a fault of a guard is called
 LEADING = "lead"  # what a keeper calls itself that has taken the place of another
 PROGRESS = (rank_records.RankStarted, rank_records.RankStage, rank_records.RankNote)
 
@@ -62,6 +63,7 @@ class Keeper:
         self.run = (keeper_state.take_over if takes_over else keeper_state.create_run)(spec, _read_clocks())
         self.wires: "Set[rpc.Wire]" = set()
         self.guards: "Dict[str, rpc.Wire]" = {}
+        self.faults: "Dict[str, str]" = {}  # of guards
         self.launcher: "Optional[subprocess.Popen[bytes]]" = None
         self.pipes: "Optional[LauncherPipes]" = None
         cap, pattern = spec.head_spec.log_cap, frames.compile_frame_pattern(spec.nonce)
@@ -372,6 +374,9 @@ class Keeper:
         if isinstance(message, samples.HostSample):
             self.store_sample(host, message)
             return
+        if isinstance(message, messages.AgentFailed):
+            self.faults[host] = message.error[:FAULT_LENGTH]
+            return
         if isinstance(message, messages.Pong) and host in self.guards:
             self.guards[host].asked = message.asked
             self.guards[host].answer = keeper_state.LastPong(message.asked, message.steady, now)
@@ -430,7 +435,7 @@ class Keeper:
         with suppress(KeyError, ValueError):  # it was dropped before
             self.selector.unregister(link.sock)
         if link.role == Role.GUARD and self.guards.get(link.name) is link:
-            why = "its guard ended"
+            why = "its guard ended" + (": " + self.faults[link.name] if link.name in self.faults else "")
             if link.tampered:
                 why = "a line on the connection to its guard is not authentic"
             self.handle_input(keeper_state.GuardLost(link.name, why, link.tampered))

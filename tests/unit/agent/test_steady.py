@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_control import RunFollower
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
-from ipexctl.protocol import paths, rank_records
+from ipexctl.protocol import messages, paths, rank_records
 from ipexctl.protocol.run_spec import RankSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, rpc
@@ -162,6 +162,26 @@ def test_rounds_are_rare_once_all_ranks_run_and_none_of_them_ends_unseen(tmp_pat
         guard.ends.clear()
         assert guard.compute_pause(begun + 13.0) == timings.tick, "nothing wakes it"
         wrapper.kill()
+
+
+class FaultyGuard(Guard):
+    def do_round(self, now: float) -> bool:
+        raise LookupError(f"planted, after {now:.0f} s")
+
+
+def test_a_fault_of_a_guard_reaches_the_keeper(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    wire, keeper = rpc.Wire(ours), rpc.Wire(theirs)
+    if os.fork() == 0:
+        with suppress(LookupError):
+            FaultyGuard(str(tmp_path), SPEC._replace(head=None, wait=True), wire, 0o022).watch()
+        os._exit(0)
+    os.wait()
+    (message,) = keeper.receive()
+    assert isinstance(message, messages.AgentFailed)
+    assert message.error.startswith("LookupError: planted, after ")
+    wire.close()
+    keeper.close()
 
 
 def test_a_process_that_is_gone_has_no_descriptor() -> None:
