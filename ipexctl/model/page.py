@@ -16,14 +16,26 @@ from ipexctl.model.reports import CommandReport, RankResult
 from ipexctl.model.run_state import Points
 
 SpanKind = Literal[
-    "start", "python", "torch", "rendezvous", "running", "wait", "stall", "odd", "straggles", "collective", "lost"
+    "start",
+    "python",
+    "torch",
+    "rendezvous",
+    "setup",
+    "running",
+    "wait",
+    "stall",
+    "odd",
+    "straggles",
+    "collective",
+    "lost",
 ]
 MarkKind = Literal["ended", "failed", "stopped", "lost", "restart", "figure"]
 
 
 class Span(Record):
-    """What a rank did for a time. ``wait``: it waited in a collective of a stall; ``odd``: the others waited for it;
-    ``collective``: it waited in a collective of profiled steps."""
+    """What a rank did for a time. ``setup``: the script's own work before the first collective; ``wait``: it waited in
+    a collective of a stall; ``odd``: the others waited for it; ``collective``: it waited in a collective of profiled
+    steps."""
 
     begin: float
     end: float

@@ -101,14 +101,15 @@ class SeparateWorlds(JsonRecord):
 
 
 class LostLoss(JsonRecord):
-    """The loss was NaN or infinite on ``ranks``, first at ``step``; before, at ``last_step``, it was ``last``. What was
-    not printed is null. ``text`` is the sentence."""
+    """The loss was ``value`` (NaN, inf) on ``ranks``, first at ``step``; before, at ``last_step``, it was ``last``.
+    What was not printed is null. ``text`` is the sentence."""
 
     text: str
     ranks: tuple[int, ...]
     step: int | None
     last: float | None
     last_step: int | None
+    value: str = "NaN"
 
 
 class SlowHost(JsonRecord):

@@ -165,6 +165,7 @@ class RankState:
     moved: float = 0.0  # of its last step, or of the last pace it printed
     pace: float | None = None  # steps a second, as printed, else measured
     prints_pace: bool = False
+    prints_loss: bool = False  # of each step: a ``train_loss`` beside it is that of an epoch
     best: float = 0.0  # the best that it has kept up
     loss: tuple[int | None, float] | None = None  # the last that was a number, with its step
     measured: tuple[float, float] | None = None  # time and number of the step from which its pace is measured

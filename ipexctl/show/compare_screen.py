@@ -68,8 +68,11 @@ def list_figure_rows(value: CompareAnswer) -> list[tuple[str, ...]]:
     ]
     for name in dict.fromkeys(name for run in runs for name, seconds in run.phases.items() if seconds >= 0.05):
         rows.append((f"  {name}", *(format_duration(run.phases.get(name, 0.0)) for run in runs)))
-    for name in dict.fromkeys(name for run in runs for name in run.figures):
+    lost = ["loss"] if any(run.lost_loss for run in runs) else []
+    for name in dict.fromkeys((*lost, *(name for run in runs for name in run.figures))):
         cells = [_format_spread(run.figures.get(name), name) + _format_ratio(value, run, name) for run in runs]
+        if name == "loss":
+            cells = [run.lost_loss or cell for run, cell in zip(runs, cells, strict=True)]
         rows.append((_WORDS.get(name, name), *cells))
     energy = ["" if run.joules is None else f"{run.joules / 3600:.4g} Wh" for run in runs]
     if any(energy):

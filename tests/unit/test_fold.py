@@ -122,6 +122,14 @@ def test_an_event_changes_the_state_before_any_sink_sees_it() -> None:
     assert [size for _, size in seen] == [0, 6]
 
 
+def test_the_loss_of_an_epoch_is_no_point_of_the_loss_of_steps() -> None:
+    epoch = b"epoch 0 train_loss 1.0446\n"
+    assert count_figures(b"train_loss 2\n", epoch)[:2] == (1.0446, 2)
+    loss, points, _, rows = count_figures(b"step 1 loss 0.5\n", epoch, b"step 2 loss 0.25\n")
+    values = [(row.name, row.value) for row in rows if row.name != "epoch"]
+    assert (loss, points, values) == (0.25, 2, [("loss", 0.5), ("train_loss", 1.0446), ("loss", 0.25)])
+
+
 def test_a_loss_that_is_no_number_is_told_alike_by_every_view() -> None:
     lines = [(0, b"step 29 loss 2.342\n"), (1, b"step 29 loss 2.3\n"), (0, b"step 30 loss nan grad_norm inf\n")]
     both = [*lines, (1, b"step 31 loss inf\n"), (0, b"step 31 loss nan\n")]

@@ -26,6 +26,7 @@ class CatalogueEntry(Record):
     repairs: bool = False  # the command only where no host has an environment of ipexctl's: else that of most is kept
     do: str = ""  # the shell commands of the fix
     action: bool = True  # False: nothing has to be done
+    momentary: bool = False  # a run that started refutes it, or it was true at one moment only
 
 
 Catalogue = Mapping[str, CatalogueEntry]
@@ -52,7 +53,8 @@ def explain_finding(code: str, catalogue: Catalogue) -> str:
     entry = catalogue.get(code.upper())
     if entry is None:
         raise UsageError(f"there is no finding {printable(code)}", hint=_suggest_codes(code.upper(), catalogue))
-    fixes = {"fix": entry.fix} | ({"where all hosts have it": entry.fix_all} if entry.fix_all else {})
+    fix = "depends on the host: doctor names it" if entry.fix == "{remedy}" else entry.fix
+    fixes = {"fix": fix} | ({"where all hosts have it": entry.fix_all} if entry.fix_all else {})
     texts = [f"{name}: " + f"{fix}\n{entry.command}".strip() for name, fix in fixes.items()]
     lines = [f"{entry.code}  {entry.level}: a host {mark_placeholders(entry.title)}", "", entry.story, ""]
     lines += mark_placeholders("\n".join(texts)).splitlines()

@@ -69,7 +69,7 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
         fix = _make_fix(entry, {**dict(pairs), "host": hosts[0], "out": cluster.leave_out(hosts)}, hints)
         if isinstance(fix, Hint) and (repair := find_repair(cluster.facts, hosts)):
             fix = Hint(repair.hint.words, fix.advice) if entry.repairs else fix.keep_installed(repair.model)
-        findings.append(Finding(code, level, hosts, title, _merge_evidence(evidence), fix, action))
+        findings.append(Finding(code, level, hosts, title, _merge_evidence(evidence), fix, action, entry.momentary))
     return tuple(sorted(findings, key=lambda finding: (_GRAVITY.index(finding.level), finding.code)))
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from statistics import median
+from statistics import median, quantiles
 
 from ipexctl.decide.page.cluster import list_properties
 from ipexctl.model.answers.saved import CompareAnswer, FigureRatio, RankSpread, ReportedRun, RunDifference
@@ -14,8 +14,11 @@ from ipexctl.model.text import join_names
 
 NamedPage = tuple[str, RunPage]  # by the name of its saved run
 
-_PHASES: tuple[SpanKind, ...] = ("start", "python", "torch", "rendezvous", "running")
+_PHASES: tuple[SpanKind, ...] = ("start", "python", "torch", "rendezvous", "setup", "running")
 _RATES = ("pace", "samples_s", "tokens_s")  # whose median counts; of others the last value
+_EQUAL = 0.01  # of a rate: a smaller change is none
+_SPAN = 10.0  # seconds that the values of a rate must cover to say which run is faster
+_VALUES = 8  # of a rate, for the same
 _ABSENT = "-"
 _NOTABLE = 0.1  # seconds from which a phase is named
 _ENVIRONMENT = re.compile(r"\.d/([^/]+)/bin/python")  # the id of one that install made
@@ -35,7 +38,7 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
         difference for of, read in kinds for difference in _find_differences(of, [read(page) for _, page in pages])
     ]
     ratios = [ratio for run in runs[1:] for ratio in _compare_figures(runs[0], run)]
-    summary = _summarise_pair(runs, differences, ratios) if len(runs) == 2 else ()
+    summary = _summarise_pair([page for _, page in pages], runs, differences) if len(runs) == 2 else ()
     return CompareAnswer(runs, tuple(differences), tuple(ratios), summary)
 
 
@@ -61,21 +64,14 @@ _ENDS = {
 
 
 def _summarise_pair(
-    runs: Sequence[ReportedRun], differences: Sequence[RunDifference], ratios: Sequence[FigureRatio]
+    pages: Sequence[RunPage], runs: Sequence[ReportedRun], differences: Sequence[RunDifference]
 ) -> tuple[str, ...]:
-    """Three lines: how much slower or faster the second run is, what differs in plan and environment, and in which
-    phases it took longer or less long."""
+    """Three lines: how much slower or faster the second run is, where that is certain, what differs in plan and
+    environment, and in which phases it took longer or less long."""
     first, second = runs
-    rate = next((each for each in ratios if each.figure in _RATES), None)
-    line = "no pace of both is known"
+    line = _compare_speed(*pages)
     if {first.result, second.result} != {"ok"}:
-        line = f"A {_ENDS[first.result]}, B {_ENDS[second.result]}: their pace is not compared"
-    elif rate:
-        ours, theirs = second.figures[rate.figure], first.figures[rate.figure]
-        share = 100 * abs(rate.ratio - 1)
-        how = f"{share:.0f} % {'slower' if rate.ratio < 1 else 'faster'} than" if share >= 1 else "as fast as"
-        ranges = "ranges do not overlap" if rate.apart else "ranges overlap: no clear difference"
-        line = f"B is {how} A: {rate.figure} {ours.median:.4g} / {theirs.median:.4g}, {ranges}"
+        line = f"A {_describe_end(first)}, B {_describe_end(second)}: their pace is not compared"
     named: dict[tuple[str, ...], str] = {}  # of those that say the same the first
     for each in sorted(differences, key=lambda each: (*_ORDER, each.name).index(each.name)):
         if each.name == "command" and "words of the script" in {each.name for each in differences}:
@@ -95,6 +91,53 @@ def _summarise_pair(
     )
 
 
+def _describe_end(run: ReportedRun) -> str:
+    return f"has a loss that is {run.lost_loss}" if run.result == run.lost_loss else _ENDS[run.result]
+
+
+def _compare_speed(first: RunPage, second: RunPage) -> str:
+    """Which run is faster. One is where a rate's values of both do not meet, but for the lowest and the highest quarter
+    of each, and where no other rate contradicts."""
+    ratios, texts, clear, known = [], [], [], False
+    for name in _RATES:
+        before, after = _list_points(first, name), _list_points(second, name)
+        if not before or not after:
+            continue
+        low, middle, high = _find_quartiles(before)
+        least, ours, most = _find_quartiles(after)
+        texts.append(f"{name} {ours:.4g} (A: {middle:.4g})")
+        ratios.append(ours / middle if middle else 1.0)
+        enough = all(len(points) >= _VALUES and points[-1][0] - points[0][0] >= _SPAN for points in (before, after))
+        known = known or enough
+        if enough and (least > high or most < low):
+            clear.append((ratios[-1], texts[-1]))
+    if not ratios:
+        return "no pace of both is known"
+    changes = {ratio > 1 for ratio in ratios if abs(ratio - 1) >= _EQUAL}
+    rates = ", ".join(texts)
+    if len(changes) == 2:
+        return f"neither is clearly faster: {rates} contradict each other"
+    if not known:
+        return f"too short to say which is faster: {rates}"
+    if not changes:
+        return f"B is as fast as A: {rates}"
+    if not clear:
+        return f"neither is clearly faster: {rates}; values of one run differ as much"
+    ratio, text = clear[0]
+    return f"B is {100 * abs(ratio - 1):.0f} % {'slower' if ratio < 1 else 'faster'} than A: {text}"
+
+
+def _list_points(page: RunPage, name: str) -> list[tuple[float, float]]:
+    """The values of a figure of all ranks, in order of time."""
+    return sorted(point for each in page.figures if each.key == name for curve in each.curves for point in curve.points)
+
+
+def _find_quartiles(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    values = [value for _, value in points]
+    low, middle, high = quantiles(values * 2 if len(values) < 2 else values, method="inclusive")
+    return low, middle, high
+
+
 def _drop_common_words(one: str, other: str) -> tuple[str, str]:
     """Two values without the words that both begin with, but with the option that the first other word belongs to."""
     words, others = one.split(" "), other.split(" ")
@@ -108,17 +151,21 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
     for figure in page.figures:
         if figure.by == "rank" and figure.key not in ("rank cpu", "rank memory", "epoch", "lr"):
             values = [_choose_value(figure.key, curve) for curve in figure.curves]
-            figures[figure.key] = RankSpread(min(values), median(values), max(values))
+            figures[figure.key] = RankSpread(min(values), median(values), max(values), len(values))
     joules = [host.joules for host in page.hosts if host.joules is not None]
     run = page.report.run
     result: str = (run.reason if run else "") or "unknown"
+    lost_loss = ""
+    if run and run.lost_loss:
+        lost_loss = run.lost_loss.value + ("" if run.lost_loss.step is None else f" since step {run.lost_loss.step}")
+        figures.pop("loss", None)  # the last one that was a number
     if run and run.good:
-        result = "ok"
+        result = lost_loss or "ok"
     hosts = tuple(host.host for host in page.hosts)
     energy = sum(joules) if joules else None
     return ReportedRun(
         name, page.run, page.title, result, page.seconds, len(page.rows), hosts, figures, energy, len(joules),
-        page.earlier, _measure_phases(page),
+        page.earlier, _measure_phases(page), lost_loss,
     )  # fmt: skip
 
 
@@ -142,7 +189,7 @@ def _compare_figures(first: ReportedRun, run: ReportedRun) -> list[FigureRatio]:
     for name, mine in run.figures.items():
         other = first.figures.get(name)
         if other is not None and other.median:
-            apart = mine.least > other.greatest or mine.greatest < other.least
+            apart = mine.least > other.greatest or mine.greatest < other.least or min(mine.ranks, other.ranks) < 2
             ratios.append(FigureRatio(run.name, name, mine.median / other.median, apart))
     if first.joules and run.joules and first.metered == run.metered:
         ratios.append(FigureRatio(run.name, "energy", run.joules / first.joules, True))
@@ -202,6 +249,8 @@ def _list_variables(page: RunPage) -> dict[str, str]:
 
     values = {}
     for name, hosts in page.variables.items():
+        if name == "IPEXCTL_BACKEND":  # the planned one; that in use is compared
+            continue
         values[name] = _join_values(group_pairs((shorten(value), host) for host, (value, _) in hosts.items()))
     if page.launch:
         values |= {f"{name} (launcher)": shorten(value) for name, value in page.launch.mpiexec_env.items()}

@@ -9,7 +9,7 @@ import re
 
 LIMIT = 4096  # characters of a line that are searched
 
-KEYS = ("step", "steps", "epoch", "loss", "lr", "grad_norm", "pace", "samples_s", "tokens_s", "accuracy",
+KEYS = ("step", "steps", "epoch", "loss", "train_loss", "lr", "grad_norm", "pace", "samples_s", "tokens_s", "accuracy",
         "eval_loss", "eval_accuracy")  # fmt: skip
 
 # Names in lower case with "_" for each of "/ . -" and blanks. Loss and accuracy of an evaluation are not those that a
@@ -18,7 +18,8 @@ _NAMES = {
     "step": "step global_step iter iteration train_step training_step",
     "steps": "total_steps max_steps num_steps optimization_steps total_iters",
     "epoch": "epoch",
-    "loss": "loss train_loss training_loss lm_loss total_loss batch_loss train_loss_step reduced_train_loss",
+    "loss": "loss lm_loss total_loss batch_loss train_loss_step reduced_train_loss",
+    "train_loss": "train_loss training_loss",
     "eval_loss": "eval_loss val_loss valid_loss validation_loss test_loss dev_loss",
     "lr": "lr learning_rate",
     "grad_norm": "grad_norm gradient_norm gradnorm gnorm total_norm",
@@ -42,6 +43,7 @@ _PER_SECOND = {
     "tokens_s": "tok toks token tokens",
 }
 _COUNTED = {unit: key for key, units in _PER_SECOND.items() for unit in units.split()}
+_SIGNED = ("loss", "train_loss", "eval_loss", "grad_norm")  # the others are finite and not below 0
 _SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3}
 _ITERATIONS = frozenset(_PER_SECOND["pace"].split())
 
@@ -87,7 +89,7 @@ def read_figures(line: str) -> dict[str, float]:
     for key, value in _read_pairs(line):
         figures.setdefault(key, value)
     if "train_runtime" in line:  # Trainer's summary: the mean of all losses is not the loss of a step
-        figures.pop("loss", None)
+        figures.pop("train_loss", None)
     return figures
 
 
@@ -195,9 +197,9 @@ def _is_plausible(key: str, value: float, line: str, end: int) -> bool:
     if after[:1].isalnum() or after[:1] == "_" or (after[:1] in tuple(":.-") and after[1:].isdigit()):
         return False
     if not math.isfinite(value):
-        return key in ("loss", "eval_loss", "grad_norm")
+        return key in _SIGNED
     if key in ("step", "steps"):
         return value >= 0 and value == int(value) and after[:1] != "%"
     if key == "epoch":
         return value >= 0 and after[:1] != "%"
-    return value >= 0 or key in ("loss", "eval_loss", "grad_norm")
+    return value >= 0 or key in _SIGNED

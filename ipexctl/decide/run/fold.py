@@ -373,6 +373,10 @@ class RunFold:
             return
         if not figures:
             return
+        if rank and "loss" in figures:
+            rank.prints_loss = True
+        if "train_loss" in figures and not (rank and rank.prints_loss):
+            figures = {("loss" if name == "train_loss" else name): value for name, value in figures.items()}
         if "step" in figures:
             self._steps[number] = int(figures["step"])
         step = self._steps.get(number)
@@ -408,8 +412,9 @@ class RunFold:
                 continue
             last_step, last = rank.loss or (None, None)
             lost = lost or LostLoss("", (), step, last, last_step)
-            lost = replace(lost, ranks=tuple(sorted((*lost.ranks, rank.rank))))
-            attempt.lost_loss = replace(lost, text=_describe_lost_loss(lost, attempt.ranks, value))
+            shown = "NaN" if isnan(value) else str(value)
+            lost = replace(lost, ranks=tuple(sorted((*lost.ranks, rank.rank))), value=shown)
+            attempt.lost_loss = replace(lost, text=_describe_lost_loss(lost, attempt.ranks))
 
     def _measure_pace(self, rank: RankState, figures: dict[str, float], at: float) -> float | None:
         """The pace as it is printed; of a script that prints its steps only, as they come."""
@@ -506,7 +511,7 @@ def _is_inner_bar(known: Mapping[str, float], figures: Mapping[str, float]) -> b
     return inner and known.get("step", 0) < known["steps"]
 
 
-def _describe_lost_loss(lost: LostLoss, ranks: list[RankState], value: float) -> str:
+def _describe_lost_loss(lost: LostLoss, ranks: list[RankState]) -> str:
     """``loss is NaN on all 8 ranks since step 30 (2.342 at step 29)``."""
     where = f" on ranks {format_cpus(lost.ranks)}"
     if len(lost.ranks) == 1:
@@ -516,7 +521,7 @@ def _describe_lost_loss(lost: LostLoss, ranks: list[RankState], value: float) ->
     since = "" if lost.step is None else f" since step {lost.step}"
     at = "" if lost.last_step is None else f" at step {lost.last_step}"
     before = "" if lost.last is None else f" ({lost.last:.4g}{at or ' before'})"
-    return f"loss is {'NaN' if isnan(value) else value}{where}{since}{before}"
+    return f"loss is {lost.value}{where}{since}{before}"
 
 
 def _enter_stage(rank: RankState, stage: str, at: float) -> None:

@@ -99,18 +99,22 @@ class ReportAnswer(AnyAnswer):
 
 
 class RankSpread(JsonRecord):
-    """One figure of a run, of the rank with the least, the median rank, and the one with the greatest."""
+    """One figure of a run, of the rank with the least, the median rank, and the one with the greatest, of so many
+    ``ranks`` that have it."""
 
     least: float
     median: float
     greatest: float
+    ranks: int = 0
 
 
 class ReportedRun(JsonRecord):
     """A run beside others. ``figures`` maps a figure ("pace" in steps a second, "loss" at the end …) to its spread
-    between ranks, ``phases`` maps "start", "python", "torch", "rendezvous" and "running" to the seconds that the median
-    rank spent in it; ``joules`` is the energy of the ``metered`` hosts, None where none was metered. ``earlier`` counts
-    the runs before it in the same record, of which nothing is compared."""
+    between ranks, ``phases`` maps "start", "python", "torch", "rendezvous" (with the first collective), "setup" (the
+    script's own work between these) and "running" to the seconds that the median rank spent in it; ``joules`` is the
+    energy of the ``metered`` hosts, None where none was metered. ``earlier`` counts the runs before it in the same
+    record, of which nothing is compared. ``lost_loss`` says since when the loss is no number, as does the ``result`` of
+    a run that ended well otherwise; ``figures`` has no loss then. Else it is empty."""
 
     name: str
     run: str
@@ -124,6 +128,7 @@ class ReportedRun(JsonRecord):
     metered: int
     earlier: int = 0
     phases: Mapping[str, float] = {}
+    lost_loss: str = ""
 
 
 class RunDifference(JsonRecord):
@@ -136,8 +141,8 @@ class RunDifference(JsonRecord):
 
 
 class FigureRatio(JsonRecord):
-    """A figure of one run against the first one's: how many times it is, by the median ranks. ``apart``: the ranges of
-    the ranks of both do not meet, so that ranks differ less than the runs do."""
+    """A figure of one run against the first one's: how many times it is, by the median ranks. ``apart`` is false where
+    the ranges of several ranks of both meet, so that ranks differ as much as the runs do."""
 
     name: str
     figure: str

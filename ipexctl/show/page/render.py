@@ -30,7 +30,8 @@ from ipexctl.show.sanitise import escape_lines
 
 _LOGS = 8 << 20  # characters of all logs of a page, markup included
 _KINDS = (
-    ("start", "start"), ("python", "Python"), ("torch", "torch"), ("rendezvous", "rendezvous"), ("running", "running"),
+    ("start", "start"), ("python", "Python"), ("torch", "torch"), ("rendezvous", "rendezvous"),
+    ("setup", "setup of the script"), ("running", "running"),
     ("wait", "waits in a collective"), ("stall", "no progress"), ("odd", "the others wait for it"),
     ("straggles", "still running when the others were done"), ("lost", "no sign of its host"),
     ("collective", "waits in a collective (profiled steps)"),
@@ -99,6 +100,7 @@ def _draw_parts(page: RunPage) -> dict[str, object]:
             figure = replace(figure, curves=curves)
             drawn[by].append(_draw_figure(figure, page.length, page.restarts, _find_broken(page, figure.key)))
     findings = page.report.findings or (page.doctor.findings if page.doctor else ())
+    findings = tuple(finding for finding in findings if not finding.momentary)
     used = {span.kind for row in page.rows for span in row.spans}
     marks = {mark.kind for row in page.rows for mark in row.marks}
     present = {"figures": drawn["rank"], "resources": drawn["host"], "profile": page.profile}
@@ -291,7 +293,7 @@ def _list_installed_stacks(page: RunPage) -> list[tuple[str, str]]:
 def _describe_checks(doctor: DoctorRecord | None, held: bool) -> str:
     if doctor:
         at = format_time(doctor.at)
-        return f"Findings of doctor, {at}." if held else f"doctor, {at}: no finding."
+        return f"Findings of doctor, {at}." if held else f"doctor, {at}: no finding that lasts."
     return "" if held else "The hosts were not checked in this run: ipexctl doctor does."
 
 

@@ -154,6 +154,7 @@ def test_the_explanation_has_the_fix_for_all_hosts_with_its_command() -> None:
         "where all hosts have it: install plain torch everywhere:\nipexctl install --track native\n"
     ) in explain_finding("CPU001", CATALOGUE)
     assert "where all hosts" not in explain_finding("CPU002", CATALOGUE)
+    assert "fix: depends on the host: doctor names it" in explain_finding("SYS010", CATALOGUE)
 
 
 def test_each_host_is_reported_what_it_alone_would_lower_the_cluster_to() -> None:

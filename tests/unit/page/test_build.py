@@ -124,6 +124,7 @@ def test_a_good_run_has_stages_figures_and_samples_on_one_axis() -> None:
     assert [span.text for span in page.rows[0].spans] == [
         "start", "python", "torch", "rendezvous", "connected", "first collective", "running",
     ]  # fmt: skip
+    assert [span.kind for span in page.rows[0].spans][3:6] == ["rendezvous", "setup", "rendezvous"]
     figures = {figure.key: figure for figure in page.figures}
     assert {"loss", "pace", "cpu", "memory", "received", "watts", "rank cpu"} <= figures.keys()
     assert len(figures["loss"].curves) == 4

@@ -140,10 +140,10 @@ def show(answer: CompareAnswer, width: int = 100) -> str:
 def test_the_terminal_has_a_column_per_run(answer: CompareAnswer, pages: list[tuple[str, RunPage]]) -> None:
     (_, first), (_, second) = pages
     lines = show(answer).splitlines()
-    assert lines[0] == "B is 100 % faster than A: pace 2 / 1, ranges do not overlap"
+    assert lines[0] == "B is 100 % faster than A: pace 2 (A: 1)"
     assert lines[1].startswith("differs: backend gloo (A: ccl); ")
     assert "whole run 61.0 s (A: 61.0 s)" in " ".join(lines[:6])
-    assert show(compare_runs([("b", second), ("a", first)])).startswith("B is 50 % slower than A: pace 1 / 2, ")
+    assert show(compare_runs([("b", second), ("a", first)])).startswith("B is 50 % slower than A: pace 1 (A: 2)")
     assert ["A", "run-a", "train.py"] in [line.split() for line in lines]
     row = next(line for line in lines if line.startswith("pace"))
     assert row.split() == ["pace", "1", "it/s", "(0.8", "to", "1)", "2", "it/s", "(1.6", "to", "2)", "×", "2"]
@@ -170,9 +170,9 @@ def test_two_runs_are_told_apart_by_their_own_words_by_a_slow_host_and_by_their_
     slow = SlowHost("xeon02", (2, 3), START, 0.5, 1.0, "throttled", (), ())
     second = replace(second, report=replace(second.report, run=replace(second.report.run, slow_host=slow)))
     pace, differs, phases = compare_runs([("a", first), ("b", second)]).summary
-    assert pace.startswith("B is as fast as A: pace 1 / 1, ranges overlap")
+    assert pace == "B is as fast as A: pace 1 (A: 1)"
     assert differs == "differs: slow host xeon02: throttled (A: -); words of the script --steps 9 (A: -)"
-    assert phases == "whole run 61.0 s (A: 61.0 s); rendezvous 23.3 s (A: 3.3 s); running 33.3 s (A: 53.3 s)"
+    assert phases == "whole run 61.0 s (A: 61.0 s); rendezvous 22.2 s (A: 2.2 s); running 33.3 s (A: 53.3 s)"
 
 
 def test_a_mended_script_a_package_and_the_result_are_told_and_no_pace_of_a_failed_run() -> None:
@@ -193,6 +193,50 @@ def test_a_mended_script_a_package_and_the_result_are_told_and_no_pace_of_a_fail
     answer = compare_runs([("a", failed), ("b", second)])
     assert answer.summary[0] == "A failed, B ended well: their pace is not compared"
     assert answer.summary[1] == f"differs: text of the script SHA-256 {'b' * 12} (A: -); einops 0.8.1 (A: -)"
+
+
+def make_rates(*rates: float, samples: float, every: float = 1.0) -> RunPage:
+    """The page of a run whose only rank prints these paces, and at the end samples per second."""
+    words = [f"step {step} loss 0.5 {rate} it/s" for step, rate in enumerate(rates, 1)] + [f"{samples} samples/s"]
+    events = [each for each in make_run("good", 1, 1) if not isinstance(each.event, e.Output)]
+    for number, text in enumerate(words):
+        events.append(Stamped(START + 11 + number * every, e.Output(0, "xeon01", "out", f"{text}\n".encode())))
+    return fold_page(sorted(events, key=lambda stamped: stamped.at))
+
+
+@pytest.mark.parametrize(
+    ("second", "line"),
+    [
+        (make_rates(*[2.0] * 30, samples=60), "B is 100 % faster than A: pace 2 (A: 1)"),
+        (make_rates(*[2.0] * 30, samples=25), "neither is clearly faster: pace 2 (A: 1), samples_s 25 (A: 30) con"),
+        (make_rates(*[0.5, 1.2, 1.8] * 10, samples=31), "neither is clearly faster: pace 1.2 (A: 1), samples_s 31"),
+        (make_rates(*[2.0] * 30, samples=60, every=0.3), "too short to say which is faster: pace 2 (A: 1), sampl"),
+        (make_rates(2.0, 2.0, samples=60, every=9), "too short to say which is faster: pace 2 (A: 1), samples_s 60"),
+    ],
+)  # fmt: skip
+def test_a_run_is_faster_only_where_enough_was_measured_and_nothing_contradicts(second: RunPage, line: str) -> None:
+    answer = compare_runs([("a", make_rates(*[1.0] * 30, samples=30)), ("b", second)])
+    assert answer.summary[0].startswith(line)
+    assert "overlap" not in show(answer)  # of one rank
+
+
+def test_a_loss_that_is_no_number_is_the_result_and_the_backend_in_use_is_compared() -> None:
+    def change(stamped: Stamped) -> Stamped:
+        event = stamped.event
+        if isinstance(event, e.Planned) and event.launch:
+            planned = {"IPEXCTL_BACKEND": PlannedVariable("impi", "asked")}
+            hosts = {name: replace(host, env={**host.env, **planned}) for name, host in event.launch.hosts.items()}
+            event = replace(event, launch=replace(event.launch, hosts=hosts))
+        return replace(stamped, event=event)
+
+    lost = Stamped(START + 62.1, e.Output(0, "xeon01", "out", b"step 52 loss nan\n"))
+    first = fold_page(map(change, sorted([*make_run("good"), lost], key=lambda stamped: stamped.at)))
+    answer = compare_runs([("a", first), ("b", fold_page(make_run("good")))])
+    lines = [line.split() for line in show(answer).splitlines()]
+    assert ["result", *["NaN", "since", "step", "52"], "ok"] in lines
+    assert next(line for line in lines if line[:1] == ["loss"])[1:5] == ["NaN", "since", "step", "52"]
+    assert answer.summary[0] == "A has a loss that is NaN since step 52, B ended well: their pace is not compared"
+    assert answer.differences == ()
 
 
 def test_a_figure_that_was_printed_once_is_compared_and_has_no_chart() -> None:

@@ -58,6 +58,14 @@ class Reader(HTMLParser):
         self.text += "" if self._inside else data
 
 
+def test_a_finding_that_the_run_refutes_is_not_shown() -> None:
+    doctor = make_doctor(names(2))
+    late = replace(doctor.findings[0], code="STK004", title="has no environment yet", momentary=True)
+    text = Reader(render_run(fold_page(make_run("good"), replace(doctor, findings=(*doctor.findings, late))))).text
+    assert doctor.findings[0].title in text
+    assert late.title not in text
+
+
 def test_ranks_that_have_not_met_make_a_good_end_a_warning() -> None:
     separate = SeparateWorlds("never-met", {"1": 4}, "the ranks have not met", ("for this reason",))
     events = [*make_run("good")]
@@ -146,8 +154,9 @@ def list_legends(html: str) -> list[tuple[str, ...]]:
 def test_every_curve_and_mark_has_its_legend(ranks: int, hosts: int, words: tuple[str, ...]) -> None:
     html = render_run(fold_page(make_run("good", ranks, hosts)))
     axis, loss, *_ = list_legends(html)
-    assert axis[:6] == ("start", "Python", "torch", "rendezvous", "running", "✓ ended well")
-    assert axis[6:] == (("◀ slower than the others",) if ranks > 2 else ())
+    assert axis[:6] == ("start", "Python", "torch", "rendezvous", "setup of the script", "running")
+    assert axis[6:7] == ("✓ ended well",)
+    assert axis[7:] == (("◀ slower than the others",) if ranks > 2 else ())
     assert loss == words
     names = [attributes["data-name"] for tag, attributes in Reader(html).elements if tag == "polyline"]
     assert {name for name in names if name and name.startswith("rank")} == {*words} - {"15 ranks, least to greatest"}
