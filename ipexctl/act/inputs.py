@@ -54,12 +54,27 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
         raise UsageError(f"{shown} does not exist: {error}") from None
     except OSError as error:
         reason = _REASONS.get(error.errno or 0) or f"cannot be read: {(error.strerror or str(error)).lower()}"
-        raise UsageError(f"{shown} {reason}", hint=hint if error.errno == errno.ENOENT else None) from None
+        if error.errno != errno.ENOENT:
+            raise UsageError(f"{shown} {reason}") from None
+        raise UsageError(f"{shown} {reason}{suggest_file(full, Path(path))}", hint=hint) from None
     if isinstance(data, str):
         raise UsageError(f"{shown} {data}")
     if len(data) > limit:
         raise UsageError(f"{shown} is larger than {limit >> 20} MiB")
     return Input(full, _decode_utf8(data, shown), _warn_about_mode(full, mode, shown), mode)
+
+
+def suggest_file(full: Path, path: Path) -> str:
+    """Returns `` (did you mean …?)`` with the file beside a missing one that has the most similar name, written as
+    ``path`` is; empty where none is similar."""
+    from difflib import get_close_matches
+
+    try:
+        names = [each.name for each in full.parent.iterdir() if each.is_file()]
+    except OSError:
+        return ""
+    close = get_close_matches(path.name, names, n=1)
+    return f" (did you mean {printable(str(path.with_name(close[0])), 200)}?)" if close else ""
 
 
 def expand_home(path: str, place: str = "") -> Path:

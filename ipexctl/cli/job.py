@@ -124,8 +124,10 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
 
     if not (task.script or task.role[1:]):
         reasons = ["a Python file, a module (-m) or a program; or both --role head:COMMAND and --role rest:COMMAND"]
-        hint = shlex.join(["ipexctl", *get_words(ctx), "train.py"])
-        raise UsageError("run needs WHAT", reasons=reasons, hint=hint)
+        words = [*get_words(ctx), "train.py"]
+        if words[-2].endswith(".py"):
+            reasons, words = [f"{words[-3]} took {words[-2]} as its value"], [*words[:-3], words[-2]]
+        raise UsageError("run needs WHAT", reasons=reasons, hint=shlex.join(["ipexctl", *words]))
     inventory = hosts.read_inventory()
     if flags.emit:
         from ipexctl.decide.launch.emit import check_form

@@ -139,6 +139,9 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         if not foreign:
             nearest = _find_nearest(error.option_name, names, _NAME_LIKENESS)
             better = _restore_value(error.ctx, words) or _replace_word(words, error.option_name, nearest)
+            if better is None and "--ppn" in own:
+                better = _move_behind_script(words, error.option_name)
+                reasons = ["options of the script stand after it"] if better else []
     elif hasattr(error, "option_name"):
         param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
         if param is None or param.is_flag or param.count:
@@ -242,6 +245,15 @@ def _restore_value(ctx: Any, words: Sequence[str]) -> list[str] | None:
         if word.endswith(".py") and examples.get(before):
             return [*words[:at], examples[before], *words[at:]]
     return None
+
+
+def _move_behind_script(words: Sequence[str], option: str) -> list[str] | None:
+    """The command line with the words from an option to the script behind the script; None without a script."""
+    first = next((at for at, word in enumerate(words) if word.partition("=")[0] == option), len(words))
+    script = next((at for at, word in enumerate(words) if at > first and word.endswith(".py")), None)
+    if script is None:
+        return None
+    return [*words[:first], words[script], *words[first:script], *words[script + 1 :]]
 
 
 def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:

@@ -102,7 +102,7 @@ class SeparateWorlds(JsonRecord):
 
 class LostLoss(JsonRecord):
     """The loss was ``value`` (NaN, inf) on ``ranks``, first at ``step``; before, at ``last_step``, it was ``last``.
-    What was not printed is null. ``text`` is the sentence."""
+    What was not printed is null. ``text`` is the sentence, ``command`` the run that ends at such a loss."""
 
     text: str
     ranks: tuple[int, ...]
@@ -110,6 +110,7 @@ class LostLoss(JsonRecord):
     last: float | None
     last_step: int | None
     value: str = "NaN"
+    command: str | None = None
 
 
 class SlowHost(JsonRecord):

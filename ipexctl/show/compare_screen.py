@@ -51,7 +51,7 @@ def _make_table(letters: Sequence[str], groups: Sequence[tuple[str, Sequence[tup
     for letter in letters:
         table.add_column(letter, overflow="fold")
     for name, rows in groups:
-        if len(groups) > 1 or name != "figures":
+        if len(groups) > 1:
             table.add_row(text((name, QUIET)))
         for row in rows:
             table.add_row(*(text(one_line(cell)) for cell in row))

@@ -164,6 +164,8 @@ def choose_next_step(run: RunOutcome) -> tuple[str, str]:
     first = next((rank for rank in run.ranks if rank.rank == run.first), None)
     if run.orphans:
         return _END_ORPHANS, advise("stop", "--orphans", run.run)
+    if run.good and run.lost_loss and run.lost_loss.command:
+        return "this ends such a run at its first loss that is no number:", run.lost_loss.command
     if run.good or not run.ranks:
         return "", ""
     if not run.reason:
@@ -219,15 +221,21 @@ def _draw_ranks(width: int, ranks: Sequence[RankOutcome]) -> Iterator[Renderable
     hosts = min(max(phrases.count_cells(escape(rank.host)) for _, rank in rows), max(room, _MIN_CELLS))
     for numbers, rank in rows:
         parts: list[Part] = [f"  {fill_cells(numbers, size)}  {fill_cells(escape(rank.host), hosts)}  {_END}"]
-        parts += [("  " + _get_last_line(rank), QUIET)] if room - hosts >= _MIN_CELLS + 2 else []
+        free = room - hosts - 2
+        parts += [("  " + _get_last_line(rank, free), QUIET)] if free >= _MIN_CELLS else []
         yield make_row(*parts)
     if len(groups) > len(rows):
         yield make_row(f"  … and {pluralize(len(groups) - len(rows), 'more host')}: {_END}")
 
 
-def _get_last_line(rank: RankOutcome) -> str:
+def _get_last_line(rank: RankOutcome, room: int) -> str:
+    """The last line of the rank's output, cut between words: part of a number is another number."""
     lines = [line for line in rank.tail.split("\n") if line.strip()]
-    return escape(strip_colours(lines[-1])) if lines else ""
+    line = escape(strip_colours(lines[-1])) if lines else ""
+    if phrases.count_cells(line) <= room:
+        return line
+    words = line[: room - 1].rpartition(" ")[0].rstrip()
+    return f"{words} …" if words else line
 
 
 def format_cleanup_proof(cleanup: Cleanup) -> list[RenderableType]:

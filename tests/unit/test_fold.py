@@ -16,7 +16,7 @@ from ipexctl.model.run_figures import FigureRow
 from ipexctl.show import typeset
 from ipexctl.show.page.verdict import make_verdict
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.run_screen import format_run_card
+from ipexctl.show.run_screen import choose_next_step, format_run_card
 from tests.unit.show import streams
 from tests.unit.show.streams import fold_state
 from tests.unit.show.test_live import drawn, watch
@@ -130,6 +130,14 @@ def test_the_loss_of_an_epoch_is_no_point_of_the_loss_of_steps() -> None:
     assert (loss, points, values) == (0.25, 2, [("loss", 0.5), ("train_loss", 1.0446), ("loss", 0.25)])
 
 
+def test_a_rank_that_ended_well_shows_its_last_line_of_stdout() -> None:
+    bar = e.Output(0, "a", "err", b"100%|###| 8/8 [00:00<00:00, 20.33it/s]\n")
+    ended = [e.RankEnded(rank, "ab"[rank], 0) for rank in (0, 1)]
+    outputs = [e.Output(0, "a", "out", b"epoch 2 acc 0.9\n"), bar, e.Output(1, "b", "err", b"done\n")]
+    run = make_report(fold_state(streams.stamp([RUN, *outputs, *ended]))).run
+    assert [rank.tail for rank in run.ranks if run] == ["epoch 2 acc 0.9", "done"]  # type: ignore[union-attr]
+
+
 def test_a_loss_that_is_no_number_is_told_alike_by_every_view() -> None:
     lines = [(0, b"step 29 loss 2.342\n"), (1, b"step 29 loss 2.3\n"), (0, b"step 30 loss nan grad_norm inf\n")]
     both = [*lines, (1, b"step 31 loss inf\n"), (0, b"step 31 loss nan\n")]
@@ -148,5 +156,9 @@ def test_a_loss_that_is_no_number_is_told_alike_by_every_view() -> None:
         typeset.print_items(typeset.make_console(Pipe(shown), 100), Pipe(shown), format_run_card(report.run))
         assert f"! {text}" in shown.getvalue().decode()
         assert text in make_verdict(build_page(state, report)).lines
+    started = e.Started("run", "train.py", ("a", "b"), words=("run", "--ppn", "1", "train.py", "--lr", "9"))
+    ended = [*(e.RankEnded(rank, "ab"[rank], 0) for rank in (0, 1)), e.RunEnded("k7", "done")]
+    run = make_report(fold_state(streams.stamp([started, RUN, e.Output(0, "a", "out", lines[2][1]), *ended]))).run
+    assert choose_next_step(run)[1] == "ipexctl run --stop-on-nan --ppn 1 train.py --lr 9"  # type: ignore[arg-type]
     again = fold_state(streams.stamp([RUN, *(e.Output(0, "a", "out", b"grad_norm inf\n") for _ in range(2)), RUN]))
     assert make_report(again).run.lost_loss is None  # type: ignore[union-attr]

@@ -53,7 +53,7 @@ def explain_finding(code: str, catalogue: Catalogue) -> str:
     entry = catalogue.get(code.upper())
     if entry is None:
         raise UsageError(f"there is no finding {printable(code)}", hint=_suggest_codes(code.upper(), catalogue))
-    fix = "depends on the host: doctor names it" if entry.fix == "{remedy}" else entry.fix
+    fix = entry.fix.replace("{remedy}", "depends on the host: doctor names it")
     fixes = {"fix": fix} | ({"where all hosts have it": entry.fix_all} if entry.fix_all else {})
     texts = [f"{name}: " + f"{fix}\n{entry.command}".strip() for name, fix in fixes.items()]
     lines = [f"{entry.code}  {entry.level}: a host {mark_placeholders(entry.title)}", "", entry.story, ""]

@@ -109,7 +109,7 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         places=stall.places if stall else (),
         suspects=stall.suspects if stall else (),
         separate=attempt.separate,
-        lost_loss=attempt.lost_loss,
+        lost_loss=attempt.lost_loss and replace(attempt.lost_loss, command=_make_command(state, "--stop-on-nan")),
         slow_host=attempt.slow_host,
         restarts=tuple(" · ".join(describe_restart(*pair)) for pair in pairwise(run.attempts)),
         resume=_make_resume_command(state) if cause.failed or (over and over.reason in _REASONS) else None,
@@ -121,12 +121,17 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
 
 def _make_resume_command(state: RunState) -> Hint | None:
     """Returns the same command line that goes on from the newest checkpoint, where the run keeps them."""
+    return _make_command(state, "--resume", "auto", needs="--keep")
+
+
+def _make_command(state: RunState, option: str, *value: str, needs: str = "") -> Hint | None:
+    """Returns the same command line with an option, if it is one of `run` that has the option that this ``needs``."""
     asked = state.run.asked or state.command or _NO_COMMAND
     words = list(asked.words)
     options = {word.partition("=")[0] for word in words[: find_script_word(asked.title, words)]}
-    if words[:1] != ["run"] or "--keep" not in options:
+    if words[:1] != ["run"] or (needs and needs not in options):
         return None
-    words[1:1] = [] if "--resume" in options else ["--resume", "auto"]
+    words[1:1] = [] if option in options else [option, *value]
     return complete_hint(Hint(words), state.selection_flags)
 
 
@@ -253,8 +258,18 @@ def _judge_rank(state: RunState, rank: RankState, shifts: Mapping[str, float]) -
         ),
         host=end.host or rank.host,
         at=end.at + shifts.get(end.host, 0.0) if end.at else rank.ended_at,
-        tail=_read_tail(state, rank, 1 if rank.result == "ok" else _TAIL_LINES),
+        tail=_read_last_line(state, rank) if rank.result == "ok" else _read_tail(state, rank, _TAIL_LINES),
     )
+
+
+def _read_last_line(state: RunState, rank: RankState) -> str:
+    """The last line of stdout, where a bar has no place, else of what is known of both streams."""
+    log = None if rank.ended and rank.ended.tail else state.run.outputs.get(rank.rank)
+    for _, stream, text in reversed([*log.head, *log.tail] if log else []):
+        lines = [line for line in text.split(b"\n") if line.strip()]
+        if stream == "out" and lines:
+            return drop_overwritten(lines[-1]).decode("utf-8", "replace")
+    return _read_tail(state, rank, 1)
 
 
 def _read_tail(state: RunState, rank: RankState, most: int) -> str:

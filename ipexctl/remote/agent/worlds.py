@@ -119,10 +119,9 @@ class Worlds:
         used = type(group._get_default_group()._get_backend(sys.modules["torch"].device("cpu"))).__name__
         planned, used = os.environ.get("IPEXCTL_BACKEND", ""), BACKENDS.get(used, "")
         if planned and used and used != planned:
-            text = "the script uses %s, by name or because it names none, where %s was planned" % (used, planned)
-            more = ""
+            text, more = "the script uses %s, not the planned %s" % (used, planned), ""
             if (planned, used) == ("impi", "gloo") and os.environ.get("IMPI_TORCH_OVERRIDE") != "1":
-                more = "; --backend-override gives such scripts impi"
+                more = "; --backend-override gives it impi"
             self.write("backend", names.NOTE, text=text + more, info=True, backend=used)
 
     def note_collective(self, name: str) -> None:

@@ -68,6 +68,7 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
 
 # Columns: the first gives way first; at "" a long command is cut further.
 _DROP = ("watchers", "head", "ranks", "restart", "", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
+_REASONS = {"rank": "failed", "launch": "not started", "limit": "time limit"}
 _COMMAND = (40, 12)  # cells of the last column, at first and then
 
 
@@ -83,7 +84,7 @@ def _make_run_table(runs: Sequence[ListedRun]) -> FittedTable:
 def _format_row(row: ListedRun) -> FittedRow:
     cells = {
         "run": row.run,
-        "state": f"{row.state} ({row.reason})" if row.reason else row.state,
+        "state": f"{row.state} ({_REASONS.get(row.reason, row.reason)})" if row.reason else row.state,
         "ready": "" if row.ready is None else f"{row.ready}/{row.ranks}",
         "elapsed": "" if row.elapsed is None else format_clock(row.elapsed),
         "step": "" if row.step is None else row.step,

@@ -7,11 +7,10 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.act.inputs import read_env_file, read_input, read_stdin
+from ipexctl.act.inputs import read_env_file, read_input, read_stdin, suggest_file
 from ipexctl.data import read_data
 from ipexctl.decide.launch import instances, mpi_launchers
 from ipexctl.decide.launch.checkpoints import find_checkpoint_directory, find_resume_words
@@ -168,10 +167,7 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         hint = "give the path of a file on this machine; --program takes one of the hosts"
         if path.exists():
             raise UsageError(kind, hint=hint)
-        beside = [str(each) for each in path.parent.glob("*") if each.suffix == path.suffix and each.is_file()]
-        close = get_close_matches(str(path), beside, n=1)
-        meant = f" (did you mean {printable(close[0], 200)}?)" if close else ""
-        raise UsageError(f"the script {shown} does not exist{meant}", hint=hint)
+        raise UsageError(f"the script {shown} does not exist{suggest_file(path, path)}", hint=hint)
     if path.suffix == ".ipynb":
         raise UsageError(f"{shown} is a notebook", hint=f"jupyter nbconvert --to python {shlex.quote(shown)}")
     try:

@@ -148,6 +148,8 @@ def test_the_terminal_has_a_column_per_run(answer: CompareAnswer, pages: list[tu
     row = next(line for line in lines if line.startswith("pace"))
     assert row.split() == ["pace", "1", "it/s", "(0.8", "to", "1)", "2", "it/s", "(1.6", "to", "2)", "×", "2"]
     assert any(line.split() == ["backend", "ccl", "gloo"] for line in lines)
+    plan = replace(answer, differences=answer.differences[:1])
+    assert [["plan"] in [line.split() for line in show(each).splitlines()] for each in (answer, plan)] == [True, False]
     assert "\x1b" not in "\n".join(lines)
     assert max(map(len, show(answer, 60).splitlines())) <= 60
 

@@ -85,10 +85,11 @@ def test_a_backend_that_the_script_chose_stands_on_the_card() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_long_last_line_takes_no_room_from_rank_host_and_exit(width: int) -> None:
-    output = [e.Output(rank, RANKS[rank], "out", b"a very long line " * 20 + b"\n") for rank in range(4)]
+    output = [e.Output(rank, RANKS[rank], "out", b"a very long line of 1234567 " * 20 + b"\n") for rank in range(4)]
     lines = ending(*output, *WELL, e.RunEnded("k7", "done"), PROVED, width=width).splitlines()
     assert lines[4].startswith("  rank 3  b  exit 0  a very long line")
     assert len(lines[4]) <= width
+    assert lines[4].split()[-2] in ["a", "very", "long", "line", "of", "1234567"], "no part of a number"
 
 
 def test_the_end_card_repeats_a_stall_that_was_not_overcome() -> None:
@@ -452,6 +453,8 @@ RUN = ListedRun(
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_a_run_that_is_kept_is_one_line_with_its_id_state_and_time(width: int) -> None:
+    failed = screens.format_answer(PsAnswer((replace(RUN, state="ended", reason="rank"),), (), ("lab0",), ()))
+    assert "ended (failed)" in drawn(failed, width)
     ended = replace(RUN, state="ended", reason="stopped", hosts=("a", "front", "lab7", "lab8"))
     lines = drawn(screens.format_answer(PsAnswer((RUN, ended), (), ("lab0",), ())), width).splitlines()
     assert len(lines) == 3
