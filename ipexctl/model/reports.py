@@ -146,7 +146,7 @@ class RunOutcome(Cleanup):
     where one host made the run slow. ``command`` is the script with its arguments, ``backend`` the one that was used,
     ``planned_backend`` the launch's. ``restarts`` says why each start before the last one ended; ``started`` is of the
     first, the rest of the last one. ``resume`` is the command by which a failed run goes on from its newest checkpoint,
-    where it keeps them."""
+    where it keeps them. ``loss`` is the last one, that of an epoch if there is one; null if it was no number."""
 
     run: str
     head: str
@@ -168,6 +168,7 @@ class RunOutcome(Cleanup):
     slow_host: SlowHost | None = None
     restarts: tuple[str, ...] = ()
     resume: str | None = None
+    loss: float | None = None
     command: str = ""
     backend: str = ""
     planned_backend: str = ""

@@ -125,7 +125,11 @@ def test_an_event_changes_the_state_before_any_sink_sees_it() -> None:
 def test_the_loss_of_an_epoch_is_no_point_of_the_loss_of_steps() -> None:
     epoch = b"epoch 0 train_loss 1.0446\n"
     assert count_figures(b"train_loss 2\n", epoch)[:2] == (1.0446, 2)
-    loss, points, _, rows = count_figures(b"step 1 loss 0.5\n", epoch, b"step 2 loss 0.25\n")
+    pieces = b"step 1 loss 0.5\n", epoch, b"step 2 loss 0.25\n"
+    loss, points, _, rows = count_figures(*pieces)
+    for more, last in ((b"", 1.0446), (b"loss nan\n", None)):
+        outputs = [e.Output(0, "a", "out", piece) for piece in (*pieces, more)]
+        assert make_report(fold_state(streams.stamp([RUN, *outputs]))).run.loss == last  # type: ignore[union-attr]
     values = [(row.name, row.value) for row in rows if row.name != "epoch"]
     assert (loss, points, values) == (0.25, 2, [("loss", 0.5), ("train_loss", 1.0446), ("loss", 0.25)])
 

@@ -109,6 +109,7 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         places=stall.places if stall else (),
         suspects=stall.suspects if stall else (),
         separate=attempt.separate,
+        loss=_find_last_loss(attempt),
         lost_loss=attempt.lost_loss and replace(attempt.lost_loss, command=_make_command(state, "--stop-on-nan")),
         slow_host=attempt.slow_host,
         restarts=tuple(" · ".join(describe_restart(*pair)) for pair in pairwise(run.attempts)),
@@ -117,6 +118,14 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         backend=attempt.backend,
         planned_backend=begun.backend,
     )
+
+
+def _find_last_loss(attempt: Attempt) -> float | None:
+    """The last loss of the first rank that printed one, that of an epoch if there is one; None if it is no number."""
+    rank = next((rank for rank in attempt.ranks if rank.loss), None)
+    if rank is None or rank.loss is None or attempt.lost_loss:
+        return None
+    return rank.figures.get("train_loss", rank.loss[1])
 
 
 def _make_resume_command(state: RunState) -> Hint | None:

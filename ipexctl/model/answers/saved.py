@@ -9,7 +9,8 @@ from ipexctl.model.saved_runs import ExportFormat, RunResult
 
 class SavedRun(JsonRecord):
     """A saved run, and the ``name`` by which every command finds it, also on hosts. ``cause`` says why it did not end
-    well. ``started`` and ``changed`` (when it was last written to) in Unix seconds, ``seconds`` from start to end."""
+    well. ``started`` and ``changed`` (when it was last written to) in Unix seconds, ``seconds`` from start to end.
+    ``loss`` is the last that a rank printed, that of an epoch if there is one; null if it was no number."""
 
     name: str
     verb: str
@@ -24,6 +25,7 @@ class SavedRun(JsonRecord):
     bytes: int
     directory: str
     exit: int | None = None
+    loss: float | None = None
 
 
 class RunsAnswer(AnyAnswer):

@@ -1,5 +1,8 @@
 """The screens of saved runs: their list, what is removed of them, what is made of them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from rich.console import RenderableType
 
 from ipexctl.model.answers.saved import (
@@ -20,7 +23,7 @@ from ipexctl.show.tables import FittedRow, FittedTable
 from ipexctl.show.typeset import BAD, STRONG, WARN, Line, labelled, text, whole
 
 _STYLES = {"failed": BAD, "lost": BAD, "ok": "", "running": STRONG}
-_DROP = ("size", "ranks", "verb", "took", "script", "started")  # columns: the first gives way first
+_DROP = ("size", "ranks", "verb", "took", "loss", "script", "started")  # columns: the first gives way first
 _SCRIPT = 16  # cells of the last column, at least
 
 Answer = RunsAnswer | PruneAnswer | ExportAnswer | SupportAnswer | ReportAnswer | CompareAnswer
@@ -48,13 +51,12 @@ def format_saved_runs(value: RunsAnswer) -> list[RenderableType]:
     if not value.runs:
         which = f"none of the {pluralize(value.total, 'saved run')} matches" if value.total else "no run is saved"
         return [text(f"{which} in {value.directory}")]
-    return [FittedTable([_format_row(run) for run in reversed(value.runs)], _DROP, "script", _SCRIPT)]
+    return [_make_table(value.runs[::-1])]
 
 
 def format_pruned_runs(value: PruneAnswer) -> list[RenderableType]:
     """What was or would be removed and how much space that is, and what stays although a rule names it."""
-    rows = [_format_row(run) for run in value.removed]
-    items: list[RenderableType] = [FittedTable(rows, _DROP, "script", _SCRIPT)] if rows else []
+    items: list[RenderableType] = [_make_table(value.removed)] if value.removed else []
     for why, names in group_pairs((spared.why, spared.name) for spared in value.spared).items():
         items.append(Line(text(("! ", WARN), f"not removed: {', '.join(names)}: {why}"), 2))
     size, many = format_size(value.bytes), pluralize(len(value.removed), "saved run")
@@ -67,6 +69,14 @@ def format_pruned_runs(value: PruneAnswer) -> list[RenderableType]:
     return items
 
 
+def _make_table(runs: Sequence[SavedRun]) -> FittedTable:
+    """A line per run, with the loss if any has one."""
+    rows = [_format_row(run) for run in runs]
+    if all(run.loss is None for run in runs):
+        rows = [replace(row, cells={name: cell for name, cell in row.cells.items() if name != "loss"}) for row in rows]
+    return FittedTable(rows, _DROP, "script", _SCRIPT)
+
+
 def _format_row(run: SavedRun) -> FittedRow:
     ranks = pluralize(run.hosts, "host") if run.hosts else ""
     if run.ranks and ranks:
@@ -74,7 +84,8 @@ def _format_row(run: SavedRun) -> FittedRow:
     started = format_time(run.started)
     cells = {
         "name": run.name, "started": started, "verb": run.verb, "result": run.result,
-        "took": phrases.format_duration(run.seconds), "ranks": ranks, "size": format_size(run.bytes),
+        "loss": "" if run.loss is None else f"{run.loss:.4g}", "took": phrases.format_duration(run.seconds),
+        "ranks": ranks, "size": format_size(run.bytes),
         "script": run.title,
     }  # fmt: skip
     harmless = {name: one_line(cell) for name, cell in cells.items()}

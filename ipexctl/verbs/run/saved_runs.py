@@ -97,7 +97,7 @@ def _describe_saved_run(directory: Path) -> SavedRun:
         return SavedRun(
             name, verb, title, classify_result(report), describe_cause(report),
             started, changed, max(ended - started, 0.0), len(run.ranks) if run else 0, hosts,
-            size, str(directory), int(report.exit),
+            size, str(directory), int(report.exit), run.loss if run else None,
         )  # fmt: skip
     verb, title, started, ranks, hosts = "", "", 0.0, 0, 0
     with suppress(UsageError):

@@ -391,6 +391,14 @@ def test_the_list_fits_every_width(width: int) -> None:
         assert "train_ddp.py --epochs 3" in newest
 
 
+def test_a_sweep_is_read_by_the_last_loss_of_its_runs() -> None:
+    runs = (replace(LISTED[0], loss=0.00843), LISTED[1])
+    lines = [line.split() for line in drawn(format_saved_runs(RunsAnswer("/r", 2, runs)), 120)]
+    assert "loss" in lines[0]
+    assert [("0.00843" in line) for line in lines if line[0] in NAMES] == [False, True]
+    assert "loss" not in drawn(format_saved_runs(RunsAnswer("/r", 2, LISTED)), 120)[0]
+
+
 def test_an_empty_list_says_where_it_looked() -> None:
     assert drawn(format_saved_runs(RunsAnswer("/r", 0, ())), 80) == ["no run is saved in /r"]
     assert drawn(format_saved_runs(RunsAnswer("/r", 3, ())), 80) == ["none of the 3 saved runs matches in /r"]
