@@ -9,7 +9,7 @@ from rich.text import Text
 from ipexctl.show.sanitise import escape
 from ipexctl.show.typeset import QUIET, STRONG, Part, text
 
-_BAR = re.compile(r"(.*?)(\d+%)\|[^|]*\|(.*)")  # of tqdm: words, how far, the bar itself, numbers
+_BAR = re.compile(r"(.*?)(\d{1,3}%)\|[^|]*\|(.*)")  # of tqdm: words, how far, the bar itself, numbers
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 

@@ -1,4 +1,5 @@
-"""A number of thousands of digits, which `int` refuses, or of other digits than those of ASCII, from a stranger."""
+"""A number of thousands of digits, which `int` refuses, or of other digits than those of ASCII, from a stranger; and a
+long text of one kind, which a regular expression tries from each of its characters on."""
 
 from __future__ import annotations
 
@@ -11,15 +12,22 @@ from ipexctl.act.ssh.shared_shell import EndFinder
 from ipexctl.decide.diagnosis.stack_traces import describe_position, find_script_line
 from ipexctl.decide.facts.cpu import _group_cpus_by_core
 from ipexctl.decide.facts.probe_output import _extract_questions
+from ipexctl.decide.launch.checkpoints import find_checkpoint_directory
 from ipexctl.decide.launch.instances import _count_host_instances
 from ipexctl.decide.launch.placement import Cores
 from ipexctl.decide.parsing.conditions import evaluate_condition
+from ipexctl.decide.parsing.ranges import RangeError, expand_ranges
+from ipexctl.decide.parsing.shell import split_commands
+from ipexctl.decide.planning.requirements import parse_requirements
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.names import fold_names
 from ipexctl.model.tasks import Run
+from ipexctl.show.frame_lines import fit_bar
 
+LENGTH = 200_000
+NODES, BLANKS = "n" * LENGTH, " " * LENGTH
 NINES = "9" * 5000
 HOST = Host("a", "a")
 NONCE = "n" * 24 + "seamseam"
@@ -30,6 +38,29 @@ RAISED = f'Traceback (most recent call last):\n  File "/x.py", line 3, in f\nE: 
 def find_status(finder: EndFinder, data: bytes) -> int:
     finder.extract_output(data)
     return finder.status
+
+
+def find_range_error(text: str) -> None:
+    with pytest.raises(RangeError, match="brackets do not match"):
+        expand_ranges(text)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: find_range_error(f"{NODES}["),
+        lambda: [
+            getattr(each, "target", "")
+            for each in parse_requirements(f"a{BLANKS}b\n{'[ ' * LENGTH}\nb{BLANKS}x", "list.txt")
+        ],
+        lambda: find_checkpoint_directory((), BLANKS.replace(" ", "\n")),
+        lambda: split_commands(f"echo {{{'.' * LENGTH}"),
+        lambda: fit_bar("0" * LENGTH, 80),
+    ],
+)
+def test_long_texts_of_one_kind_are_read_once(read: Callable[[], object]) -> None:
+    """Each took minutes to hours, of a file of a megabyte or of one line of a rank."""
+    read()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ipexctl.protocol.paths import RESUME_ENV
 # its ModelCheckpoint.
 _DIRECTORIES = ("output_dir", "project_dir", "default_root_dir", "dirpath")
 _FRAMEWORKS = re.compile(
-    r"^\s*(import|from)\s+(transformers|trl|accelerate|lightning|pytorch_lightning)\b", re.MULTILINE
+    r"^[ \t]*(import|from)\s+(transformers|trl|accelerate|lightning|pytorch_lightning)\b", re.MULTILINE
 )
 _LOADS = re.compile(rf"{RESUME_ENV}|resume_from_checkpoint|ckpt_path|get_last_checkpoint|\bload_state\(")
 _OPTION = re.compile(r"[\"'](--resume[-_]from[-_]checkpoint|--ckpt[-_]path)[\"']")

@@ -22,9 +22,7 @@ def expand_ranges(text: str) -> list[str]:
         return [text]
     pieces: list[list[str]] = []
     total, end = 1, 0
-    for part in _PART.finditer(text):
-        if part.start() != end:
-            raise RangeError("brackets do not match")
+    while part := _PART.match(text, end):
         end = part.end()
         items = (_expand_item(item.strip(" \t")) for item in part[2].split(","))
         values = list(itertools.islice(itertools.chain.from_iterable(items), MAX_HOSTS + 1))  # one too many says enough

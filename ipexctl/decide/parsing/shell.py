@@ -18,7 +18,7 @@ _BLANKS = re.compile(r"(?:[ \t]|\\\n)*(?:#[^\n]*)?")
 _BLANKS_IN_ARRAY = re.compile(r"(?:[ \t\n]|\\\n|(?<=[\s(])#[^\n]*)*")
 _OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|\|&|[;&|()\n]")
 _REDIRECTION = re.compile(r"(?![<>]\()(?:\d*(?:<<<|<<-?|<>|<&|>>|>\||>&|<|>)|&>>?)")
-_BRACES = re.compile(r"\{[^\s{}'\"$;]*(?:,|\.\.)[^\s{}'\"$;]*\}")  # {a,b}, {1..4}
+_BRACES = re.compile(r"\{(?=[^\s{}'\"$;]*\})[^}]*(?:,|\.\.)[^}]*\}")  # {a,b}, {1..4}
 _NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)\+?=\(")
 _CONTINUATION = re.compile(r"\\\n[ \t]*")

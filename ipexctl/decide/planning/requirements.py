@@ -10,9 +10,9 @@ from packaging.utils import canonicalize_name
 
 from ipexctl.model.json_values import Record
 
-_NAMED = re.compile(r"([A-Za-z0-9][\w.-]*\s*(?:\[[^]]*\])?)\s*@\s*(.+)", re.DOTALL)
-_EXTRAS = re.compile(r"\s*\[[^]]*\]\s*$")
-_MARKER = re.compile(r"\s+;\s*|;\s+|\s+(?=--)")
+_NAMED = re.compile(r"([A-Za-z0-9][\w.-]*(?:\s*\[[^]]*\])?)\s*@\s*(.+)", re.DOTALL)
+_EXTRAS = re.compile(r"(?<!\s)\s*\[[^][]*\]\s*$")
+_MARKER = re.compile(r"(?<!\s)\s+;\s*|;\s+|(?<!\s)\s+(?=--)")
 _REPOSITORY = re.compile(r"(?:git|hg|svn|bzr)\+", re.IGNORECASE)
 _SOURCES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip", ".whl")
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*?)(?:[=\s]\s*|(?<=^-[rce]))(.*)")
