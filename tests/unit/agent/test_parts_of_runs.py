@@ -13,10 +13,10 @@ from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host
-from ipexctl.protocol import messages
+from ipexctl.protocol import messages, paths
 from ipexctl.protocol.messages import KINDS, OrphanDirectory, RunListing
 from ipexctl.protocol.paths import AGENT, GUARD, ROLE, RUNS, Role
-from ipexctl.remote.agent import procs
+from ipexctl.remote.agent import files, procs
 from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, keeping, remote
 from tests.unit.agent.test_launcher_pipes import SHELLS
 from tests.unit.agent.test_listing import ended
@@ -119,3 +119,16 @@ def test_a_guard_that_was_started_is_found_until_it_has_ended(link: LocalLink, p
         wait(lambda: kept.over)
     assert not part.exists()
     assert run_control.list_runs_on_head(link) == RunListing()
+
+
+@pytest.mark.parametrize(("spec", "fresh", "half"), [(0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 1, 0)])
+def test_half_made_is_what_is_old_and_has_no_specification(tmp_path: Path, spec: int, fresh: int, half: int) -> None:
+    """It is removed: a directory of a run never is, nor one that a controller fills just now."""
+    run = tmp_path / "0101-run-h0"
+    run.mkdir()
+    if spec:
+        (run / paths.SPEC).write_text("{}")
+    if not fresh:
+        os.utime(run, (1, 1))
+    assert files.is_half_made(str(run)) is bool(half)
+    assert not files.is_half_made(f"{run}-x")
