@@ -25,11 +25,14 @@ from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
 def list_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> Workflow[None]:
-    """Lists saved runs, newest first: those ``names`` name, or all, as far as they match. Raises `UsageError`."""
+    """Lists saved runs, newest first: those ``names`` name, or all, as far as they match. The command that is advised
+    is of the one run, else of the newest whose end nobody has watched. Raises `UsageError`."""
     yield Started("runs", "", ())
     directories = list_saved_runs(runs)
     listed = select_saved_runs(runs, names, chosen)
-    command = _choose_next(listed[0]) if names and len(listed) == 1 else None
+    unseen = next((run for run in listed if run.result == "detached"), None)
+    advised = listed[0] if names and len(listed) == 1 else unseen
+    command = _choose_next(advised) if advised else None
     yield Answer(RunsAnswer(str(runs), len(directories), listed, command))
     yield Ended("runs", Exit.OK)
 
