@@ -163,12 +163,14 @@ class RankState:
     tail: bytes = b""  # its last whole lines, of both streams
     figures: dict[str, float] = field(default_factory=dict)  # the last value of each, as `read_figures` names them
     moved: float = 0.0  # of its last step, or of the last pace it printed
-    pace: float | None = None  # steps a second, as printed, else measured
-    prints_pace: bool = False
+    counter: tuple[float, float, float] | None = None  # time and number of the last step, and of how many (0: unknown)
+    steps: float = 0.0  # that it has done since the first that it printed
+    seconds: float = 0.0  # that these took
+    pace: float | None = None  # steps a second, measured; as printed where no steps are
     prints_loss: bool = False  # of each step: a ``train_loss`` beside it is that of an epoch
     best: float = 0.0  # the best that it has kept up
     loss: tuple[int | None, float] | None = None  # the last that was a number, with its step
-    measured: tuple[float, float] | None = None  # time and number of the step from which its pace is measured
+    measured: tuple[float, float] = (0.0, 0.0)  # the seconds and steps until which its pace is measured
     paces: deque[tuple[float, float]] = field(
         default_factory=lambda: deque(maxlen=60)
     )  # with their times, a second apart

@@ -59,7 +59,7 @@ _CHANGE = re.compile(r"\s{0,4}(?:→|->|=>)\s{0,4}([-+]?\d{1,15}(?:\.\d{1,15})?(
 _UNIT = re.compile(r" ?([A-Za-z]{1,12})/([A-Za-z]{1,12})\b")
 _BAR = re.compile(
     r"(?<![\d.])(\d{1,15})(?:/(\d{1,15})|it|batch) \[[\d:]{4,12}(?:<[\d:?, a-z]{1,20})?,\s{0,4}"
-    r"([\d.]{1,15}) ?([A-Za-z]{1,12})/([A-Za-z]{1,12})"
+    r"([\d.]{1,15}|\?) ?([A-Za-z]{1,12})/([A-Za-z]{1,12})"
 )
 _EPOCH_STEP = re.compile(r"\]?\s{0,4}\[\s{0,8}(\d{1,15})/\s{0,8}(\d{1,15})\](?! ?\()")
 # Bars that count something else than steps of a training.
@@ -113,14 +113,17 @@ def _parse_number(word: str) -> float | None:
 
 def _read_bar(line: str) -> dict[str, float]:
     """Of tqdm's bars: how far, of how many, how fast."""
-    bar = _BAR.search(line)
-    if bar is None:
+    bars = [*_BAR.finditer(line)]
+    if not bars:
         return {}
-    figures = _read_rate(bar[3], bar[4], bar[5])
+    bar = bars[-1]
+    figures = _read_rate(bar[3].replace("?", "0"), bar[4], bar[5])
     if "pace" in figures:
         figures["step"] = float(bar[1])
         if bar[2]:
             figures["steps"] = float(bar[2])
+    if bar[3] == "?":  # no rate is known yet
+        del figures["pace"]
     return figures
 
 

@@ -386,7 +386,12 @@ class RunFold:
             return
         self._check_values(rank, printed, step, at)
         series = not self.state.run.watched_from or self.state.caught_up  # before, lines have no time of their own
-        pace = self._measure_pace(rank, figures, at) if series else figures.get("pace")
+        if "step" in figures:
+            moved = figures["step"] != rank.figures.get("step")
+        else:
+            moved = "pace" in figures
+        rank.moved = at if moved else rank.moved
+        pace = _measure_pace(rank, figures, at) if series or "step" not in figures else None
         rank.figures |= figures
         if pace is not None:
             rank.pace = pace
@@ -394,10 +399,15 @@ class RunFold:
                 rank.paces.append((at, pace))
                 note_best_pace(rank)
                 self._judge_pace(at)
-        if pace is not None and not rank.prints_pace:
-            printed.append(("pace", pace))
-        for name, value in printed if series else ():
-            self._add_to_series(name, number, at, value)
+        elif not rank.paces:
+            rank.pace = figures.get("pace", rank.pace)  # as printed, until it is measured
+        if not series:
+            return
+        for name, value in printed:
+            if name != "pace":
+                self._add_to_series(name, number, at, value)
+        if pace is not None:
+            self._add_to_series("pace", number, at, pace)
 
     def _check_values(self, rank: RankState, values: list[tuple[str, float]], step: int | None, at: float) -> None:
         """Notes values that are no numbers; of the loss also on which ranks, since when, and what it was before."""
@@ -415,24 +425,6 @@ class RunFold:
             shown = "NaN" if isnan(value) else str(value)
             lost = replace(lost, ranks=tuple(sorted((*lost.ranks, rank.rank))), value=shown)
             attempt.lost_loss = replace(lost, text=_describe_lost_loss(lost, attempt.ranks))
-
-    def _measure_pace(self, rank: RankState, figures: dict[str, float], at: float) -> float | None:
-        """The pace as it is printed; of a script that prints its steps only, as they come."""
-        step, before = figures.get("step"), rank.figures.get("step")
-        if (step is not None and step != before) or (step is None and "pace" in figures):
-            rank.moved = at
-        if "pace" in figures:
-            rank.prints_pace = True
-            return figures["pace"]
-        if step is None or rank.prints_pace:
-            return None
-        since, first = rank.measured or (at, step)
-        if step < first or rank.measured is None:
-            rank.measured = (at, step)
-        elif at - since >= _PACE and step > first:
-            rank.measured = (at, step)
-            return (step - first) / (at - since)
-        return None
 
     def _add_to_series(self, name: str, rank: int, at: float, value: float) -> None:
         run = self.state.run
@@ -505,9 +497,38 @@ def _sum_network(interfaces: Mapping[str, int]) -> int:
     return sum(size for name, size in interfaces.items() if name != "lo")
 
 
+def _measure_pace(rank: RankState, figures: dict[str, float], at: float) -> float | None:
+    """Returns the steps a second since the pace was measured last, where that is long enough ago; of a script that
+    prints no steps, the pace that it prints."""
+    if "step" not in figures:
+        return figures.get("pace") if rank.counter is None else None
+    _count_steps(rank, figures["step"], figures.get("steps", 0.0), at)
+    seconds, steps = rank.seconds - rank.measured[0], rank.steps - rank.measured[1]
+    if seconds < _PACE or not 0 < steps < inf:
+        return None
+    rank.measured = (rank.seconds, rank.steps)
+    return steps / seconds
+
+
+def _count_steps(rank: RankState, step: float, total: float, at: float) -> None:
+    """Counts the steps of a rank and their time, also those of a bar that begins anew after its end, as in the next
+    epoch. What came between is left out where another counter follows, or one that was not at its end. While a longer
+    counter goes on, a shorter one does not count; ``total`` is 0 where a line has none."""
+    since, last, longest = rank.counter or (at, step, total)
+    if total < longest and last < longest:
+        return
+    if total == longest and last / 2 < step < last:
+        return  # an earlier step, printed once more
+    if total == longest and (step >= last or last == longest):
+        rank.steps += step - last if step >= last else step
+        rank.seconds += max(at - since, 0.0)
+    rank.counter = (at, step, total)
+
+
 def _is_inner_bar(known: Mapping[str, float], figures: Mapping[str, float]) -> bool:
     """Whether this is a bar of fewer steps while a longer one goes on: of an evaluation within the training."""
-    inner = "pace" in figures and "loss" not in figures and figures.get("steps", inf) < known.get("steps", 0)
+    bar = "pace" in figures or figures.keys() <= {*_POSITIONS}
+    inner = bar and "loss" not in figures and figures.get("steps", inf) < known.get("steps", 0)
     return inner and known.get("step", 0) < known["steps"]
 
 

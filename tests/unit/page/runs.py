@@ -114,7 +114,7 @@ def make_run(
         for rank, host in enumerate(of_rank):
             loss = 2.5 * math.exp(-step / (0.3 * seconds / every)) + 0.1 + 0.02 * ((rank * 7 + step) % 5)
             pace = (0.8 if rank == 1 and ranks > 2 else 1.0) / every
-            text = f"step {step} loss {loss:.4f} {pace:.2f} it/s\n"
+            text = f"loss {loss:.4f} {pace:.2f} it/s\n"
             yield Stamped(moment, e.Output(rank, host, "out", text.encode()))
         if step == 3:
             yield Stamped(moment, e.Output(0, of_rank[0], "err", f"UserWarning: {words}\n".encode()))

@@ -92,7 +92,7 @@ def test_the_pace_is_that_of_the_training_not_of_an_evaluation_within_it() -> No
     ]
     page = fold_page(sorted(stream, key=lambda each: each.at))
     (pace,) = (figure.curves[0].points for figure in page.figures if figure.key == "pace")
-    assert [value for _, value in pace] == [4.5, 4.0]
+    assert [value for _, value in pace] == pytest.approx([10 / 3])
 
 
 def test_a_host_that_makes_the_run_slow_is_not_green() -> None:
@@ -259,13 +259,28 @@ def test_of_many_ranks_some_are_drawn_and_those_that_straggle_among_them() -> No
     assert next(curve.name for curve in loss.curves if not curve.marked) == "rank 0"
 
 
-def test_the_pace_begins_anew_where_a_script_counts_its_steps_anew() -> None:
-    steps = [0, 10, 20, 0, 10, 20]
+def bar(step: int, total: int, rate: str = "9.9") -> str:
+    return f"epoch: 1%|█ | {step}/{total} [00:02<00:05, {rate}it/s, loss=0.5]"
+
+
+@pytest.mark.parametrize(
+    ("lines", "paces"),
+    [
+        ([f"step {step}" for step in (0, 10, 20, 0, 10, 20)], [5.0] * 4),  # how many came after 20 is not known
+        ([bar(0, 8, "?"), bar(4, 8), bar(8, 8), bar(2, 8), bar(8, 8), bar(0, 8, "?"), bar(4, 8)],
+         [2.0, 2.0, 1.0, 3.0, 1.0]),  # a bar for each epoch, whatever rate it prints
+        ([bar(0, 8, "?"), bar(4, 8), "step 700", bar(8, 8), bar(7, 8), bar(2, 8)], [2.0, 1.0, 0.5]),
+        ([bar(0, 90, "?"), bar(4, 90), "[1/5] step 3/8 9.9 it/s loss 1", bar(8, 90)], [2.0, 1.0]),
+        (["loss 0.5 3.0 it/s", "loss 0.5 2.5 it/s"], [3.0, 2.5]),  # no steps
+        ([bar(0, 8, "?"), bar(4, 8), "{'train_runtime': 9, 'train_steps_per_second': 77.0}"], [2.0]),
+    ],
+)  # fmt: skip
+def test_the_pace_is_steps_over_time_also_of_counters_that_begin_anew(lines: list[str], paces: list[float]) -> None:
     stream = [Stamped(START, e.RunStarted("k7", "a", ("a",), "train.py", START))]
-    stream += [Stamped(START + 2 * n, e.Output(0, "a", "out", b"step %d\n" % step)) for n, step in enumerate(steps)]
-    page = fold_page([*stream, Stamped(START + 12, e.Ended("run", Exit.OK))])
+    stream += [Stamped(START + 2 * n, e.Output(0, "a", "out", f"{line}\n".encode())) for n, line in enumerate(lines)]
+    page = fold_page([*stream, Stamped(START + 20, e.Ended("run", Exit.OK))])
     (pace,) = (figure for figure in page.figures if figure.key == "pace")
-    assert [value for _, value in pace.curves[0].points] == pytest.approx([5.0] * 4)
+    assert [value for _, value in pace.curves[0].points] == pytest.approx(paces)
 
 
 def test_a_stall_ends_where_its_ranks_make_progress_again_and_has_its_ranks_only() -> None:

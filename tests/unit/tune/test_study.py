@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.tune.rates import WARM_UP, RateReader
 from ipexctl.decide.tune.study import DefaultFailed, Study
 from ipexctl.decide.tune.summary import describe_verdict
 from ipexctl.model.answers.tune import TuneAnswer
-from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Values
+from ipexctl.model.events import CandidateTried, Event, Output, Purpose, RunStarted, Stamped, StudyStarted, Values
 
 Pace = Callable[[Values, float], float]
 
@@ -190,6 +192,21 @@ def test_of_launches_that_are_as_good_the_one_with_the_fewest_changes_is_recomme
     paces = {"[('ppn', 4)]": 20.0, "[('hugepages', True), ('ppn', 2)]": 20.1}  # the one is no part of the other
     study = Played(lambda values, now: paces.get(identify(values) or "", 10.0))
     assert study.found == {"ppn": 4}
+
+
+@pytest.mark.parametrize("total", [8, 32])
+def test_bars_of_each_epoch_are_counted_on_and_their_own_rates_are_no_pace(total: int) -> None:
+    fold, reader, at = RunFold(), RateReader(), 100.0
+    fold.handle_event(Stamped(at, RunStarted("k7", "a", ("a",), "train.py", at)))
+    for _ in range(4):
+        for step in range(total + 1):
+            rate = f"{20 + step}.0" if step else "?"
+            data = f"\r 1%|█ | {step}/{total} [00:00<00:01, {rate}it/s]".encode() + b"\n" * (step == total)
+            fold.handle_event(Stamped(at, Output(0, "a", "err", data)))
+            reader.read_state(fold.state, 0)
+            at += 0.5
+    assert reader.steps == 4 * total - WARM_UP
+    assert reader.rates["pace"] == pytest.approx((4 * total - WARM_UP) / (2 * total))
 
 
 @pytest.mark.parametrize(
