@@ -1,6 +1,7 @@
 """``ipexctl tune``: short runs of a script, each started in another way, in turn with the default; the best is then set
 against the default once more. Each is an ordinary run, ended once it was measured or is out of the race."""
 
+import ast
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -10,19 +11,20 @@ from time import localtime, strftime
 from typing import Any, Literal
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_input
+from ipexctl.act.inputs import read_input, read_script
 from ipexctl.data import read_data
 from ipexctl.decide.launch import instances
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
 from ipexctl.decide.saved_runs import RunFilter
+from ipexctl.decide.script_imports import list_module_names, parse_script
 from ipexctl.decide.tune import knobs as k
 from ipexctl.decide.tune.ranking import RATES
 from ipexctl.decide.tune.rates import RateReader
 from ipexctl.decide.tune.search import import_optuna
 from ipexctl.decide.tune.study import DefaultFailed, Study
-from ipexctl.decide.tune.summary import is_tuned_playbook, write_playbook
+from ipexctl.decide.tune.summary import PAIRS, is_tuned_playbook, write_playbook
 from ipexctl.decide.tune.wins import read_wins
 from ipexctl.model import events as e
 from ipexctl.model.answers.plan import DryRun
@@ -32,6 +34,7 @@ from ipexctl.model.events import CandidateTried, Event, Purpose, Value, Values, 
 from ipexctl.model.hints import Hint, advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.run_state import Attempt
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.messages import StopRun
@@ -69,11 +72,17 @@ def tune(
     names, base = k.parse_knobs(task.vary, task.fixed, base)
     into, arguments = Path(task.into), k.parse_arguments(task.arg)
     parse_span("--budget", task.budget)
+    if task.keep_batch:
+        k.keep_batch(base, task.keep_batch, 1, 1)
     check_destination(into)
     if into.exists() and not is_tuned_playbook(read_input(into).text):
         raise UsageError(f"--into {printable(str(into), 300)} would replace a file that tune did not write")
     import_optuna()
-    prepared = yield from prepare_run("tune", read_request(base, environ, dry=dry, emit=None), inventory, context)
+    request = read_request(base, environ, dry=dry, emit=None)
+    named = any("compile" in words for words in task.vary)
+    if not named and k.ACCELERATED.isdisjoint(_list_imports(base, request.script)):
+        names = tuple(name for name in names if name != "compile")
+    prepared = yield from prepare_run("tune", request, inventory, context)
     if prepared is None:
         return
     knobs = {**k.list_knobs(base, make_attempt(prepared, context).launch, prepared.facts, names), **arguments}
@@ -95,10 +104,17 @@ def tune(
         write_page(into, write_playbook(tuned, answer.verdict, day), 0o644)
         command = complete_hint(Hint(k.list_run_words(tuned)), list_flags(inventory, task.venv))
         answer = replace(answer, playbook=str(into), next=command)
-    elif answer.interrupted:
-        answer = replace(answer, next=complete_hint(Hint(["tune", "--resume"]), list_flags(inventory, None)))
+    elif answer.interrupted or (answer.best is not None and answer.pairs < PAIRS[0]):
+        words = ["tune", "--resume"] if answer.interrupted else ["tune", "--resume", "--budget", task.budget]
+        answer = replace(answer, next=complete_hint(Hint(words), list_flags(inventory, None)))
     yield e.Answer(replace(answer, script=base.script))
     yield e.Ended("tune", study.exit)
+
+
+def _list_imports(task: Run, script: Path) -> set[str]:
+    """Returns the first names of the modules that a script imports anywhere, or of the one that it is."""
+    text = f"import {task.script.partition('.')[0]}" if task.module else read_script(script)[0]
+    return {name for node in ast.walk(parse_script(text)) for name in list_module_names(node)}
 
 
 def run_study(verb: str, study: "HostStudy", *, dry: bool) -> Generator[Event, None, TuneAnswer | None]:
@@ -132,6 +148,7 @@ class HostStudy(Study):
         self._task, self._prepared, self._context = task, prepared, context
         self._launches: dict[str, Launch | None] = {}
         self._unproved: list[LaunchAttempt] = []  # with hosts that could not be searched
+        self._own_backend = ""  # that the script itself chooses, whatever is planned
         self.exit = Exit.OK
         self.default = make_attempt(prepared, context).launch
         same = self.identify({})
@@ -188,6 +205,8 @@ class HostStudy(Study):
         return self._launches[key]
 
     def identify(self, values: Values) -> str | None:
+        if self._own_backend and "backend" in values:
+            return None
         launch = self.find(values)
         return k.identify_launch(launch) if launch else None
 
@@ -202,7 +221,7 @@ class HostStudy(Study):
         scale = self.scale(values)
         changes = [f"global batch x{scale:g}"] if scale != 1.0 else []
         changes += ["arguments of the script"] if self._task.arg and any(name[:2] == "--" for name in values) else []
-        return ", ".join([*changes, *(["rounding, by its compiler"] if "compile" in values else [])])
+        return ", ".join([*changes, *(["rounding"] if "compile" in values else [])])
 
     def run(self) -> Generator[Event, None, None]:
         """Tries launches until no more are worth it, the budget ends, the default fails, or the user interrupts it."""
@@ -244,10 +263,13 @@ class HostStudy(Study):
         report = make_report(fold.state)
         ended_well = report.run is not None and report.run.good
         metric = self.ranking.metric or next((name for name in RATES if name in reader.rates), "")
+        yield from self._note_backend(fold.state.last_attempt, attempt.launch)
         why = ""
         if metric not in reader.rates or not (outcome or ended_well):
             why = "nobody watches it any more" if detached else describe_cause(report)
             why = why or f"it printed no {metric or 'step and no rate'}"
+        elif self._own_backend and "backend" in values:
+            why = f"the script itself chooses {self._own_backend}"
         if self.tried or not why:
             yield e.FailuresIgnored(title)
         elif not report.failures:  # which say why the study ends
@@ -256,6 +278,17 @@ class HostStudy(Study):
             purpose, values, "failed" if why else outcome or "measured", (begun + self.watch()) / 2,
             self.watch() - begun, reader.rates, why, self.describe_changes(values),
         )  # fmt: skip
+
+    def _note_backend(self, attempt: Attempt | None, launch: Launch) -> Generator[Event, None, None]:
+        """Leaves backends out once a script is seen to choose its own: with each of them it is the same launch."""
+        used = attempt.backend if attempt else ""
+        if self._own_backend or used in ("", launch.backend) or self._task.backend_override:
+            return
+        self._own_backend = used
+        self.tried = [each for each in self.tried if "backend" not in each.values]
+        if "backend" in self.started.knobs:
+            text = f"the backend is not varied: the script itself chooses {used}, whatever is planned"
+            yield e.Message(text, code="backend-kept")
 
     def _judge_progress(self, reader: RateReader, rungs: list[int]) -> Literal["", "measured", "dropped"]:
         """Whether the launch that is being measured can be ended now; takes the ``rungs`` that it has passed."""

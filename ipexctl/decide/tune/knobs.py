@@ -18,6 +18,7 @@ from ipexctl.model.task_schemas import make_schema
 from ipexctl.model.tasks import Flag, Run
 from ipexctl.model.text import join_names, printable
 
+ACCELERATED = frozenset({"accelerate", "transformers", "trl"})  # modules that read the variable:
 COMPILE = "ACCELERATE_DYNAMO_BACKEND"  # Accelerate's own variable, which the Trainer of transformers sets as well
 _CHOICES: Mapping[str, tuple[Value, ...]] = {
     "backend": ("ccl", "impi", "gloo"),
@@ -110,7 +111,8 @@ def identify_launch(launch: Launch) -> str | None:
     bound = any(len({rank.nodes for rank in node.ranks}) > 1 for node in launch.nodes)
     if any(note.code in _NEEDLESS for note in launch.warnings) or (launch.membind and not bound):
         return None
-    return str(replace(launch, warnings=())).replace(launch.run, "")
+    text = str(replace(launch, warnings=(), backend_reason="")).replace(launch.run, "")
+    return re.sub(r" {4}# .*", "", text)  # why each variable is set
 
 
 def list_run_words(task: Run) -> list[str]:

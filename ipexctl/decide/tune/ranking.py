@@ -53,17 +53,20 @@ class Ranking:
         """The same of a launch that was tried; None of one that failed."""
         return None if tried.outcome == "failed" else self.compare(tried.rates, tried.at)
 
-    def list_launches(self) -> tuple[TriedLaunch, ...]:
-        """Each launch with what is known of it, the best first."""
+    def list_launches(self, least: int = 2) -> tuple[TriedLaunch, ...]:
+        """Each launch with what is known of it, the best first. Bounds need ``least`` runs of it and of the default,
+        since nothing but the scatter between runs says how far a rate is off."""
         groups = group_pairs((describe_values(each.values), each) for each in self._tried)
-        rows = [self._summarize(name, runs) for name, runs in groups.items()]
+        rows = [self._summarize(name, runs, least) for name, runs in groups.items()]
         return tuple(sorted(rows, key=lambda row: (row.dropped, -(row.ratio or 0.0))))
 
-    def _summarize(self, name: str, runs: Sequence[CandidateTried]) -> TriedLaunch:
+    def _summarize(self, name: str, runs: Sequence[CandidateTried], least: int) -> TriedLaunch:
         scores = [score for each in runs if (score := self.score(each)) is not None]
         rates = [each.rates[self.metric] for each in runs if self.score(each) is not None]
         mean, error = (fmean(scores), self.noise / sqrt(len(scores))) if scores else (None, 0.0)
         low, ratio, high = (None if mean is None else exp(mean + side * error) for side in (-1, 0, 1))
+        if min(len(scores), len(self._defaults)) < least:
+            low = high = None
         return TriedLaunch(
             name, runs[0].values, len(runs), median(rates) if rates else None, ratio, low, high,
             all(each.outcome == "dropped" for each in runs), next((each.why for each in runs if each.why), ""),

@@ -8,14 +8,13 @@ from statistics import fmean
 
 from ipexctl.decide.tune.ranking import Ranking
 from ipexctl.decide.tune.search import OptunaSearch
-from ipexctl.decide.tune.summary import describe_verdict
+from ipexctl.decide.tune.summary import PAIRS, describe_verdict
 from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Values, describe_values
 
 _BLOCK = 4  # launches between two measurements of the default
 _FINALS = 400, 40  # measurements of the best ones for a noise of 100 %, and at most
-_PAIRS = 2, 6  # A B, at least and at most
-_END = 2 + 2 * _PAIRS[0]  # launches that the end needs room for, beside the finals
+_END = 2 + 2 * PAIRS[0]  # launches that the end needs room for, beside the finals
 _NOISE = 2.0  # times its own error that a gain must be
 _LEAST_GAIN = 0.01
 _REPEATED = 50  # proposals in a row that were tried before: the space is exhausted
@@ -35,6 +34,7 @@ class Study(ABC):
         self.tried = [replace(each, purpose="search" if each.values else "default") for each in known]
         self.listed = [each.values for each in known]
         self._search: OptunaSearch | None = None
+        self._exhausted = False  # no other launch is left to try
         self._best: TriedLaunch | None = None  # that is set against the default
 
     @abstractmethod
@@ -71,6 +71,7 @@ class Study(ABC):
             yield from self.keep_turn()
             values = self._propose(self._search)
             if values is None:
+                self._exhausted = True
                 break
             tried = yield from self.try_launch("search", values)
             self._search.tell(self.ranking.score(tried))
@@ -132,7 +133,7 @@ class Study(ABC):
                     return
             known = self.judge()
             clear = known.recommended or known.gain < -known.error
-            if known.pairs >= _PAIRS[1] or (known.pairs >= _PAIRS[0] and clear):
+            if known.pairs >= PAIRS[1] or (known.pairs >= PAIRS[0] and clear):
                 return
 
     def is_out(self, rates: Mapping[str, float], at: float, steps: int) -> bool:
@@ -154,7 +155,7 @@ class Study(ABC):
     def _rank_launches(self) -> list[TriedLaunch]:
         """The launches that were measured as a whole and promise a gain, the best one first: the fewer measurements,
         the less a launch is worth."""
-        rows = [row for row in self.ranking.list_launches() if row.values and not row.dropped and not row.why]
+        rows = [row for row in self.ranking.list_launches(1) if row.values and not row.dropped and not row.why]
         return sorted((row for row in rows if row.low and row.low > 1), key=lambda row: -(row.low or 0.0))
 
     @property
@@ -171,10 +172,10 @@ class Study(ABC):
         gain, error, good = log(best.ratio) if best and best.ratio else 0.0, 0.0, False
         if gains:
             gain, error = fmean(gains), _NOISE * ranking.noise * sqrt(2 / len(gains))
-            good = len(gains) >= _PAIRS[0] and len(rates) == len(confirmed) and min(gains) > 0
+            good = len(gains) >= PAIRS[0] and len(rates) == len(confirmed) and min(gains) > 0
         good = good and gain > max(error, _LEAST_GAIN)
         answer = TuneAnswer(
             "", ranking.unit, ranking.list_launches(), best.name if best else None, len(gains), exp(gain) - 1, error,
             good, "", len(self.tried), self.watch(), self.started.budget, interrupted,
         )  # fmt: skip
-        return replace(answer, verdict=describe_verdict(answer))
+        return replace(answer, verdict=describe_verdict(answer, exhausted=self._exhausted))

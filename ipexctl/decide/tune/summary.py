@@ -8,14 +8,25 @@ from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize
 
 _MARK = "# Written by the command tune"
+PAIRS = 2, 6  # A B, at least and at most
 _ENOUGH = 4  # pairs that show how great a gain is
 
 
-def describe_verdict(answer: TuneAnswer) -> str:
-    """Returns the result of a study, as a sentence."""
+def describe_verdict(answer: TuneAnswer, *, exhausted: bool = False) -> str:
+    """Returns the result of a study, as a sentence; ``exhausted``: no other launch was left to try."""
     if answer.best is None and len(answer.launches) > 1:
         return "no launch was faster than the default"
-    why = "interrupted" if answer.interrupted else "the budget ended"
+    left = answer.budget - answer.seconds
+    if answer.interrupted:
+        why = "interrupted"
+    elif any(row.why and row.name in ("default", answer.best) for row in answer.launches):
+        why = "one of its runs, or of the default's, failed"
+    elif left > 0:
+        why = f"{left:.0f} s of the budget are left, too few for another pair of runs"
+    else:
+        why = "the budget ended"
+    if answer.best is None and exhausted:
+        return "there is no other launch to try"
     if answer.best is None:
         return f"no other launch was tried: {why}"
     value, low, high = (f"{(1 + answer.gain) * exp(error):.3g}" for error in (0.0, -answer.error, answer.error))
@@ -23,8 +34,8 @@ def describe_verdict(answer: TuneAnswer) -> str:
     if answer.recommended:
         doubt = "" if answer.pairs >= _ENOUGH else "; so few show that it is faster, and not by how much"
         return f"{answer.best}: {gain}{doubt}"
-    if answer.pairs < 2:
-        return f"best so far: {answer.best}, {value} times as fast; {why} before it was confirmed"
+    if answer.pairs < PAIRS[0]:
+        return f"best so far: {answer.best}, {value} times as fast, not confirmed: {why}"
     return f"the default is as good: the best other launch, {answer.best}, was {gain}"
 
 

@@ -8,8 +8,8 @@ from ipexctl.model.json_values import JsonRecord
 
 class TriedLaunch(JsonRecord):
     """A launch of a study: ``values`` is what is not as in the default, which has none. ``ratio`` is its rate against
-    the default's at the same time (greater is better), between ``low`` and ``high`` in its ``runs``; None where it has
-    none, and ``why``. ``changes`` is what it changes in what is computed."""
+    the default's at the same time (greater is better), between ``low`` and ``high`` by the scatter of its ``runs``,
+    where it has several; None where it has none, and ``why``. ``changes`` is what it changes in what is computed."""
 
     name: str
     values: Mapping[str, bool | int | str]

@@ -22,7 +22,7 @@ def format_answer(value: TuneAnswer) -> list[RenderableType]:
     took, budget = (phrases.format_duration(seconds) for seconds in (value.seconds, value.budget))
     used = f"{pluralize(value.tried, 'run')} in {took} of {budget}; × the default, {value.metric}"
     items: list[RenderableType] = [AtWidth(draw_launches, value.launches), text((used, QUIET))]
-    items.append(outcome(value.recommended, value.verdict) if not value.interrupted else Line(text(value.verdict), 2))
+    items.append(outcome(True, value.verdict) if value.recommended else Line(text(value.verdict), 2))
     if value.playbook:
         items.append(Line(text(f"  written to {value.playbook}; or paste:"), 2))
     return items
@@ -65,8 +65,9 @@ def draw_launches(width: int, launches: Sequence[TriedLaunch], most: int = _MOST
         failed = [row for row in rows if row.ratio is None][:_FAILED]
         rows = [*rows[: max(most - len(failed), 1)], *failed]
     best = max([1.0, *(row.ratio for row in rows if row.ratio)])
-    room = min(_BAR, max(width - 44, 6))
-    names = min(max((len(row.name) for row in rows), default=0), max(width - room - 24, 12))
+    remarks = max((len(_describe(row)) for row in rows if row.ratio is not None), default=0)
+    names = min(max((len(row.name) for row in rows), default=0), max(width - remarks - 20, 12))
+    room = min(_BAR, max(width - names - remarks - 14, 6))
     for row in rows:
         name = fill_cells(escape(row.name), names)
         if row.ratio is None:
@@ -81,7 +82,7 @@ def draw_launches(width: int, launches: Sequence[TriedLaunch], most: int = _MOST
 
 
 def _describe(row: TriedLaunch) -> str:
-    parts = [f"{row.low:.2f} to {row.high:.2f}" if row.low and row.high else ""]
-    parts += [f"changes {row.changes}" if row.changes else "", "dropped" if row.dropped else ""]
-    parts += [f"{row.rate:.3g} a second" if row.rate else ""]
+    parts = [f"changes {row.changes}" if row.changes else ""]
+    parts += [f"{row.low:.2f} to {row.high:.2f}" if row.low and row.high else pluralize(row.runs, "run")]
+    parts += ["dropped" if row.dropped else "", f"{row.rate:.3g} a second" if row.rate else ""]
     return ", ".join(filter(None, parts))

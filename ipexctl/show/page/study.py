@@ -59,12 +59,13 @@ def draw_launches(value: TuneAnswer) -> Markup:
 
 def draw_bar(row: TriedLaunch, best: float) -> Markup:
     """The rate of a launch against the default, and how far it may be off."""
-    if row.ratio is None or row.low is None or row.high is None:
+    if row.ratio is None:
         return Markup("")
-    low, middle, high = (f"{100 * value / best:.2f}%" for value in (row.low, row.ratio, row.high))
-    bar = make_tag("rect", x=0, y=4, width=middle, height=_ROW - 8, class_="c1")
-    spread = make_tag("line", x1=low, x2=high, y1=_ROW // 2, y2=_ROW // 2, class_="spread")
-    return make_tag("svg", bar, spread, width="100%", height=_ROW, aria_hidden="true")
+    parts = [make_tag("rect", x=0, y=4, width=f"{100 * row.ratio / best:.2f}%", height=_ROW - 8, class_="c1")]
+    if row.low is not None and row.high is not None:
+        low, high = (f"{100 * value / best:.2f}%" for value in (row.low, row.high))
+        parts.append(make_tag("line", x1=low, x2=high, y1=_ROW // 2, y2=_ROW // 2, class_="spread"))
+    return make_tag("svg", *parts, width="100%", height=_ROW, aria_hidden="true")
 
 
 def draw_plot(title: str, unit: str, launches: Sequence[TriedLaunch]) -> Markup:

@@ -57,6 +57,8 @@ def test_the_values_follow_the_hosts() -> None:
 def test_the_same_launch_in_other_words_is_the_same() -> None:
     default = knobs.identify_launch(launch(run()))
     assert knobs.identify_launch(launch(run(ccl_workers=4))) == default  # no oneCCL
+    chosen, named = (knobs.identify_launch(launch(run(**more), impi=True)) for more in ({}, {"backend": "impi"}))
+    assert chosen == named, "the backend that is planned in any case"
     assert knobs.identify_launch(launch(run(hugepages=True))) not in (None, default)
     assert knobs.identify_launch(launch(run(allocator="jemalloc"))) is None  # no host has one
 

@@ -209,14 +209,45 @@ def test_bars_of_each_epoch_are_counted_on_and_their_own_rates_are_no_pace(total
     assert reader.rates["pace"] == pytest.approx((4 * total - WARM_UP) / (2 * total))
 
 
+def test_bounds_are_those_of_several_runs_and_a_single_one_has_none() -> None:
+    study = Played(faster, 35.0)
+    rows = {row.name: (row.runs, row.low) for row in study.judge().launches}
+    assert rows["default"] == (1, None)
+    assert {row for name, row in rows.items() if name != "default"} == {(1, None)}
+    rows = {row.name: (row.runs, row.low is not None) for row in Played(faster).judge().launches}
+    assert all(known == (runs > 1) for runs, known in rows.values())
+
+
+def make_answer(pairs: int = 0, gain: float = 0.0, error: float = 0.0, **more: Any) -> TuneAnswer:
+    given: dict[str, Any] = {
+        "seconds": 219.0,
+        "budget": 300.0,
+        "best": "ppn 2",
+        "recommended": False,
+        "interrupted": False,
+    } | more
+    return TuneAnswer("a.py", "steps/s", (), pairs=pairs, gain=gain, error=error, verdict="", tried=9, **given)
+
+
 @pytest.mark.parametrize(
-    ("gain", "error", "pairs", "text"),
+    ("answer", "text"),
     [
-        (0.31, 0.03, 4, "ppn 2: 1.31 times as fast (1.27 to 1.35) in 4 pairs of runs in turn"),
-        (20.43, 0.82, 2, "ppn 2: 21.4 times as fast (9.44 to 48.7) in 2 pairs of runs in turn;"
+        (make_answer(4, 0.31, 0.03, recommended=True),
+         "ppn 2: 1.31 times as fast (1.27 to 1.35) in 4 pairs of runs in turn"),
+        (make_answer(2, 20.43, 0.82, recommended=True),
+         "ppn 2: 21.4 times as fast (9.44 to 48.7) in 2 pairs of runs in turn;"
          " so few show that it is faster, and not by how much"),
+        (make_answer(0, 0.74), "best so far: ppn 2, 1.74 times as fast, not confirmed:"
+         " 81 s of the budget are left, too few for another pair of runs"),
+        (make_answer(1, 0.74, seconds=301.0),
+         "best so far: ppn 2, 1.74 times as fast, not confirmed: the budget ended"),
+        (make_answer(best=None, interrupted=True), "no other launch was tried: interrupted"),
     ],
 )  # fmt: skip
-def test_a_verdict_says_no_more_than_its_pairs_show(gain: float, error: float, pairs: int, text: str) -> None:
-    answer = TuneAnswer("a.py", "steps/s", (), "ppn 2", pairs, gain, error, True, "", 9, 1.0, 2.0, False)
+def test_a_verdict_says_no_more_than_its_pairs_show(answer: TuneAnswer, text: str) -> None:
     assert describe_verdict(answer) == text
+
+
+def test_with_nothing_left_to_try_the_budget_is_not_blamed() -> None:
+    study = Played(faster, identify=lambda values: None if values else "default")
+    assert study.judge().verdict == "there is no other launch to try"
