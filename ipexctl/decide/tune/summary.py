@@ -15,7 +15,7 @@ _ENOUGH = 4  # pairs that show how great a gain is
 def describe_verdict(answer: TuneAnswer, *, exhausted: bool = False) -> str:
     """Returns the result of a study, as a sentence; ``exhausted``: no other launch was left to try."""
     if answer.best is None and len(answer.launches) > 1:
-        return "no launch was faster than the default"
+        return "no launch was clearly faster than the default"
     left = answer.budget - answer.seconds
     if answer.interrupted:
         why = "interrupted"

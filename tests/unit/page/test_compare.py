@@ -199,7 +199,7 @@ def test_a_mended_script_a_package_and_the_result_are_told_and_no_pace_of_a_fail
 
 def make_rates(*rates: float, samples: float, every: float = 1.0) -> RunPage:
     """The page of a run whose only rank prints these paces, and at the end samples per second."""
-    words = [f"step {step} loss 0.5 {rate} it/s" for step, rate in enumerate(rates, 1)] + [f"{samples} samples/s"]
+    words = [f"loss 0.5 {rate} it/s" for rate in rates] + [f"{samples} samples/s"]
     events = [each for each in make_run("good", 1, 1) if not isinstance(each.event, e.Output)]
     for number, text in enumerate(words):
         events.append(Stamped(START + 11 + number * every, e.Output(0, "xeon01", "out", f"{text}\n".encode())))
