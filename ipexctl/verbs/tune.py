@@ -1,7 +1,6 @@
 """``ipexctl tune``: short runs of a script, each started in another way, in turn with the default; the best is then set
 against the default once more. Each is an ordinary run, ended once it was measured or is out of the race."""
 
-import ast
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -18,7 +17,6 @@ from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
 from ipexctl.decide.saved_runs import RunFilter
-from ipexctl.decide.script_imports import list_module_names, parse_script
 from ipexctl.decide.tune import knobs as k
 from ipexctl.decide.tune.ranking import RATES
 from ipexctl.decide.tune.rates import RateReader
@@ -79,8 +77,8 @@ def tune(
         raise UsageError(f"--into {printable(str(into), 300)} would replace a file that tune did not write")
     import_optuna()
     request = read_request(base, environ, dry=dry, emit=None)
-    named = any("compile" in words for words in task.vary)
-    if not named and k.ACCELERATED.isdisjoint(_list_imports(base, request.script)):
+    text = f"import {base.script}" if base.module else read_script(request.script)[0]
+    if not k.imports_accelerate(text) and not any("compile" in words for words in task.vary):
         names = tuple(name for name in names if name != "compile")
     prepared = yield from prepare_run("tune", request, inventory, context)
     if prepared is None:
@@ -109,12 +107,6 @@ def tune(
         answer = replace(answer, next=complete_hint(Hint(words), list_flags(inventory, None)))
     yield e.Answer(replace(answer, script=base.script))
     yield e.Ended("tune", study.exit)
-
-
-def _list_imports(task: Run, script: Path) -> set[str]:
-    """Returns the first names of the modules that a script imports anywhere, or of the one that it is."""
-    text = f"import {task.script.partition('.')[0]}" if task.module else read_script(script)[0]
-    return {name for node in ast.walk(parse_script(text)) for name in list_module_names(node)}
 
 
 def run_study(verb: str, study: "HostStudy", *, dry: bool) -> Generator[Event, None, TuneAnswer | None]:
@@ -148,7 +140,6 @@ class HostStudy(Study):
         self._task, self._prepared, self._context = task, prepared, context
         self._launches: dict[str, Launch | None] = {}
         self._unproved: list[LaunchAttempt] = []  # with hosts that could not be searched
-        self._own_backend = ""  # that the script itself chooses, whatever is planned
         self.exit = Exit.OK
         self.default = make_attempt(prepared, context).launch
         same = self.identify({})
@@ -205,8 +196,6 @@ class HostStudy(Study):
         return self._launches[key]
 
     def identify(self, values: Values) -> str | None:
-        if self._own_backend and "backend" in values:
-            return None
         launch = self.find(values)
         return k.identify_launch(launch) if launch else None
 
@@ -268,8 +257,8 @@ class HostStudy(Study):
         if metric not in reader.rates or not (outcome or ended_well):
             why = "nobody watches it any more" if detached else describe_cause(report)
             why = why or f"it printed no {metric or 'step and no rate'}"
-        elif self._own_backend and "backend" in values:
-            why = f"the script itself chooses {self._own_backend}"
+        elif self.own_backend and "backend" in values:
+            why = f"the script itself chooses {self.own_backend}"
         if self.tried or not why:
             yield e.FailuresIgnored(title)
         elif not report.failures:  # which say why the study ends
@@ -280,12 +269,11 @@ class HostStudy(Study):
         )  # fmt: skip
 
     def _note_backend(self, attempt: Attempt | None, launch: Launch) -> Generator[Event, None, None]:
-        """Leaves backends out once a script is seen to choose its own: with each of them it is the same launch."""
+        """Notes whether the script has chosen another backend than the planned one."""
         used = attempt.backend if attempt else ""
-        if self._own_backend or used in ("", launch.backend) or self._task.backend_override:
+        if self.own_backend or used in ("", launch.backend) or self._task.backend_override:
             return
-        self._own_backend = used
-        self.tried = [each for each in self.tried if "backend" not in each.values]
+        self.leave_backends_out(used)
         if "backend" in self.started.knobs:
             text = f"the backend is not varied: the script itself chooses {used}, whatever is planned"
             yield e.Message(text, code="backend-kept")

@@ -1,5 +1,6 @@
 """What of a launch can be varied, the values worth trying on these hosts, and the task that a candidate is."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ipexctl.decide.script_imports import list_module_names, parse_script
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Value, Values
 from ipexctl.model.facts import Facts
@@ -18,8 +20,8 @@ from ipexctl.model.task_schemas import make_schema
 from ipexctl.model.tasks import Flag, Run
 from ipexctl.model.text import join_names, printable
 
-ACCELERATED = frozenset({"accelerate", "transformers", "trl"})  # modules that read the variable:
 COMPILE = "ACCELERATE_DYNAMO_BACKEND"  # Accelerate's own variable, which the Trainer of transformers sets as well
+_ACCELERATED = frozenset({"accelerate", "transformers", "trl"})  # modules that read it
 _CHOICES: Mapping[str, tuple[Value, ...]] = {
     "backend": ("ccl", "impi", "gloo"),
     "ccl_workers": (1, 2, 4),
@@ -77,6 +79,11 @@ def list_knobs(task: Run, launch: Launch, facts: Mapping[str, Facts], names: Seq
     if not all(fact.installed and "accelerate" in fact.installed.packages for fact in facts.values()):
         values.pop("compile", None)
     return {name: [value for value in of if value != getattr(task, name, None)] for name, of in values.items()}
+
+
+def imports_accelerate(text: str) -> bool:
+    """Returns whether a script imports, wherever it does so, a module that `COMPILE` has an effect in."""
+    return any(not _ACCELERATED.isdisjoint(list_module_names(node)) for node in ast.walk(parse_script(text)))
 
 
 def set_values(task: Run, values: Values) -> Run:

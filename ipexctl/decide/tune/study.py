@@ -29,6 +29,7 @@ class Study(ABC):
 
     def __init__(self, started: StudyStarted, earlier: Sequence[CandidateTried] = ()) -> None:
         self.started = started
+        self.own_backend = ""  # that the script itself chooses, whatever is planned
         self._asked: dict[str, Values] = {self.identify({}) or "": {}}  # how each launch was asked for first
         known = [each for each in earlier if self._find_values(each.values) is not None]
         self.tried = [replace(each, purpose="search" if each.values else "default") for each in known]
@@ -117,8 +118,13 @@ class Study(ABC):
 
     def _find_values(self, values: Values) -> Values | None:
         """The values by which this launch was asked for first, none for the default; None where it cannot be."""
-        launch = self.identify(values)
+        launch = None if self.own_backend and "backend" in values else self.identify(values)
         return None if launch is None else self._asked.setdefault(launch, values)
+
+    def leave_backends_out(self, backend: str) -> None:
+        """Tries no backend any more, nor keeps what was tried: the script chooses its own, and each is the default."""
+        self.own_backend = backend
+        self.tried = [each for each in self.tried if "backend" not in each.values]
 
     def _confirm(self) -> Generator[Event, None, None]:
         """Sets the best launch against the default, in turn; of those that are as good the simplest."""

@@ -12,7 +12,8 @@ from ipexctl.decide.tune.summary import write_playbook
 from ipexctl.decide.tune.wins import name_wins, read_wins
 from ipexctl.model.errors import UsageError
 from ipexctl.model.launch import Launch
-from ipexctl.model.tasks import Run
+from ipexctl.model.tasks import Run, Tune
+from ipexctl.verbs.tune import tune
 from tests.unit.launch.two import facts, launch
 
 WIN = '[[win]]\nvalues = {membind = true}\nneeds = "numa"\ntitle = "one rank on each NUMA node (a guide)"'
@@ -81,6 +82,24 @@ def test_dashes_and_underscores_are_the_same_and_a_missing_batch_is_refused() ->
         knobs.keep_batch(run(args=("--lr", "3")), "batch", 2, 4)
     with pytest.raises(UsageError, match="3 ranks cannot have the global batch of 4"):
         knobs.keep_batch(run(args=("--batch", "32")), "batch", 4, 3)
+
+    nothing: Any = None
+    with pytest.raises(UsageError, match="--keep-batch batch"):
+        next(tune(Tune(script="train.py", keep_batch="batch"), nothing, nothing, {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        ("import torch\nfrom tqdm import tqdm", False),
+        ("def main():\n    from accelerate import Accelerator", True),
+        ("from transformers import Trainer", True),
+        ("import trl.scripts.sft", True),
+        ("not python (", False),
+    ],
+)
+def test_compile_is_varied_where_the_script_imports_what_reads_it(text: str, reads: bool) -> None:
+    assert knobs.imports_accelerate(text) == reads
 
 
 def test_the_command_and_the_playbook_have_all_that_is_not_as_usual_and_no_secret() -> None:

@@ -34,9 +34,11 @@ class Played(Study):
         identify: Callable[[Values], str | None] = identify,
         listed: Sequence[Values] = (),
         earlier: Sequence[CandidateTried] = (),
+        own_backend: str = "",
     ) -> None:
         self.pace, self.identify_values, self.now = pace, identify, earlier[-1].at + 5 if earlier else 0.0
-        knobs = {"ppn": (2, 4), "hugepages": (True,)}
+        knobs = {"ppn": (2, 4), "hugepages": (True,)} | ({"backend": ("gloo",)} if own_backend else {})
+        self.backend_in_use = own_backend
         started = StudyStarted(knobs, {}, "pace" if minimize else "", minimize, budget, seed, 20)
         super().__init__(started, earlier)
         self.listed += listed
@@ -55,6 +57,8 @@ class Played(Study):
 
     def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
         rate, at = self.pace(values, self.now), self.now + 5
+        if self.backend_in_use:
+            self.leave_backends_out(self.backend_in_use)
         outcome: Any = "measured" if rate else "failed"
         if rate and self.is_out({"pace": rate}, at, 5):
             outcome = "dropped"
@@ -145,6 +149,13 @@ def test_a_launch_that_cannot_be_is_never_chosen() -> None:
 def test_the_same_launch_in_other_words_is_known() -> None:
     study = Played(faster, identify=lambda values: identify({**values, "ppn": 4} if values.get("ppn") == 2 else values))
     assert len({repr(each.values) for each in study.tried}) <= 4, "the default, two parts, and both"
+
+
+def test_no_backend_is_tried_once_the_script_is_seen_to_choose_its_own() -> None:
+    gone = CandidateTried("search", {"backend": "gloo"}, "measured", 5.0, 10.0, {"pace": 90.0})
+    study = Played(faster, earlier=[gone], own_backend="gloo")
+    assert not [each for each in study.tried if "backend" in each.values]
+    assert study.found == {"hugepages": True}
 
 
 def test_the_same_seed_tries_the_same_launches() -> None:
