@@ -7,6 +7,7 @@ import os
 import shlex
 import stat
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,7 @@ AnyTask = TypeVar("AnyTask", bound="Task")
 
 LIMIT = 1 << 20
 STDIN_LIMIT = 1 << 26  # bytes
+_COMPARED = 1000  # names of files that a missing one is compared with
 _REASONS = {
     errno.ENOENT: "does not exist",
     errno.ENOTDIR: "does not exist: a part of the path is not a directory",
@@ -70,7 +72,7 @@ def suggest_file(full: Path, path: Path) -> str:
     from difflib import get_close_matches
 
     try:
-        names = [each.name for each in full.parent.iterdir() if each.is_file()]
+        names = [each.name for each in islice(full.parent.iterdir(), _COMPARED) if each.is_file()]
     except OSError:
         return ""
     close = get_close_matches(path.name, names, n=1)

@@ -16,19 +16,9 @@ from ipexctl.model.reports import CommandReport, RankResult
 from ipexctl.model.run_state import Points
 
 SpanKind = Literal[
-    "start",
-    "python",
-    "torch",
-    "rendezvous",
-    "setup",
-    "running",
-    "wait",
-    "stall",
-    "odd",
-    "straggles",
-    "collective",
+    "start", "python", "torch", "rendezvous", "setup", "running", "wait", "stall", "odd", "straggles", "collective",
     "lost",
-]
+]  # fmt: skip
 MarkKind = Literal["ended", "failed", "stopped", "lost", "restart", "figure"]
 
 

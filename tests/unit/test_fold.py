@@ -125,6 +125,8 @@ def test_an_event_changes_the_state_before_any_sink_sees_it() -> None:
 def test_the_loss_of_an_epoch_is_no_point_of_the_loss_of_steps() -> None:
     epoch = b"epoch 0 train_loss 1.0446\n"
     assert count_figures(b"train_loss 2\n", epoch)[:2] == (1.0446, 2)
+    bars = b"10%|# | 1/10 [00:00<00:01, 3.00it/s]\n", b"50%|##| 1/2 [00:00<00:00, 3.00it/s, train_loss=0.51]\n"
+    assert count_figures(*bars)[0] == 0.51, "no bar of an evaluation"
     pieces = b"step 1 loss 0.5\n", epoch, b"step 2 loss 0.25\n"
     loss, points, _, rows = count_figures(*pieces)
     for more, last in ((b"", 1.0446), (b"loss nan\n", None)):

@@ -37,19 +37,8 @@ from ipexctl.model.run_state import Attempt, OutputLog, RankState, ReachedStage,
 
 _CURVES = 64  # drawn of one figure: the eye tells no more apart
 _LINE_LIMIT = 2000  # characters of a line that are shown
-_ORDER = (
-    "loss",
-    "train_loss",
-    "pace",
-    "samples_s",
-    "tokens_s",
-    "accuracy",
-    "eval_loss",
-    "eval_accuracy",
-    "grad_norm",
-    "lr",
-    "epoch",
-)
+_ORDER = ("loss", "train_loss", "pace", "samples_s", "tokens_s", "accuracy", "eval_loss", "eval_accuracy",
+          "grad_norm", "lr", "epoch")  # fmt: skip
 _TITLES = {
     "loss": ("loss", ""), "pace": ("pace", "it/s"), "samples_s": ("samples", "1/s"), "tokens_s": ("tokens", "1/s"),
     "eval_loss": ("evaluation loss", ""), "eval_accuracy": ("evaluation accuracy", ""),

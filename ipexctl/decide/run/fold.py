@@ -528,7 +528,8 @@ def _count_steps(rank: RankState, step: float, total: float, at: float) -> None:
 def _is_inner_bar(known: Mapping[str, float], figures: Mapping[str, float]) -> bool:
     """Whether this is a bar of fewer steps while a longer one goes on: of an evaluation within the training."""
     bar = "pace" in figures or figures.keys() <= {*_POSITIONS}
-    inner = bar and "loss" not in figures and figures.get("steps", inf) < known.get("steps", 0)
+    trains = not figures.keys().isdisjoint(("loss", "train_loss"))
+    inner = bar and not trains and figures.get("steps", inf) < known.get("steps", 0)
     return inner and known.get("step", 0) < known["steps"]
 
 
