@@ -173,7 +173,7 @@ def _list_tiles(page: RunPage, joules: Sequence[float]) -> list[tuple[str, str]]
     unit = next((figure.unit for figure in page.figures if figure.key == "rank memory"), "")
     tiles = [("time", format_duration(page.seconds))]
     tiles += [("pace", f"{drawings.format_value(median(paces))} it/s")] if paces else []
-    for key in ("loss", "eval_loss"):
+    for key in ("loss", "train_loss", "eval_loss"):
         if curves := figures.get(key):
             values = [drawings.format_value(curves[0].points[at][1]) for at in (0, -1)]
             values += ["no number"] if _find_broken(page, key) else []
