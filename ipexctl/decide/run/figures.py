@@ -123,7 +123,7 @@ def _read_bar(line: str) -> dict[str, float]:
         if bar[2]:
             figures["steps"] = float(bar[2])
     if bar[3] == "?":  # no rate is known yet
-        del figures["pace"]
+        return {name: value for name, value in figures.items() if name in ("step", "steps")}
     return figures
 
 
