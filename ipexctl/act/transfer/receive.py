@@ -222,9 +222,8 @@ def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Itera
                     if member.size > sizes[name] + _GROWTH_LIMIT:
                         return
         except _STREAM_ERRORS:
-            if (
-                pipe.size or pipe.budget < 0 or watch.stalled
-            ):  # an empty stream means that none of the files exists any more
+            is_empty = not pipe.size and pipe.budget >= 0  # none of the files exists any more
+            if not is_empty or watch.stalled:
                 raise broken() from None
         for _ in channel:
             pass
