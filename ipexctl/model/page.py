@@ -136,6 +136,7 @@ class RunPage(Record):
     plan: str
     launch: PlannedLaunch | None
     doctor: DoctorRecord | None = None
+    findings: tuple[Finding, ...] = ()  # what is wrong with the hosts, and not at one moment only
     watched_from: float | None = None
     profile: Profile | None = None
     earlier: int = 0  # runs before it in the same record

@@ -116,6 +116,8 @@ class _PageBuilder:
         rows = tuple(self._build_row(rank, end, waits.get(rank, [])) for rank in range(count))
         hosts = self._build_hosts(rows)
         odd = {host.host for host in hosts if host.lost or host.straggles}
+        doctor = doctor if doctor and doctor.at <= end else None
+        findings = self._report.findings or (doctor.findings if doctor else ())
         return RunPage(
             title=run.title,
             run=last.started.run,
@@ -132,7 +134,8 @@ class _PageBuilder:
             launcher=self._list_lines(run.launcher)[0],
             plan=run.plan,
             launch=run.launch,
-            doctor=doctor if doctor and doctor.at <= end else None,
+            doctor=doctor,
+            findings=tuple(finding for finding in findings if not finding.momentary),
             watched_from=run.watched_from - begun if run.watched_from else None,
             profile=run.answer.profile if isinstance(run.answer, RunAnswer) else None,
             restarts=tuple(attempt.at - begun for attempt in run.attempts[1:]),

@@ -99,8 +99,6 @@ def _draw_parts(page: RunPage) -> dict[str, object]:
         if curves := tuple(curve for curve in figure.curves if _is_seen(curve, page.length)):
             figure = replace(figure, curves=curves)
             drawn[by].append(_draw_figure(figure, page.length, page.restarts, _find_broken(page, figure.key)))
-    findings = page.report.findings or (page.doctor.findings if page.doctor else ())
-    findings = tuple(finding for finding in findings if not finding.momentary)
     used = {span.kind for row in page.rows for span in row.spans}
     marks = {mark.kind for row in page.rows for mark in row.marks}
     present = {"figures": drawn["rank"], "resources": drawn["host"], "profile": page.profile}
@@ -123,8 +121,8 @@ def _draw_parts(page: RunPage) -> dict[str, object]:
         "measured": format_time(page.doctor.speed_at) if page.doctor else "",
         "variables": _list_variables(page),
         "stacks": _list_installed_stacks(page),
-        "held": [(finding, format_hosts(finding.hosts) or "all") for finding in findings],
-        "checked": _describe_checks(page.doctor, bool(findings)),
+        "held": [(finding, format_hosts(finding.hosts) or "all") for finding in page.findings],
+        "checked": _describe_checks(page.doctor, bool(page.findings)),
         "tiles": _list_tiles(page, joules),
         "harmless": f"show {hidden} of {lines}" if harmless else f"{lines}, none known as harmless",
         "profile": _format_profile(page.profile) if page.profile else "",
