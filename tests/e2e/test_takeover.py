@@ -107,6 +107,16 @@ def test_a_detached_run_goes_on_without_node0_which_is_cut_off_and_never_are_two
     assert notices[2]["result"] == "ok"
 
 
+def fail_and_end(command: Started, hosts: Cluster, begins: str) -> None:
+    """Lets a rank fail, so that the next attempt ``begins`` with this line, and ends that one well."""
+    hosts.exec("node1", ["touch", "/root/fail"])
+    command.until(begins)
+    hosts.exec("node1", ["touch", "/root/done"])
+    result = command.end(60.0)
+    assert result.code == 0, result
+    assert not find_orphans(hosts)
+
+
 @over("gloo")
 def test_node0_that_was_cut_off_takes_part_in_the_next_restart(
     start: Start, hosts: Cluster, group: tuple[str, ...]
@@ -120,12 +130,7 @@ def test_node0_that_was_cut_off_takes_part_in_the_next_restart(
     attached = start("attach")
     attached.until("0│start 0, rank 0 of 3", "0│start 1, rank 0 of 2")
     attached.until("[node0] is back, and can take part in the next restart")
-    hosts.exec("node1", ["touch", "/root/fail"])
-    attached.until("start 2, rank 0 of 3, before None")
-    hosts.exec("node1", ["touch", "/root/done"])
-    result = attached.end(60.0)
-    assert result.code == 0, result
-    assert not find_orphans(hosts)
+    fail_and_end(attached, hosts, "start 2, rank 0 of 3, before None")
 
 
 @over("gloo")
@@ -239,12 +244,7 @@ def test_of_two_hosts_the_one_that_the_command_still_reaches_goes_on(
         command.until("[node1] gets the vote of this command", "start 1, rank 0 of 1, before 2")
         assert not list_ranks(hosts, "node0")
     command.until("[node0] is back, and can take part in the next restart")
-    hosts.exec("node1", ["touch", "/root/fail"])
-    command.until("start 2, rank 0 of 2, before None")
-    hosts.exec("node1", ["touch", "/root/done"])
-    result = command.end(60.0)
-    assert result.code == 0, result
-    assert not find_orphans(hosts)
+    fail_and_end(command, hosts, "start 2, rank 0 of 2, before None")
 
 
 @over("gloo")
