@@ -133,13 +133,14 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         names = [name for param in fitting for name in (*param.opts, *param.secondary_opts)]
         own = [name for param in options for name in param.opts]
         foreign: list[str] = []
-        if "--ppn" in own:
+        starts_script = "--ppn" in own
+        if starts_script:
             foreign, reasons, better = _translate_launch_options(words, own)
         sentence = f"{verb} has no option {', '.join(foreign) or error.option_name}"
         if not foreign:
             nearest = _find_nearest(error.option_name, names, _NAME_LIKENESS)
             better = _restore_value(error.ctx, words) or _replace_word(words, error.option_name, nearest)
-            if better is None and "--ppn" in own:
+            if better is None and starts_script:
                 better = _move_behind_script(words, error.option_name)
                 reasons = ["options of the script stand after it"] if better else []
     elif hasattr(error, "option_name"):

@@ -119,7 +119,7 @@ class LaunchLineReader(LaunchOptions):
         `UsageError`."""
         is_python = self.has_python or self.is_module or remove_marks(script).endswith(".py")
         by_mpi = any(level.program.kind in {"mpi", "slurm"} for level in self.levels)
-        is_program = by_mpi and (self.shell != [] or is_program_name(script))
+        is_program = by_mpi and (bool(self.shell) or is_program_name(script))
         is_file = by_mpi and re.fullmatch(r"[\w./+-]*/[\w.+-]+", script) is not None
         if not script or script.startswith("-") or not (is_python or is_program or is_file):
             what = f"the launch line starts no script or program that is known here: {show(script) or '(none)'}"

@@ -133,9 +133,8 @@ def _list_points(page: RunPage, name: str) -> list[tuple[float, float]]:
 
 
 def _find_quartiles(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    low, middle, high = quantiles(
-        [value for _, value in points] * 2, method="inclusive"
-    )  # twice: it takes no single one
+    values = [value for _, value in points]
+    low, middle, high = quantiles(values * 2, method="inclusive")  # twice, since it takes no single one
     return low, middle, high
 
 

@@ -51,18 +51,17 @@ def find_marker(venv: str, facts: Mapping[str, Facts], task: Install) -> Install
     others."""
     envs = {host: fact.installed for host, fact in facts.items() if fact.installed and fact.installed.venv == venv}
     markers = {host: env.marker for host, env in envs.items() if env.marker}
+    if not markers:
+        return None
+    first, marker = next(iter(markers.items()))
     named = set(map(read_package_name, (*task.with_, *task.without)))
-    for first, marker in markers.items():
-        places = [
-            text for text in marker.requested or () if _names_place(text) and read_package_name(text) not in named
-        ]
-        for other, held in markers.items():
-            if alone := [text for text in places if text not in (held.requested or ())]:
-                what = f"the environment of {first} has packages from places of which that of {other} does not know"
-                hint = advise("install", "--like", first, text="if they are yours:")
-                raise UsageError(what, reasons=alone[:5], hint=hint, exit=Exit.STEP)
-        return marker
-    return None
+    places = [text for text in marker.requested or () if _names_place(text) and read_package_name(text) not in named]
+    for other, held in markers.items():
+        if alone := [text for text in places if text not in (held.requested or ())]:
+            what = f"the environment of {first} has packages from places of which that of {other} does not know"
+            hint = advise("install", "--like", first, text="if they are yours:")
+            raise UsageError(what, reasons=alone[:5], hint=hint, exit=Exit.STEP)
+    return marker
 
 
 def _names_place(requirement: str) -> bool:

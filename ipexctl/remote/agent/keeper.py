@@ -435,7 +435,9 @@ class Keeper:
         with suppress(KeyError, ValueError):  # it was dropped before
             self.selector.unregister(link.sock)
         if link.role == Role.GUARD and self.guards.get(link.name) is link:
-            why = "its guard ended" + (": " + self.faults[link.name] if link.name in self.faults else "")
+            why, fault = "its guard ended", self.faults.pop(link.name, "")
+            if fault:
+                why = "%s: %s" % (why, fault)
             if link.tampered:
                 why = "a line on the connection to its guard is not authentic"
             self.handle_input(keeper_state.GuardLost(link.name, why, link.tampered))

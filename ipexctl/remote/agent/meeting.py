@@ -37,6 +37,7 @@ class RankMeeting(NamedTuple):
 
     @property
     def has_own_world(self) -> bool:
+        """Says whether processes of this rank have met each other alone."""
         return any(is_own for _, is_own in self._list_used())
 
     def _list_used(self) -> "List[Tuple[int, bool]]":

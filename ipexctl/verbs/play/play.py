@@ -156,9 +156,10 @@ def keep_excluded(steps: tuple[Step, ...]) -> tuple[Step, ...]:
             root = find_project(task.source, task.project, task.exclude).root
             excluded[root] = (*excluded.get(root, ()), *task.exclude)
         elif isinstance(task, tasks.Run) and excluded:
-            is_file = task.script is not None and Path(task.script).is_file()
-            root = find_project(task.script if is_file and task.script else ".", task.project, task.exclude).root
-            step = step.model_copy(update={"task": replace(task, exclude=(*excluded.get(root, ()), *task.exclude))})
+            source = task.script if task.script and Path(task.script).is_file() else "."
+            root = find_project(source, task.project, task.exclude).root
+            task = replace(task, exclude=(*excluded.get(root, ()), *task.exclude))
+            step = step.model_copy(update={"task": task})
         kept.append(step)
     return tuple(kept)
 
