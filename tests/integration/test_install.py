@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.download import download_wheels
+from ipexctl.act.packages.download import download_wheels, measure_sizes
 from ipexctl.act.packages.resolve import find_uv, find_uv_for_hosts
 from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.ssh.local_link import LocalLink
@@ -851,6 +851,34 @@ def test_a_controller_of_another_kind_takes_uv_for_hosts_out_of_its_wheel(bench:
         sources = replace(sources, index=index.url)
         result = find_uv_for_hosts(tool, cache, sources, "x86_64", ("Darwin", "arm64"))
     assert "uv 2" in Path(result.path).read_text(), "what one index had, perhaps a stranger's, is nobody else's"
+
+
+def test_a_wheel_of_an_index_that_sends_on_to_a_store_is_downloaded_there_without_the_login(bench: Bench) -> None:
+    """As the indexes of companies do, whose files lie in a store of objects: it was "HTTP 302"."""
+    built, logins = wheels.numpy(), []
+
+    def note_login(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        logins.append(handler.headers.get("Authorization"))
+        return False
+
+    def send_on(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        if require_login(path, client, handler):
+            return True
+        handler.send_response(302)
+        handler.send_header("Location", store.url.replace("/simple", path))
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return True
+
+    with serving(Index([built], note_login), "127.0.0.2") as store, serving(Index([], send_on)) as index:
+        url = index.url.replace("/simple", f"/files/{built.filename}")
+        sources = Sources(index.url.replace("://", "://user:geheim@"), environ=bench.environ, limits=HASTY)
+        wanted = [Wheel("numpy", built.filename.split("-")[1], url, built.sha256)]
+        (measured,) = measure_sizes(wanted, sources)
+        files = download_wheels(wanted, bench.path / "cache", sources, threading.Event(), lambda *_: None)
+    assert measured.size == len(built.data)
+    assert files["numpy"].read_bytes() == built.data
+    assert logins == [None, None]
 
 
 def test_a_wheel_that_is_longer_than_the_lock_says_fills_no_disk(bench: Bench) -> None:

@@ -39,7 +39,9 @@ class _Http:
             if file and Path(file).is_file():
                 context.load_verify_locations(file)
         self._timeout = urllib3.Timeout(connect=self.limits.probe * 2, read=self.limits.stall / self.limits.tries)
-        self._options: dict[str, Any] = {"ssl_context": context, "maxsize": 8, "retries": False}
+        # One try: `_Download` repeats. Followed to another host, urllib3 leaves the login behind.
+        once = urllib3.Retry(total=None, connect=0, read=0, other=0, redirect=5)
+        self._options: dict[str, Any] = {"ssl_context": context, "maxsize": 8, "retries": once}
         self._direct = urllib3.PoolManager(**self._options)
         self._proxies = urllib.request.getproxies()
         self._proxied: dict[str, urllib3.ProxyManager] = {}
@@ -54,9 +56,7 @@ class _Http:
         proxy, pool = self._proxies.get(parts.scheme), self._direct
         if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
             pool = self._proxied.setdefault(proxy, urllib3.ProxyManager(proxy, **self._options))
-        return pool.request(
-            method, redact_url(url), headers=headers, timeout=self._timeout, preload_content=False, redirect=5
-        )
+        return pool.request(method, redact_url(url), headers=headers, timeout=self._timeout, preload_content=False)
 
 
 def probe_index(url: str, sources: Sources) -> bool:
@@ -263,6 +263,8 @@ def _try_lock_part(part: Path) -> int | None:
 
 
 def _describe_http_error(error: Exception) -> str:
+    if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason:
+        error = error.reason
     text = str(error)
     for word, reason in (
         ("timed out", "no answer in time"),
