@@ -203,6 +203,18 @@ def test_a_package_that_has_only_sources_for_cuda_is_refused_with_what_does_its_
         assert "CUDA" not in str(bench.play(index, with_=("none-such", "plain")).refusal)
 
 
+def test_an_old_release_that_is_taken_for_want_of_wheels_is_named(bench: Bench) -> None:
+    """As hydra-core, of which each release since 2020 needs a package without a wheel."""
+    old = wheels.wheel("hydra", "0.11", {"hydra.py": ""})
+    new = wheels.wheel("hydra", "1.3", {"hydra.py": ""}, requires=("sources-only",))
+    early = wheels.wheel("early", "0.3.dev5", {"early.py": ""})
+    with serving(Index([*wheels.stack(), old, new, early])) as index:
+        plan = bench.play(index, with_=("hydra", "early", "numpy"), check=True).plan
+    assert "note         hydra 0.11 is an old release: 1.3 needs what has no wheel here, or other releases than" in plan
+    assert "note         early 0.3.dev5 is a pre-release: there is no other wheel of it; " in plan
+    assert "numpy 1.26.4 is" not in plan
+
+
 BACKEND = """\
 import os, sys, zipfile
 def build_wheel(directory, config_settings=None, metadata_directory=None):

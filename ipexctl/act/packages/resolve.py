@@ -138,10 +138,14 @@ def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
     return replace(sources, find_links=tuple(links))
 
 
-def find_newest_version(tool: Tool, requirement: str, python: str, glibc: str, sources: Sources) -> str:
-    """Returns the newest version of a package that the sources have as a wheel for these hosts; empty for none."""
-    host = python, choose_manylinux_platform(glibc, "x86_64")
-    return _run_pip_compile(tool, [requirement], ["--no-deps"], host, sources)[1].strip().partition("==")[2]
+def find_newest_versions(
+    tool: Tool, requirements: Sequence[str], python: str, glibc: str, sources: Sources, arch: Arch = "x86_64"
+) -> dict[str, str]:
+    """Returns the newest version of each package that the sources have as a wheel for these hosts; none where one of
+    them has no wheel."""
+    host = python, choose_manylinux_platform(glibc, arch)
+    lines = _run_pip_compile(tool, requirements, ["--no-deps"], host, sources)[1].splitlines()
+    return {name: version for name, equal, version in (line.partition("==") for line in lines) if equal}
 
 
 def _run_pip_compile(

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from ipexctl.act.bundled_files import pack_impi_torch
 from ipexctl.act.context import Context
@@ -261,7 +262,8 @@ def resolve_available(
         indexes = [index for index in table.indexes.values() if index.name != "torch-cpu"]
         sources, down = _add_answering_indexes(indexes, sources)
     usable = f"{_BINDING}<={stack.release.oneccl}"  # a newer one, as Intel has for GPUs, does not hide it
-    newest = packages.find_newest_version(packages.find_uv(), usable, stack.python, stack.glibc, sources)
+    offered = packages.find_newest_versions(packages.find_uv(), [usable], stack.python, stack.glibc, sources)
+    newest = offered.get(_BINDING, "")
     urls = [index.url for index in down]
     own = [index.url for index in stack.indexes if index.url in urls]
     why = f"its index does not answer: {own[0]}" if own else f"no package index in use has its {_BINDING}"
@@ -303,8 +305,9 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
         raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
     wheels = measure_sizes(wheels, sources)
     confusion = sources.find_dependency_confusion()
-    notes = (confusion,) if confusion else ()
-    lock = Lock(wheels, stack.python, inputs, notes, _format_mpi(stack), requested=request.requested)
+    notes = [confusion] if confusion else []
+    notes += _describe_old_releases(request, sources, wheels)
+    lock = Lock(wheels, stack.python, inputs, tuple(notes), _format_mpi(stack), requested=request.requested)
     torch = lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
         because = f"; the CPU build's index does not answer: {down[0].url}" if down else ""
@@ -318,6 +321,30 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     packages.save_lock(cache, lock)
     yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {format_size(lock.size)}")
     return lock
+
+
+def _describe_old_releases(request: LockRequest, sources: Sources, wheels: Sequence[Wheel]) -> list[str]:
+    """Describes packages asked for by name alone that are of an older major release than the newest, or pre-releases:
+    what is newer has no wheel for the hosts, or needs what has none."""
+    stack, found = request.stack, {wheel.name: wheel.version for wheel in wheels}
+    names = [name for text in request.task.with_ if (name := read_package_name(text)) == canonicalize_name(text)]
+    names = [name for name in names if name in found and name not in sources.preferred]
+    if not names:
+        return []
+    newest = packages.find_newest_versions(packages.find_uv(), names, stack.python, stack.glibc, sources, stack.arch)
+    notes = []
+    for name in names:
+        taken, last = Version(found[name]), Version(newest.get(name, found[name]))
+        if taken.major < last.major:
+            what = (
+                f"{name} {taken} is an old release: {last} needs what has no wheel here, or other releases than these"
+            )
+        elif taken.is_prerelease:
+            what = f"{name} {taken} is a pre-release: there is no other wheel of it"
+        else:
+            continue
+        notes.append(f"{what}; pip wheel -w wheels {name} builds them, then --find-links wheels --with {name}")
+    return notes
 
 
 def _resolve_wheels(
