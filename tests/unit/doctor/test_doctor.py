@@ -17,7 +17,6 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.tasks import Doctor
 from ipexctl.verbs.doctor.doctor import check_recorded, doctor
-from tests.unit.doctor.corpus import bundle, machines, needs_machines
 
 HERE = Inventory((Host("here", "localhost"),))
 
@@ -104,20 +103,6 @@ def test_a_saved_probe_without_answers_is_a_failed_host_beside_the_others(rubbis
     assert ended(events) is Exit.STEP
     with pytest.raises(UsageError, match="empty is not a saved probe"):
         list(check_recorded({"empty": rubbish, "another": rubbish}))
-
-
-@needs_machines
-def test_all_recorded_machines_are_judged_together() -> None:
-    texts = {machine.name: json.dumps(bundle(machine).public()) for machine in machines()}
-    events = list(check_recorded(texts))
-    value = answer(events)
-    assert len(value["hosts"]) == 53
-    assert {"arch", "isa_level", "numa", "cpus_online", "cgroup_cpus"} <= value["hosts"][0]["facts"].keys()
-    blamed = next(
-        event.finding.hosts for event in events if isinstance(event, FindingReported) and event.finding.code == "CPU001"
-    )
-    assert "qemu-cpu64-guest-no-avx" in blamed
-    assert "sapphire-rapids-8480p-single" not in blamed
 
 
 def test_saved_probes_of_the_same_name_are_distinguished_by_their_paths(tmp_path: Path) -> None:

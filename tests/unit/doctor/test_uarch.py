@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ipexctl.decide.facts.isa import ORDER
@@ -11,7 +9,7 @@ from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.toml import parse_toml
 from tests.tables import read_table
-from tests.unit.doctor.corpus import ROOT, machines, needs_machines, truth, uarchs
+from tests.unit.doctor.corpus import ROOT, uarchs
 
 DATA = parse_toml((ROOT / "ipexctl" / "data" / "cpus.toml").read_text())
 
@@ -70,11 +68,3 @@ def test_a_processor_that_only_a_hypervisor_has_has_no_microarchitecture() -> No
         parse_facts(ProbeOutput({"/proc/cpuinfo": block + "Intel(R) Xeon(TM) CPU 3.20GHz\n"}), uarchs()).uarch
         == "netburst"
     )
-
-
-@needs_machines
-@pytest.mark.parametrize("machine", [pytest.param(machine, id=machine.name) for machine in machines()])
-def test_family_model_and_stepping_of_real_machines_lead_to_their_names(machine: Path) -> None:
-    true = truth(machine)
-    result = uarchs().find(true["vendor"], true["family"], true["model"], true["stepping"], true["isa_flags"])
-    assert (result.name if result else None) == true["uarch"]

@@ -1,4 +1,4 @@
-"""Which rank gets which cores: laws that hold on every recorded machine, and on machines that nobody has recorded."""
+"""Which rank gets which cores: laws that hold on every machine of tests/machines, and on random ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.launch.placement import Cores, count_ranks, find_usable_cores, place_ranks
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Core, Facts, NumaNode
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import RankPlacement
-from tests.unit.doctor.corpus import facts, machines, needs_machines
+from tests.machines.page import load_page, pages
+from tests.machines.render import render
+from tests.unit.doctor.corpus import uarchs
 
 HOST = Host("a", "a")
 
@@ -42,10 +45,9 @@ def lawful(fact: Facts, places: tuple[RankPlacement, ...], workers: int) -> None
     assert [place.rank for place in places] == list(range(len(places)))
 
 
-@needs_machines
-@pytest.mark.parametrize("machine", machines(), ids=lambda machine: machine.name)
-def test_on_every_recorded_machine_cores_are_dealt_lawfully(machine: Path) -> None:
-    fact = facts(machine)
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_on_every_machine_cores_are_dealt_lawfully(page: Path) -> None:
+    fact = parse_facts(render(load_page(page)), uarchs())
     nodes = find_usable_cores(fact).nodes
     assert len(seated(fact)) == max(1, nodes)
     for ppn in {1, 2, 3, 4, 7, max(1, nodes), 2 * max(1, nodes), max(1, len(find_usable_cores(fact).cpus))}:
@@ -53,10 +55,9 @@ def test_on_every_recorded_machine_cores_are_dealt_lawfully(machine: Path) -> No
             lawful(fact, seated(fact, ppn, workers=workers), workers)
 
 
-@needs_machines
-@pytest.mark.parametrize("machine", machines(), ids=lambda machine: machine.name)
-def test_on_every_recorded_machine_one_rank_a_numa_node_stays_inside_it(machine: Path) -> None:
-    places = seated(facts(machine))
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_on_every_machine_one_rank_a_numa_node_stays_inside_it(page: Path) -> None:
+    places = seated(parse_facts(render(load_page(page)), uarchs()))
     assert all(len(place.nodes) <= 1 for place in places)
     assert len({place.nodes for place in places}) == len(places)
 
