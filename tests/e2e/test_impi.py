@@ -71,21 +71,3 @@ def test_the_example_trains_over_impi_by_one_option_as_it_does_over_gloo(
     assert ours == pytest.approx(gloo, abs=2e-3)
     assert ours[6] < 0.6 * ours[0]
     assert not find_orphans(workspace.cluster)
-
-
-def test_a_script_that_says_gloo_uses_impi_unchanged_when_overridden(impi: CommandResult, workspace: Workspace) -> None:
-    assert impi.code == 0, impi
-    plain = train(workspace, "--backend", "gloo", backend=("--backend", "gloo"))
-    assert b"impi:" not in workspace.written(0, "err")
-    ours = train(workspace, "--backend-override", backend=("--backend", "gloo"))
-    assert "threads, gloo" in workspace.written(0).decode(), "the script says what it always said"
-    assert b"impi: takes the place of gloo (IMPI_TORCH_OVERRIDE)" in workspace.written(0, "err")
-    assert ours == pytest.approx(plain, abs=2e-3)
-
-
-def test_without_a_word_the_plan_takes_impi_and_says_why(impi: CommandResult, workspace: Workspace) -> None:
-    assert impi.code == 0, impi
-    result = workspace("run", "--dry-run", "--venv", VENV, EXAMPLE)
-    assert result.code == 0, result
-    assert "backend impi: the environment has impi_torch, and no oneccl_bind_pt" in result.out
-    assert "IPEXCTL_BACKEND=impi" in result.out

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import NATIVE, Installed
-from tests.e2e.trained import answered, learnt, output, ranks_of
+from tests.e2e.trained import answered, output, ranks_of
 from tests.e2e.workspace import ROOT, Workspace
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
-
-TRAIN = ROOT / "examples/train_ipex.py"
-TINY = ("--size", "tiny", "--batch", "4", "--steps", "5")
 
 
 def test_stock_pytorch_with_transformers_is_installed_on_two_hosts(native: Installed) -> None:
@@ -58,17 +55,6 @@ def test_accelerate_and_the_trainer_learn_on_both_hosts_without_ipex(native: Ins
     answered(output(workspace, result, 2), 2, ipex=False, transformers=r"\d")
 
 
-def test_accelerate_trains_on_one_host_with_the_configuration_of_today(native: Installed, workspace: Workspace) -> None:
-    asked = workspace("accelerate", "config", "--limit", "node0", "--venv", NATIVE, "--file", "today.yaml")
-    assert asked.code == 0, asked
-    assert "ipex" not in (workspace.path / "today.yaml").read_text()
-    words = ("--limit", "node0", "--venv", NATIVE, "--launcher", "accelerate", "--accelerate-config", "today.yaml")
-    quick = ("--cpu", "--epochs", "2", "--pairs", "512", "--batch", "8")
-    (rank,) = output(workspace, workspace("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600), 1)
-    assert "rank 0 of 1 on node0: NO, backend none, bf16, 0 layers of IPEX" in rank, rank
-    assert learnt(rank), rank
-
-
 def test_accelerate_of_today_starts_mpirun_itself(native: Installed, workspace: Workspace) -> None:
     both = ("--limit", "node[0-1]", "--venv", NATIVE)
     config = ("--ppn", "1", "--mpirun-hostfile", "~/hostfile", "--file", "today.yaml")
@@ -77,14 +63,6 @@ def test_accelerate_of_today_starts_mpirun_itself(native: Installed, workspace: 
     quick = ("--cpu", "--epochs", "2", "--pairs", "512", "--batch", "8")
     result = workspace("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
     ranks_of(output(workspace, result, 2), 2, ipex=False)
-
-
-def test_bert_trains_compiled(native: Installed, workspace: Workspace) -> None:
-    words = ("--model", "bert", "--dtype", "bf16", "--compile", *TINY)
-    result = workspace("run", "--venv", NATIVE, "--limit", "node0", "--ppn", "1", TRAIN, *words, timeout=600)
-    assert result.code == 0, result
-    (actual,) = [json.loads(line) for line in workspace.written(0).decode().splitlines() if line.startswith("{")]
-    assert (actual["how"], actual["engine"]) == ("compile", "stock")
 
 
 def test_the_bench_measures_each_form_that_is_there(native: Installed, workspace: Workspace, tmp_path: Path) -> None:

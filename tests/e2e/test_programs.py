@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, QUICK, Started, Workspace, find_orphans, running
+from tests.e2e.workspace import LIGHT, Workspace, find_orphans, running
 
 TRAIN = """
 import sys, torch, torch.distributed as dist
@@ -21,7 +18,6 @@ dist.all_reduce(total)
 sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} sum {total.item()}\\n")
 dist.destroy_process_group()
 """
-DAEMON = "#!/bin/sh\necho $1\n(trap '' HUP TERM; setsid sleep 300 &)\nsleep 300\n"
 
 
 @pytest.fixture
@@ -80,28 +76,6 @@ def test_a_command_of_node0_and_one_of_the_others_need_no_third(workspace: Works
     assert len(running(workspace.cluster, "node2", "http.server")) == 1
     assert workspace("stop").code == 0
     assert not any(running(workspace.cluster, host, "") for host in workspace.cluster.names)
-
-
-def test_daemons_of_a_script_end_with_the_run(workspace: Workspace, start: Callable[..., Started]) -> None:
-    (workspace.path / "daemon.sh").write_text(DAEMON)
-    run = start("run", "--venv", LIGHT, "./daemon.sh", "begun-{rank}", **QUICK)
-    run.until("begun-0", "begun-1", "begun-2")
-    run.signal(signal.SIGINT)
-    assert "0 processes left on 3 hosts" in str(run.end())
-    assert not find_orphans(workspace.cluster)
-
-
-@pytest.mark.parametrize("part", ["mpiexec", "guard", "http.server"])
-def test_whatever_part_is_killed_nothing_is_left(
-    workspace: Workspace, start: Callable[..., Started], part: str
-) -> None:
-    run = start(
-        "run", "--venv", LIGHT, "--per-host", "--program", "--", "python3", "-m", "http.server", "{port}", **QUICK
-    )
-    run.until("0│Serving", "1│Serving", "2│Serving")
-    os.kill(running(workspace.cluster, "node0", part)[0], signal.SIGKILL)
-    assert run.end().code != 0
-    assert not find_orphans(workspace.cluster)
 
 
 def test_what_a_host_lacks_is_said_before_anything_starts(workspace: Workspace) -> None:

