@@ -24,6 +24,7 @@ from tests.e2e.workspace import (
     find_place,
     light,
 )
+from tests.tables import read_table
 
 RUN = ("run", "--venv", LIGHT)
 
@@ -111,16 +112,7 @@ def test_a_dry_run_says_all_and_does_nothing(workspace: Workspace, hosts: Cluste
     assert not find_orphans(hosts)
 
 
-@pytest.mark.parametrize(
-    ("words", "output"),
-    [
-        (["run", "-f", "hosts.tyop", "x.py"], "hosts.tyop"),
-        (["doctor", "--limit", "node7"], "node7"),
-        (["doctor", "-f", "bad"], "slots"),
-        (["play", "book.yaml"], "hots"),
-        (["install", "--torch", "9.9.9"], "9.9.9"),
-    ],
-)
+@pytest.mark.parametrize(("words", "output"), read_table("launch/wrong_input_ends_with_2_and_contacts_nobody"))
 def test_wrong_input_ends_with_2_and_contacts_nobody(
     workspace: Workspace, hosts: Cluster, words: list[str], output: str
 ) -> None:

@@ -12,6 +12,7 @@ from tests.cluster import Cluster
 from tests.e2e.workspace import LIGHT, Workspace, light
 from tests.hub import Hub
 from tests.integration.test_sync_relay import count_sent
+from tests.tables import read_table
 
 MIB = 1 << 20
 NAMES = ("node0", "node1", "node2")
@@ -117,13 +118,7 @@ def test_a_playbook_sends_a_snapshot_to_a_directory_of_its_own(three: Cluster, w
 
 
 @pytest.mark.parametrize(
-    ("source", "code", "sentence"),
-    [
-        ("hf:org", 4, "the hub has no model org, or it is private"),
-        ("hf:org/tiny@v3", 4, "org/tiny has no revision v3"),
-        ("hf:org/../tiny", 2, "names no repository of a Hugging Face hub"),
-        ("hf:", 2, "names no repository of a Hugging Face hub"),
-    ],
+    ("source", "code", "sentence"), read_table("sync_hub/what_the_hub_has_not_got_is_said_and_no_host_is_contacted")
 )
 def test_what_the_hub_has_not_got_is_said_and_no_host_is_contacted(
     three: Cluster, workspace: Workspace, source: str, code: int, sentence: str

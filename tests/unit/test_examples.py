@@ -15,6 +15,7 @@ from ipexctl.act.bundled_files import find_by_name, list_bundled_files
 from ipexctl.cli import app
 from ipexctl.decide.bundled import read_title
 from ipexctl.decide.script_imports import list_module_names
+from tests.tables import read_table
 
 PLAYBOOKS = [path.stem for path in list_bundled_files("playbooks")]
 EXAMPLES = [path.name for path in list_bundled_files("examples")]
@@ -62,15 +63,7 @@ def test_a_file_of_this_directory_comes_before_the_bundled_playbook(cli: CliRunn
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence", "hint"),
-    [
-        ("play dmo", "there is no playbook dmo", "ipexctl play demo"),
-        ("play lint dmo", "dmo: 1 error", "ipexctl play demo"),
-        ("play zzz", "there is no playbook zzz", "ipexctl play --list"),
-        ("play", "play needs a playbook: a file, or the name of a bundled one", "ipexctl play --list"),
-        ("examples show train_dpp.py", "there is no example train_dpp.py", "ipexctl examples show train_ddp.py"),
-        ("examples show zzz", "there is no example zzz", "ipexctl examples"),
-    ],
+    ("words", "sentence", "hint"), read_table("examples/an_unknown_name_is_refused_with_the_nearest")
 )
 def test_an_unknown_name_is_refused_with_the_nearest(cli: CliRunner, words: str, sentence: str, hint: str) -> None:
     refused = cli.invoke(app, words.split(), env={"COLUMNS": "300"})
@@ -128,14 +121,6 @@ def test_a_directory_that_cannot_be_written_is_named(cli: CliRunner) -> None:
     assert (refused.exit_code, "error: the example cannot be written" in refused.stderr) == (4, True), refused.output
 
 
-@pytest.mark.parametrize(
-    ("text", "title"),
-    [
-        ('"""One thing. Another."""\n', "One thing"),
-        ('"""One\nthing of ``ipex.optimize``."""', "One thing of ipex.optimize"),
-        ("# Recipe 2: on\n# all hosts. More\n", "Recipe 2: on all hosts"),
-        ("name: none\n", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "title"), read_table("examples/the_first_sentence_is_the_title"))
 def test_the_first_sentence_is_the_title(text: str, title: str) -> None:
     assert read_title(text) == title

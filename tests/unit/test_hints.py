@@ -24,6 +24,7 @@ from ipexctl.decide.checks.catalogue import parse_catalogue
 from ipexctl.decide.diagnosis.known_errors import ErrorMatch, make_diagnosis
 from ipexctl.loop import read_known_errors
 from ipexctl.model.hints import ON_HOSTS, WITH_VENV, Hint, advise, complete_hint
+from tests.tables import read_table
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ipexctl"
@@ -198,17 +199,7 @@ def test_the_commands_that_take_hosts_and_an_environment_are_those_of_the_comman
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (("doctor",), "ipexctl doctor -f 'my hosts' --limit a,b --venv '/x y'"),
-        (("logs", "r1", "--rank", "0"), "ipexctl logs r1 --rank 0 -f 'my hosts' --limit a,b"),
-        (("run", "train.py"), "ipexctl run -f 'my hosts' --limit a,b --venv '/x y' train.py"),
-        (("install", "--venv", "/y"), "ipexctl install --venv /y -f 'my hosts' --limit a,b"),
-        (("install", "--with", "a<2"), "ipexctl install --with 'a<2' -f 'my hosts' --limit a,b --venv '/x y'"),
-        (("doctor", "--hosts", "a"), "ipexctl doctor --hosts a --venv '/x y'"),
-        (("stacks",), "ipexctl stacks"),
-        (("replay", "last"), "ipexctl replay last"),
-    ],
+    ("words", "command"), read_table("hints/a_command_gets_the_users_options_once_and_only_those_it_takes", frozen=True)
 )
 def test_a_command_gets_the_users_options_once_and_only_those_it_takes(words: tuple[str, ...], command: str) -> None:
     hint = complete_hint(advise(*words, text="do:"), PLACE)
@@ -241,16 +232,8 @@ def test_a_refused_install_is_advised_again_with_all_that_was_asked_for(
 
 @pytest.mark.parametrize(
     ("words", "advice"),
-    [
-        ("run -f h --limit node0 --ppn 2 --venv /x torchrun t.py --lr 1",
-         "run -f h --limit node0 --ppn 2 --venv /x --engine torchrun t.py --lr 1"),
-        ("run --hostfile=h -m torch.distributed.run t.py", "run --hostfile=h --engine torchrun t.py"),
-        ("run --hosts a,b --ppn 2 go.sh x", "run --hosts a,b --ppn 2 --program bash go.sh x"),
-        ("run -f h --venv /x --restarts 1 mpirun -n 2 python t.py",
-         "run -f h --venv /x --restarts 1 --from-mpirun 'mpirun -n 2 python t.py'"),
-        ("tune -f h --ppn 2 torchrun t.py", "run -f h --engine torchrun t.py"),
-    ],
-)  # fmt: skip
+    read_table("hints/a_command_refused_before_its_start_is_advised_again_with_all_that_was_asked_for"),
+)
 def test_a_command_refused_before_its_start_is_advised_again_with_all_that_was_asked_for(
     words: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,14 +158,7 @@ def test_a_batch_file_is_one_launch_with_what_it_says_of_its_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "becomes"),
-    [
-        ("pip install torch==2.7.0 intel-extension-for-pytorch==2.7.0", "ipexctl install --track ipex "),
-        ("pip3 install -U 'intel_extension_for_pytorch'", "ipexctl install --track ipex "),
-        ("python -m pip install oneccl-bind-pt==2.7.0 -f https://wheels.example", "ipexctl install --backend ccl "),
-        ("sbatch -w n1,n2 --ntasks-per-node 2 --wrap 'python train.py'", "ipexctl run --hosts n1,n2 -n 1 train.py"),
-        ("sbatch none.sh", "ipexctl run (not translated: none.sh does not exist"),
-    ],
+    ("line", "becomes"), read_table("migration/a_line_of_pip_or_of_a_batch_system_becomes_a_command_of_ours")
 )
 def test_a_line_of_pip_or_of_a_batch_system_becomes_a_command_of_ours(line: str, becomes: str) -> None:
     (text,) = instead(line + "\n").values()
@@ -253,30 +246,7 @@ def needs(text: str) -> str:
     return "".join(map(str, migration.describe_gpu_needs(text, "train.py", KNOWN)))
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("import torch\ntorch.cuda.set_device(0)\n", "torch.cuda.set_device in line 2"),
-        ("from torch.cuda import set_device as use\nuse(0)\n", "torch.cuda.set_device in line 2"),
-        ("import torch.distributed as dist\ndist.init_process_group('nccl')\n", 'init_process_group("nccl") in line 2'),
-        ("from m import Net\nnet = Net().cuda()\n", ".cuda() in line 2"),
-        ("from m import net\nrank = 0\nnet.to(f'cuda:{rank}')\n", 'to("cuda:…") in line 3'),
-        ("import lightning as L\nL.Trainer(accelerator='gpu')\n", "accelerator=gpu in line 2"),
-        (
-            "import os, torch\nddp = int(os.environ.get('RANK', -1)) != -1\nif ddp:\n    torch.cuda.set_device(0)\n",
-            "torch.cuda.set_device in line 4",
-        ),
-        (
-            "import torch\ndef setup():\n    torch.cuda.set_device(0)\ndef main(args):\n    setup()\n"
-            "if __name__ == '__main__':\n    main(1)\n",
-            "torch.cuda.set_device in line 3",
-        ),
-        (
-            "from m import net\nclass Job:\n    def __init__(self):\n        net.cuda()\njob = Job()\n",
-            ".cuda() in line 4",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "what"), read_table("migration/what_certainly_needs_a_gpu_is_said_with_its_line"))
 def test_what_certainly_needs_a_gpu_is_said_with_its_line(text: str, what: str) -> None:
     assert needs(text) == (
         f"train.py needs a GPU ({what}), and no host has one; what to write instead:\nipexctl migrate train.py"

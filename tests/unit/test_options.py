@@ -17,6 +17,7 @@ from ipexctl.cli import app, help_page
 from ipexctl.cli.command import make_model
 from ipexctl.cli.command_options import find_model
 from ipexctl.cli.help_page import shorten_help
+from tests.tables import read_table
 
 GROUPS = {"Options", "Hosts", "Placement", "Collectives", "Environment", "Limits", "Output", "Connection", "Versions"}
 GROUPS |= {"Packages", "Files", "Checks", "Fixes", "Instances", "Steps", "Playbook", "Comparison", "Measurement"}
@@ -94,16 +95,7 @@ def test_a_help_fits_narrow_terminals_but_for_command_lines(path: str) -> None:
     assert not wide
 
 
-@pytest.mark.parametrize(
-    ("width", "text", "short"),
-    [
-        (60, "Ranks per host (default: its slots).", "Ranks per host (default: its slots)."),
-        (20, "Ranks per host (default: its slots).", "Ranks per host."),
-        (30, "Release track: ipex (ends at 2.8, so old), or native.", "Release track."),
-        (40, "Hosts to use, by names, groups, globs, ranges.", "Hosts to use, by names, groups, globs."),
-        (5, "Remove files.", "Remove files."),
-    ],
-)
+@pytest.mark.parametrize(("width", "text", "short"), read_table("options/a_help_is_shortened_between_clauses"))
 def test_a_help_is_shortened_between_clauses(width: int, text: str, short: str) -> None:
     assert shorten_help(text, width) == short
 

@@ -27,6 +27,7 @@ from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOut
 from ipexctl.show.next_commands import list_next_commands
 from ipexctl.show.run_screen import describe_rank_end, format_run_card
 from ipexctl.show.typeset import Line
+from tests.tables import read_table
 from tests.unit.show import streams
 from tests.unit.show.streams import fold, fold_state
 
@@ -63,12 +64,7 @@ def done(*ends: e.RankEnded, reason: str = "done") -> list[Event]:
 
 @pytest.mark.parametrize(
     ("words", "command"),
-    [
-        (("run", "--keep", "ckpt", "train.py", "--lr", "1"), "ipexctl run --resume auto --keep ckpt train.py --lr 1"),
-        (("run", "--keep=ckpt", "--resume", "auto", "train.py"), "ipexctl run --keep=ckpt --resume auto train.py"),
-        (("run", "train.py", "--keep", "ckpt"), None),
-        (("play", "book.yaml"), None),
-    ],
+    read_table("reports/a_failed_run_that_keeps_checkpoints_has_the_command_that_resumes", frozen=True),
 )
 def test_a_failed_run_that_keeps_checkpoints_has_the_command_that_resumes(
     words: tuple[str, ...], command: str | None

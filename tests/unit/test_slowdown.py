@@ -11,6 +11,7 @@ from ipexctl.model import events as e
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.reports import StallPlace
 from ipexctl.model.run_state import RunState
+from tests.tables import read_table
 from tests.unit.show.streams import fold_state
 
 HOSTS = ("a", "a", "b", "b")
@@ -125,31 +126,14 @@ def test_a_host_without_cpu_time_is_named_whatever_is_printed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("odd", "usual", "cause"),
-    [
-        ({"mhz": 1200.0}, {"mhz": 2900.0}, "b: its cores run at 1200 MHz, those of the others at 2900 MHz"),
-        ({"cpu": 3.5}, {"cpu": 0.1}, "b: other programs use 3.5 cores there, 0.1 on the others"),
-        (
-            {"pressure": {"io": 0.6}},
-            {"pressure": {"io": 0.01}},
-            "b: tasks wait for CPU, memory or disks 60 % of the time, 1 % on the others",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("odd", "usual", "cause"), read_table("slowdown/what_sets_the_slow_host_apart"))
 def test_what_sets_the_slow_host_apart(odd: dict[str, object], usual: dict[str, object], cause: str) -> None:
     stream = [*slow_run(), sample(131.0, "a", **usual), sample(131.0, "b", **odd), *samples(132.0, late=(2, 3))]
     assert get_verdict(fold_state(stream))[2] == cause
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (("run", "--limit", "a,b", "x.py"), "ipexctl run --limit 'a,b:!b' x.py"),
-        (("run", "--limit=a,b", "x.py"), "ipexctl run --limit 'a,b:!b' x.py"),
-        (("run", "x.py", "-l", "3"), "ipexctl run --limit '!b' x.py -l 3"),
-        (("play", "book.yaml"), ""),
-    ],
+    ("words", "command"), read_table("slowdown/the_command_without_the_host_keeps_the_users_words", frozen=True)
 )
 def test_the_command_without_the_host_keeps_the_users_words(words: tuple[str, ...], command: str) -> None:
     started = e.Started(words[0], "x.py", ("a", "b"), words=words)

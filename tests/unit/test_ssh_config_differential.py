@@ -171,16 +171,7 @@ def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path: Path, dat
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "Match user bob\nPort 5",
-        'Match exec "test %r-%p = bob-77"\nHostName x',
-        "User alice\nPort 5",
-        "UserKnownHostsFile %r-%p-%n-%h-%u-%i-%d-%k-%l-%L-%C-%%",
-        "UserKnownHostsFile ~/%h '${HOME}/${IPEXCTL_CASE}' ${HOME}%%x",
-        "HostName 10.0.0.1\nHostKeyAlias blade\nUserKnownHostsFile %k/%h/%n/%C",
-        "Host *\n ProxyCommand nc -l %r %h %p",
-    ],
+    "text", read_table("ssh_config_differential/a_user_and_a_port_that_were_given_count_everywhere")
 )
 def test_a_user_and_a_port_that_were_given_count_everywhere(tmp_path: Path, text: str) -> None:
     answer = compare(tmp_path, f"{text}\n", Question("n1", "bob", 77))

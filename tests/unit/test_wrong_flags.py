@@ -25,19 +25,7 @@ from tests.tables import read_table
 
 
 @pytest.mark.parametrize(
-    ("words", "output"),
-    [
-        (("--node-lease", "1"), "must be greater than or equal to 5"),
-        (("--port", "abc"), "--port must be a whole number, not 'abc'"),
-        (
-            ("--grace", "long"),
-            "--grace must be a number of seconds, or a span of time such as 90s, 30m or 2h, not 'long'",
-        ),
-        (("--node-lease", "1s"), "must be greater than or equal to 5, not '1s'"),
-        (("--time-limit", "0m"), "--time-limit must be greater than 0"),
-        (("--backend", "nccl"), "hint: ipexctl run --backend auto"),
-        (("--stall", "maybe"), "--stall must be report, kill or restart, not 'maybe'"),
-    ],
+    ("words", "output"), read_table("wrong_flags/a_wrong_value_says_what_the_flag_takes", frozen=True)
 )
 def test_a_wrong_value_says_what_the_flag_takes(tmp_path: Path, words: tuple[str, str], output: str) -> None:
     script = tmp_path / "train.py"
@@ -50,15 +38,7 @@ def test_a_wrong_value_says_what_the_flag_takes(tmp_path: Path, words: tuple[str
 
 
 @pytest.mark.parametrize(
-    ("words", "output"),
-    [
-        (("play", "play.yaml", "--var", "a"), "--var takes NAME=value, not 'a'"),
-        (("play", "play.yaml", "--var", "=a"), "--var takes NAME=value, not '=a'"),
-        (("run", "--env", "a", "--env", "b", "play.yaml"), "--env takes NAME=value, not 'a', 'b'"),
-        (("play", "play.yaml", "--var", "ppm=4", "--check"), "the playbook has no variable 'ppm' (did you mean ppn?)"),
-        (("play", "play.yaml", "--var", "ppm=4", "--list-steps"), "the playbook has no variable 'ppm'"),
-        (("play", "lint", "play.yaml", "--var", "ppm=4"), "the playbook has no variable 'ppm'"),
-    ],
+    ("words", "output"), read_table("wrong_flags/a_variable_that_is_none_blames_the_flag_it_was_given_to", frozen=True)
 )
 def test_a_variable_that_is_none_blames_the_flag_it_was_given_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], output: str
@@ -69,15 +49,7 @@ def test_a_variable_that_is_none_blames_the_flag_it_was_given_to(
     assert (reported.exit_code, output in reported.output) == (2, True), reported.output
 
 
-@pytest.mark.parametrize(
-    ("script", "output"),
-    [
-        ("s", "s is a directory"),
-        ("pipe", "pipe is not a regular file"),
-        ("s/none.py", "the script s/none.py does not exist"),
-        ("trian.py", "the script trian.py does not exist (did you mean train.py?)"),
-    ],
-)
+@pytest.mark.parametrize(("script", "output"), read_table("wrong_flags/what_is_no_script_is_reported_as_what_it_is"))
 def test_what_is_no_script_is_reported_as_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, output: str
 ) -> None:

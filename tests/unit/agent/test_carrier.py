@@ -27,6 +27,7 @@ from ipexctl.protocol.run_spec import KeepSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import checkpoints, rpc
 from ipexctl.remote.agent.carrier import Carrier
+from tests.tables import read_table
 from tests.unit.agent.runs import SPEC
 
 KEEP = KeepSpec("", 1, True, False, [], {"a": "127.0.0.1", "b": "127.0.0.1"}, [0, 0])
@@ -91,24 +92,7 @@ def find(folder: Path, *names: str) -> list[str]:
     return sorted(checkpoints.find_checkpoints(str(folder), "ckpt"))
 
 
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        (["checkpoint-5/model.safetensors", "checkpoint-5/trainer_state.json", "runs/Nov25_node0/events.out.tfevents.1",
-          "model.safetensors", "trainer_state.json", "training_args.bin"], ["checkpoint-5"]),
-        (["checkpoint-5/pytorch_model_fsdp_0/__0_0.distcp"], ["checkpoint-5"]),
-        (["checkpoints/checkpoint_0/model.safetensors", "checkpoints/checkpoint_1/optimizer.bin"],
-         ["checkpoints/checkpoint_0", "checkpoints/checkpoint_1"]),
-        (["version_0/hparams.yaml", "version_0/checkpoints/epoch=0-step=10.ckpt", "version_0/checkpoints/last.ckpt"],
-         ["version_0/checkpoints/epoch=0-step=10.ckpt", "version_0/checkpoints/last.ckpt"]),
-        (["step_1/.metadata", "step_1/__0_0.distcp"], ["step_1"]),
-        (["step_1.pt", "step_2.pt", "step_3.pt.tmp", ".step_4.pt", "log.txt", "best/model.pt"],
-         ["step_1.pt", "step_2.pt"]),
-        (["last/model.pt", "last/optimizer.pt"], ["last"]),
-        (["model.pt"], ["model.pt"]),
-        (["notes.txt"], []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("names", "found"), read_table("carrier/checkpoints_of_each_form_are_found"))
 def test_checkpoints_of_each_form_are_found(tmp_path: Path, names: list[str], found: list[str]) -> None:
     assert find(tmp_path, *names) == [f"ckpt/{name}" for name in found]
 

@@ -41,6 +41,7 @@ from ipexctl.remote.agent.keeper_state import (
     is_steady,
     next_step,
 )
+from tests.tables import read_table
 from tests.unit.agent.runs import SPEC
 
 T = TypeVar("T")
@@ -149,16 +150,9 @@ def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
 
 @pytest.mark.parametrize(
     ("how", "by_us"),
-    [
-        ({"status": 1}, False),
-        ({"signal": 11}, False),
-        ({"status": 1, "ending": True}, True),
-        ({"signal": 11, "ending": True}, True),
-        ({"signal": 15}, False),  # by somebody: the launcher's signals do not reach a script
-        ({"signal": 9}, False),
-        ({"signal": 15, "ending": True, "stopped": True}, True),
-        ({"abort": 7, "ending": True}, False),  # it was killed because of its call
-    ],
+    read_table(
+        "keeper_state/whether_a_rank_failed_by_itself_is_reported_by_its_hosts_clock_however_late_it_is_reported"
+    ),
 )
 @pytest.mark.parametrize("at", [CLOCK + 0.1999, CLOCK + 0.2001])
 def test_whether_a_rank_failed_by_itself_is_reported_by_its_hosts_clock_however_late_it_is_reported(

@@ -17,6 +17,7 @@ from ipexctl.protocol import messages, paths
 from ipexctl.protocol.messages import KINDS, OrphanDirectory, RunListing
 from ipexctl.protocol.paths import AGENT, GUARD, ROLE, RUNS, Role
 from ipexctl.remote.agent import files, procs
+from tests.tables import read_table
 from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, keeping, remote
 from tests.unit.agent.test_launcher_pipes import SHELLS
 from tests.unit.agent.test_listing import ended
@@ -67,18 +68,7 @@ def test_while_its_guard_lives_no_agent_is_asked(part: Path, tmp_path: Path, she
 
 
 @pytest.mark.parametrize(
-    ("address", "asked"),
-    [
-        ("{pid} {start}\n", False),
-        ("{pid} {start} +\n", True),  # this host may lead it
-        ("{pid} 1\n", True),  # the process of that number is another one by now
-        ("{pid} \n", True),
-        ("{zombie} {zombie_start}\n", True),
-        ("999999999 {start}\n", True),
-        ("", True),
-        ("../../etc/passwd x\n", True),
-        (None, True),
-    ],
+    ("address", "asked"), read_table("parts_of_runs/the_part_of_a_run_whose_guard_lives_starts_no_python")
 )
 def test_the_part_of_a_run_whose_guard_lives_starts_no_python(
     link: LocalLink, part: Path, tmp_path: Path, address: str | None, asked: bool

@@ -16,6 +16,7 @@ from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.samples import KINDS, HostSample, RankSample, encode_sample
 from ipexctl.remote.agent import memory_watch, samples
 from ipexctl.remote.agent.samples import Counters, HostReader, RankUse, compute_energy, compute_sample
+from tests.tables import read_table
 
 PAGE, TICKS = samples.PAGE, samples.TICKS
 
@@ -158,18 +159,9 @@ def test_what_a_host_does_not_show_is_none_or_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("own", "files"),
-    [
-        ("0::/user.slice/run\n",
-         {"user.slice/memory.max": "8192000\n", "user.slice/memory.current": "5000000\n",
-          "user.slice/run/memory.max": "max\n", "memory.max": "9000000\n",
-          "user.slice/memory.stat": "anon 5\ninactive_file 1000000\n"}),
-        ("9:name=systemd:/x\n4:memory,hugetlb:/run\n",
-         {"memory/run/memory.limit_in_bytes": "8192000\n", "memory/run/memory.usage_in_bytes": "5000000\n",
-          "memory/memory.limit_in_bytes": "9223372036854771712\n",
-          "memory/run/memory.stat": "inactive_file 3\ntotal_inactive_file 1000000\n"}),
-    ],
+    read_table("samples/where_a_control_group_limits_the_run_its_memory_counts"),
     ids=["version 2", "version 1"],
-)  # fmt: skip
+)
 def test_where_a_control_group_limits_the_run_its_memory_counts(
     tmp_path: Path, own: str, files: dict[str, str]
 ) -> None:

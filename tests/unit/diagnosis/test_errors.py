@@ -66,15 +66,7 @@ def test_what_is_in_no_entry_is_not_explained() -> None:
     assert diagnose("the answer is not 42") is None
 
 
-@pytest.mark.parametrize(
-    ("message", "fix"),
-    [
-        ("ModuleNotFoundError: No module named 'transformers'", "ipexctl install --with transformers"),
-        ("ModuleNotFoundError: No module named 'sklearn'", "ipexctl install --with scikit-learn"),
-        ("ImportError: tqdm>=4.27 is required for a normal functioning of this module, but found tqdm==4.1.",
-         "ipexctl install --with 'tqdm>=4.27'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("message", "fix"), read_table("errors/names_in_the_message_are_in_the_command"))
 def test_names_in_the_message_are_in_the_command(message: str, fix: str) -> None:
     result = diagnose(message)
     assert result is not None
@@ -103,24 +95,7 @@ def test_errors_of_one_word_in_two_worlds_are_distinguished(message: str, code: 
     assert (result.code if result else None) == code
 
 
-@pytest.mark.parametrize(
-    ("message", "title"),
-    [
-        (
-            "FileNotFoundError: Couldn't find any data file at /root/x/data. Couldn't find 'data' on the Hugging Face "
-            "Hub either: LocalEntryNotFoundError: ",
-            "/root/x/data is not on the host",
-        ),
-        (
-            "DataFilesNotFoundError: No (supported) data files found in /data/my corpus",
-            "/data/my corpus is not on the host",
-        ),
-        (
-            "ModuleNotFoundError: No module named 'transformers.deepspeed'",
-            "the installed release has no module transformers.deepspeed",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("message", "title"), read_table("errors/a_title_names_what_is_missing_and_nothing_more"))
 def test_a_title_names_what_is_missing_and_nothing_more(message: str, title: str) -> None:
     result = diagnose(message)
     assert result is not None

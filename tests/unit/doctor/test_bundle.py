@@ -200,15 +200,7 @@ def test_masks_of_ifconfig_are_lengths_and_an_address_with_none_is_left_out() ->
 
 
 @pytest.mark.parametrize(
-    ("connection", "address"),
-    [
-        ("10.0.0.9 50000 10.0.0.1 22", "10.0.0.1"),
-        ("::ffff:10.0.0.9 50000 ::ffff:10.0.0.1 22", "10.0.0.1"),
-        ("fe80::9%eth0 50000 fe80::1%eth0 22", "fe80::1"),
-        ("10.0.0.9 50000 here 22", None),
-        ("", None),
-        (None, None),
-    ],
+    ("connection", "address"), read_table("bundle/the_address_ssh_came_in_by_is_read_from_its_variable")
 )
 def test_the_address_ssh_came_in_by_is_read_from_its_variable(connection: str | None, address: str | None) -> None:
     assert parse_own_ssh_address(connection) == address

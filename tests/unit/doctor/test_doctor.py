@@ -17,6 +17,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.tasks import Doctor
 from ipexctl.verbs.doctor.doctor import check_recorded, doctor
+from tests.tables import read_table
 
 HERE = Inventory((Host("here", "localhost"),))
 
@@ -56,13 +57,7 @@ def test_this_machine_can_be_looked_at_and_saved_and_judged_again(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("asked", "alone", "kept"),
-    [
-        ({"pairwise": "off"}, True, False),
-        ({"pairwise": "off"}, False, True),  # a play goes on with the same links
-        ({"pairwise": "off", "imports": True}, True, True),
-        ({}, True, True),
-    ],
+    ("asked", "alone", "kept"), read_table("doctor/a_link_is_closed_behind_the_answer_where_nothing_more_can_be_asked")
 )
 def test_a_link_is_closed_behind_the_answer_where_nothing_more_can_be_asked(
     tmp_path: Path, asked: dict[str, Any], alone: bool, kept: bool

@@ -377,14 +377,7 @@ def test_hosts_of_different_distributions_without_tcmalloc_are_one_finding() -> 
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"allocators": {"jemalloc": "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"}},
-        {"allocators": {}, "glibc": None},
-        {"allocators": {}, "unread": {"libraries": "timed out after 10 s"}},
-        {"allocators": {}, "unread": {"venv": "timed out after 10 s"}},
-        {"allocators": {}, "unread": {"probe": "the answer is cut"}},
-    ],
+    "change", read_table("findings/a_host_with_jemalloc_or_with_unknown_libraries_does_not_lack_an_allocator")
 )
 def test_a_host_with_jemalloc_or_with_unknown_libraries_does_not_lack_an_allocator(change: dict[str, Any]) -> None:
     assert "SYS010" not in {finding.code for finding in result(change)}
@@ -538,15 +531,7 @@ def test_an_import_error_has_its_meaning_in_words(message: str, meaning: str) ->
     assert (hit.host, hit.values, hit.evidence) == ("a", {"what": meaning}, f"{message}\nmore")
 
 
-@pytest.mark.parametrize(
-    ("code", "hint"),
-    [
-        ("CPU999", "CPU001 to CPU014 are there"),
-        ("eol", "did you mean EOL001?"),
-        ("NTE001", "did you mean NET001"),
-        ("FOO", "codes begin with CPU, DOC, DSK, DUP, EOL, LIM, MEM, MPI, NET, PY, SPD, SSH, STK, SYS"),
-    ],
-)
+@pytest.mark.parametrize(("code", "hint"), read_table("findings/explaining_an_unknown_code_names_the_nearest"))
 def test_explaining_an_unknown_code_names_the_nearest(code: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"no finding {code}") as refused:
         explain_finding(code, CATALOGUE)

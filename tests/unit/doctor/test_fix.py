@@ -26,6 +26,7 @@ from ipexctl.verbs.doctor.doctor import doctor
 from ipexctl.verbs.doctor.fix import apply_fixes
 from tests.fakes import FakeOpener
 from tests.markers import MARKER
+from tests.tables import read_table
 from tests.unit.doctor.test_findings import CATALOGUE, TABLE, healthy
 
 HOSTS = Inventory(tuple(Host(f"n{n}", f"n{n}") for n in (1, 2)))
@@ -134,31 +135,7 @@ def test_a_stack_is_doubtful_that_nobody_tried_or_that_does_not_fit(
     assert needs_import_check(Installed("/env", True, "3.11", packages, marker)) is expected
 
 
-@pytest.mark.parametrize(
-    ("output", "packages", "meaning"),
-    [
-        (
-            "import intel_extension_for_pytorch: ImportError: libintel-ext-pt-cpu.so: undefined symbol: _ZN5torch",
-            {"torch": "2.13.0", "intel-extension-for-pytorch": "2.8.0"},
-            "torch 2.13.0 under intel_extension_for_pytorch 2.8.0, which was built for torch 2.8",
-        ),
-        (
-            "import x: ImportError: undefined symbol: _ZN3c10",
-            {"torch": "2.8.0"},
-            "parts of it were built for another torch than 2.8.0",
-        ),
-        (
-            "import torch: ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found",
-            {"torch": "2.8.0"},
-            "its libstdc++ is too old",
-        ),
-        (
-            "import torch: ImportError: libgomp.so.1: cannot open shared object file",
-            {"torch": "2.8.0"},
-            "a library is missing",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("output", "packages", "meaning"), read_table("fix/an_import_error_is_explained"))
 def test_an_import_error_is_explained(output: str, packages: dict[str, str], meaning: str) -> None:
     facts = {"n1": replace(healthy(1), installed=Installed("/env", True, "3.11", packages))}
     (hit,) = check_imports(Cluster(HOSTS, facts, {}, TABLE), {"n1": (output,)})

@@ -227,13 +227,7 @@ def test_what_is_switched_off_for_good_is_hidden_by_nobody(
 
 @pytest.mark.parametrize(
     ("cpuinfo", "arch", "online"),
-    [
-        ("processor: 0\nCPU implementer: 0x41\nCPU architecture: 8\n\nprocessor: 1\n\nHardware: x\n", "aarch64", 2),
-        ("Processor: x\nprocessor: 0\nprocessor: 1\nCPU implementer: 0x50\nCPU architecture: AArch64", "aarch64", 2),
-        ("processor: 0\ncpu: POWER8\n\nprocessor: 1\ncpu: POWER8\n\ntimebase: 512000000\n", None, 2),
-        ("processor: 0\nCPU implementer: 0x41\nCPU architecture: 7\n", "arm", None),
-        ("processor: 0\n\nprocessor: 2\n", None, None),
-    ],
+    read_table("other_machines/processors_that_are_only_numbered_are_counted"),
     ids=["ARM", "ARM of Linux 3", "POWER", "one of many?", "one is missing"],
 )
 def test_processors_that_are_only_numbered_are_counted(cpuinfo: str, arch: str | None, online: int | None) -> None:

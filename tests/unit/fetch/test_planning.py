@@ -9,6 +9,7 @@ import pytest
 from ipexctl.decide.planning.fetch import Listing, RemoteFile, anchor_pattern, format_plans, parse_listing, plan_fetch
 from ipexctl.decide.planning.ignore import compile_ignore
 from ipexctl.decide.planning.sync import find_path_fault
+from tests.tables import read_table
 
 NOTHING = compile_ignore(())
 
@@ -89,15 +90,7 @@ def test_only_what_is_not_here_already_is_wanted() -> None:
     assert plan_fetch(listing(), here.get).summary() == "nothing there"
 
 
-@pytest.mark.parametrize(
-    ("pattern", "why"),
-    [
-        ("", "is empty"), (" ", "is empty"), ("a/../b", "has '..' in it"), ("..", "has '..' in it"),
-        ("$HOME/x", "has something unexpanded in it"), ("~bob/x", "has something unexpanded in it"),
-        ("a\nb", "has a control character in it"),
-        ("out", ""), ("~/out/*.pt", ""), ("/abs", ""), ("a b", ""), ("-x", ""), ("..a/b..", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("pattern", "why"), read_table("planning/patterns_are_checked_before_anybody_is_asked"))
 def test_patterns_are_checked_before_anybody_is_asked(pattern: str, why: str) -> None:
     assert find_path_fault(pattern) == why
 

@@ -10,6 +10,7 @@ from ipexctl.decide.planning.requirements import Requirement, parse_requirements
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.verbs.install.requirements import fix_requirements
+from tests.tables import read_table
 
 PROJECT, SOURCES, REPOSITORY = "a local project", "an archive of sources", "a repository"
 
@@ -92,16 +93,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("with_", "reason", "target", "name"),
-    [
-        ("./pkg", "./pkg is a local project", "./pkg", "NAME"),
-        ("-e ./pkg", "-e ./pkg is a local project", "./pkg", "NAME"),
-        ("--editable pkg", "-e pkg is a local project", "pkg", "NAME"),
-        ("file://{here}/pkg", "file://{here}/pkg is a local project", "file://{here}/pkg", "NAME"),
-        ("other @ ./pkg", "other @ ./pkg is a local project", "./pkg", "other"),
-        ("./none", "./none is a local project", "./none", "NAME"),
-        ("git+https://me:secret@host/x", "git+https://host/x is a repository", "git+https://host/x", "NAME"),
-    ],
+    ("with_", "reason", "target", "name"), read_table("requirements/a_project_is_refused_with_what_makes_a_wheel_of_it")
 )
 def test_a_project_is_refused_with_what_makes_a_wheel_of_it(
     here: Path, with_: str, reason: str, target: str, name: str

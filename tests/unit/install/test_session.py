@@ -33,6 +33,7 @@ from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Presen
 from ipexctl.remote.session import install, relay
 from ipexctl.remote.session.relay import FileRelay
 from ipexctl.verbs.install.install_sessions import InstallSessions
+from tests.tables import read_table
 
 REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
 PROGRAM = load_session_program("install")
@@ -445,16 +446,7 @@ def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        "say('Done', answer=3)",
-        "say('Done', answer={'kind': 7})",
-        "say('Failed', code='busy', what='x', details={'holder': {'since': 'never', 'user': '\\x1b[2J'}})",
-        "say('Failed', code='no-space', what='\\x1b]0;owned\\x07', details={'need': 'all'})",
-        "say('Progress', done='x', total=[])",
-        "say('Failed', code='no-space', what='x', details={'need': 10**400, 'free': 1, 'at': '/'})",
-        "say('Failed', code='odd', what=None)",
-    ],
+    "answer", read_table("session/whatever_a_host_answers_becomes_a_harmless_failure_of_that_host")
 )
 def test_whatever_a_host_answers_becomes_a_harmless_failure_of_that_host(answer: str) -> None:
     host = Host("node0", "localhost", vars={"local": "yes"})

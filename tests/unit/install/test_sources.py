@@ -29,6 +29,7 @@ from ipexctl.verbs.install.install_sessions import InstallJob
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
 from tests import wheels
 from tests.fakes import FakeOpener
+from tests.tables import read_table
 
 
 def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> None:
@@ -57,18 +58,7 @@ def test_pip_can_be_configured_to_read_no_file() -> None:
     assert Path("/home/u/.config/pip/pip.conf") in find_pip_files({"HOME": "/home/u"})
 
 
-@pytest.mark.parametrize(
-    ("glibc", "name"),
-    [
-        ("2.36", "2_36"),
-        ("2.28", "2_28"),
-        ("2.30", "2_28"),
-        ("2.17", "2_17"),
-        ("2.12", "2_17"),
-        ("2.99", "2_40"),
-        ("", "2_28"),
-    ],
-)
+@pytest.mark.parametrize(("glibc", "name"), read_table("sources/wheels_are_chosen_for_the_oldest_glibc"))
 def test_wheels_are_chosen_for_the_oldest_glibc(glibc: str, name: str) -> None:
     assert choose_manylinux_platform(glibc, "x86_64") == f"x86_64-manylinux_{name}"
     assert choose_manylinux_platform(glibc, "aarch64") == f"aarch64-manylinux_{name}"

@@ -14,6 +14,7 @@ from ipexctl.decide.launch.checkpoints import (
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
 from ipexctl.verbs.run.request import RunRequest, read_request
+from tests.tables import read_table
 
 TRAINER = "from transformers import Trainer, TrainingArguments\nargs = TrainingArguments(output_dir='out', seed=3)\n"
 PARSER = "from transformers import HfArgumentParser\n"
@@ -59,14 +60,7 @@ def test_an_argument_that_resumes_is_given_only_where_the_script_reads_it(
 
 @pytest.mark.parametrize(
     ("args", "text", "warned"),
-    [
-        ((), "import torch\ntorch.load('ck')\n", True),
-        ((), "p.add_argument('--resume')\n", True),
-        (("--resume", "ck/1.pt"), "p.add_argument('--resume')\n", False),
-        ((), "start = os.environ.get('IPEXCTL_RESUME')\n", False),
-        ((), "trainer.train(resume_from_checkpoint=True)\n", False),
-        ((), "", False),  # not known
-    ],
+    read_table("checkpoint_words/a_script_that_does_not_read_its_checkpoint_is_named", frozen=True),
 )
 def test_a_script_that_does_not_read_its_checkpoint_is_named(args: tuple[str, ...], text: str, warned: bool) -> None:
     notes = describe_unread_checkpoint("train.py", args, text)

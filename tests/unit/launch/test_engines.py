@@ -17,6 +17,7 @@ from ipexctl.model.harmless import find_harmless
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.placeholders import NAMES, fill
 from ipexctl.verbs.run.request import RunRequest, read_request
+from tests.tables import read_table
 
 ENGINES = read_engines()
 VALUES = {name: f"<{name}>" for name in NAMES}
@@ -81,18 +82,7 @@ def test_an_engine_is_started_once_on_each_host() -> None:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        (
-            {"script": "train.py", "engine": "none"},
-            "--engine must be accelerate, deepspeed, ray or torchrun, not 'none'",
-        ),
-        ({"script": "./a.sh", "engine": "ray"}, "--engine ray starts a Python file or a module on all hosts"),
-        ({"script": "torchrun"}, "torchrun starts ranks by itself, and here would be started once for each rank"),
-        ({"script": "train.py", "engine": "ray", "backend": "impi"}, "the options conflict"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "sentence"), read_table("engines/what_an_engine_cannot_start_is_refused"))
 def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
         read(**settings)
@@ -102,16 +92,7 @@ def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], senten
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("word", "module", "args", "advice"),
-    [
-        ("torchrun", False, "--nproc-per-node 2 train.py --lr 0.1", "--engine torchrun train.py --lr 0.1"),
-        ("torchrun", False, "--nproc-per-node 2 -m pkg.train", "--engine torchrun -m pkg.train"),
-        ("ray", False, "start --head", "--engine ray train.py"),
-        ("torch.distributed.run", True, "--nproc-per-node 2 train.py", "--engine torchrun train.py"),
-        ("fabric", False, "run --devices 2 train.py --lr 0.1", "train.py --lr 0.1"),
-        ("mpirun", False, "-n 2 python train.py", "--from-mpirun 'mpirun -n 2 python train.py'"),
-        ("trl", False, "sft --config sft.yaml", "-m trl.scripts.sft --config sft.yaml"),
-        ("torch.distributed.launch", True, "train.py", "--from-mpirun 'python -m torch.distributed.launch train.py'"),
-    ],
+    read_table("engines/whoever_types_a_launcher_is_given_the_command_with_his_own_script"),
 )
 def test_whoever_types_a_launcher_is_given_the_command_with_his_own_script(
     word: str, module: bool, args: str, advice: str

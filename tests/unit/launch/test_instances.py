@@ -56,17 +56,7 @@ def test_instances_have_nothing_to_find_each_other_by() -> None:
     assert all(spec.independent and spec.fail_fast for spec in reported.values())
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"instances": "9"},
-        {"instances": "2", "cores_per_instance": 4},
-        {"instances": "1", "instance": 1},
-        {"cpus": "40"},
-        {"numa": "7"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", read_table("instances/what_a_host_cannot_hold_is_refused"), ids=str)
 def test_what_a_host_cannot_hold_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=r"node[01]|do not fit") as refused:
         launch(run(**settings))

@@ -21,6 +21,7 @@ from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.protocol.timings import Timings
+from tests.tables import read_table
 from tests.unit.launch.two import NONCE, launch, runtime
 
 TCMALLOC, IOMP = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4", "/opt/ai/lib/libiomp5.so"
@@ -370,16 +371,7 @@ SAYS = {
 BESIDE = "hydra_bstrap_proxy hydra_pmi_proxy orted"
 
 
-@pytest.mark.parametrize(
-    ("wish", "program", "engine"),
-    [
-        ("mpich", "/usr/bin/mpiexec.mpich", "MPICH 4.0.2"),
-        ("openmpi", "/usr/bin/mpirun.openmpi", "Open MPI 4.1.4"),
-        ("openmpi", "/usr/bin/mpirun", "Open MPI 4.1.4"),
-        ("/usr/bin/mpirun", "/usr/bin/mpirun", "Open MPI 4.1.4"),
-        ("/opt/intel/bin/mpiexec.hydra", "/opt/intel/bin/mpiexec.hydra", "Intel MPI 2021.18.1"),
-    ],
-)
+@pytest.mark.parametrize(("wish", "program", "engine"), read_table("launch/an_mpirun_is_known_by_what_it_says"))
 def test_an_mpirun_is_known_by_what_it_says(wish: str, program: str, engine: str) -> None:
     assert str(mpi_launchers.parse_launcher_answer(wish, f"{program}\t{SAYS[program]}\t {BESIDE}\n")) == engine
 

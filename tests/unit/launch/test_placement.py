@@ -17,6 +17,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.launch import RankPlacement
 from tests.machines.page import load_page, pages
 from tests.machines.render import render
+from tests.tables import read_table
 from tests.unit.doctor.corpus import uarchs
 
 HOST = Host("a", "a")
@@ -161,16 +162,7 @@ def test_hosts_that_are_one_machine_share_its_cores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "ppn", "slots", "counts"),
-    [
-        (None, None, (None, None), (2, 2)),  # NUMA nodes
-        (None, None, (3, 1), (3, 1)),
-        (None, 4, (3, 1), (4, 4)),
-        (3, None, (None, None), (2, 1)),
-        (3, None, (4, 4), (3,)),
-        (2, 1, (4, 4), (1, 1)),
-        (1, None, (None, None), (1,)),
-    ],
+    ("n", "ppn", "slots", "counts"), read_table("placement/ranks_are_spread_as_asked", frozen=True)
 )
 def test_ranks_are_spread_as_asked(
     n: int | None, ppn: int | None, slots: tuple[int | None, ...], counts: tuple[int, ...]

@@ -23,29 +23,14 @@ from ipexctl.model.tasks import Run
 from ipexctl.protocol.placeholders import NAMES, fill
 from ipexctl.remote.agent.ready_sign import await_answer
 from ipexctl.verbs.run.request import read_request
+from tests.tables import read_table
 from tests.unit.launch.two import facts, runtime
 from tests.unit.launch.two import launch as launch_two
 
 VALUES = dict.fromkeys(NAMES, "?") | {"rank": "3", "port": "29500", "head": "192.0.2.10"}
 
 
-@pytest.mark.parametrize(
-    ("text", "filled"),
-    [
-        ("{rank}", "3"),
-        ("tcp://{head}:{port}/{rank}{rank}", "tcp://192.0.2.10:29500/33"),
-        ('{"a": 1}', '{"a": 1}'),
-        ('{"a":{"b":{}}}', '{"a":{"b":{}}}'),
-        ('{"a":{"rank":{rank}}}', '{"a":{"rank":3}}'),
-        ("{{ messages }} {% if x %}", "{{ messages }} {% if x %}"),
-        ("{print $1}", "{print $1}"),
-        ("{ranks} {Rank} {rank } {} {0}", "{ranks} {Rank} {rank } {} {0}"),
-        ("{{rank}}", "{rank}"),
-        ("{{rank}", "{rank}"),
-        ("{{other}}", "{{other}}"),
-        ("$(id) `id` {rank}", "$(id) `id` 3"),
-    ],
-)
+@pytest.mark.parametrize(("text", "filled"), read_table("programs/only_placeholders_are_replaced"))
 def test_only_placeholders_are_replaced(text: str, filled: str) -> None:
     assert fill(text, VALUES) == filled
 
@@ -76,14 +61,7 @@ def test_a_file_is_started_as_it_says(
 
 
 @pytest.mark.parametrize(
-    ("line", "program"),
-    [
-        ("/bin/sh -e", "/bin/sh"),
-        ("/usr/bin/env perl", "perl"),
-        ("/usr/bin/env -S node --harmony", "node"),
-        ("/usr/bin/env -i -S LANG=C /opt/r/Rscript --vanilla", "/opt/r/Rscript"),
-        ("/usr/bin/env", "/usr/bin/env"),
-    ],
+    ("line", "program"), read_table("programs/the_program_of_a_first_line_is_known_before_the_start")
 )
 def test_the_program_of_a_first_line_is_known_before_the_start(line: str, program: str) -> None:
     assert parse_file("a.x", f"#!{line}\n".encode(), True, ()).program == program

@@ -12,6 +12,7 @@ from ipexctl.decide.launch.dialects import DIALECTS
 from ipexctl.decide.launch.dialects.base import LaunchLine, MpiDialect
 from ipexctl.protocol.run_spec import NodeSpec, RankSpec
 from ipexctl.protocol.world import CHANGED_ENV, World, build_world, choose_hosts, place_spec, select_hosts
+from tests.tables import read_table
 from tests.unit.agent.runs import SPEC
 from tests.unit.launch.test_dialects import name_value
 
@@ -42,15 +43,7 @@ def test_ranks_are_numbered_anew_and_each_host_has_as_many_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("present", "least", "chosen"),
-    [
-        ("n0 n1 n2 n3", 0, "n0 n1 n2 n3"),
-        ("n0 n2 n3", 0, ""),
-        ("n3 n0 n2", 3, "n0 n2 n3"),
-        ("n0 n3", 3, ""),
-        ("n1 n2 n3", 3, ""),
-        ("", 1, ""),
-    ],
+    ("present", "least", "chosen"), read_table("worlds/an_attempt_has_the_hosts_that_are_there_if_they_are_enough")
 )
 def test_an_attempt_has_the_hosts_that_are_there_if_they_are_enough(present: str, least: int, chosen: str) -> None:
     head = SPEC.head_spec._replace(hosts=numbered(), min_hosts=least)
@@ -58,15 +51,7 @@ def test_an_attempt_has_the_hosts_that_are_there_if_they_are_enough(present: str
 
 
 @pytest.mark.parametrize(
-    ("present", "before", "least", "chosen"),
-    [
-        ("n0 n1 n2 n3", "", 0, "n0 n1"),
-        ("n0 n2 n3", "n0 n1", 0, "n0 n2"),
-        ("n0 n1 n2 n3", "n0 n3", 0, "n0 n3"),
-        ("n0", "n0 n1", 0, ""),
-        ("n0", "n0 n1", 1, "n0"),
-        ("n1 n2 n3", "n0 n1", 1, ""),
-    ],
+    ("present", "before", "least", "chosen"), read_table("worlds/spares_take_the_places_of_lost_hosts_and_keep_them")
 )
 def test_spares_take_the_places_of_lost_hosts_and_keep_them(present: str, before: str, least: int, chosen: str) -> None:
     head = SPEC.head_spec._replace(hosts=numbered(), min_hosts=least, used=2)

@@ -79,18 +79,7 @@ def test_an_ini_inventory_is_read_as_ansible_reads_it(ansible: Reader, text: str
     assert agree(ansible, ".ini" if "[" in text else "", text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "all:\n  hosts:\n    n1: {slots: 2, ansible_user: bob}\n    n[2:3]:\n  vars: {rack: 1}\n",
-        "all: {children: {a: {hosts: {n1: }, children: {b: {hosts: {n2: }, vars: {v: b}}}, vars: {v: a, w: a}}}}\n",
-        "a:\n  hosts: {n1: }\n  vars: {rack: a}\nb:\n  hosts: {n1: }\n  vars: {rack: b}\nall: {vars: {rack: all}}\n",
-        "top: {children: {l: {children: {low: }}, r: {children: {low: }}}, vars: {v: t}}\n"
-        "l: {vars: {v: l}}\nr: {vars: {v: r}}\nlow: {hosts: {n1: }}\n",
-        "ungrouped: {hosts: {n1: {ansible_host: 10.0.0.1}}}\n",
-        "all: {hosts: {n1: {slots: 1}}, children: {a: {hosts: {n1: }, vars: {slots: 2, rack: a}}}}\n",
-    ],
-)
+@pytest.mark.parametrize("text", read_table("ansible/a_yaml_inventory_is_read_as_ansible_reads_it"))
 def test_a_yaml_inventory_is_read_as_ansible_reads_it(ansible: Reader, text: str) -> None:
     assert agree(ansible, ".yaml", text)
 

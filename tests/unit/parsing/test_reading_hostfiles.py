@@ -161,13 +161,7 @@ def test_what_is_not_allowed_is_refused_and_never_shown_raw(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("n\N{CYRILLIC SMALL LETTER O}de1", "column 2 is U+043E CYRILLIC SMALL LETTER O"),
-        ("node1\N{FULLWIDTH DIGIT ONE}", "column 6 is U+FF11 FULLWIDTH DIGIT ONE"),
-        ("n1 user=\N{CYRILLIC SMALL LETTER A}da", "column 1 is U+0430 CYRILLIC SMALL LETTER A"),
-        ("n1\N{RIGHT-TO-LEFT OVERRIDE}", "column 3 is U+202E RIGHT-TO-LEFT OVERRIDE"),
-    ],
+    ("text", "where"), read_table("hostfiles/a_character_that_looks_like_another_is_reported_by_code_point_and_column")
 )
 def test_a_character_that_looks_like_another_is_reported_by_code_point_and_column(text: str, where: str) -> None:
     with pytest.raises(UsageError) as refused:
@@ -209,16 +203,7 @@ def test_a_slurm_allocation_gives_hosts_and_slots() -> None:
     assert parse_allocation("slurm", {"SLURM_NODELIST": "n1"})["n1"].slots is None
 
 
-@pytest.mark.parametrize(
-    ("environ", "why"),
-    [
-        ({}, "SLURM_JOB_NODELIST is not set"),
-        ({"SLURM_JOB_NODELIST": "n1,n2", "SLURM_TASKS_PER_NODE": "4"}, "1 task count for 2 hosts"),
-        ({"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "four"}, "found 'four'"),
-        ({"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "1(x9999)"}, "9999 task counts"),
-        ({"SLURM_JOB_NODELIST": "$(id)"}, "holds '$'"),
-    ],
-)
+@pytest.mark.parametrize(("environ", "why"), read_table("hostfiles/a_bad_allocation_is_refused"))
 def test_a_bad_allocation_is_refused(environ: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_allocation("slurm", environ)
@@ -238,18 +223,7 @@ def test_the_file_of_pbs_gives_hosts_and_slots() -> None:
     assert inventory.source == "pbs"
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "environ", "nodefile", "why"),
-    [
-        ("lsf", {}, "", "--hosts lsf found no allocation: LSB_MCPU_HOSTS is not set"),
-        ("lsf", {"LSB_MCPU_HOSTS": "a 4 b"}, "", "1 task count for 2 hosts"),
-        ("lsf", {"LSB_MCPU_HOSTS": "a four"}, "", "slots must be numbers from 1 to 1024, found 'a four'"),
-        ("lsf", {"LSB_HOSTS": "$(id)"}, "", "holds '$'"),
-        ("pbs", {}, "n1", "--hosts pbs found no allocation: PBS_NODEFILE is not set"),
-        ("pbs", {"PBS_NODEFILE": "/f"}, "", "names no host"),
-        ("pbs", {"PBS_NODEFILE": "/f"}, "a\n-oProxyCommand=x\n", "/f:2:1: host begins with a dash"),
-    ],
-)
+@pytest.mark.parametrize(("scheduler", "environ", "nodefile", "why"), read_table("hostfiles/a_bad_job_is_refused"))
 def test_a_bad_job_is_refused(scheduler: str, environ: dict[str, str], nodefile: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_allocation(scheduler, environ, nodefile)

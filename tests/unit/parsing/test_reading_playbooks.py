@@ -228,17 +228,7 @@ def test_names_are_compared_for_the_first_errors_alone() -> None:
 
 
 @pytest.mark.fault("A8")
-@pytest.mark.parametrize(
-    "value",
-    [
-        '!!python/object/apply:os.system ["touch pwned"]',
-        "!!python/name:os.system",
-        "!!python/object/new:os.system [x]",
-        "!local {}",
-        "!!binary aGk=",
-        "!<tag:example.org,2000:x> y",
-    ],
-)
+@pytest.mark.parametrize("value", read_table("playbooks/tags_are_refused_by_file_line_and_name"))
 @pytest.mark.parametrize("place", ["steps:\n  - run: {}\n", "steps: [{{doctor: }}]\nname: {}\n", "hosts: {}\n", "{}\n"])
 def test_tags_are_refused_by_file_line_and_name(value: str, place: str) -> None:
     error = str(refusal(place.format(value)))
@@ -318,18 +308,7 @@ def test_a_template_has_what_to_write_instead() -> None:
     assert hint("{{ a.b | default('c') }}") == "write ${NAME}, with NAME below vars or from --var"
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "{{.Names}}",
-        "{{json .}}",
-        "{{range .Items}}{{.metadata.name}}{{end}}",
-        "{% for m in messages %}{{ m }}{% endfor %}",
-        "%{http_code}",
-        "{}",
-        "{{}}",
-    ],
-)
+@pytest.mark.parametrize("word", read_table("playbooks/templates_of_other_programs_are_passed_on"))
 def test_templates_of_other_programs_are_passed_on(word: str) -> None:
     text = (
         f"steps: [{{run: {{script: t.py, args: ['{word}'], env: {{A: '{word}'}}}}}}, {{command: {{argv: ['{word}']}}}}]"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ipexctl.decide.parsing.shell import list_expansions, quote_word, remove_marks, split_commands
 from ipexctl.decide.parsing.shell_variables import ShellVariables
+from tests.tables import read_table
 
 PRINT = r"printf '%s\0' "
 
@@ -21,19 +22,7 @@ def run_bash(text: str) -> list[str]:
     return done.stdout.split("\0")[:-1]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "a 'b c' \"d e\" f\\ g 'it'\"'\"'s' $'h' \"\" ''",
-        "a\"b\"c'd'e x\\\ny \\# a#b",
-        '"$X" $X a$X-"$X"b ${X} "${X:-q}" ${Q:-"z z"} --o="$X"',
-        '"$(echo "a b" c)" $(echo a b) `echo a b` "`echo a b`" $((N * 2)) "$((1+(2*3)))"',
-        '"\\$X \\` \\" \\\\ \\a" \\$X \'$X\' "a$" $ a$',
-        "~/x a~ {1..3} x{a,b}y {} {a} /bi? /us* '*' \"?\"",
-        "\"a > b | c & d; e\" 'x;y' \\; \\& \\> (",
-        "x=(1) ",
-    ],
-)
+@pytest.mark.parametrize("words", read_table("shell/words_are_those_of_bash"))
 def test_words_are_those_of_bash(words: str) -> None:
     if words.endswith("("):
         words = words[:-1]
@@ -129,15 +118,7 @@ export D=$(hostname) MAYBE
 """
 
 
-@pytest.mark.parametrize(
-    ("word", "becomes"),
-    [
-        ("$A", ["1"]), ('"$B"', ["1 two"]), ("$B", ["1", "two"]), ("${B}x", ["1 twox"]), ("$P", ["8"]),
-        ('"${ARGS[@]}"', ["--a", "1 two", "--c"]), ("$TWICE", ["$TWICE"]), ("$MAYBE", ["$MAYBE"]),
-        ("$LOOP", ["$LOOP"]), ("'$A'", ["$A"]), ("${A:-3}", ["${A:-3}"]), ("$((P + 1))", ["$((P + 1))"]),
-        ("$((9999999999 * 2))", ["$((9999999999 * 2))"]), ("$UNKNOWN", ["$UNKNOWN"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("word", "becomes"), read_table("shell/a_variable_is_known_if_it_is_assigned_once_and_always"))
 def test_a_variable_is_known_if_it_is_assigned_once_and_always(word: str, becomes: list[str]) -> None:
     commands = split_commands(SCRIPT)
     variables = ShellVariables(commands, {})

@@ -37,6 +37,7 @@ from ipexctl.model.tasks import Install, Run
 from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.play.init import read_source
+from tests.tables import read_table
 
 HOSTS = parse_list("node[0-1]")
 TABLE = ImportTable(**parse_toml(read_data("imports.toml")))
@@ -133,17 +134,7 @@ def test_a_script_that_does_not_read_it_is_not_asked_about_precision() -> None:
     assert keys == ["ppn", "ipex", "port"]
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
-    [
-        ("script", " a b.py ", "a b.py"), ("script", " ", None),
-        ("ppn", "4", 4), ("ppn", "0", None), ("ppn", "four", None), ("ppn", "²", None), ("ppn", "9999", None),
-        ("ipex", "Y", True), ("ipex", "no", False), ("ipex", "perhaps", None),
-        ("precision", "BF16", "bf16"), ("precision", "fp32", "no"), ("precision", "fp16", None),
-        ("backend", "Gloo", "gloo"), ("backend", "nccl", None),
-        ("port", "auto", 0), ("port", "29500", 29500), ("port", "80", None), ("port", "99999", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "text", "value"), read_table("init/answers_are_taken_or_reported_what_they_must_be"))
 def test_answers_are_taken_or_reported_what_they_must_be(key: str, text: str, value: object) -> None:
     result = apply_answer(Answers(), key, text)
     assert isinstance(result, str) if value is None else getattr(result, key) == value

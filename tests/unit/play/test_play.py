@@ -23,6 +23,7 @@ from ipexctl.verbs.common.select import limit_hosts, list_flags
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, keep_excluded, list_steps, play
 from tests.fakes import FakeOpener
+from tests.tables import read_table
 from tests.unit.show.streams import fold
 
 HOSTS = parse_list("n[0-3]")
@@ -353,12 +354,7 @@ def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "venv", "words"),
-    [
-        ("hostfile", None, ("--limit", "a,b")),
-        ("hostfile", "/x/env", ("--limit", "a,b", "--venv", "/x/env")),
-        ("lab/hosts", "/x/env", ("-f", "lab/hosts", "--limit", "a,b", "--venv", "/x/env")),
-        ("--hosts", None, ("--hosts", "a,b")),
-    ],
+    read_table("play/a_hint_names_hosts_and_environment_where_they_are_not_the_defaults", frozen=True),
 )
 def test_a_hint_names_hosts_and_environment_where_they_are_not_the_defaults(
     source: str, venv: str | None, words: tuple[str, ...]

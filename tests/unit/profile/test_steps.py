@@ -10,6 +10,7 @@ from ipexctl.cli.command import make_model
 from ipexctl.decide.profile.steps import format_profile_steps, parse_profile_steps, parse_recorded_steps
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
+from tests.tables import read_table
 
 
 @pytest.mark.parametrize(("text", "steps"), [("10:15", (10, 15)), ("5", (3, 7)), ("1", (3, 3)), ("7:7", (7, 7))])
@@ -18,18 +19,7 @@ def test_steps(text: str, steps: tuple[int, int]) -> None:
     assert format_profile_steps(text) == "{}:{}".format(*steps)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("5:3", "step 3 is not after step 5"),
-        ("0:3", "steps count from 1"),
-        ("0", "step 2 is not after step 3"),
-        ("1:3", "the first has no beginning"),
-        ("2:102", "100 steps at most, not 101"),
-        ("a", "takes steps such as"),
-        ("3-5", "takes steps such as"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), read_table("steps/other_words_are_refused"))
 def test_other_words_are_refused(text: str, why: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_profile_steps(text)

@@ -11,6 +11,7 @@ import pytest
 
 from ipexctl.decide.profile import traces
 from ipexctl.decide.profile.traces import TraceError, find_collectives, parse_trace, sum_operators
+from tests.tables import read_table
 from tests.unit.profile.written import BASE, op, pack, work
 
 
@@ -114,13 +115,7 @@ def test_a_trace_of_more_events_than_are_read_is_refused(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("begin", "piece", "end"),
-    [
-        ("[", "{},", "{}]"),
-        ('[{"ph": "X", "name": "n", "ts": 1, "dur": 1, "x": [', "[],", "[]]}]"),
-        ('[{"ph": "X", "name": "n", "ts": 1, "dur": 1, "args": {"Input Dims": [', "[],", "[]]}}]"),
-        ('[{"ph": "X", "name": "n", "ts": 1, "dur": 1, "tid": "', "x", '"}]'),
-    ],
+    ("begin", "piece", "end"), read_table("traces/a_trace_that_was_packed_well_takes_little_more_than_its_text")
 )
 def test_a_trace_that_was_packed_well_takes_little_more_than_its_text(begin: str, piece: str, end: str) -> None:
     """30 KB of a host's were gigabytes here, by what JSON becomes in Python, before the events were counted."""

@@ -14,6 +14,7 @@ from ipexctl.model.facts import Core, Facts, NumaNode
 from ipexctl.model.notes import Note
 from ipexctl.model.reports import OutOfMemory, SeparateWorlds
 from ipexctl.store import event_json
+from tests.tables import read_table
 from tests.unit.show import streams
 
 EVERY = [*streams.doctor(12), *streams.install(3), *streams.run(2, fails=1), *streams.hostile()]
@@ -82,25 +83,7 @@ def test_facts_that_have_forms_of_their_own_in_json_come_back() -> None:
     assert event_json.decode_event(line).event == e.FactsRead("h", replace(facts, cores=()))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        {},
-        {"event": "nothing", "at": 1},
-        {"event": "message", "at": "1", "text": "x"},
-        {"event": "message", "at": 1},
-        {"event": "message", "at": 1, "text": 3},
-        {"event": "message", "at": 1, "text": "x", "level": "loud"},
-        {"event": "message", "at": 1, "text": "x", "level": []},
-        {"event": "output", "at": 1, "rank": True, "host": "h", "stream": "out", "data": "x"},
-        {"event": "output", "at": 1, "rank": 0, "host": "h", "stream": "../../x", "data": "x"},
-        {"event": "output", "at": 1, "rank": 0, "host": "h", "stream": "out", "data": "", "data_base64": "*"},
-        {"event": "host-failed", "at": 1, "failure": {"host": "h", "kind": "odd", "what": "x"}},
-        {"event": "host-failed", "at": 1, "failure": "x"},
-        {"event": "cleanup-checked", "at": 1, "run": "r", "hosts": ["a"], "orphans": {"a": ["1"]}},
-        {"event": "ended", "at": 1, "verb": "run", "exit": 77},
-    ],
-)
+@pytest.mark.parametrize("line", read_table("event_json/what_is_not_an_event_is_reported_to_be_damaged"))
 def test_what_is_not_an_event_is_reported_to_be_damaged(line: dict[str, object]) -> None:
     with pytest.raises(event_json.DamagedRecordError):
         event_json.decode_event(line)

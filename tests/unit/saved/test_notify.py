@@ -23,6 +23,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.show.bell import Bell
 from ipexctl.show.pipe import Pipe
 from ipexctl.verbs.common.notifications import NotificationSink
+from tests.tables import read_table
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
 
@@ -191,15 +192,7 @@ def test_a_slow_command_holds_up_nobody(tmp_path: Path) -> None:
         fifo.unlink()  # for those that still wait
 
 
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
-        ("", "not an empty word"),
-        ("'open", "no closing quotation"),
-        ("no-such-program-here --x", "--notify no-such-program-here: there is no such command"),
-        ("https://u:s3cr3t@host/hook/s3cr3t", "--notify takes a command, not a URL"),
-    ],
-)
+@pytest.mark.parametrize(("word", "sentence"), read_table("notify/what_is_no_command_is_refused"))
 def test_what_is_no_command_is_refused(word: str, sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_notify_command(word)

@@ -9,6 +9,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.protocol.messages import RunRow
 from ipexctl.verbs.run.manage import choose_directories
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, no_run_error
+from tests.tables import read_table
 
 
 def make_run(run: str, state: str) -> DiscoveredRun:
@@ -23,22 +24,7 @@ SURVEY = RunSurvey(
 )
 
 
-@pytest.mark.parametrize(
-    ("prefix", "chosen"),
-    [
-        (
-            None,  # the output of an ended run stays on its head, and one that goes on without node1 is left alone
-            {
-                "2-ended": {"node1": "/runs/2-ended-h1"},
-                "3-gone": {"node0": "/runs/3-gone-h0"},
-                "4-lost": {"node1": "/runs/4-lost-h1"},
-            },
-        ),
-        ("2", {"2-ended": {"node0": "/runs/2-ended-h0", "node1": "/runs/2-ended-h1"}}),
-        ("1-going", {"1-going": {"node0": "/runs/1-going-h0", "node1": "/runs/1-going-h1"}}),
-        ("5-unknown", {"5-unknown": {}}),
-    ],
-)
+@pytest.mark.parametrize(("prefix", "chosen"), read_table("reap/the_directories_that_are_removed"))
 def test_the_directories_that_are_removed(prefix: str | None, chosen: dict[str, dict[str, str]]) -> None:
     assert choose_directories(SURVEY, prefix) == chosen
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.text import format_clock, format_size
 from ipexctl.show import phrases
+from tests.tables import read_table
 
 
 @pytest.mark.parametrize(
@@ -83,21 +84,7 @@ def test_a_line_is_broken_at_blanks_only_and_nothing_is_lost(line: str, width: i
         assert copied or phrases.count_cells(row) <= width or len(row.split()) == 1
 
 
-@pytest.mark.parametrize(
-    ("hint", "rows"),
-    [
-        ("if it is right: echo 'a b: c' >> /tmp/known hosts", ["if it is right:", "echo 'a b: c' >> /tmp/known hosts"]),
-        (
-            "ipexctl install   (installs one stack on all hosts)",
-            ["ipexctl install", "(installs one stack on", "all hosts)"],
-        ),
-        (
-            "on a: sudo ufw allow from 10.0.0.0/8   or: ip addr",
-            ["on a:", "sudo ufw allow from 10.0.0.0/8", "or: ip addr"],
-        ),
-        ("open the ports between the hosts", ["open the ports between", "the hosts"]),
-    ],
-)
+@pytest.mark.parametrize(("hint", "rows"), read_table("phrases/of_a_hint_sentences_are_broken_and_commands_are_not"))
 def test_of_a_hint_sentences_are_broken_and_commands_are_not(hint: str, rows: list[str]) -> None:
     assert phrases.fold_line(hint, 22, copied=True) == rows
 

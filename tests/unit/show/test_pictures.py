@@ -16,6 +16,7 @@ from ipexctl.data import read_data
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding
+from tests.tables import read_table
 from tests.unit.show.pictures import HEIGHT, PICTURES, ROOT, WIDTH, Picture, files, read, recorded, write, write_plainly
 from tests.unit.show.terminal import Terminal, as_text, read_screen
 
@@ -104,17 +105,7 @@ def test_every_sign_of_ours_has_one_of_ascii() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "encoding"),
-    [
-        ({"LC_ALL": "C"}, "ascii"),
-        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, "ascii"),
-        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, "ascii"),  # as Python changes LANG=C
-        ({"LANG": "C", "LC_CTYPE": "de_DE.UTF-8"}, ""),
-        ({"LC_ALL": "C.UTF-8"}, ""),
-        ({"LANG": "en_US.UTF-8"}, ""),
-        ({"LANG": "en_US.UTF-8", "TERM": "dumb"}, "ascii"),
-        ({}, ""),
-    ],
+    ("environ", "encoding"), read_table("pictures/a_terminal_that_shows_ascii_only_is_known_by_its_environment")
 )
 def test_a_terminal_that_shows_ascii_only_is_known_by_its_environment(environ: dict[str, str], encoding: str) -> None:
     assert choose_terminal_encoding(environ) == encoding

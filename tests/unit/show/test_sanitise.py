@@ -17,6 +17,7 @@ from ipexctl.show.sanitise import (
     is_printable_ascii,
     is_safe_to_print,
 )
+from tests.tables import read_table
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None, exclude_categories=()))
 NASTY = st.lists(
@@ -74,21 +75,7 @@ def test_the_boundary_holds_back_at_most_one_character(data: bytes) -> None:
     assert len(data) - 3 <= find_decodable_end(data) <= len(data)
 
 
-@pytest.mark.parametrize(
-    ("raw", "shown"),
-    [
-        ("\x1b]52;c;cHduZWQ=\x07", r"\x1b]52;c;cHduZWQ=\x07"),
-        ("\x9b31m", r"\x9b31m"),
-        ("a\u202eb", r"a\u202eb"),
-        ("tag \U000e0041", r"tag \U000e0041"),
-        ("name-\udcff", r"name-\xff"),
-        ("half \ud800", r"half \ud800"),
-        ("one\ntwo\r", r"one\x0atwo\x0d"),
-        ("tab\tstays", "tab\tstays"),
-        ("[bold red]x[/] :smile: \\[", "[bold red]x[/] :smile: \\["),
-        ("\x1b[31mred", r"\x1b[31mred"),
-    ],
-)
+@pytest.mark.parametrize(("raw", "shown"), read_table("sanitise/control_characters_are_shown_as_escapes"))
 def test_control_characters_are_shown_as_escapes(raw: str, shown: str) -> None:
     assert escape(raw) == shown
 

@@ -40,6 +40,7 @@ from ipexctl.show.pipe import Pipe
 from ipexctl.show.recap_screen import format_recap
 from ipexctl.show.run_screen import _draw_ranks
 from tests.markers import MARKER
+from tests.tables import read_table
 from tests.unit.show import streams
 from tests.unit.show.answers import ANSWERS
 from tests.unit.show.streams import fold
@@ -496,15 +497,7 @@ def test_hosts_are_printed_as_they_were_written() -> None:
     assert drawn(screens.format_answer(HostsAnswer("hosts", (), "a slots=2\nb\n"))) == "a slots=2\nb"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"hosts": 3, "findings": [1], "stack": "x", "steps": 4, "play": 1, "text": None},
-        {"hosts": [{"facts": {"numa": 3, "installed": [], "pythons": "x"}}], "findings": [{"level": "odd"}]},
-        {"hosts": [{"host": None}], "findings": None, "changed": 7, "steps": [1], "play": ""},
-    ],
-)
+@pytest.mark.parametrize("value", read_table("screens/answers_of_other_versions_crash_nothing"))
 def test_answers_of_other_versions_crash_nothing(value: dict[str, Any]) -> None:
     drawn(screens.format_answer(UnknownAnswer(value)))
 

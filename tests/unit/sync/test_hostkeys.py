@@ -66,16 +66,7 @@ def known(tmp_path: Path) -> KnownHosts:
 
 @pytest.mark.fault("B6")
 @pytest.mark.parametrize(
-    ("host", "port", "seed"),
-    [
-        ("node1", 22, "one"),
-        ("10.0.0.1", 22, "one"),
-        ("node2", 22, "two"),
-        ("node3", 2222, "three"),
-        ("a.cluster", 22, "four"),
-        ("node7", 2200, "seven"),
-        ("Node9", 22, "nine"),
-    ],
+    ("host", "port", "seed"), read_table("hostkeys/plain_hashed_bracketed_and_wildcard_lines_are_found")
 )
 def test_plain_hashed_bracketed_and_wildcard_lines_are_found(
     known: KnownHosts, host: str, port: int, seed: str

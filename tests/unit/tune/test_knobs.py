@@ -14,6 +14,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.verbs.tune import tune
+from tests.tables import read_table
 from tests.unit.launch.two import facts, launch
 
 WIN = '[[win]]\nvalues = {membind = true}\nneeds = "numa"\ntitle = "one rank on each NUMA node (a guide)"'
@@ -31,14 +32,7 @@ def test_what_the_user_sets_or_fixes_is_not_varied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vary", "fixed", "sentence"),
-    [
-        (("ppm",), {}, "ppm is no part of a launch that can be varied"),
-        ((), {"ppn": "many"}, "--fixed ppn must be a whole number, not 'many'"),
-        ((), {"ppn": "0"}, "--fixed ppn must be greater than or equal to 1, not '0'"),
-        ((), {"membind": "much"}, "--fixed membind must be yes or no, not 'much'"),
-        ((), {"allocator": "mimalloc"}, "--fixed allocator must be 'auto', 'tcmalloc', 'jemalloc' or 'default', not "),
-    ],
+    ("vary", "fixed", "sentence"), read_table("knobs/a_wrong_name_or_value_is_refused", frozen=True)
 )
 def test_a_wrong_name_or_value_is_refused(vary: tuple[str, ...], fixed: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
@@ -89,14 +83,7 @@ def test_dashes_and_underscores_are_the_same_and_a_missing_batch_is_refused() ->
 
 
 @pytest.mark.parametrize(
-    ("text", "reads"),
-    [
-        ("import torch\nfrom tqdm import tqdm", False),
-        ("def main():\n    from accelerate import Accelerator", True),
-        ("from transformers import Trainer", True),
-        ("import trl.scripts.sft", True),
-        ("not python (", False),
-    ],
+    ("text", "reads"), read_table("knobs/compile_is_varied_where_the_script_imports_what_reads_it")
 )
 def test_compile_is_varied_where_the_script_imports_what_reads_it(text: str, reads: bool) -> None:
     assert knobs.imports_accelerate(text) == reads
