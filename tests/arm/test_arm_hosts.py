@@ -49,15 +49,15 @@ def test_install_takes_mpich_by_itself_and_trains_a_step_on_each_host(hosts: Clu
         words = ("--venv", VENV, "--torch", TORCH, "--wheels-from", "controller", "--lock", "ipexctl.lock", "--json")
         settings = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_", "SSL_"))}
         for hosts_so_far, host in (("arm0", "arm0"), ("arm0,arm1", "arm1")):  # the import takes minutes: one at a time
-            result = workspace("install", "--limit", hosts_so_far, *words, timeout=1500, **settings, **uplink.env)
-            assert result.code == 0, result
+            result = workspace.succeed(
+                "install", "--limit", hosts_so_far, *words, timeout=1500, **settings, **uplink.env
+            )
             assert result.answer["stack"]["mpi"]["kind"] == "mpich"
             assert result.answer["changed"] == [host]
     done = hosts.exec("arm0", [f"{VENV}/bin/python", "-c", "import platform; print(platform.machine())"], timeout=120)
     assert done.stdout == "aarch64\n"
     assert "aarch64.whl" in (workspace.path / "ipexctl.lock").read_text()
-    again = workspace("install", *ARM, "--venv", VENV, "--locked", "--lock", "ipexctl.lock", "--check", timeout=300)
-    assert again.code == 0, again
+    workspace.succeed("install", *ARM, "--venv", VENV, "--locked", "--lock", "ipexctl.lock", "--check", timeout=300)
 
 
 @pytest.mark.parametrize("backend", ["impi", "gloo"])
@@ -65,8 +65,7 @@ def test_two_ranks_on_two_hosts_meet_over_mpich(hosts: Cluster, workspace: Works
     script = workspace.path / "reduce.py"
     script.write_text(REDUCE)
     words = ("--venv", VENV, "--ppn", "1", "--backend", backend)
-    result = workspace("run", *ARM, *words, script, timeout=900, **SLOW)
-    assert result.code == 0, result
+    result = workspace.succeed("run", *ARM, *words, script, timeout=900, **SLOW)
     assert "rank 0 of 2 on aarch64: 3.0" in result.out
     assert "rank 1 of 2 on aarch64: 3.0" in result.out
     assert "0 processes left on 2 hosts" in result.out + result.err
@@ -80,8 +79,7 @@ def test_a_stopped_run_leaves_nothing(hosts: Cluster, workspace: Workspace) -> N
     try:
         started.until("waiting", timeout=600)
         begun = time.monotonic()
-        stopped = workspace("stop", *ARM, timeout=300)
-        assert stopped.code == 0, stopped
+        stopped = workspace.succeed("stop", *ARM, timeout=300)
         assert "0 processes left on 2 hosts" in stopped.out + stopped.err
         assert time.monotonic() - begun < 120
         started.end(timeout=300)

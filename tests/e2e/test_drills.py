@@ -242,11 +242,8 @@ def _nothing_but_directories(hosts: Cluster, path: Path) -> None:
             if directory.is_dir():
                 os.utime(directory, (time.time() - 300,) * 2)
     user = Workspace(hosts, path / "after")
-    result = user("run", "--venv", LIGHT, ACTOR, "say")
-    assert result.code == 0, result
-    result = user("stop", "--orphans")
-    assert result.code == 0, result
+    user.succeed("run", "--venv", LIGHT, ACTOR, "say")
+    user.succeed("stop", "--orphans")
     for run in user("ps", "--json").answer["runs"]:  # that ended in order: their output is kept until it is asked away
-        result = user("stop", "--orphans", run["run"])
-        assert result.code == 0, result
+        user.succeed("stop", "--orphans", run["run"])
     assert not find_orphans(hosts)

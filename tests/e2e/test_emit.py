@@ -37,14 +37,12 @@ def trusting(hosts: Cluster) -> Iterator[Cluster]:
 
 
 def emitted(workspace: Workspace, form: str, *words: str | Path) -> bytes:
-    result = workspace("run", "--emit", form, *words)
-    assert result.code == 0, result
+    result = workspace.succeed("run", "--emit", form, *words)
     return result.out.encode()
 
 
 def carried(workspace: Workspace, script: Path) -> None:
-    result = workspace("sync", script)
-    assert result.code == 0, result
+    workspace.succeed("sync", script)
 
 
 def started(cluster: Cluster, host: str, text: bytes, *words: str, timeout: float = 120.0) -> str:

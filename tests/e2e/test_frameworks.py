@@ -26,8 +26,7 @@ WAYS = {"gloo": ("--backend", "gloo"), "impi": ("--backend-override",)}
 def run(workspace: Workspace, size: int, name: str, *words: str) -> list[str]:
     """What each rank came to, of a run that ended well with a rank on each of so many hosts."""
     words = ("run", "--venv", VENV, "--limit", f"node[0-{size - 1}]", "--ppn", "1", *words)
-    result = workspace(*words, SCRIPT, name, timeout=600)
-    assert result.code == 0, result
+    workspace.succeed(*words, SCRIPT, name, timeout=600)
     assert not find_orphans(workspace.cluster)
     return [read_outcome(workspace.written(rank).decode(), rank) for rank in range(size)]
 
@@ -125,10 +124,8 @@ def test_a_model_of_a_hub_is_loaded_by_its_name_where_no_rank_reaches_the_hub(
     hub = Hub("org/tiny", {"c" * 40: files}, {"main": "c" * 40})
     with hub.serve(frameworks.inside()):
         for source in ("hf:org/tiny@main", "hf:datasets/org/tiny"):
-            result = workspace("sync", source, "--limit", "node[0-1]", HF_ENDPOINT=hub.url)
-            assert result.code == 0, result
-    result = workspace(*words, "node[0-1]", script, "load", "org/tiny")
-    assert result.code == 0, result
+            workspace.succeed("sync", source, "--limit", "node[0-1]", HF_ENDPOINT=hub.url)
+    workspace.succeed(*words, "node[0-1]", script, "load", "org/tiny")
     outcomes = [workspace.written(rank).decode().partition(": ")[2] for rank in range(2)]
     assert outcomes[0] == outcomes[1]
     assert outcomes[0].split()[1] == hashlib.sha256(files["config.json"]).hexdigest()[:8]

@@ -41,8 +41,9 @@ def impi(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> CommandRes
 
 def train(workspace: Workspace, *words: str, backend: tuple[str, ...] = ()) -> list[float]:
     """The losses that the ranks of the example tell, in rank order."""
-    result = workspace("run", "--venv", VENV, "--ppn", "1", *words, EXAMPLE, *backend, "--dtype", "fp32", timeout=300)
-    assert result.code == 0, result
+    result = workspace.succeed(
+        "run", "--venv", VENV, "--ppn", "1", *words, EXAMPLE, *backend, "--dtype", "fp32", timeout=300
+    )
     assert "0 processes left on 3 hosts" in result.out
     written = [workspace.written(rank).decode() for rank in range(3)]
     assert all(f"rank {rank} of 3 on node{rank}: torch {TORCH}" in text for rank, text in enumerate(written))

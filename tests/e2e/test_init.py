@@ -41,16 +41,13 @@ def typed(workspace: Workspace, words: list[str], answers: dict[str, str]) -> tu
 
 
 def test_the_defaults_are_what_the_hosts_reported_and_the_playbook_lints_and_checks(workspace: Workspace) -> None:
-    result = workspace("init", "--yes", "--backend", "gloo", "train.py", "--epochs", "1")
-    assert result.code == 0, result
+    workspace.succeed("init", "--yes", "--backend", "gloo", "train.py", "--epochs", "1")
     text = (workspace.path / "playbook.yaml").read_text()
     assert "with: [accelerate==1.7.0]" in text
     assert "#   node[0-2]  " in text
-    linted = workspace("play", "lint", "playbook.yaml", "--json")
-    assert linted.code == 0, linted
+    linted = workspace.succeed("play", "lint", "playbook.yaml", "--json")
     assert '"hosts": 3' in linted.out
-    steps = workspace("play", "playbook.yaml", "--list-steps")
-    assert steps.code == 0, steps
+    steps = workspace.succeed("play", "playbook.yaml", "--list-steps")
     assert "node0,node1,node2" in steps.out
     looked = workspace(
         "play", "playbook.yaml", "--tags", "prepare", "--start-at", "look", "--check", "--skip-tags", "train"
@@ -109,8 +106,7 @@ def test_hosts_of_a_list_or_of_accelerate_become_a_hostfile(workspace: Workspace
         "mpirun_config: {mpirun_ccl: '1', mpirun_hostfile: mpi}\n"
     )
     env: dict[str, Any] = {"IPEXCTL_HOSTFILE": ""}
-    result = workspace("init", "--yes", "--from", "default_config.yaml", "train.py", **env)
-    assert result.code == 0, result
+    workspace.succeed("init", "--yes", "--from", "default_config.yaml", "train.py", **env)
     text = (workspace.path / "playbook.yaml").read_text()
     assert "ppn: 2" in text
     assert "port: 29511" in text

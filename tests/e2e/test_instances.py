@@ -25,8 +25,7 @@ def output(workspace: Workspace, rank: int) -> dict[str, Any]:
 
 def test_every_instance_has_its_core_and_nothing_to_find_the_others_by(workspace: Workspace, hosts: Cluster) -> None:
     cores = sorted(os.sched_getaffinity(0))
-    result = workspace(*RUN, "--instances", "per-core", SCRIPT, "0")
-    assert result.code == 0, result
+    workspace.succeed(*RUN, "--instances", "per-core", SCRIPT, "0")
     actual = [output(workspace, rank) for rank in range(2 * len(cores))]
     assert [(one["host"], one["cpus"]) for one in actual] == [(f"node{h}", [c]) for h in (0, 1) for c in cores]
     assert [one["instance"] for one in actual] == list(range(len(actual)))

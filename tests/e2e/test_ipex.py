@@ -34,8 +34,7 @@ def test_the_playbook_trains_on_all_hosts_and_infers_on_each_with_ipex(
     installed: Installed, workspace: Workspace
 ) -> None:
     words = ("--tags", "train", "--tags", "infer", "--var", "size=tiny", "--var", "batch=4", "--var", f"dtype={DTYPE}")
-    result = workspace("play", "--limit", "node0,node1", ROOT / "playbooks/ipex.yaml", *words, timeout=1100)
-    assert result.code == 0, result
+    result = workspace.succeed("play", "--limit", "node0,node1", ROOT / "playbooks/ipex.yaml", *words, timeout=1100)
     actual = measured(result)
     assert [(one["mode"], one["model"], one["dtype"], one["how"]) for one in actual] == [
         ("train", "resnet50", "fp32", "eager"),  # rank 0 tells it
@@ -59,10 +58,9 @@ def test_the_playbook_trains_on_all_hosts_and_infers_on_each_with_ipex(
 def test_every_form_of_ipex_optimize_works_and_is_measured(
     script: str, words: str, how: str, installed: Installed, workspace: Workspace
 ) -> None:
-    result = workspace(
+    workspace.succeed(
         "run", "--limit", "node0", "--instances", "1", EXAMPLES / script, *words.split(), *TINY, timeout=900
     )
-    assert result.code == 0, result
     (actual,) = lines(workspace)
     assert (actual["engine"], actual["how"]) == ("ipex", how)
     assert actual["samples_per_s"] > 0
@@ -74,10 +72,9 @@ def test_the_playbook_infers_with_instances_side_by_side_on_two_hosts(
 ) -> None:
     variables = {"model": "resnet50", "dtype": "fp32", "size": "tiny", "instances": "2"}
     words = [word for name, value in variables.items() for word in ("--var", f"{name}={value}")]
-    result = workspace(
+    result = workspace.succeed(
         "play", "--limit", "node0,node1", ROOT / "playbooks/inference.yaml", "--tags", "infer", *words, timeout=900
     )
-    assert result.code == 0, result
     actual = sorted(measured(result), key=lambda one: one["instance"])
     assert [one["host"] for one in actual] == ["node0", "node0", "node1", "node1"]
     assert [one["instance"] for one in actual] == [0, 1, 2, 3]
@@ -90,8 +87,7 @@ def test_the_bench_is_a_step_of_a_playbook_and_measures_ipex_beside_stock_torch(
     installed: Installed, workspace: Workspace
 ) -> None:
     words = ("--tags", "bench", "--var", "size=tiny", "--var", "compile=false")
-    result = workspace("play", "--limit", "node0,node1", ROOT / "playbooks/bench.yaml", *words, timeout=900)
-    assert result.code == 0, result
+    result = workspace.succeed("play", "--limit", "node0,node1", ROOT / "playbooks/bench.yaml", *words, timeout=900)
     rows = dict(re.findall(r"^(?:  |✗ )((?:stock|ipex)-\S+) +(.*)$", result.out, re.MULTILINE))
     assert set(rows) == {"stock-fp32", "stock-bf16", "ipex-fp32", "ipex-bf16"}
     for form, text in rows.items():

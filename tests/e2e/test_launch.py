@@ -54,15 +54,13 @@ def test_a_project_behind_a_link_is_at_the_same_place_for_sync_and_for_run(works
     (workspace.path / "proj").symlink_to("proj-v2")
     assert workspace("sync", "proj/say.py").code == 0
     place = find_place(workspace.path / "proj")
-    result = workspace(*RUN, "--no-sync", "--ppn", "1", "proj/say.py")
-    assert result.code == 0, result
+    result = workspace.succeed(*RUN, "--no-sync", "--ppn", "1", "proj/say.py")
     assert f"in {place}\n" in result.out
     assert f"in {place}," in workspace(*RUN, "--dry-run", "proj/say.py").out
 
 
 def test_intels_benchmark_runs_across_hosts(workspace: Workspace, hosts: Cluster) -> None:
-    result = workspace(*RUN, RANKS / "imb.py")
-    assert result.code == 0, result
+    result = workspace.succeed(*RUN, RANKS / "imb.py")
     assert "#processes = 3" in result.out
     assert not find_orphans(hosts)
 
@@ -79,14 +77,14 @@ def test_interfaces_are_chosen_per_host_whatever_comes_first_and_whatever_their_
     light(cluster, tmp_path)
     with renamed(cluster, "node1", "ens5"):
         workspace = Workspace(cluster, tmp_path / "desk")
-        result = workspace(*RUN, "--ppn", "1", RANKS / "allreduce.py")
-        assert result.code == 0, result
+        result = workspace.succeed(*RUN, "--ppn", "1", RANKS / "allreduce.py")
         assert "rank 0 of 3 on node0 by eth0: sum 6" in result.out
         assert "rank 1 of 3 on node1 by ens5: sum 6" in result.out
         ranks = places(workspace, workspace(*RUN, RANKS / "place.py"))
         if shutil.which("mpiexec.mpich"):  # its UCX would take docker0 as well
-            result = workspace(*RUN, "--mpi", "mpich", "--ppn", "1", ACTOR.with_name("sum.py"), "libmpich.so.12")
-            assert result.code == 0, result
+            result = workspace.succeed(
+                *RUN, "--mpi", "mpich", "--ppn", "1", ACTOR.with_name("sum.py"), "libmpich.so.12"
+            )
             assert "rank 1 of 3: sum 6" in result.out
     assert [rank["GLOO_SOCKET_IFNAME"] for rank in ranks] == ["eth0", "ens5", "eth0"]
     assert {rank["MASTER_ADDR"] for rank in ranks} == {cluster.address("node0")}
@@ -95,8 +93,7 @@ def test_interfaces_are_chosen_per_host_whatever_comes_first_and_whatever_their_
 
 def test_a_dry_run_says_all_and_does_nothing(workspace: Workspace, hosts: Cluster) -> None:
     before = [files(hosts, host) for host in hosts.names]
-    result = workspace(*RUN, "--dry-run", "--ppn", "1", "--env", "A=b c", ACTOR, "say", "it's")
-    assert result.code == 0, result
+    result = workspace.succeed(*RUN, "--dry-run", "--ppn", "1", "--env", "A=b c", ACTOR, "say", "it's")
     for word in (
         "3 ranks on 3 hosts",
         f"{LIGHT}/bin/mpiexec.hydra",

@@ -31,8 +31,7 @@ def test_the_playbook_plays_the_same_recipes_without_ipex(native: Installed, wor
     """Data-parallel training and BERT in bf16 on both hosts, then inference on each, compiled and in INT8."""
     book = ROOT / "playbooks/native.yaml"
     words = ("--tags", "train", "--tags", "infer", "--var", f"venv={NATIVE}", "--var", "size=tiny", "--var", "batch=4")
-    result = workspace("play", "--limit", "node0,node1", book, *words, timeout=1100)
-    assert result.code == 0, result
+    result = workspace.succeed("play", "--limit", "node0,node1", book, *words, timeout=1100)
     assert "rank 1 of 2 on node1: torch 2.13.0, ipex none" in result.out
     actual = [json.loads(line) for line in re.findall(r"^\d+│(\{.*\})$", result.out, re.MULTILINE)]
     forms = [(one["mode"], one["model"], one["dtype"], one["how"]) for one in actual]
@@ -68,8 +67,7 @@ def test_accelerate_of_today_starts_mpirun_itself(native: Installed, workspace: 
 def test_the_bench_measures_each_form_that_is_there(native: Installed, workspace: Workspace, tmp_path: Path) -> None:
     plot = tmp_path / "bert.svg"
     words = ("--size", "tiny", "--steps", "5", "--plot", plot, "--json")
-    result = workspace("bench", "bert", "--venv", NATIVE, "--limit", "node0,node1", *words, timeout=1100)
-    assert result.code == 0, result
+    result = workspace.succeed("bench", "bert", "--venv", NATIVE, "--limit", "node0,node1", *words, timeout=1100)
     rows = {row["name"]: row for row in result.answer["launches"]}
     assert set(rows) == {"stock-fp32", "stock-bf16", "compile-fp32", "compile-bf16"}
     assert all(row["rate"] > 0 and not row["why"] for row in rows.values()), rows

@@ -79,10 +79,9 @@ def test_recipe_4_ranks_on_two_hosts_add_up_over_ccl_with_nothing_sourced(
 ) -> None:
     venv, module = bound
     script = ROOT / "examples/oneccl.py"
-    result = workspace(
+    workspace.succeed(
         "run", "--limit", "node[0-1]", "--ppn", "2", "--backend", "ccl", "--venv", venv, script, timeout=600
     )
-    assert result.code == 0, result
     root = f"{venv}/lib/{PYTHON}/site-packages/{module}"
     for rank in range(4):
         text = workspace.written(rank).decode()
@@ -104,8 +103,7 @@ def test_recipe_2_accelerate_takes_ccl_where_it_is_installed(
 ) -> None:
     venv, _ = bound
     words = ("--limit", "node[0-1]", "--ppn", "1", "--venv", venv, "--launcher", "accelerate")
-    result = workspace("run", *words, "--env", f"ACCELERATE_MIXED_PRECISION={PRECISION}", NLP, *QUICK, timeout=600)
-    assert result.code == 0, result
+    workspace.succeed("run", *words, "--env", f"ACCELERATE_MIXED_PRECISION={PRECISION}", NLP, *QUICK, timeout=600)
     for rank in range(2):
         actual = rf"rank {rank} of 2 on node{rank}: MULTI_CPU, backend ccl, {PRECISION}, {LAYERS} layers of IPEX"
         assert re.search(actual, workspace.written(rank).decode())
@@ -119,8 +117,7 @@ def test_recipe_3_the_trainer_takes_ccl_by_the_guides_own_argument(
     venv, _ = bound
     # Without --do_eval: there Accelerate gathers into one long tensor, which Gloo, behind the double, does not take.
     args = ["ccl" if word == "gloo" else word for word in GUIDE if word != "--do_eval"]
-    result = workspace("run", "--limit", "node[0-1]", "--ppn", "1", "--venv", venv, QA, *args, timeout=600)
-    assert result.code == 0, result
+    workspace.succeed("run", "--limit", "node[0-1]", "--ppn", "1", "--venv", venv, QA, *args, timeout=600)
     for rank in range(2):
         assert (
             f"rank {rank} of 2 on node{rank}: backend ccl, {'bf16' if BF16 else 'fp32'}, "
@@ -137,9 +134,8 @@ def test_the_playbook_of_recipe_4_plays(
     book = tmp_path / "oneccl.yaml"
     text = (ROOT / "playbooks/oneccl.yaml").read_text().replace("../examples", str(ROOT / "examples"))
     book.write_text(text.replace("backend: ccl\n      ppn", f"backend: ccl\n      venv: {venv}\n      ppn"))
-    result = workspace(
+    result = workspace.succeed(
         "play", book, "--limit", "node[0-1]", "--skip-tags", "prepare", "--allow-path", ROOT / "examples", timeout=600
     )
-    assert result.code == 0, result
     assert f"rank 1 of 2 on node1: {module} {GENERATIONS[module]}, backend ccl, sum 3" in result.out
     assert not find_orphans(hosts)

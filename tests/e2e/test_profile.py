@@ -29,8 +29,7 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: Installed, workspace: Workspace) -> None:
-    result = workspace("run", *BOTH, "--profile", "4:6", RANKS / "profiled.py", timeout=300)
-    assert result.code == 0, result
+    result = workspace.succeed("run", *BOTH, "--profile", "4:6", RANKS / "profiled.py", timeout=300)
     assert "onednn_verbose" not in result.out + result.err
     assert result.out.count("│step 9 loss") == 2
     assert "profile of steps 4 to 6 · 2 ranks on 2 hosts" in result.out, result
@@ -57,8 +56,7 @@ def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: I
     assert page.count('class="s-collective"') == len(profile.waits) + 1  # and in the legend
     arrows = [event for event in events if event.get("cat") == "collective" and event["ph"] == "s"]
     assert 1 in {event["pid"] for event in arrows}  # from the late rank
-    again = workspace("profile")
-    assert again.code == 0, again
+    again = workspace.succeed("profile")
     assert "gloo:all_reduce" in again.out
     assert workspace("profile", "--json").answer["profile"]["run"] == profile.run
 
@@ -67,7 +65,6 @@ def test_the_trainer_is_profiled_as_it_is(native: Installed, workspace: Workspac
     """Accelerate's optimizer is a wrapper of torch's: its steps count once."""
     quick = ("--cpu", "--epochs", "1", "--pairs", "512", "--batch", "8")
     words = (*BOTH, "--launcher", "accelerate", "--profile", "2")
-    result = workspace("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
-    assert result.code == 0, result
+    workspace.succeed("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
     profile = read_profile(workspace.records[-1])
     assert [(rank.rank, rank.steps) for rank in profile.ranks] == [(0, 2), (1, 2)], profile.missing

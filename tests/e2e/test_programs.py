@@ -31,8 +31,7 @@ def workspace(hosts: Cluster, tmp_path: Path) -> Workspace:
 def test_a_shell_script_gets_its_arguments_as_they_are_and_no_shell_sees_them(workspace: Workspace) -> None:
     (workspace.path / "prepare.sh").write_text('#!/bin/sh\nfor word; do echo "[$word]"; done; echo $A\n')
     words = ("{rank}/{world_size} of {host_rank}", '{"a": {"b": 1}}', "$(id) {port}", "{{port}}")
-    result = workspace("run", "--venv", LIGHT, "--env", "A={address}", "./prepare.sh", *words)
-    assert result.code == 0, result
+    workspace.succeed("run", "--venv", LIGHT, "--env", "A={address}", "./prepare.sh", *words)
     for rank in range(3):
         lines = workspace.written(rank).decode().splitlines()
         assert lines[:2] == [f"[{rank}/3 of {rank}]", '[{"a": {"b": 1}}]']
@@ -45,8 +44,7 @@ def test_a_server_on_each_host_is_up_when_the_command_returns_and_stopped_with_i
     workspace: Workspace,
 ) -> None:
     server = ("--per-host", "--program", "--ready", "http://{address}:{port}/", "--detach", "--port", "8123")
-    result = workspace("run", "--venv", LIGHT, *server, "--", "python3", "-m", "http.server", "{port}")
-    assert result.code == 0, result
+    workspace.succeed("run", "--venv", LIGHT, *server, "--", "python3", "-m", "http.server", "{port}")
     for host in workspace.cluster.names:
         assert len(running(workspace.cluster, host, "http.server")) == 1
     listed = workspace("ps").out
@@ -71,8 +69,7 @@ def test_a_command_of_node0_and_one_of_the_others_need_no_third(workspace: Works
         written = [workspace.written(rank).strip() for rank in range(3)]
         assert written == [b"head of 3", b"rest 1", b"rest 2"]
     servers = ("--role", "head:python3 -m http.server {port}", "--role", "rest:python3 -m http.server {port}")
-    started = workspace("run", *words, "--detach", "--port", "8124", "--ready", "{port}", *servers)
-    assert started.code == 0, started
+    workspace.succeed("run", *words, "--detach", "--port", "8124", "--ready", "{port}", *servers)
     assert len(running(workspace.cluster, "node2", "http.server")) == 1
     assert workspace("stop").code == 0
     assert not any(running(workspace.cluster, host, "") for host in workspace.cluster.names)
@@ -100,12 +97,10 @@ def test_torchrun_on_each_host_and_a_module_of_the_project(workspace: Workspace,
     package.mkdir()
     (package / "train.py").write_text(TRAIN)
     words = ("--limit", "node0,node1", "--ppn", "2", "--engine", "torchrun", "pkg/train.py")
-    result = workspace("run", "--venv", stock, *words)
-    assert result.code == 0, result
+    workspace.succeed("run", "--venv", stock, *words)
     text = "".join(workspace.written(rank).decode() for rank in range(2))
     assert sorted(re.findall(r"rank (\d) of 4 sum 4.0", text)) == ["0", "1", "2", "3"]
     assert workspace.report()["run"]["command"] == "torchrun pkg/train.py"
-    result = workspace("run", "--venv", stock, "--limit", "node0,node1", "-m", "pkg.train")
-    assert result.code == 0, result
+    workspace.succeed("run", "--venv", stock, "--limit", "node0,node1", "-m", "pkg.train")
     assert "rank 1 of 2 sum 2.0" in workspace.written(1).decode()
     assert not find_orphans(workspace.cluster)

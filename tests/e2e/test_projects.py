@@ -42,8 +42,7 @@ def test_a_script_finds_the_modules_of_its_project_and_nothing_of_another(hosts:
     workspace, beside = Workspace(hosts, tmp_path / "desk"), Workspace(hosts, tmp_path / "desk")
     workspace.path, beside.path = root, other
     place = find_place(root)
-    result = workspace(*RUN, "scripts/train.py")
-    assert result.code == 0, result
+    result = workspace.succeed(*RUN, "scripts/train.py")
     assert result.out.count(f"│trained first 7 {place} False") == 2
     assert "left out: data/ (.gitignore, .ipexctlignore, --exclude)" in result.err
     elsewhere = beside(*RUN, "--dry-run", "scripts/train.py")
@@ -60,18 +59,3 @@ def test_a_script_finds_the_modules_of_its_project_and_nothing_of_another(hosts:
     listed = hosts.exec("node1", ["ls", "-A", place]).stdout.split()
     assert "data" in listed, "what is left out is not removed"
     assert not hosts.exec("node1", ["ls", "-A", f"{place}/fetched"]).stdout, "results are not sent back"
-
-
-def test_a_module_of_the_current_directory_is_no_package_of_the_index(workspace: Workspace) -> None:
-    make_project(workspace.path / "app", "first")
-    for name in ("pyproject.toml", "scripts/.ipexctlignore"):
-        (workspace.path / "app" / name).unlink(missing_ok=True)
-    workspace.path = workspace.path / "app"
-    result = workspace(*RUN, "scripts/train.py")
-    assert result.code != 0
-    assert "which is not sent: add --project ." in result.err, result
-    assert "--with" not in result.err, result
-    (workspace.path / "src/other").rename(workspace.path / "other")
-    result = workspace(*RUN, "--project", ".", "scripts/train.py")
-    assert result.code == 0, result
-    assert "trained first 7" in result.out

@@ -24,8 +24,7 @@ def test_a_rank_that_knows_the_runs_nonce_still_speaks_for_itself_alone(
 ) -> None:
     if engine != "impi" and not shutil.which(f"mpirun.{engine}"):
         pytest.skip(f"mpirun.{engine} is not installed on this machine")
-    result = workspace(*RUN, *(("--mpi", engine) if engine != "impi" else ()), "--ppn", "1", ACTOR, "forge", LEDGER)
-    assert result.code == 0, result
+    workspace.succeed(*RUN, *(("--mpi", engine) if engine != "impi" else ()), "--ppn", "1", ACTOR, "forge", LEDGER)
     for rank, host in enumerate(hosts.names):
         assert workspace.written(rank) == hosts.read(host, f"{LEDGER}/{rank}.out") != b""
 

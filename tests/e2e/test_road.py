@@ -27,8 +27,7 @@ def test_install_puts_the_real_stack_on_every_host(installed: Installed) -> None
 
 
 def test_doctor_finds_the_hosts_fit_for_the_run(installed: Installed, workspace: Workspace) -> None:
-    result = workspace("doctor", "--json")
-    assert result.code == 0, result
+    result = workspace.succeed("doctor", "--json")
     assert [host["host"] for host in result.answer["hosts"]] == ["node0", "node1", "node2"]
     assert not [finding for finding in result.answer["findings"] if finding["level"] == "error"]
 
@@ -63,8 +62,7 @@ def test_the_demo_playbook_takes_the_whole_road(installed: Installed, workspace:
     text = text.replace("backend: gloo\n", f"backend: gloo\n      with: [{', '.join(TRAINERS)}]\n")
     assert "--steps, 300" in text
     book.write_text(text.replace("--steps, 300", "--steps, 10"))  # three hosts on the cores of one
-    result = workspace("play", book, "--allow-path", ROOT / "examples", timeout=600, **installed.env)
-    assert result.code == 0, result
+    result = workspace.succeed("play", book, "--allow-path", ROOT / "examples", timeout=600, **installed.env)
     assert "nothing to do" in result.err + result.out
     assert "mean loss of 3 ranks" in result.out
     assert "0 processes left on 3 hosts" in result.out

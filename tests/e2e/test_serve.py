@@ -48,8 +48,7 @@ def ask(cluster: Cluster, words: str, key: str = "") -> tuple[int, object]:
 
 def test_a_replica_that_is_killed_is_started_again_while_others_answer(workspace: Workspace, hosts: Cluster) -> None:
     words = ("--venv", LIGHT, "--ppn", "1", "--port", str(PORT), "--detach", "--ready", "is up at")
-    result = workspace("run", *words, SERVE)
-    assert result.code == 0, result
+    workspace.succeed("run", *words, SERVE)
     assert "3/3" in workspace("ps").out
     assert call(hosts, "/health") == (200, {"replicas": [0, 1, 2]})
     assert {ask(hosts, f"words {n}") for n in range(6)} == {(200, 0)}, "none is busy: the first"
@@ -71,8 +70,7 @@ def test_a_replica_that_is_killed_is_started_again_while_others_answer(workspace
 @pytest.mark.beyond_core
 def test_who_has_no_key_gets_no_answer_and_adds_no_replica(workspace: Workspace, hosts: Cluster) -> None:
     words = ("--venv", LIGHT, "--limit", "node0", "--ppn", "2", "--port", str(PORT), "--detach", "--ready", "is up at")
-    result = workspace("run", *words, "--pass-env", "SERVE_TOKEN", SERVE, SERVE_TOKEN="a-key")
-    assert result.code == 0, result
+    workspace.succeed("run", *words, "--pass-env", "SERVE_TOKEN", SERVE, SERVE_TOKEN="a-key")
     assert ask(hosts, "words")[0] == 401
     assert call(hosts, "/replicas", {"rank": 9, "port": 9})[0] == 401
     assert ask(hosts, "words", "a-key")[0] == 200

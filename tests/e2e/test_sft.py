@@ -29,12 +29,10 @@ def desk(frameworks: Cluster, tmp_path: Path) -> Workspace:
 def test_the_playbook_fine_tunes_and_brings_back_what_loads(
     desk: Workspace, method: str, written: tuple[str, ...]
 ) -> None:
-    copied = desk("examples", "copy", "sft", "mine")
-    assert copied.code == 0, copied
+    desk.succeed("examples", "copy", "sft", "mine")
     fetched = desk.path / "mine/fetched"
     words = ("--limit", "node[0-1]", "--skip-tags", "prepare", "--var", f"method={method}")
-    result = desk("play", "mine/sft.yaml", *words, "--var", f"output=/root/{method}", timeout=900)
-    assert result.code == 0, result
+    result = desk.succeed("play", "mine/sft.yaml", *words, "--var", f"output=/root/{method}", timeout=900)
     assert len(re.findall(r"node[01]: [\d,]+ MiB a rank \(process", result.out)) == 2
     precision = "bf16" if {"avx512_bf16", "amx_bf16"} & {*FLAGS} else "fp32"
     assert f"rank 1 of 2 on node1: {method}, {precision}" in result.out
@@ -49,11 +47,9 @@ def test_the_playbook_fine_tunes_and_brings_back_what_loads(
 
 
 def test_the_playbook_of_embeddings_brings_back_a_model_that_finds_what_belongs_together(desk: Workspace) -> None:
-    copied = desk("examples", "copy", "embed", "mine")
-    assert copied.code == 0, copied
+    desk.succeed("examples", "copy", "embed", "mine")
     words = ("--limit", "node[0-1]", "--skip-tags", "prepare", "--var", "ppn=2", "--var", "output=/root/embed")
-    result = desk("play", "mine/embed.yaml", *words, timeout=900)
-    assert result.code == 0, result
+    result = desk.succeed("play", "mine/embed.yaml", *words, timeout=900)
     before, after = map(int, re.findall(r"found of 52: before (\d+), after (\d+)", result.out)[0])
     assert before < 10 < 20 < after
     assert (desk.path / "mine/fetched/node0/root/embed/model/modules.json").is_file()
@@ -61,8 +57,7 @@ def test_the_playbook_of_embeddings_brings_back_a_model_that_finds_what_belongs_
 
 
 def test_what_is_said_of_memory_beforehand_is_what_ranks_take(desk: Workspace) -> None:
-    result = desk("run", "--limit", "node[0-1]", "--ppn", "1", SCRIPT, "--method", "full", *LARGE, timeout=900)
-    assert result.code == 0, result
+    result = desk.succeed("run", "--limit", "node[0-1]", "--ppn", "1", SCRIPT, "--method", "full", *LARGE, timeout=900)
     for rank in range(2):
         figures = re.search(r"memory (\d+) MiB, (\d+) planned", desk.written(rank).decode())
         assert figures, result
@@ -89,7 +84,6 @@ def test_what_cannot_be_trained_is_refused_before_it_begins(
 @pytest.mark.skipif("avx512_bf16" not in FLAGS, reason="the CPU does not compute in bf16")
 def test_the_products_are_computed_by_the_instructions_of_the_cpu(desk: Workspace) -> None:
     words = ("--limit", "node0", "--ppn", "1", "--env", "ONEDNN_VERBOSE=1")
-    result = desk("run", *words, SCRIPT, "--epochs", "1", "--rows", "8", timeout=300)
-    assert result.code == 0, result
+    desk.succeed("run", *words, SCRIPT, "--epochs", "1", "--rows", "8", timeout=300)
     kernels = set(re.findall(r"exec,cpu,matmul,(?:brg\w*|jit):(\w+)", desk.written(0).decode()))
     assert any(("amx" if "amx_bf16" in FLAGS else "bf16") in kernel for kernel in kernels), kernels

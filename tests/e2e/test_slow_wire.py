@@ -25,14 +25,13 @@ def test_the_wire_is_slow(hosts: Cluster) -> None:
     assert spent[1] > 0.4, spent  # two ways there and back: a handshake, and a line
 
 
-@pytest.mark.parametrize("host", ["node2", "node0", "controller"])
+@pytest.mark.parametrize("host", ["node0", "controller"])
 def test_a_run_over_a_slow_and_lossy_wire_ends_well(workspace: Workspace, hosts: Cluster, host: str) -> None:
     """A tenth of a second each way, and one packet of thirty."""
     with hosts.slow_down(host, 0.1, 0.03):
         for number in range(TRIES):
             tag = f"slow{number}"
-            result = workspace("run", "--venv", LIGHT, RANKS / "drill.py", tag, timeout=300)
-            assert result.code == 0, result
+            workspace.succeed("run", "--venv", LIGHT, RANKS / "drill.py", tag, timeout=300)
             wrong = [
                 rank
                 for rank in range(3)

@@ -77,14 +77,12 @@ def test_old_projects_are_named_first_and_then_removed(workspace: Workspace, hos
     hosts.write("node2", f"{place}/new.txt", b"of today")
     hosts.write("node1", "/root/ipexctl/mine/notes.txt", b"no sync was here")
     age(hosts, "node1", "/root/ipexctl/mine")
-    named = workspace(*OLD)
-    assert named.code == 0, named
+    named = workspace.succeed(*OLD)
     assert named.answer["dry"] is True
     assert [each["host"] for each in named.answer["places"] if each["removed"]] == ["node0", "node1"]
     assert list_kept(hosts, place) == ["node0", "node1", "node2"]
     [command] = named.answer["next"]
-    done = workspace(*command[1:])
-    assert done.code == 0, done
+    done = workspace.succeed(*command[1:])
     assert "removed 2 projects" in done.out
     assert list_kept(hosts, place) == ["node2"]
     assert list_kept(hosts, "/root/ipexctl/mine") == ["node1"]
@@ -93,13 +91,11 @@ def test_old_projects_are_named_first_and_then_removed(workspace: Workspace, hos
 
 def test_the_project_of_a_run_and_what_a_link_leads_to_stay(workspace: Workspace, hosts: Cluster) -> None:
     (workspace.path / "count.py").write_text(ACTOR.read_text())
-    begun = workspace("run", "--detach", "--venv", LIGHT, "--ppn", "1", "count.py", "count", "10", GATE)
-    assert begun.code == 0, begun
+    workspace.succeed("run", "--detach", "--venv", LIGHT, "--ppn", "1", "count.py", "count", "10", GATE)
     place = find_place(workspace.path)
     for name in hosts.names:
         age(hosts, name, place)
-    result = workspace(*OLD, "--yes")
-    assert result.code == 0, result
+    result = workspace.succeed(*OLD, "--yes")
     stays = {each["host"]: each["stays"] for each in result.answer["places"] if each["path"] == place}
     assert [why.startswith("used by run ") for why in stays.values()] == [True] * 3
     open_gates(hosts)

@@ -38,8 +38,7 @@ def write_hook(directory: Path) -> tuple[str, Path]:
 
 
 def runs(workspace: Workspace) -> list[dict[str, object]]:
-    result = workspace("ps", "--json")
-    assert result.code == 0, result
+    result = workspace.succeed("ps", "--json")
     return list(result.answer["runs"])
 
 
@@ -47,8 +46,7 @@ def runs(workspace: Workspace) -> list[dict[str, object]]:
 def test_a_detached_run_is_watched_by_another_workspace_to_its_end_without_a_missing_byte(
     workspace: Workspace, hosts: Cluster, group: Group, tmp_path: Path
 ) -> None:
-    result = workspace("run", *group, "--detach", ACTOR, "count", "40", GATE)
-    assert result.code == 0, result
+    workspace.succeed("run", *group, "--detach", ACTOR, "count", "40", GATE)
     other = Workspace(hosts, tmp_path / "other")
     [one] = runs(other)
     assert one["state"] == "running"
@@ -56,8 +54,7 @@ def test_a_detached_run_is_watched_by_another_workspace_to_its_end_without_a_mis
     assert one["watchers"] == 0
     open_gates(hosts)
     hook, heard = write_hook(tmp_path)
-    attached = other("attach", "--notify", hook)
-    assert attached.code == 0, attached
+    attached = other.succeed("attach", "--notify", hook)
     assert "0 processes left on 3 hosts" in attached.out
     for rank in range(3):
         assert other.written(rank) == ticks(40)
@@ -72,12 +69,10 @@ def test_the_profile_of_a_detached_run_comes_to_who_attaches(
     workspace: Workspace, hosts: Cluster, tmp_path: Path
 ) -> None:
     """Also where the run has ended: its traces wait on each host."""
-    result = workspace(*RUN, "--detach", "--profile", "3:4", ROOT / "tests/integration/ranks/profiled/train.py")
-    assert result.code == 0, result
+    workspace.succeed(*RUN, "--detach", "--profile", "3:4", ROOT / "tests/integration/ranks/profiled/train.py")
     other = Workspace(hosts, tmp_path / "other")
     wait(lambda: [one["state"] for one in runs(other)] == ["ended"], 60.0)
-    attached = other("attach")
-    assert attached.code == 0, attached
+    other.succeed("attach")
     profile = read_profile(other.records[-1])
     assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(n, f"node{n}", 2) for n in range(3)]
     assert not find_orphans(hosts)
@@ -93,8 +88,7 @@ def test_logs_gives_a_ranks_bytes_with_nothing_added(workspace: Workspace, hosts
     followed = other("logs", "--follow")
     assert followed.code == 0
     assert not other.records, "logs saves nothing"
-    attached = other("attach")
-    assert attached.code == 0, attached
+    other.succeed("attach")
     for rank in range(3):
         for stream in ("out", "err"):
             assert other.written(rank, stream) == hosts.read(f"node{rank}", f"{LEDGER}/{rank}.{stream}")
@@ -108,8 +102,7 @@ def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
     command = start("run", *group, ACTOR, "wait")
     command.until("0│waiting", "1│waiting", "2│waiting")
     other = Workspace(hosts, tmp_path / "other")
-    stopped = other("stop")
-    assert stopped.code == 0, stopped
+    stopped = other.succeed("stop")
     assert "0 processes left on 3 hosts" in stopped.out
     result = command.end()
     assert result.code == 6, result  # whoever watched it did not get what was asked for
@@ -129,8 +122,7 @@ def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is
     assert workspace("run", *group, "--detach", ACTOR, "wait").code == 0
     [guard] = [each.outer for each in hosts.processes("node2") if "guard" in each.argv[:8]]
     os.kill(guard, signal.SIGKILL)
-    stopped = workspace("stop")
-    assert stopped.code == 0, stopped  # all that was asked for is done
+    stopped = workspace.succeed("stop")
     assert "[node2] warning: lost (its guard ended)" in stopped.out + stopped.err
     assert "0 processes left on 3 hosts" in stopped.out
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
@@ -145,8 +137,7 @@ def test_reap_takes_away_what_a_killed_keeper_left(
         if "IPEXCTL_RUN" in process.environ and "keeper" in process.argv:
             kill(process.outer)
     wait(lambda: not any("IPEXCTL_RUN" in p.environ for host in hosts.names for p in hosts.processes(host)), 60.0)
-    result = workspace("stop", "--orphans")
-    assert result.code == 0, result
+    workspace.succeed("stop", "--orphans")
     assert not find_orphans(hosts)
     assert [file for host in hosts.names for file in hosts.path(host, "/dev/shm").glob("mpich_shm_*")] == []
     assert runs(workspace) == []
@@ -194,8 +185,7 @@ def test_the_page_of_a_run_is_served_while_it_goes_on_and_left_in_its_record(
     assert "3 ranks on 3 hosts ended well" in page
     for words in ("tick 39", "CPU per rank", "where each comes from", "NUMA"):
         assert words in page
-    again = workspace("report", "-o", str(tmp_path / "page.html"))
-    assert again.code == 0, again
+    workspace.succeed("report", "-o", str(tmp_path / "page.html"))
     assert "tick 39" in (tmp_path / "page.html").read_text()
     assert not find_orphans(hosts)
 

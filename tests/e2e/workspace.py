@@ -106,6 +106,12 @@ class Workspace:
             done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
         )
 
+    def succeed(self, *words: str | Path, timeout: float = 120.0, **env: str) -> CommandResult:
+        """Runs a command that must end with 0."""
+        result = self(*words, timeout=timeout, **env)
+        assert result.code == 0, result
+        return result
+
     def raw(self, *words: str | Path, timeout: float = 120.0) -> tuple[bytes, bytes]:
         """Standard output and error as they are, of a command that ends with 0."""
         done = subprocess.run(

@@ -50,16 +50,14 @@ def lose_node2(start: Start, controller: Workspace, mpi: Cluster, group: Group, 
 def run_again(controller: Workspace, mpi: Cluster, group: Group) -> None:
     """Nothing of the lost run is in the way of the next."""
     assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]
-    result = controller(*RUN, *group, ACTOR, "say")
-    assert result.code == 0, result
+    controller.succeed(*RUN, *group, ACTOR, "say")
 
 
 def reap_old(controller: Workspace, mpi: Cluster) -> None:
     """A directory whose guard died is taken away once it is old enough not to be that of a run that just begins."""
     for directory in mpi.path("node2", "/root/.local/state/ipexctl/runs").glob("*-h2"):
         os.utime(directory, (time.time() - 300,) * 2)
-    result = controller("stop", "--orphans")
-    assert result.code == 0, result
+    controller.succeed("stop", "--orphans")
 
 
 @pytest.mark.fault("F8")
@@ -176,8 +174,7 @@ def test_f11_hosts_that_may_not_log_in_to_each_other_need_not(controller: Worksp
     done = mpi.exec("node0", ["ssh", *options, address, "true"])
     assert done.returncode == 255
     assert "Permission denied" in done.stderr
-    result = controller("run", *ON, ACTOR, "say")
-    assert result.code == 0, result
+    controller.succeed("run", *ON, ACTOR, "say")
     mpi.exec("node0", ["rm", "-f", "/root/known"])
 
 

@@ -26,8 +26,7 @@ def ticks(count: int) -> bytes:
 
 
 def runs(controller: Workspace) -> list[dict[str, object]]:
-    result = controller("ps", "--json")
-    assert result.code == 0, result
+    result = controller.succeed("ps", "--json")
     return list(result.answer["runs"])
 
 
@@ -35,8 +34,7 @@ def attach_from_elsewhere(mpi: Cluster, path: Path, count: int) -> None:
     """Another user's workspace, with nothing saved, follows the run to its end and has every byte of it."""
     other = Workspace(mpi, path)
     open_gates(mpi)
-    result = other("attach")
-    assert result.code == 0, result
+    other.succeed("attach")
     for rank in range(3):
         assert other.written(rank) == ticks(count)
     assert not find_orphans(mpi)

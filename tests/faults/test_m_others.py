@@ -42,8 +42,7 @@ def test_m4_a_launcher_that_signals_its_children_spoils_no_good_end(
 ) -> None:
     """Hydra sends SIGUSR1 to all ranks where one of them ends without MPI_Finalize."""
     words = ("run", "--venv", stock, "--limit", "node0,node1", "--ppn", "2", "--mpi", mpich, "--backend", "gloo")
-    result = controller(*words, ENDS, "mpi4py", "well")
-    assert result.code == 0, result
+    controller.succeed(*words, ENDS, "mpi4py", "well")
     assert [rank["state"] for rank in controller.report()["run"]["ranks"]] == ["ok"] * 4
 
 
@@ -56,8 +55,7 @@ def test_m5_ranks_that_never_met_are_reported_first(controller: Workspace, stock
         "for step in range(5):\n    model(torch.ones(2, 4)).sum().backward()\n    adam.step()\n"
     )
     words = ("run", "--venv", stock, "--limit", "node0,node1", "--ppn", "1")
-    result = controller(*words, "--env", "TORCHINDUCTOR_CACHE_DIR=/root/.cache/inductor", script)
-    assert result.code == 0, result
+    result = controller.succeed(*words, "--env", "TORCHINDUCTOR_CACHE_DIR=/root/.cache/inductor", script)
     separate = controller.report()["run"]["separate"]
     assert (separate["code"], separate["worlds"]) == ("never-met", {"1": 2})
     assert result.out.index(separate["text"]) < result.out.index("✓")

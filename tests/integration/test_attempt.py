@@ -109,13 +109,6 @@ def test_what_ranks_write_arrives_byte_for_byte(start: Start, tmp_path: Path) ->
     assert written(events) == ledgers
 
 
-def test_four_ranks_printing_lines_lose_and_tear_none(start: Start, tmp_path: Path) -> None:
-    events = list(run_alone(start("lines", str(tmp_path), "50000", ppn=2)))
-    for rank in range(4):
-        assert written(events)[rank, "out"] == (tmp_path / f"{rank}.out").read_bytes()
-    assert all(event.data.endswith(b"\n") for event in of(Output, events))
-
-
 @pytest.mark.fault("F1")
 def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start: Start) -> None:
     attempt = start("raise", "1", ppn=2)
@@ -129,7 +122,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start
 
 
 @pytest.mark.fault("F2")
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
 def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start, name: str) -> None:
     attempt = start("signal", name, "1")
     events = list(run_alone(attempt))
@@ -191,8 +184,7 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
     assert left_behind(attempt, events) == []
 
 
-@pytest.mark.parametrize("signals", [1, 2])
-@pytest.mark.parametrize(("step", "host"), [("start keeper", "a"), ("start guard", "b")])
+@pytest.mark.parametrize(("step", "host", "signals"), [("start keeper", "a", 1), ("start guard", "b", 2)])
 def test_ctrl_c_while_the_guards_start_says_so_and_leaves_nothing(
     start: Start, step: str, host: str, signals: int
 ) -> None:

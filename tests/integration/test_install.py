@@ -644,16 +644,6 @@ def test_an_import_check_that_fails_leaves_the_old_environment(bench: Bench, ind
     assert bench.works() == "2.8.0"
 
 
-def test_a_library_that_is_missed_at_the_import_is_named_with_what_helps(bench: Bench, index: Index) -> None:
-    lost = "import ctypes; ctypes.CDLL('libzstd.so.1.lost')"
-    index.wheels[0] = wheels.wheel("torch", "2.8.0", {"torch/__init__.py": lost})
-    played = bench.play(index)
-    assert played.exit == Exit.STEP
-    assert "libzstd.so.1.lost: cannot open shared object file" in played.failures()[0]
-    (failure,) = [event.failure for event in played.events if isinstance(event, HostFailed)]
-    assert failure.hint == "apt install libzstd1, or dnf install libzstd"
-
-
 def test_a_process_that_dies_in_the_import_check_is_reported_by_its_signal(bench: Bench, index: Index) -> None:
     deadly = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
     bad = wheels.wheel("torch", "2.8.0", {"torch/__init__.py": deadly})

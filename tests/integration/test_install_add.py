@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import HostFailed, Message
+from ipexctl.model.events import HostFailed
 from tests import wheels
 from tests.integration.test_install import Bench
 from tests.wheels import Index, serving
@@ -146,27 +146,6 @@ def test_a_controller_that_never_saw_the_environment_links_it_as_well(
     assert "that are there are linked" in done.plan
 
 
-@pytest.mark.parametrize(
-    ("wish", "reason"),
-    [
-        ({"without": ("nothing",)}, "--without nothing: it is not in "),
-        ({"upgrade": ("torch",)}, "--upgrade torch: it is of the release"),
-        ({"without": ("tool",)}, "tool is needed by other packages of the environment"),
-        ({"with_": ("picky",)}, "torch"),
-    ],
-)
-def test_what_cannot_be_changed_is_refused_and_nothing_is_touched(
-    bench: Bench, index: Index, wish: dict[str, Any], reason: str
-) -> None:
-    bench.play(index, with_=("greeting",))
-    before = bench.tree()
-    refused = change(bench, index, **wish).refusal
-    assert refused is not None
-    assert refused.exit == Exit.STEP
-    assert reason in " ".join(refused.reasons)
-    assert bench.tree() == before
-
-
 def broken(name: str, version: str) -> wheels.Built:
     """A package that looks for another build of torch when it is imported."""
     return wheels.wheel(name, version, {f"{name}.py": 'raise RuntimeError("operator does not exist")\n'})
@@ -192,15 +171,6 @@ def test_a_package_for_another_build_of_torch_is_named_before_the_install_and_as
         (failure,) = (event.failure for event in played.events if isinstance(event, HostFailed))
         assert failure.what.endswith("(bitsandbytes is made for CUDA)")
         assert (failure.hint or "").startswith("leave bitsandbytes out: train in bf16")
-
-
-def test_a_package_that_has_only_sources_for_cuda_is_refused_with_what_does_its_work(bench: Bench) -> None:
-    with serving(Index([*wheels.stack(), wheels.wheel("plain", "1.0", {"plain.py": ""})])) as index:
-        refusal = bench.play(index, with_=("flash-attn",)).refusal
-        assert refusal is not None
-        assert (refusal.exit, refusal.reasons[-1]) == (Exit.STEP, "flash-attn is made for CUDA")
-        assert (refusal.hint or "").startswith("leave flash-attn out: torch's own attention does its work")
-        assert "CUDA" not in str(bench.play(index, with_=("none-such", "plain")).refusal)
 
 
 def test_an_old_release_that_is_taken_for_want_of_wheels_is_named(bench: Bench) -> None:
@@ -265,21 +235,3 @@ def test_the_wheel_of_a_local_project_is_built_here_and_installed(
     assert any("no compiler" in reason for reason in failed.refusal.reasons), failed.refusal.reasons
     assert os.popen(python).read() == "2\n"
     assert "builds nothing" in str(change(bench, index, with_=(".",)).refusal), "not for a playbook"
-
-
-def test_what_is_installed_stays_unless_another_release_is_asked_for(bench: Bench, index: Index) -> None:
-    """A bare install replaced a newer torch by the default release, and another release dropped added packages."""
-    first = bench.play(index, with_=("greeting",))
-    index.wheels += [wheels.torch("2.9.0"), tool("2.0")]
-    fetched(index)
-    bare = change(bench, index)
-    assert bare.exit == Exit.OK, (bare.refusal, bare.failures())
-    assert (bare.answer["id"], bare.answer["changed"], fetched(index)) == (first.answer["id"], [], [])
-    text = "torch 2.8.0 stays, as it is installed; --torch or --track asks for another release"
-    assert text in [event.text for event in bare.events if isinstance(event, Message)]
-    newer = bench.play(index, torch="2.9.0")
-    assert newer.exit == Exit.OK, (newer.refusal, newer.failures())
-    assert bench.works() == "2.9.0"
-    assert bench.marker()["requested"] == ["greeting"]
-    assert bench.play(index, torch="2.8.0", without=("greeting",)).exit == Exit.OK
-    assert bench.marker()["requested"] == []

@@ -261,35 +261,6 @@ def test_a_host_that_is_served_another_wheel_stops_the_switch_everywhere(site: S
         assert (healed.exit, healed.answer["changed"]) == (Exit.OK, ["node2"])
 
 
-HIDDEN = """
-lib=/usr/lib/x86_64-linux-gnu
-mkdir -p $lib/glibc-hwcaps/x86-64-v2
-mv $lib/libzstd.so.1* $lib/glibc-hwcaps/x86-64-v2/  # where sshd still finds it, and nobody looks for it
-rm -f /etc/ld.so.cache
-"""
-
-
-def test_hosts_with_an_old_libstdcxx_or_without_a_library_are_named_with_what_helps(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    cluster = make_cluster("node0", "node1", "node2")
-    cluster.exec("node1", ["sh", "-c", "cd /usr/lib/x86_64-linux-gnu && mv libstdc++.so.6.0.* libstdc++.so.6.0.28"])
-    cluster.exec("node2", ["sh", "-c", HIDDEN])
-    with cluster.inside(), serving(Index(wheels.stack())) as index:
-        site = Site(cluster, tmp_path)
-        played = site.play(index, torch="2.7.0", track=None, backend="gloo")
-        assert played.exit == Exit.STEP
-        assert played.refusal is not None
-        old, without = played.refusal.reasons
-        assert old.startswith("node1: libstdc++ ends at GLIBCXX_3.4.28, intel_extension_for_pytorch 2.7.0 needs")
-        assert "GCC 12" in old
-        assert without.startswith("node2: libzstd.so.1 is missing, intel_extension_for_pytorch 2.7.0 loads it: ")
-        assert "apt install libzstd1" in without
-        assert index.asked == []
-        for name in cluster.names:
-            assert cluster.exec(name, ["ls", "-d", f"{VENV}.d"]).returncode != 0
-
-
 @pytest.mark.fault("K3")
 def test_when_the_switch_fails_on_one_host_all_go_back_and_the_next_install_sends_nothing(site: Site) -> None:
     with serving(Index([*wheels.stack(), wheels.torch("2.9.0")])) as index:

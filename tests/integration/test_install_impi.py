@@ -35,13 +35,6 @@ def index() -> Iterator[Index]:
         yield served
 
 
-@pytest.fixture
-def bare() -> Iterator[Index]:
-    """An index whose mpi4py is too old."""
-    with serving(Index([torch(), wheels.impi(), wheels.numpy(), mpi4py("3.1.6")])) as served:
-        yield served
-
-
 def test_without_a_word_impi_is_installed_where_the_row_has_no_binding(tmp_path: Path, index: Index) -> None:
     bench = Bench(tmp_path)
     played = bench.play(index, backend="auto")
@@ -56,24 +49,6 @@ def test_without_a_word_impi_is_installed_where_the_row_has_no_binding(tmp_path:
     assert "impi_torch:register" in done.stdout, done.stderr
     assert not [path for _, path in index.asked if "impi-torch" in path], "no index is asked for what is ours"
     assert bench.play(index, backend="auto").answer["changed"] == []
-
-
-def test_where_there_is_no_mpi4py_gloo_stays_and_it_is_reported(tmp_path: Path, bare: Index) -> None:
-    bench = Bench(tmp_path)
-    played = bench.play(bare, backend="auto")
-    assert played.exit == Exit.OK, played.events
-    assert "backend gloo, not impi: no mpi4py 4 was found" in played.output()
-    assert bench.marker()["stack"]["backend"] == "gloo"
-    assert not bench.runtime().impi
-
-
-def test_a_lock_holds_on_another_controller(tmp_path: Path, index: Index) -> None:
-    lock = str(tmp_path / "a.lock")
-    assert Bench(tmp_path / "one").play(index, backend="impi", lock=lock).exit == Exit.OK
-    other = Bench(tmp_path / "two")
-    played = other.play(index, torch=None, track=None, backend="auto", lock=lock, locked=True)
-    assert played.exit == Exit.OK, played.refusal
-    assert other.marker()["stack"]["backend"] == "impi"
 
 
 def test_a_wheelhouse_brings_impi_to_hosts_without_a_way_out(tmp_path: Path, index: Index) -> None:

@@ -1,7 +1,7 @@
 """The controller, the installer on a host, or both die (SIGKILL) at one point of an install after the other.
 
 What was installed before goes on working on every host, and the next install needs no hand. Only wheels are doubles.
-Each point is met once, every time by another death, and 8 moments of the switch between two that are held; in `make
+Each point is met once, every time by another death, and 4 moments of the switch between two that are held; in `make
 drills` each by all three, and 20 moments.
 """
 
@@ -185,7 +185,7 @@ def test_killed_at_any_moment_of_the_switch_all_hosts_have_the_old_environment_o
     """Nothing is done before the hosts are looked at: what a killed controller leaves must be right by itself."""
     versions = ["2.8.0", "2.9.0"]
     names = site.cluster.names
-    times = 20 if os.environ.get("IPEXCTL_DRILLS") else 8
+    times = 20 if os.environ.get("IPEXCTL_DRILLS") else 4
     parts = random.Random(16)
     result: list[str] = []
     with serving(Index([*map(wheels.torch, versions), *OTHERS])) as index:

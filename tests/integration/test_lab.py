@@ -127,16 +127,6 @@ def test_every_host_is_entered_and_is_a_home_of_its_own(place: Place) -> None:
     assert "carried" in listed.stdout, listed.stderr
 
 
-def test_only_the_key_opens_and_only_loopback_listens(place: Place) -> None:
-    assert place.lab("up", "1").returncode == 0
-    refused = place.ssh("lab0", "true", options=("-oPubkeyAuthentication=no",))
-    assert "Permission denied (publickey)" in refused.stderr
-    port = place.seen("hostfile").read_text().partition("port=")[2].split()[0]
-    code = f"import socket; socket.create_connection(('127.0.0.2', {port}), 2)"
-    other = subprocess.run(place.command("/usr/bin/python3", "-c", code), capture_output=True, text=True, check=False)
-    assert "ConnectionRefusedError" in other.stderr
-
-
 def test_a_lab_that_is_up_is_the_answer_and_another_size_is_refused(place: Place) -> None:
     assert place.lab("up", "2").returncode == 0
     before = place.seen("hostfile").read_text()
@@ -178,7 +168,7 @@ def test_down_leaves_no_process_of_any_session(place: Place) -> None:
     assert place.lab("down").returncode == 0  # nothing to do
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+@pytest.mark.parametrize("steps", [0, 2])
 def test_what_a_killed_up_left_is_cleaned_by_the_next(place: Place, steps: int) -> None:
     argv = place.command(*place.python, "-c", DRIVER, "up", str(place.directory), "2", str(steps))
     with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as first:

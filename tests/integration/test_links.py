@@ -230,34 +230,11 @@ def test_a_changed_host_key_is_refused_always(server: Server, tmp_path: Path, ac
     assert server.log.count("Accepted") + server.log.count("Failed") == logins
 
 
-@pytest.mark.fault("B6")
-def test_a_revoked_host_key_is_refused_although_it_is_known(server: Server, tmp_path: Path) -> None:
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{server.port} {server.public()}\n@revoked * {server.public()}\n")
-    assert failure(Links(known_hosts=known, config=None), server.host()).code == "host-key-revoked"
-
-
-@pytest.mark.fault("B6")
-def test_a_host_with_an_authority_only_is_refused_with_the_reason(server: Server, tmp_path: Path) -> None:
-    known = tmp_path / "known_hosts"
-    known.write_text(f"@cert-authority * {server.public()}\n")
-    result = failure(Links(known_hosts=known, config=None), server.host())
-    assert result.code == "host-key-unknown"
-    assert "certificates of hosts are not supported" in result.what
-
-
 @pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
 def test_the_host_is_asked_for_the_kind_of_key_that_is_known(server: Server, tmp_path: Path, kind: str) -> None:
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{server.port} {server.public(kind)}\n")
     assert Links(known_hosts=known, config=None).open(server.host()).run(UNAME).ok
-
-
-def test_bad_lines_of_known_hosts_are_reported_and_do_not_disable_the_rest(server: Server, tmp_path: Path) -> None:
-    known = tmp_path / "known_hosts"
-    known.write_text(f"rubbish\n[127.0.0.1]:{server.port} {server.public()}\n")
-    link = Links(known_hosts=known, config=None).open(server.host())
-    assert link.notes() == (f"skipped a line of known hosts: {known}:1: truncated line",)
 
 
 @pytest.mark.fault("B6")
@@ -617,26 +594,6 @@ def test_a_login_shell_that_does_not_start_commands_is_reported(tmp_path: Path) 
 # -- the user's configuration ------------------------------------------------------------------------------------------
 
 
-def test_the_ssh_configuration_is_read(server: Server, tmp_path: Path) -> None:
-    more = tmp_path / "more"
-    more.write_text(f"Host node?\n  IdentityFile {server.key}\n  IdentitiesOnly yes\n")
-    config = tmp_path / "config"
-    config.write_text(
-        f"Include {more}\n"
-        f"Host node7\n  HostName 127.0.0.1\n  Port {server.port}\n  User {getpass.getuser()}\n"
-        f"  UserKnownHostsFile {tmp_path}/none {server.known_hosts}\n"
-    )
-    link = Links(config=config).open(Host("first", "node7"))
-    assert link.run(UNAME).ok
-
-
-def test_what_the_hostfile_says_beats_the_configuration(server: Server, tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.write_text("Host *\n  Port 1\n  User nobody\n  IdentityFile ~/none\n")
-    link = Links(known_hosts=server.known_hosts, config=config).open(server.host())
-    assert link.run(UNAME).ok
-
-
 def test_switching_host_key_checking_off_in_the_configuration_does_not_switch_it_off(
     server: Server, tmp_path: Path
 ) -> None:
@@ -653,14 +610,6 @@ def test_an_alias_names_the_host_key(server: Server, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(f"Host *\n  HostKeyAlias blade\n  UserKnownHostsFile {known}\n")
     assert Links(config=config).open(server.host()).run(UNAME).ok
-
-
-def test_a_configuration_that_others_can_write_is_refused(server: Server, tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.write_text("")
-    config.chmod(0o666)
-    with pytest.raises(UsageError, match="can be written by others"):
-        Links(config=config).open(server.host())
 
 
 def test_a_proxy_command_carries_the_connection(server: Server, tmp_path: Path) -> None:

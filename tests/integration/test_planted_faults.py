@@ -85,10 +85,9 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
     "fault",
     [
         ("ipexctl.decide.run.demux", "Demux.feed", "tick 3"),
-        ("ipexctl.show.sinks", "Plain.handle_event", "tick 3"),
         ("ipexctl.protocol.frames", "unpack_frame", "tick 3"),
     ],
-    ids=["decision", "screen", "reader thread"],
+    ids=["decision", "reader thread"],
 )
 def test_a_fault_in_a_watched_run_ends_with_70_and_the_run_can_be_ended(
     controller: Controller, fault: tuple[str, str, str]

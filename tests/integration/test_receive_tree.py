@@ -170,22 +170,6 @@ def test_files_that_cannot_be_moved_end_the_transfer(shell: Shell) -> None:
     assert shell.started().count("mv") == 2
 
 
-@pytest.mark.parametrize("obstacle", ["file", "link"])
-def test_an_obstacle_is_named_before_anything_changes(shell: Shell, obstacle: str) -> None:
-    assert shell.place(pack({"a/": "", "a/first": "1", "z": "1"})) == (0, "")
-    (shell.there.parent / "victim").mkdir()
-    if obstacle == "link":
-        (shell.there / "a/sub").symlink_to("../../victim")
-    else:
-        (shell.there / "a/sub").write_text("1")
-    before = read(shell.there)
-    status, words = shell.place(pack({"a/": "", "a/first": "2", "a/sub/": "", "a/sub/file": "2", "z": "2"}))
-    assert status == 3
-    assert f"{shell.there}/a/sub" in words
-    assert read(shell.there) == before
-    assert not list((shell.there.parent / "victim").iterdir())
-
-
 @pytest.mark.parametrize("length", [1, 600, 1200, -1500])
 def test_a_stream_that_is_cut_changes_nothing(shell: Shell, length: int) -> None:
     assert shell.place(pack({"a/": "", "a/file": "1"})) == (0, "")

@@ -60,8 +60,7 @@ def test_one_download_and_one_uplink_bring_a_snapshot_to_three_hosts(
     assert (plan.code, hub.sent) == (0, 0), plan
     assert f"org/tiny@{FIRST[:12]}: 3 files, 71 MiB, from {hub.url}" in plan.out
     hub.token, before = TOKEN, count_sent(three)
-    result = workspace("sync", "hf:org/tiny", "--exclude", "onnx/", HF_TOKEN=TOKEN)
-    assert result.code == 0, result
+    result = workspace.succeed("sync", "hf:org/tiny", "--exclude", "onnx/", HF_TOKEN=TOKEN)
     assert hub.sent == len(weights) + 2, "one download"
     assert 70 * MIB < count_sent(three) - before < 1.1 * 70 * MIB, "one uplink"
     folder = "models--org--tiny"
@@ -87,8 +86,7 @@ def test_a_run_looks_in_what_was_sent_and_its_own_variables_win(
     words = ("run", "--venv", LIGHT, "--ppn", "1")
     assert workspace(*words, script).code == 0
     assert workspace.written(0) == b"[None, None]\n"
-    result = workspace("sync", "hf:org/tiny@v2")
-    assert result.code == 0, result
+    result = workspace.succeed("sync", "hf:org/tiny@v2")
     assert "look for models in it alone; --env HF_HUB_OFFLINE=0 lets them download" in result.out + result.err
     refs = dict.fromkeys(("models--org--tiny/refs/main", "models--org--tiny/refs/v2"), 40)
     assert list_files(three, "node1") == {f"models--org--tiny/snapshots/{SECOND}/config.json": 10, **refs}
@@ -97,8 +95,7 @@ def test_a_run_looks_in_what_was_sent_and_its_own_variables_win(
         (("HF_HUB_OFFLINE=0",), b"['/root/ipexctl/hub', '0']\n"),
         (("HF_HOME=/scratch/hf",), b"[None, None]\n"),
     ):
-        result = workspace(*words, *(f"--env={each}" for each in given), script)
-        assert result.code == 0, result
+        result = workspace.succeed(*words, *(f"--env={each}" for each in given), script)
         assert workspace.written(2) == seen
     assert f"{CACHE}/models--org--tiny" in {place["path"] for place in workspace("du", "--json").answer["places"]}
     assert workspace("du", "--prune", "--older-than", "0s", "--yes").code == 0
@@ -110,8 +107,7 @@ def test_a_run_looks_in_what_was_sent_and_its_own_variables_win(
 def test_a_playbook_sends_a_snapshot_to_a_directory_of_its_own(three: Cluster, workspace: Workspace) -> None:
     play = workspace.path / "play.yaml"
     play.write_text("steps:\n  - sync: {source: 'hf:datasets/org/tiny@v2', workdir: /scratch/hub}\n")
-    result = workspace("play", play)
-    assert result.code == 0, result
+    result = workspace.succeed("play", play)
     assert "ranks find it with --env HF_HUB_CACHE=/scratch/hub --env HF_HUB_OFFLINE=1" in result.out + result.err
     there = f"/scratch/hub/datasets--org--tiny/snapshots/{SECOND}/config.json"
     assert three.read("node2", there) == b'{"new": 1}'

@@ -9,7 +9,6 @@ import dataclasses
 import math
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))  # its scripts import each other by name
 
-from plots import draw_verdicts  # noqa: E402
-from run_all import Script, build_page, read_scripts, write_pages  # noqa: E402
+from run_all import Script, read_scripts, write_pages  # noqa: E402
 from tables import Measurement, Table, read_measurement  # noqa: E402
 from targets import Target, judge, read_targets  # noqa: E402
-from training import GUIDE, OUR_OPTIONS, OURS, build_pace_table, build_settings_table  # noqa: E402
 
 PUSH = Measurement(
     "push",
@@ -46,25 +43,6 @@ def test_a_ratio_above_its_limit_misses_the_target_and_one_at_it_meets_it() -> N
     missed, met = judge(SYNC, PUSH), judge(change(SYNC, table="unchanged", most=1.0), PUSH)
     assert (missed.value, missed.word, missed.date) == (2.6 / 2.0, "missed", "2026-11-20")
     assert (met.value, met.word) == (1.0, "met")
-
-
-def test_a_target_of_at_least_so_much_is_met_from_its_limit_on() -> None:
-    targets = [change(SYNC, most=None, least=limit, peer=()) for limit in (2.5, 2.6, 2.7)]
-    assert [judge(target, PUSH).word for target in targets] == ["met", "met", "missed"]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"row": ["tar"]}, {"column": "CPU s"}, {"table": "warm"}, {"peer": ["scp"]}, {"row": ["scp"], "peer": ()}],
-)
-def test_what_was_not_measured_is_neither_met_nor_missed(fields: dict[str, object]) -> None:
-    assert judge(change(SYNC, **fields), PUSH).word == judge(SYNC, None).word == "not measured"
-
-
-@pytest.mark.parametrize("limits", [{"most": None}, {"least": 1.0}])
-def test_a_target_has_one_limit(limits: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="either most or least"):
-        change(SYNC, **limits)
 
 
 def test_a_measurement_is_read_as_it_was_written() -> None:
@@ -98,19 +76,6 @@ def test_the_page_has_tables_verdicts_plots_and_notes_and_sections_that_were_not
         assert [path.name for path in (tmp_path / "plots").iterdir()] == ["push.svg"]
 
 
-def test_a_plot_has_a_bar_for_each_number_in_parts_of_its_limit() -> None:
-    least = change(SYNC, what="<rate>", most=None, least=5.2, peer=())
-    root = ET.fromstring(draw_verdicts("title", [judge(SYNC, PUSH), judge(least, PUSH), judge(SYNC, None)]))
-    bars = [(float(bar.get("width", "")), bar.get("fill")) for bar in root.iter("{http://www.w3.org/2000/svg}rect")]
-    line = root.find("{http://www.w3.org/2000/svg}line")
-    assert line is not None
-    limit = float(line.get("x1", "")) - 400
-    assert [width / limit for width, _ in bars] == [pytest.approx(1.3 / 1.2, rel=0.01), pytest.approx(0.5, rel=0.01)]
-    assert len({colour for _, colour in bars}) == 1
-    assert "<rate>" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert draw_verdicts("title", [judge(SYNC, None)]) == ""
-
-
 def test_the_page_in_the_tree_is_made_of_the_files_beside_it(tmp_path: Path) -> None:
     (tmp_path / "results").symlink_to(BENCHMARKS / "results")
     write_pages(read_scripts(), tmp_path)
@@ -137,26 +102,7 @@ def test_each_listed_script_prints_its_help_and_takes_its_arguments(script: str)
     assert [option for option in sorted(options) if option not in text] == []
 
 
-def test_an_empty_page_is_a_page() -> None:
-    assert build_page([], [], {"intro": "", "outro": "The end."}).endswith("The end.\n")
-
-
 def paced(pace: float, **settings: str) -> dict[str, Any]:
     """An answer of paced.py."""
     answer = {"samples_per_second": pace, "by_quick_steps": pace, "cpu_ms_per_step": 1.0, "threads": 2, "cores": [0, 1]}
     return answer | {"settings": settings}
-
-
-def test_a_training_of_ours_with_another_malloc_has_a_row_and_is_no_other_launcher() -> None:
-    _, malloc = OUR_OPTIONS
-    paces = {OURS: 120.0, malloc: 110.0, GUIDE: 100.0}
-    table = build_pace_table({("gloo", 1, launcher): [paced(pace)] for launcher, pace in paces.items()})
-    ratios = [table.find_number(["gloo", "1", launcher], "× best other") for launcher in paces]
-    assert ratios == [1.2, 1.1, 1.0]
-
-
-def test_of_a_preloaded_library_the_settings_have_the_name_of_its_file() -> None:
-    paths = "/opt/lib/libtcmalloc_minimal.so.4:/home/me/env/lib/libiomp5.so"
-    answer = paced(1.0, FI_PROVIDER_PATH="/home/me/env/lib", LD_PRELOAD=paths, OMP_NUM_THREADS="2")
-    [row] = build_settings_table({("gloo", 1, OURS): [answer]}).rows
-    assert row[-1] == "`LD_PRELOAD=libtcmalloc_minimal.so.4:libiomp5.so OMP_NUM_THREADS=2`"

@@ -391,15 +391,6 @@ def test_a_rank_that_called_mpi_abort_is_the_cause_of_what_its_peers_saw() -> No
     assert of_run(report).followers == (0,)
 
 
-def test_a_rank_that_ended_well_while_others_waited_for_it_is_named() -> None:
-    peer = end(0, 1, 52.0, error=PEER)
-    waiting = [end(rank, None, 53.0, signal=15, cause="stopped") for rank in (1, 2)]
-    diagnosis = of_run(fold_with_catalogue(done(peer, *waiting, end(3, 0, 47.0), reason="rank"))).diagnosis
-    assert diagnosis
-    assert diagnosis.title.startswith("rank 3 on b had ended well while others still waited for it")
-    assert diagnosis.command == "ipexctl logs r1"
-
-
 def test_where_ranks_stood_in_a_stall_is_said_by_keys() -> None:
     places = (StallPlace((1,), "train.py:21"), StallPlace((0, 2, 3), "train.py:30", "all_reduce"))
     stall = e.Stalled((0, 1, 2, 3), 15.0, "all", {}, ends=True)

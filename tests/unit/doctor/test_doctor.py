@@ -118,13 +118,6 @@ def test_what_is_no_file_is_refused_by_its_name(tmp_path: Path, name: str) -> No
         list(doctor(Doctor(recorded=(str(tmp_path / name),)), HERE, context(tmp_path)))
 
 
-def test_what_is_no_saved_probe_is_refused_by_its_whole_name(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("# Title\n")
-    with pytest.raises(UsageError) as refused:
-        list(doctor(Doctor(recorded=(str(tmp_path / "README.md"),)), HERE, context(tmp_path)))
-    assert refused.value.sentence == f"{tmp_path}/README.md is not a saved probe"
-
-
 def test_a_code_is_explained_without_any_host(tmp_path: Path) -> None:
     events = list(doctor(Doctor(explain="net001"), Inventory(()), context(tmp_path)))
     assert "127.0.1.1" in answer(events)["text"]

@@ -149,11 +149,6 @@ def test_no_host_is_done_before_the_verb_is_and_work_on_this_machine_has_a_name(
     assert lines[-1] == "2 of 2 hosts done"
 
 
-def test_an_install_shows_how_far_each_host_is() -> None:
-    lines = drawn(watch(streams.install(4), until=3.0))
-    assert any(re.search(r"xeon01 .*━.* upload wheels · \d+ % of 1\.2 GiB", line) for line in lines)
-
-
 def test_the_screen_tells_which_step_it_is_how_fast_and_who_waits_and_marks_only_what_is_done() -> None:
     events: list[Event] = [
         e.Started("install", "torch 2.8.0", ("a", "b", "c")),
@@ -179,17 +174,6 @@ def test_a_step_without_a_measure_shows_that_time_goes_by() -> None:
     events: list[Event] = [e.Started("install", "", ("a",)), e.StepStarted("a", "unpack")]
     lines = drawn(watch(streams.stamp(events)), now=streams.START + 14.1)
     assert "unpack · 14.0 s" in "\n".join(lines)
-
-
-def test_a_run_shows_header_ranks_pane_unusual_lines_and_keys() -> None:
-    view = watch(streams.run(4), until=15.0)
-    view.keys = view.can_detach = True
-    text = "\n".join(drawn(view))
-    for part in ("8 ranks on 4 hosts", "1031-k7  00:00:1", "step 2", "─ rank 0 ", "─ unusual ", "UserWarning"):
-        assert part in text
-    assert text.endswith("[↑↓] rank  [/] find  [space] pause  [d] detach  [?] keys  [Ctrl-C] stop")
-    row = r"^›0     xeon01  running \d+ s +24   0\.588   2\.00  █+$"
-    assert re.search(row, text, re.MULTILINE)
 
 
 def test_who_attaches_sees_the_script_and_the_time_since_the_runs_beginning() -> None:
@@ -402,13 +386,6 @@ def test_a_run_leaves_its_card_and_nothing_of_the_live_part() -> None:
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0
 
 
-def test_an_install_leaves_failures_and_answer() -> None:
-    shown = "\n".join(line for line in live(streams.install(6))[1] if line)
-    assert shown.count("xeon05: no space left: need 3.4 GiB, 614 MiB free in /home") == 1
-    assert shown.endswith("environment, such as:\nipexctl install --venv /opt/ipexctl")
-    assert "failed=" not in shown
-
-
 def test_a_cause_is_shown_before_what_follows_from_it() -> None:
     cause, effect = Failure("b", Kind.STEP, "no environment"), "nothing was started; without b: --limit '!b'"
     story = [
@@ -418,12 +395,6 @@ def test_a_cause_is_shown_before_what_follows_from_it() -> None:
     ]
     lines = [line for line in live(streams.stamp([*story, e.Ended("run", Exit.STEP)]))[1] if line]
     assert lines.index("✗ b: no environment") < lines.index(f"! {effect}")
-
-
-def test_doctor_leaves_its_table() -> None:
-    shown = "\n".join(line for line in live(streams.doctor(8))[1] if line)
-    for part in ("8 hosts from hosts", "7 hosts", "xeon[01-04,", "AMX", "≠", "CPU002", "not fit", "1 error, 1 warning"):
-        assert part in shown
 
 
 def test_a_terminal_that_goes_away_ends_nothing() -> None:

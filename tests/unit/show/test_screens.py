@@ -12,17 +12,13 @@ import pytest
 from rich.console import Console
 from rich.padding import Padding
 
-from ipexctl.data import read_data
-from ipexctl.decide.releases.listing import format_releases, list_releases
-from ipexctl.decide.releases.table import parse_table
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer, UnknownAnswer, list_answer_types
 from ipexctl.model.answers.doctor import DoctorHost, ExplainAnswer, HostFailure
-from ipexctl.model.answers.examples import ExamplesAnswer, ListedExample
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
 from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost
-from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, VerifiedHost, VerifyAnswer
-from ipexctl.model.answers.manage import ListedRun, PsAnswer
+from ipexctl.model.answers.install import ImportCheck, InstallAnswer, VerifiedHost, VerifyAnswer
+from ipexctl.model.answers.manage import PsAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
 from ipexctl.model.answers.saved import ReportAnswer, RunsAnswer
@@ -70,27 +66,10 @@ WELL = [ended(rank) for rank in range(4)]
 PROVED = e.CleanupChecked("k7", ("a", "b"), {})
 
 
-def test_a_good_run_is_a_line_a_rank_with_its_last_words() -> None:
-    output = [e.Output(rank, RANKS[rank], "out", b"loss 2\nloss %d\n" % rank) for rank in range(4)]
-    text = ending(*output, *WELL, e.RunEnded("k7", "done"), PROVED)
-    assert text.startswith("✓ 4 ranks on 2 hosts ended well after ")
-    assert "  rank 3  b  exit 0  loss 3" in text
-    assert text.endswith("0 processes left on 2 hosts"), "after a good run nothing is to be done"
-
-
 def test_a_backend_that_the_script_chose_stands_on_the_card() -> None:
     well = [*WELL, e.RunEnded("k7", "done"), PROVED]
     assert "backend" not in ending(*well)
     assert "  backend  gloo\n0 processes left on 2 hosts" in ending(e.BackendChosen("gloo"), *well)
-
-
-@pytest.mark.parametrize("width", [60, 80, 160])
-def test_a_long_last_line_takes_no_room_from_rank_host_and_exit(width: int) -> None:
-    output = [e.Output(rank, RANKS[rank], "out", b"a very long line of 1234567 " * 20 + b"\n") for rank in range(4)]
-    lines = ending(*output, *WELL, e.RunEnded("k7", "done"), PROVED, width=width).splitlines()
-    assert lines[4].startswith("  rank 3  b  exit 0  a very long line")
-    assert len(lines[4]) <= width
-    assert lines[4].split()[-2] in ["a", "very", "long", "line", "of", "1234567"], "no part of a number"
 
 
 def test_the_end_card_repeats_a_stall_that_was_not_overcome() -> None:
@@ -175,10 +154,6 @@ def test_a_launch_that_failed_before_there_was_a_run_lasted_no_time() -> None:
     assert text.startswith("✗ the launch failed\n  no mpirun")
 
 
-def _story(verb: str) -> list[Event]:
-    return [e.Started(verb, "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun")]
-
-
 def test_ranks_whose_end_nobody_saw_are_named() -> None:
     text = ending(WELL[0], WELL[1], ended(2, None, cause="lost"), e.RunEnded("k7", "lost"))
     assert "end not observed: ranks 2-3 on b" in text
@@ -199,16 +174,6 @@ def test_a_run_that_was_let_go_says_how_to_come_back() -> None:
 def test_bytes_that_were_not_stored_are_counted_per_rank() -> None:
     lost = LostOutput(12, {"3": 12}, 1, (), "no space left on device")
     assert "! not stored: 12 bytes of rank 3, 1 event (no space left on device)" in ending(lost=lost)
-
-
-def test_doctor_shows_the_majority_once_and_marks_what_differs() -> None:
-    answers = [stamped.event for stamped in streams.doctor(8) if isinstance(stamped.event, e.Answer)]
-    text = drawn(screens.format_answer(answers[0].value), 100)
-    assert text.count("Sapphire Rapids") == 1
-    assert "≠ AVX512_VNNI" in text
-    assert "≠ 2×28×2" in text
-    assert "≠ Debian" not in text
-    assert text.endswith("not fit    1 error, 1 warning")
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -265,29 +230,11 @@ def test_no_step_of_a_dry_run_is_marked_as_done() -> None:
     assert drawn(screens.format_answer(value)) == "- look\n✗ put  exit 4"
 
 
-def test_steps_of_a_play_are_reported_with_what_was_not_begun() -> None:
-    rows = tuple(PlayedStep(name, "run", exit) for name, exit in (("look", 0), ("put", 4), ("run", None)))
-    assert drawn(screens.format_answer(PlayAnswer("demo", rows, True, {}))) == "✓ look\n✗ put  exit 4\n- run  not begun"
-
-
 @pytest.mark.parametrize(
     "value", [DryRun("a\nb\n"), SyncAnswer(True, (), "a\nb\n"), InstallAnswer((), {}, check=True, plan="a\nb")]
 )
 def test_a_dry_run_shows_the_plan_and_nothing_else(value: AnyAnswer) -> None:
     assert drawn(screens.format_answer(value)) == "a\nb"
-
-
-@pytest.mark.parametrize("width", [40, 80])
-def test_the_list_of_examples_breaks_no_word(width: int) -> None:
-    title = "Hugging Face Accelerate on one host (docs/recipe-accelerate.md)"
-    examples = (
-        ListedExample("accelerate_cluster.yaml", "example", title),
-        ListedExample("hostfile", "example", "Hosts"),
-    )
-    page = drawn(screens.format_answer(ExamplesAnswer(examples)), width)
-    assert max(map(len, page.splitlines())) <= width
-    assert f"{title} hostfile" in " ".join(page.split())
-    assert ("\n  hostfile\n    Hosts" in page) == (width == 40)
 
 
 @pytest.mark.parametrize("width", [40, 160])
@@ -438,43 +385,6 @@ def test_verify_names_the_stack_once() -> None:
     assert drawn(screens.format_answer(value)) == ""  # told as a failure
 
 
-RUN = ListedRun(
-    run="1120-233701-eda3",
-    state="running",
-    title="train_ddp.py  2 hosts × 2 ranks  gloo bf16",
-    ranks=4,
-    hosts=("lab0", "lab1"),
-    head="lab0",
-    started="2026-11-20 23:37:01",
-    owner="somebody@desk",
-    watchers=1,
-    reason=None,
-)
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_a_run_that_is_kept_is_one_line_with_its_id_state_and_time(width: int) -> None:
-    failed = screens.format_answer(PsAnswer((replace(RUN, state="ended", reason="rank"),), (), ("lab0",), ()))
-    assert "ended (failed)" in drawn(failed, width)
-    ended = replace(RUN, state="ended", reason="stopped", hosts=("a", "front", "lab7", "lab8"))
-    lines = drawn(screens.format_answer(PsAnswer((RUN, ended), (), ("lab0",), ())), width).splitlines()
-    assert len(lines) == 3
-    assert all(len(line) <= width for line in lines)
-    for part in ("1120-233701-eda3", "running", "11-20 23:37", *(["lab[0-1]"] if width > 80 else [])):
-        assert part in lines[1]
-    assert "ended (stopped)" in lines[2]
-    assert ("somebody@desk" in lines[1]) == (width > 100)
-
-
-@pytest.mark.parametrize(("width", "shown"), [(40, 3), (60, 6), (80, 7), (120, 8), (160, 8)])
-def test_how_far_a_run_is_who_began_it_and_how_come_before_where(width: int, shown: int) -> None:
-    run = replace(RUN, elapsed=754.2, step=1210, pace=2.314, command="train_ddp.py --epochs 3 --batch 32")
-    text = drawn(screens.format_answer(PsAnswer((run,), (), ("lab0",), ())), width)
-    parts = ["1120-233701-eda3", "running", "00:12:34", "1210", "2.31", "somebody", "train_ddp.py", "--batch 32"]
-    assert [part for part in parts if part in text] == parts[:shown]
-    assert ("somebody@desk" in text) == (width == 160)
-
-
 def test_a_program_reads_a_line_for_each_saved_run() -> None:
     answer = next(value for name, _, _, value in ANSWERS if name == "runs")
     assert isinstance(answer, RunsAnswer)
@@ -491,10 +401,6 @@ def test_no_runs_are_reported_as_such() -> None:
     assert drawn(screens.format_answer(value)) == "no runs on these 2 hosts"
     assert drawn(screens.format_answer(replace(value, unreachable=("b",)))) == "no runs on the 1 host that answered"
     assert drawn(screens.format_answer(replace(value, unreachable=("a", "b")))) == ""
-
-
-def test_hosts_are_printed_as_they_were_written() -> None:
-    assert drawn(screens.format_answer(HostsAnswer("hosts", (), "a slots=2\nb\n"))) == "a slots=2\nb"
 
 
 @pytest.mark.parametrize("value", read_table("screens/answers_of_other_versions_crash_nothing"))
@@ -529,17 +435,6 @@ def test_a_recap_keeps_counts_and_reason_at_every_width(width: int) -> None:
     for part in ("node0 ok=3 changed=1", "✗ node1 ok=1", "failed=1", "sh ended with status 3"):
         assert part in text
     assert ("skipped=0" in text) == (width >= 80)
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_the_version_table_gives_way_in_whole_columns(width: int) -> None:
-    table = parse_table(read_data("stacks.toml"))
-    answer = StacksAnswer((), format_releases(list_releases(table)))
-    lines = drawn(screens.format_answer(answer), width).splitlines()
-    assert all(len(line) <= width for line in lines)
-    assert lines[0].split()[:2] == ["torch", "ipex"]
-    assert ("oneccl" in lines[0], "MPI" in lines[0]) == (width > 40, width == 80)
-    assert all(line.split()[0][0].isdigit() for line in lines[1:20])
 
 
 def test_a_plan_is_broken_between_words_and_hangs_below_its_label() -> None:

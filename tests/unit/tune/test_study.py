@@ -146,11 +146,6 @@ def test_a_launch_that_cannot_be_is_never_chosen() -> None:
     assert all(each.values.get("ppn") != 2 for each in study.tried)
 
 
-def test_the_same_launch_in_other_words_is_known() -> None:
-    study = Played(faster, identify=lambda values: identify({**values, "ppn": 4} if values.get("ppn") == 2 else values))
-    assert len({repr(each.values) for each in study.tried}) <= 4, "the default, two parts, and both"
-
-
 def test_no_backend_is_tried_once_the_script_is_seen_to_choose_its_own() -> None:
     gone = CandidateTried("search", {"backend": "gloo"}, "measured", 5.0, 10.0, {"pace": 90.0})
     study = Played(faster, earlier=[gone], own_backend="gloo")
