@@ -300,6 +300,27 @@ def test_an_early_stall_is_one_where_ranks_wait_for_one_that_does_nothing(state:
         assert read(early, waits, waits._replace(rank=1), journal.InquiryEnded()) == []
 
 
+def test_an_early_stall_is_one_where_a_rank_has_ended_that_others_wait_for_in_their_rendezvous() -> None:
+    early = journal.Stall([0], True, True, 3.0, {0: "S"}, early=True)
+    text = 'Thread 0x1 (most recent call first):\n  File "/x/early.py", line 6 in <module>\n'
+    stack = rank_records.RankStack(0, "node0", 5, "S", "", text)
+    ended = rank_records.RankEnded(1, "node1", 0)
+    waits = rank_records.RankStage(0, "node0", hooks.RENDEZVOUS)
+    events = read(ended, waits, early, stack, journal.InquiryEnded())
+    words = "rank 1 on node1 ended with code 0 without joining: rank 0 on node0 waits for it in the rendezvous"
+    assert words in [event.text for event in events if isinstance(event, e.Message)]
+    compared = next(event for event in events if isinstance(event, e.StallCompared))
+    assert compared.ranks == (1,)
+    assert compared.places[0].line == "early.py:6"
+    for others in (
+        [waits._replace(rank=1), ended],
+        [ended._replace(status=3)],
+        [ended, waits._replace(stage=hooks.CONNECTED)],
+    ):
+        events = read(waits, *others, early, stack, journal.InquiryEnded())
+        assert not any(isinstance(event, e.Stalled) for event in events)
+
+
 def test_an_early_stall_is_one_where_ranks_wait_in_different_collectives() -> None:
     early = journal.Stall([0, 1], True, True, 20.0, {0: "S", 1: "S"}, early=True)
     file = "/x/site-packages/torch/distributed/distributed_c10d.py"

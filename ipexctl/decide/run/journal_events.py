@@ -1,12 +1,13 @@
 """A run's files, as they grow → events: the keeper's journal, the ranks' output, the launcher's, and samples."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
 from ipexctl.decide.diagnosis.collectives import describe_collectives, have_mismatch
 from ipexctl.decide.diagnosis.stack_traces import (
+    describe_missing,
     describe_position,
     describe_stall,
     find_odd_ranks,
@@ -50,7 +51,9 @@ class JournalReader:
         self._requested = self._alarmed = False  # why the inquiry under way was begun
         self._sampling = False  # it is for a run that has become slow, and nothing else
         self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
-        self._connected: set[int] = set()  # ranks that are past their rendezvous
+        self._met: set[int] = set()  # ranks that have entered their rendezvous
+        self._connected: set[int] = set()  # ranks that are past it
+        self._well: set[int] = set()  # ranks that have ended with 0
         self.ready: set[int] = set()  # ranks that have given the sign of --ready
         self._restarts, self._resumed = 0, cast(e.ResumedFrom | None, None)  # of the next attempt
         self.launched = self.waiting = False
@@ -145,7 +148,7 @@ class JournalReader:
         """What was known of the ranks of the attempt before is over; others may be left."""
         yield from self.release_lines(ended=True)
         self._lines, self._rendezvous, self._stall, self._stacks = {}, {}, None, []
-        self._connected, self.ready = set(), set()
+        self._met, self._connected, self._well, self.ready = set(), set(), set(), set()
         known = {*self._running.hosts, *self._running.labels.values()}
         by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in known}
         hosts = tuple(by_rank[rank] for rank in sorted(by_rank)) or self._running.hosts
@@ -185,7 +188,9 @@ class JournalReader:
                     yield e.Message("\n".join([separate.text, *separate.causes]), "warning", code=separate.code)
             case rank_records.RankStarted() | rank_records.RankStage():
                 stage = record.stage if isinstance(record, rank_records.RankStage) else "start"
-                if stage == hooks.CONNECTED:
+                if stage == hooks.RENDEZVOUS:
+                    self._met.add(record.rank)
+                elif stage == hooks.CONNECTED:
                     self._connected.add(record.rank)
                 elif stage == hooks.READY:
                     self.ready.add(record.rank)
@@ -215,6 +220,8 @@ class JournalReader:
             case journal.InquiryEnded():
                 yield from self._compare_stacks()
             case rank_records.RankEnded():
+                if record.status == 0:
+                    self._well.add(record.rank)
                 yield _make_rank_end(record)
             case journal.HostLost(host=host, why=why, tampered=tampered):
                 code = "tampered" if tampered else "lost"
@@ -280,7 +287,8 @@ class JournalReader:
         """Yields where the ranks stood whose stacks have come: at a stall, on request, or as a sample of their pace."""
         stacks, groups = self._stacks, group_stacks(self._stacks)
         early, self._early = self._early, None
-        if early and (show_stall(groups, stacks) or have_mismatch(stacks) or self._requested):
+        shown = show_stall(groups, stacks) or have_mismatch(stacks) or self._requested
+        if early and (shown or self._find_missing(early.ranks)):
             yield from self._report_stall(early)
             yield from stacks
             self._stacks = stacks
@@ -297,7 +305,8 @@ class JournalReader:
         lines += describe_collectives(self._stacks)
         lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
         if self._alarmed or not self._requested:
-            yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines), places)
+            odd = self._find_missing(stalled) or find_odd_ranks(groups)
+            yield e.StallCompared(odd, "\n".join(lines), places)
             outlook = "ending the run" if self._stall is not None and self._stall.ends else "going on"
             yield e.Message("\n".join([*lines, f"the stacks are saved; {outlook}"]))
         else:
@@ -323,7 +332,14 @@ class JournalReader:
         self._stall, self._alarmed = stall, True
         self._stacks = self._stacks if self._requested else []
         yield stall
-        yield e.Message(describe_stall(stall, self._running.hosts), "warning", code="stalled")
+        hosts = self._running.hosts
+        text = describe_missing(self._find_missing(stall.ranks), stall.ranks, hosts)
+        yield e.Message(text or describe_stall(stall, hosts), "warning", code="stalled")
+
+    def _find_missing(self, stalled: Collection[int]) -> tuple[int, ...]:
+        """The ranks that have ended with 0 and were never in the rendezvous in which all others wait."""
+        waiting = self._met - self._connected - self._well
+        return tuple(sorted(self._well - self._met)) if waiting and waiting.issuperset(stalled) else ()
 
 
 def _describe_waiting(hosts: Mapping[str, tuple[str, str, float]], before: int) -> str:

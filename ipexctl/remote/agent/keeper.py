@@ -385,8 +385,8 @@ class Keeper:
         elif isinstance(message, rank_records.RankStack):
             self.monitor.note_stack(message.rank, now)
         elif isinstance(message, PROGRESS) and message.rank in ranks:
-            ready = isinstance(message, rank_records.RankStage) and message.stage == hooks.READY
-            self.monitor.note_progress(message.rank, now, ready=ready)
+            stage = message.stage if isinstance(message, rank_records.RankStage) else ""
+            self.monitor.note_progress(message.rank, now, stage)
         self.check_launcher_end()  # before what came of it
         self.handle_input(keeper_state.FromGuard(host, message))
 

@@ -5,6 +5,7 @@ that are not is one only if it also uses no processor time: many scripts let ran
 
 from typing import Dict, List, Optional, Pattern, Set, Union
 
+from ipexctl.protocol import hooks
 from ipexctl.protocol.journal import Resumed, Stall, Straggling
 from ipexctl.protocol.timings import Timings
 
@@ -12,6 +13,7 @@ IDLE_SHARE = 0.02  # share of a core below which a rank does nothing
 # Seconds after the request for a rank's stacks in which its output is no sign: a signal ends what waits in the kernel,
 # and torch's store client writes so (TCPStore.cpp: "retrying … Interrupted system call").
 ECHO_SECONDS = 1.0
+MISSED_SECONDS = 3.0  # in which all ranks wait in their rendezvous, and another one has ended without having been there
 
 
 class ProgressMonitor:
@@ -30,6 +32,8 @@ class ProgressMonitor:
         self.states: "Dict[int, str]" = {}
         self.well: "Dict[int, float]" = {}  # ranks that ended well, and when
         self.disturbed: "Dict[int, float]" = {}  # ranks → when their stacks came
+        self.waiting: "Set[int]" = set()  # ranks in their rendezvous
+        self.met: "Set[int]" = set()  # ranks that have entered it
         self.ready: "Set[int]" = set()  # programs that are up, and need give no further sign
         self.reported: "Set[int]" = set()  # ranks of the stall that goes on
         self.stragglers_reported = False
@@ -39,8 +43,13 @@ class ProgressMonitor:
         """How often ranks' processor time is to be asked for."""
         return max(0.5, min(5.0, self.warn / 4, self.doubt / 4))
 
-    def note_progress(self, rank: int, now: float, *, ready: bool = False) -> None:
-        if ready:
+    def note_progress(self, rank: int, now: float, stage: str = "") -> None:
+        if stage == hooks.RENDEZVOUS:
+            self.waiting.add(rank)
+            self.met.add(rank)
+        elif stage:
+            self.waiting.discard(rank)
+        if stage == hooks.READY:
             self.ready.add(rank)
             self.signs.pop(rank, None)
         elif rank not in self.ready:
@@ -111,13 +120,16 @@ class ProgressMonitor:
         return Stall(sorted(silent), everyone, grave, seconds, states)
 
     def find_early_stall(self, now: float) -> "Optional[Stall]":
-        """Returns a new stall of all ranks of which some do nothing, or None. The next one takes twice as long: whoever
-        is slow again and again is not asked each time."""
+        """Returns a new stall of all ranks of which some do nothing, or which wait for one that has ended, or None. The
+        next one takes twice as long: whoever is slow again and again is not asked each time."""
         last = max([*self.signs.values(), *self.well.values()] or [now])
         if self.doubted is not None and last > self.doubted:
             self.doubted = None
-        idle = any(now - self.idle.get(rank, now) >= self.doubt for rank in self.signs)
-        if self.stalled or not idle or not self.doubt <= now - last < self.warn:
+        if self.well.keys() - self.met and self.waiting.issuperset(self.signs):
+            idle, patience = bool(self.signs), min(MISSED_SECONDS, self.doubt)
+        else:
+            idle, patience = any(now - self.idle.get(rank, now) >= self.doubt for rank in self.signs), self.doubt
+        if self.stalled or not idle or not patience <= now - last < self.warn:
             return None
         self.doubted, self.doubt = last, 2 * self.doubt
         states = {rank: self.states.get(rank, "?") for rank in sorted(self.signs)}

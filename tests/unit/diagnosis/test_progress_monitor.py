@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.protocol import frames
+from ipexctl.protocol import frames, hooks
 from ipexctl.protocol.journal import Resumed, Stall, Straggling
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent.progress_monitor import ProgressMonitor
@@ -129,6 +129,26 @@ def test_ranks_of_which_one_does_nothing_are_asked_early_and_then_less_often() -
     for rank in range(4):
         busy.note_load(rank, 25.0, "R", 25.0)
     assert busy.poll(30.0) == []
+
+
+def test_ranks_that_wait_in_the_rendezvous_for_one_that_has_ended_are_asked_at_once() -> None:
+    run = pulse(warn=120.0, ranks=3)
+    run.note_end(2, True, 1.0)
+    run.note_progress(0, 2.0, hooks.RENDEZVOUS)
+    assert run.find_early_stall(6.0) is None, "rank 1 is not there yet"
+    run.note_progress(1, 7.0, hooks.RENDEZVOUS)
+    run.note_progress(1, 7.0)  # a note
+    assert run.find_early_stall(9.9) is None
+    stall = run.find_early_stall(10.0)
+    assert stall == Stall([0, 1], True, True, 3.0, dict.fromkeys(range(2), "S"), early=True)
+    assert run.find_early_stall(11.0) is None
+    run.note_progress(1, 12.0, hooks.CONNECTED)
+    assert run.find_early_stall(16.0) is None
+    met = pulse(warn=120.0, ranks=2)
+    for rank in range(2):
+        met.note_progress(rank, 1.0, hooks.RENDEZVOUS)
+    met.note_end(1, True, 1.0)
+    assert met.find_early_stall(10.0) is None, "it may have been the last that the other waited for"
 
 
 def test_nothing_is_reported_where_it_was_not_asked_for() -> None:
