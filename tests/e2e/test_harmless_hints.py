@@ -22,7 +22,7 @@ OWN = ("/root/.local/state/ipexctl", "/root/.cache/ipexctl")
 
 
 def list_commands(failed: str) -> list[tuple[str, ...]]:
-    """Of both catalogues and the code; what is filled in is of the run that failed."""
+    """Of both catalogues and the code, one of each verb and options; what is filled in is of the run that failed."""
     lines = [*(known.command for known in ERRORS), *(entry.command for entry in FINDINGS.values())]
     tables = [shlex.split(line)[1:] for line in lines if line]
     tables = [[failed if word == "{run}" else word for word in words] for words in tables]
@@ -31,7 +31,9 @@ def list_commands(failed: str) -> list[tuple[str, ...]]:
         if words[0] in ("stop", "attach", "logs", "report") and "1" in words:  # the run comes before all other words
             words = [*words[: words.index("1")], failed, *words[words.index("1") + 1 :]]
         commands.append(tuple(words))
-    return [words for words in dict.fromkeys(commands) if words[0] not in NOT_PLAYED and "{" not in " ".join(words)]
+    played = [words for words in commands if words[0] not in NOT_PLAYED and "{" not in " ".join(words)]
+    kinds = {(words[0], *sorted(word for word in words if word.startswith("-"))): words for words in played}
+    return list(kinds.values())
 
 
 def list_changes(hosts: Cluster, name: str) -> set[str]:

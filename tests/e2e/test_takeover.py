@@ -117,7 +117,7 @@ def fail_and_end(command: Started, hosts: Cluster, begins: str) -> None:
     assert not find_orphans(hosts)
 
 
-@over("gloo")
+@over()
 def test_node0_that_was_cut_off_takes_part_in_the_next_restart(
     start: Start, hosts: Cluster, group: tuple[str, ...]
 ) -> None:
@@ -167,7 +167,7 @@ def test_a_spare_host_takes_the_place_of_a_lost_one(
     assert not find_orphans(hosts, ["node0", "node2"])
 
 
-@over("gloo")
+@over()
 def test_a_spare_host_takes_the_place_of_node0_within_60_s(
     start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:
@@ -200,21 +200,19 @@ def test_the_checkpoints_of_node0_outlive_it(start: Start, workspace: Workspace,
         assert workspace.written(rank).splitlines()[-1].endswith(b"step 24")
 
 
-@pytest.mark.parametrize("between", [False, True], ids=["at once", "between two leaders"])
 @over("gloo")
 def test_a_run_without_a_host_that_leads_can_be_stopped(
-    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...], between: bool
+    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:
     """Its parts wait for another host to lead, which begins the ranks again: nobody is let down by "no such run".
-    ``between``: node1 has left node0, and waits for the guard of node2, which stands still."""
+    node1 has left node0, and waits for the guard of node2, which stands still."""
     detached = start(*RUN, *group, "--detach", "--min-hosts", "2", RANKS / "survive.py", **QUICK).end(60.0)
     assert detached.code == 0, detached
     await_output(hosts, "node0", b"start 0, rank 0 of 3")
     hosts.power_off("node0")
-    if between:
-        [guard] = [process.pid for process in hosts.processes("node2") if "guard" in process.argv]
-        hosts.exec("node2", ["kill", f"-{signal.SIGSTOP:d}", str(guard)])
-        wait(lambda: not list_ranks(hosts, "node1"), 30.0, lambda: "node1 goes on")
+    [guard] = [process.pid for process in hosts.processes("node2") if "guard" in process.argv]
+    hosts.exec("node2", ["kill", f"-{signal.SIGSTOP:d}", str(guard)])
+    wait(lambda: not list_ranks(hosts, "node1"), 30.0, lambda: "node1 goes on")
     others = ("--limit", "!node0")  # to node0 a connection would take longer than the gap
     [listed] = workspace("ps", "--json", *others).answer["runs"]
     assert (listed["state"], listed["command"]) == ("leaderless", "survive.py")
@@ -246,7 +244,7 @@ def test_of_two_hosts_the_one_that_the_command_still_reaches_goes_on(
     fail_and_end(command, hosts, "start 2, rank 0 of 2, before None")
 
 
-@over("gloo")
+@over()
 def test_the_halves_of_a_detached_run_wait_for_each_other(
     start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:

@@ -85,7 +85,7 @@ def test_f8_the_head_loses_power(start: Start, mpi: Cluster, group: Group) -> No
 
 
 @pytest.mark.fault("F8")
-@over("gloo")
+@over()
 def test_f8_a_host_freezes(start: Start, controller: Workspace, mpi: Cluster, group: Group) -> None:
     lose_node2(start, controller, mpi, group, "freeze")
     mpi.thaw("node2")

@@ -53,7 +53,7 @@ def test_h1_ranks_print_as_fast_as_they_can(
     start: Start, controller: Workspace, mpi: Cluster, group: tuple[str, ...]
 ) -> None:
     """``IPEXCTL_FAULTS_LINES=1000000`` prints the whole million of each rank."""
-    lines = int(os.environ.get("IPEXCTL_FAULTS_LINES", "50000"))
+    lines = int(os.environ.get("IPEXCTL_FAULTS_LINES", "20000"))
     code, memory = measure(start("run", *group, "--ppn", "2", PLAYER, "flood", str(lines)), 280.0)
     assert code == 0
     assert memory < 500 << 20

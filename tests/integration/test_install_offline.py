@@ -31,14 +31,8 @@ def house(stack: list[wheels.Built], tmp_path_factory: pytest.TempPathFactory) -
     return wheels.fill(tmp_path_factory.mktemp("house"), stack)
 
 
-@pytest.fixture
-def eight(make_cluster: Callable[..., Cluster]) -> Cluster:
-    return make_cluster(*NAMES)
-
-
-@pytest.fixture
-def workspace(eight: Cluster, tmp_path: Path) -> Workspace:
-    workspace = Workspace(eight, tmp_path / "desk")
+def make_user(cluster: Cluster, path: Path) -> Workspace:
+    workspace = Workspace(cluster, path / "desk")
     workspace.env |= {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
     return workspace
 
@@ -70,8 +64,10 @@ def install(workspace: Workspace, *words: str | Path, **env: str) -> CommandResu
 
 
 def test_eight_hosts_without_a_way_out_get_every_wheel_once_from_the_controller_and_then_have_nothing_to_do(
-    eight: Cluster, workspace: Workspace, house: Path, stack: list[wheels.Built]
+    make_cluster: Callable[..., Cluster], tmp_path: Path, house: Path, stack: list[wheels.Built]
 ) -> None:
+    eight = make_cluster(*NAMES)
+    workspace = make_user(eight, tmp_path)
     payload = sum(len(built.data) for built in stack) + of_uv(eight)
     before = sent(eight)
     result = install(workspace, *ROW, "--wheels", house)
@@ -92,16 +88,18 @@ def test_eight_hosts_without_a_way_out_get_every_wheel_once_from_the_controller_
 
 
 def test_hosts_whose_ports_are_closed_to_each_other_get_the_wheels_from_the_controller(
-    eight: Cluster, workspace: Workspace, house: Path, stack: list[wheels.Built]
+    make_cluster: Callable[..., Cluster], tmp_path: Path, house: Path, stack: list[wheels.Built]
 ) -> None:
-    payload = sum(len(built.data) for built in stack) + of_uv(eight)
-    giver = eight.address("node0")
-    for name in NAMES[1:]:
-        eight.exec(name, ["ip", "route", "add", "prohibit", giver], check=True)
-    before = sent(eight)
+    four = make_cluster(*NAMES[:4])
+    workspace = make_user(four, tmp_path)
+    payload = sum(len(built.data) for built in stack) + of_uv(four)
+    giver = four.address("node0")
+    for name in four.names[1:]:
+        four.exec(name, ["ip", "route", "add", "prohibit", giver], check=True)
+    before = sent(four)
     result = install(workspace, *ROW, "--wheels", house)
-    crossed = sent(eight) - before
+    crossed = sent(four) - before
     assert result.code == 0, result
-    assert len(set(ids(eight))) == 1
-    assert ids(eight)[0]
+    assert len(set(ids(four))) == 1
+    assert ids(four)[0]
     assert 2 * payload < crossed < 2.8 * payload, "once to node0, whom nobody reaches, and once for all others"

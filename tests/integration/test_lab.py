@@ -1,4 +1,4 @@
-"""The lab with real OpenSSH servers: as whoever runs the tests, and as an ordinary user of a separate host."""
+"""The lab with real OpenSSH servers, as an ordinary user of a separate host."""
 
 from __future__ import annotations
 
@@ -74,22 +74,21 @@ class Place:
         return self.root / str(self.directory).lstrip("/") / name
 
 
-@pytest.fixture(params=["here", "as an ordinary user"])
+@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    if request.param == "here":
-        if not shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin"):
-            pytest.skip("openssh-server is not installed")
+    """An ordinary user's on a separate host; without root that of whoever runs the tests."""
+    if not missing():
+        place = _ordinary(request)
+    elif shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin"):
         place = Place((), ("env", f"PYTHONPATH={ROOT}", sys.executable), tmp_path / "lab")
     else:
-        place = _ordinary(request)
+        pytest.skip("openssh-server is not installed")
     yield place
     done = place.lab("down")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _ordinary(request: pytest.FixtureRequest) -> Place:
-    if missing():
-        pytest.skip(f"whoever runs the tests is an ordinary user already, or no host can be had: {missing()}")
     cluster: Cluster = request.getfixturevalue("ann")
     prefix = (*cluster.entrance("deep"), "runuser", "-u", "ann", "--", "env", "HOME=/home/ann", "PATH=/usr/bin:/bin")
     python = ("env", "PYTHONPATH=/opt/under-test", "/usr/bin/python3")
