@@ -16,39 +16,7 @@ PROJECT, SOURCES, REPOSITORY = "a local project", "an archive of sources", "a re
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "name"),
-    [
-        ("transformers", "", ""),
-        ("transformers[torch]>=4.52,<5; python_version < '3.12'", "", ""),
-        ("torch==2.13.0+cpu ; sys_platform == 'linux'", "", ""),
-        ("pkg @ https://host/pkg-1.0-py3-none-any.whl#sha256=00", "", "pkg"),
-        ("./dist/pkg-1.0-py3-none-any.whl", "", ""),
-        ("file:///x/pkg-1.0-py3-none-any.whl", "", ""),
-        ("pkg@/x/pkg-1.0-py3-none-any.whl", "", "pkg"),
-        (".", PROJECT, ""),
-        ("..", PROJECT, ""),
-        (".[dev,test]", PROJECT, ""),
-        ("./pkg", PROJECT, ""),
-        ("../pkg", PROJECT, ""),
-        ("~/pkg", PROJECT, ""),
-        ("/src/pkg", PROJECT, ""),
-        ("src/pkg/", PROJECT, ""),
-        ("file:///src/pkg", PROJECT, ""),
-        ("FILE:///src/pkg", PROJECT, ""),
-        ("file:./pkg#egg=mine", PROJECT, "mine"),
-        ("pkg @ file:///src/pkg", PROJECT, "pkg"),
-        ("My_Pkg[x] @ ./pkg ; python_version > '3'", PROJECT, "my-pkg"),
-        ("./pkg-1.0.tar.gz", SOURCES, ""),
-        ("pkg-1.0.zip", SOURCES, ""),
-        ("https://host/pkg-1.0.tar.gz#sha256=00", SOURCES, ""),
-        ("pkg @ https://host/archive/main.zip", SOURCES, "pkg"),
-        ("git+https://host/u/pkg@v1", REPOSITORY, ""),
-        ("git+ssh://git@host/u/pkg.git#egg=pkg&subdirectory=x", REPOSITORY, "pkg"),
-        ("pkg @ git+https://host/u/pkg", REPOSITORY, "pkg"),
-        ("hg+http://host/pkg", REPOSITORY, ""),
-        ("svn+ssh://host/pkg", REPOSITORY, ""),
-        ("bzr+lp:pkg", REPOSITORY, ""),
-    ],
+    ("text", "kind", "name"), read_table("requirements/what_would_have_to_be_built_is_reported_by_its_text")
 )
 def test_what_would_have_to_be_built_is_reported_by_its_text(text: str, kind: str, name: str) -> None:
     requirement = Requirement(text, "--with")

@@ -23,6 +23,7 @@ from ipexctl.decide.launch.launch_table import parse_launch_table
 from ipexctl.decide.launch.launch_words import list_run_options
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
+from tests.tables import read_table
 from tests.unit.launch.launch_lines import FILES, LINES, REFUSED
 
 TABLE = parse_launch_table(read_data("launchers.toml"))
@@ -116,47 +117,9 @@ def test_launch_lines_of_a_script_are_found_with_what_a_shell_does_for_them() ->
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [
-        # a batch file that another writes or submits
-        ("cat > j.sh <<EOF\n#!/bin/sh\n#SBATCH -N 2\nsrun --ntasks-per-node=2 python t.py --id \\$SLURM_JOB_ID\nEOF\n"
-         "sbatch j.sh\n",
-         [(4, "ipexctl run --hosts slurm -n 4 --ppn 2 t.py --id $SLURM_JOB_ID", []), (6, "j.sh does not exist", [])]),
-        # one torchrun for each host
-        ("for r in 0 1; do srun -N1 -w ${H[r]} torchrun --nnodes 2 --node_rank $r t.py & done\n",
-         [(1, "a loop (for) starts srun for each host: run starts all hosts at once", [])]),
-        ("for h in a b; do ssh $h \"cd x && torchrun --nnodes 2 t.py\"; done\n",
-         [(1, "a loop (for) starts torchrun for each host: run starts all hosts at once", [])]),
-        ("conda activate env\nconda run -n env mpirun -n 2 python t.py\nssh $HEAD 'cd x && mpirun -n 2 python t.py'\n",
-         [(2, "ipexctl run -n 2 t.py", ["prefix"]), (3, "ipexctl run --hosts $HEAD -n 2 t.py", ["command"])]),
-        ("docker run img torchrun --nproc_per_node 2 t.py\n",
-         [(1, "the launch line starts no script or program that is known here: docker", [])]),
-        # lines of files that are no shell files
-        ("it's a guide:\n\n    $ x\n    $ mpirun -n 2 \\\n      python t.py\n", [(4, "ipexctl run -n 2 t.py", [])]),
-        ("jobs:\n  - name: it's\n    run: torchrun --nproc_per_node 2 t.py\n",
-         [(3, "ipexctl run -n 2 --ppn 2 t.py", [])]),
-        ("FROM x\nCMD torchrun --nproc_per_node 2 t.py\n", [(2, "ipexctl run -n 2 --ppn 2 t.py", [])]),
-        # what may be options
-        ("torchrun $ARGS t.py\ntorchrun --nproc_per_node 2 $SCRIPT --x\nmpirun $ARGS python t.py\n",
-         [(1, "the launch line has $ARGS before its script, which a shell would have replaced", []),
-          (2, "ipexctl run -n 2 --ppn 2 $SCRIPT --x", []),
-          (3, "the launch line starts no script or program that is known here: $ARGS", [])]),
-        ("torchrun --nnodes ${N:-1} --nproc_per_node 2 t.py\nmpirun -H ${H:-a,b:2} -n 2 python t.py\n",
-         [(1, "ipexctl run --ppn 2 t.py", ["nodes"]), (2, "ipexctl run --hosts ${H:-a,b:2} -n 2 t.py", [])]),
-        # batch files of other schedulers
-        ("#PBS -l select=2:mpiprocs=2\nmpirun -n 4 python t.py\ntorchrun t.py\n",
-         [(2, "ipexctl run --hosts pbs -n 4 t.py", []), (3, "ipexctl run -n 1 --ppn 1 t.py", [])]),
-        ("#BSUB -n 4\nmpirun python t.py\n", [(2, "ipexctl run --hosts lsf t.py", [])]),
-        # input of rank 0
-        ("cat x | mpirun -n 2 python t.py\nmpirun -n 2 python t.py <<E\n1\nE\n",
-         [(1, "ipexctl run -n 2 --stdin - t.py", []), (2, "ipexctl run -n 2 --stdin - t.py", [])]),
-        ("case $L in\n mpirun) mpirun -n 2 python a.py;;\n torchrun|srun) torchrun a.py;;\nesac\n",
-         [(2, "ipexctl run -n 2 a.py", []), (3, "ipexctl run -n 1 --ppn 1 a.py", [])]),
-    ],
-)  # fmt: skip
-def test_launch_lines_are_found_where_they_stand(text: str, rows: list[tuple[int, str, list[str]]]) -> None:
-    assert find(text) == rows
+@pytest.mark.parametrize(("text", "rows"), read_table("launch_line/launch_lines_are_found_where_they_stand"))
+def test_launch_lines_are_found_where_they_stand(text: str, rows: list[list[Any]]) -> None:
+    assert find(text) == [tuple(row) for row in rows]
 
 
 def test_other_texts_are_read_line_by_line() -> None:

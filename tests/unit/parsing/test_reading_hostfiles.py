@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,30 +36,9 @@ def one(text: str) -> Host:
     return host
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("node1", Host("node1", "node1")),
-        ("node1:8", Host("node1", "node1", slots=8)),
-        ("node1:8 user=bob", Host("node1", "node1", user="bob", slots=8)),
-        ("node1 slots=8", Host("node1", "node1", slots=8)),
-        ("node1 slots = 8", Host("node1", "node1", slots=8)),
-        ("bob@node1 slots=4 port=2222", Host("node1", "node1", user="bob", port=2222, slots=4)),
-        ("bob@10.1.2.3:2", Host("10.1.2.3", "10.1.2.3", user="bob", slots=2)),
-        ("10.1.2.3 #node0 ip", Host("10.1.2.3", "10.1.2.3")),
-        ("10.1.2.3#node0 ip", Host("10.1.2.3", "10.1.2.3")),
-        ("[fe80::1]", Host("fe80::1", "fe80::1")),
-        ("[fe80::1]:4", Host("fe80::1", "fe80::1", slots=4)),
-        ("bob@[::1]:4", Host("::1", "::1", user="bob", slots=4)),
-        ("n1 address=fe80::1", Host("n1", "fe80::1")),
-        ("n1 address=[fe80::1]", Host("n1", "fe80::1")),
-        ("n1 key='~/my key'", Host("n1", "n1", key="~/my key")),
-        ('n1 key="/a \\"b\\" c"', Host("n1", "n1", key='/a "b" c')),
-        ("n1 ansible_host=n2 ansible_port=9 ansible_user=x", Host("n1", "n2", user="x", port=9)),
-    ],
-)
-def test_one_line_is_one_host(line: str, expected: Host) -> None:
-    assert output(one(line)) == output(expected)
+@pytest.mark.parametrize(("line", "expected"), read_table("hostfiles/one_line_is_one_host"))
+def test_one_line_is_one_host(line: str, expected: dict[str, Any]) -> None:
+    assert output(one(line)) == output(Host(**expected))
 
 
 def test_what_we_do_not_connect_with_is_kept_as_written() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import BindingOffer, MpiLauncher, StackMpi, StackRequest
 from tests.markers import MARKER
+from tests.tables import read_table
 
 ROOT = Path(__file__).parents[3]
 TABLE: ReleaseTable = parse_table((ROOT / "ipexctl/data/stacks.toml").read_text())
@@ -49,62 +51,16 @@ def refusal(wish: StackRequest, **facts: Facts) -> UsageError:
 
 
 @pytest.mark.parametrize(
-    ("wish", "name", "mpi", "backend"),
-    [
-        (StackRequest(), "torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0", "binding", "ccl"),
-        (StackRequest(backend="gloo"), "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1", "impi-rt", "gloo"),
-        (StackRequest(track="native"), "torch 2.15.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
-        (StackRequest(track="ipex"), "torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0", "binding", "ccl"),
-        (StackRequest(torch="2.13.0", track="native"), "torch 2.13.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
-        (StackRequest(torch="2.13.0"), "torch 2.13.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
-        (StackRequest(torch="2.8.0"), "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
-        (StackRequest(torch="2.8.0", track="native"), "torch 2.8.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
-        (StackRequest(torch="2.7.0", backend="gloo"), "torch 2.7.0 + ipex 2.7.0", "ipex", "gloo"),
-        (
-            StackRequest(torch="2.2.0", backend="gloo"),
-            "torch 2.2.0 + ipex 2.2.0 + impi-rt 2021.18.1",
-            "impi-rt",
-            "gloo",
-        ),
-        (StackRequest(backend="impi"), "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
-        (StackRequest(backend="impi", track="native"), "torch 2.15.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
-        (StackRequest(torch="2.7.0", backend="impi"), "torch 2.7.0 + ipex 2.7.0", "ipex", "impi"),
-        (StackRequest(torch="2.5.0", track="native"), "torch 2.5.0 + impi-rt 2021.18.1", "impi-rt", "gloo"),
-        (StackRequest(torch="2.3.0"), "torch 2.3.0 + ipex 2.3.100 + oneccl 2.3.0", "binding", "ccl"),
-        (StackRequest(ipex="2.3.0"), "torch 2.3.0 + ipex 2.3.0 + oneccl 2.3.0", "binding", "ccl"),
-        (StackRequest(oneccl="2.1.0"), "torch 2.1.2 + ipex 2.1.100 + oneccl 2.1.0", "binding", "ccl"),
-        (StackRequest(torch="2.8.0+cpu"), "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
-    ],
+    ("wish", "name", "mpi", "backend"), read_table("resolve/a_wish_becomes_the_newest_row_that_means_it")
 )
-def test_a_wish_becomes_the_newest_row_that_means_it(wish: StackRequest, name: str, mpi: str, backend: str) -> None:
-    stack = resolve_stack(wish, {"a": but(pythons=(Python("/usr/bin/python3.11", "3.11.2"),))}, TABLE)
+def test_a_wish_becomes_the_newest_row_that_means_it(wish: dict[str, Any], name: str, mpi: str, backend: str) -> None:
+    stack = resolve_stack(StackRequest(**wish), {"a": but(pythons=(Python("/usr/bin/python3.11", "3.11.2"),))}, TABLE)
     assert (stack.name, stack.mpi, stack.backend) == (f"{name}, Python 3.11", mpi, backend)
 
 
-@pytest.mark.parametrize(
-    ("wish", "says"),
-    [
-        (
-            StackRequest(torch="1.12.1", oneccl="1.12.0"),
-            "oneccl_bind_pt 1.12.0 does not work with torch 1.12.1; 1.12.100 does",
-        ),
-        (StackRequest(torch="2.8.0", ipex="2.7.0"), "torch 2.8.0 goes with 2.8.0"),
-        (StackRequest(torch="2.8.0", backend="ccl"), "the last one is 2.7.0, for torch 2.7.0"),
-        (StackRequest(torch="2.13.0", track="ipex"), "it ended with 2.8.0, for torch 2.8.0"),
-        (StackRequest(torch="9.9.9"), "it goes from torch 1.10.0 to 2.15.0"),
-        (StackRequest(torch="2.7.9"), "of 2.7 it has 2.7.0, 2.7.1"),
-        (StackRequest(track="native", ipex="2.8.0"), "track native is plain torch"),
-        (StackRequest(track="native", backend="ccl"), "it has no oneccl_bind_pt"),
-        (StackRequest(backend="gloo", oneccl="2.7.0"), "backend gloo does not use oneccl_bind_pt"),
-        (StackRequest(backend="impi", oneccl="2.7.0"), "backend impi does not use oneccl_bind_pt"),
-        (StackRequest(backend="impi", torch="2.5.0"), "backend impi needs torch 2.6 or newer"),
-        (StackRequest(backend="impi", ipex="2.3.0"), "backend impi needs torch 2.6 or newer"),
-        (StackRequest(ipex="9.0"), "intel_extension_for_pytorch 9.0 is not in the version table"),
-        (StackRequest(torch="2.8.0", python="3.14"), "it has wheels for Python 3.9–3.13"),
-    ],
-)
-def test_a_combination_that_exists_nowhere_is_wrong_input(wish: StackRequest, says: str) -> None:
-    refused = refusal(wish, a=XEON)
+@pytest.mark.parametrize(("wish", "says"), read_table("resolve/a_combination_that_exists_nowhere_is_wrong_input"))
+def test_a_combination_that_exists_nowhere_is_wrong_input(wish: dict[str, Any], says: str) -> None:
+    refused = refusal(StackRequest(**wish), a=XEON)
     assert refused.exit == Exit.INPUT
     assert says in str(refused)
 
