@@ -19,7 +19,7 @@ from ground import arguments, conditions, read_load
 from tables import Cell, Measurement, Table, publish
 
 from ipexctl.decide.tune.study import Study
-from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Value, Values
+from ipexctl.model.events import CandidateTried, Event, StudyStarted, Value, Values
 
 # What each value makes of the pace. The first one is the default's.
 EFFECTS: Mapping[str, Mapping[Value | None, float]] = {
@@ -101,16 +101,16 @@ class SimulatedStudy(Study):
     def watch(self) -> float:
         return self.machine.now
 
-    def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
+    def measure(self, values: Values) -> Generator[Event, None, CandidateTried]:
         machine, begun, step, pace = self.machine, self.machine.now, 0, 0.0
         outcome: Literal["measured", "dropped"] = "measured"
         for step, pace in machine.measure(values):
-            if step % (STEPS // 4) == 0 and self.is_out({"pace": pace}, machine.now, step):
+            if step % (STEPS // 4) == 0 and self.is_out(values, {"pace": pace}, machine.now, step):
                 outcome = "dropped"
                 break
         yield from ()
         at, seconds = (begun + machine.now) / 2, machine.now - begun
-        return CandidateTried(purpose, values, outcome, at, seconds, {"pace": pace})
+        return CandidateTried(values, outcome, at, seconds, {"pace": pace})
 
 
 def run_study(seed: int, budget: float, whole: bool) -> tuple[Study, float]:

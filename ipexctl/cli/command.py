@@ -86,7 +86,9 @@ def make_model(model: Any, values: Mapping[str, Any]) -> Any:
             fields[option.name] = tuple(value) if isinstance(value, list) else value
     if all(option.flag.allows(fields.get(option.name)) for option in options):
         return model(**fields)
-    return _explain_bounds(model, fields)
+    from ipexctl.model.task_schemas import check_fields
+
+    return check_fields(model, fields)
 
 
 def _expand_paths(made: Any) -> Any:
@@ -95,23 +97,6 @@ def _expand_paths(made: Any) -> Any:
     from ipexctl.model.tasks import Task
 
     return expand_local_paths(made) if isinstance(made, Task) else made
-
-
-def _explain_bounds(model: Any, fields: Mapping[str, Any]) -> Any:
-    from pydantic import ValidationError
-
-    from ipexctl.model.errors import UsageError
-    from ipexctl.model.schema_errors import describe_error
-    from ipexctl.model.task_schemas import make_schema
-
-    try:
-        return model(**dict(make_schema(model).model_validate(fields)))
-    except ValidationError as error:
-        reasons = [
-            f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} {describe_error(each)}, not {each['input']!r:.80}"
-            for each in error.errors(include_url=False)
-        ]
-        raise UsageError("the options cannot be used", reasons=reasons) from None
 
 
 def parse_pairs(flag: str, words: list[str] | tuple[()]) -> dict[str, str]:

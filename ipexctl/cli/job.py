@@ -149,19 +149,9 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
 )
 def tune(context: Context, hosts: HostSelection, task: Tune, flags: TuneFlags) -> Workflow:
     """Find the fastest way to start a script on these hosts, by short runs of it."""
-    from ipexctl.decide.tune.knobs import list_given
-    from ipexctl.model.errors import UsageError
-    from ipexctl.verbs.tune import read_study, tune
+    from ipexctl.verbs.tune import tune
 
-    if flags.resume is None:
-        return tune(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run)
-    given = list_given(task)
-    if other := [name for name in given if name != "budget"]:
-        what = f"--{other[0].replace('_', '-')} does not fit --resume: the study has its own options"
-        raise UsageError(what, hint="leave it out")
-    saved, earlier = read_study(context.state / "runs", flags.resume)
-    task = replace(saved, budget=task.budget) if given else saved
-    return tune(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run, earlier=earlier)
+    return tune(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run, resume=flags.resume)
 
 
 def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[str]:

@@ -120,9 +120,7 @@ class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
 
 
 class TuneFlags(DryRunFlags, PageFlags):
-    resume: str | None = flag(
-        None, "Saved study to go on with (default: the last one).", "Measurement", "STUDY", completes="saved_runs"
-    )
+    resume: str | None = flag(None, "Study to resume (default: last).", "Measurement", "STUDY", completes="saved_runs")
 
 
 class HostsFlags(Fields):

@@ -15,7 +15,6 @@ from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, SeparateWorlds, StallPlace
 
 Stream = Literal["out", "err"]
-Purpose = Literal["default", "search", "final", "confirm"]  # of a launch in a study
 STUDY_ENDS = ("measured", "dropped")  # who stops a launch of a study, as `RunEnded.detail` has it
 Value = bool | int | str  # of a part of a launch
 Values = Mapping[str, Value]  # by the names of options of `run`, or of arguments of the script, which begin with "--"
@@ -360,11 +359,9 @@ class StudyStarted(Event):
 
 class CandidateTried(Event):
     """A launch of a study was tried for ``seconds``; ``values`` is what was not as in the default, which has none.
-    ``rates`` are its figures (of several ranks the median), read ``at`` so many seconds from the study's start.
-    ``outcome``: "measured", "dropped" (its first steps were too slow) or "failed", with the reason. ``changes`` is what
-    it changes in what is computed."""
+    ``rates`` are its figures (of several ranks the median), read ``at`` so many seconds from the study's start; none
+    where it failed. "dropped": its first steps were too slow. ``changes`` is what it changes in what is computed."""
 
-    purpose: Purpose
     values: Values
     outcome: Literal["measured", "dropped", "failed"]
     at: float

@@ -2,15 +2,19 @@
 
 Only playbooks and values that are wrong import this module."""
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
+from ipexctl.model.errors import UsageError
+from ipexctl.model.schema_errors import describe_error
 from ipexctl.model.tasks import Fields, Flag
 from ipexctl.model.text import read_seconds
 
+T = TypeVar("T", bound=Fields)
 _SECONDS = BeforeValidator(read_seconds, json_schema_input_type=float | str)
 _CONFIG = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -31,3 +35,16 @@ def make_schema(model: type[Fields]) -> type[BaseModel]:
         schemas[each.name] = (kind, Field(description=flag.help, **given))
     schema: type[BaseModel] = create_model(model.__name__, __config__=_CONFIG, __doc__=model.__doc__, **schemas)
     return schema
+
+
+def check_fields(model: type[T], fields: Mapping[str, object]) -> T:
+    """Returns a task or flags with these values, read by its schema. Raises `UsageError` with what is wrong of each."""
+    try:
+        checked = make_schema(model).model_validate(fields)  # type: ignore[arg-type]  # mypy: a class is no Hashable
+        return model(**dict(checked))
+    except ValidationError as error:
+        reasons = [
+            f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} {describe_error(each)}, not {each['input']!r:.80}"
+            for each in error.errors(include_url=False)
+        ]
+        raise UsageError("the options cannot be used", reasons=reasons) from None

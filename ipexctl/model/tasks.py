@@ -571,28 +571,16 @@ class Tune(Run):
     steps: int = flag(20, "Steps to measure of each launch, after the first three.", "Measurement", ge=1)
     vary: tuple[str, ...] = flag(
         (),
-        "What to vary: ppn, threads, backend, ccl_workers, allocator, omp, membind, hugepages, compile (default: all).",
+        "What to vary: allocator, omp, membind, hugepages, backend, ccl_workers, threads, ppn, compile (default: all;"
+        " ppn with --keep-batch).",
         "Measurement",
         "NAMES",
     )
-    fixed: dict[str, str] = flag(
-        {}, "Part of the launch that is not varied; repeatable.", "Measurement", "NAME=VALUE", advanced=True
-    )
-    arg: dict[str, str] = flag(
-        {}, "Argument of the script to vary, such as dtype=fp32,bf16; repeatable.", "Measurement", "NAME=VALUES"
-    )
-    keep_batch: str | None = flag(
-        None,
-        "Argument of the script with a rank's batch: other ranks per host keep the global batch.",
-        "Measurement",
-        "NAME",
-    )
-    metric: str | None = flag(
-        None, "Printed figure to compare (default: steps per second).", "Measurement", "NAME", advanced=True
-    )
-    direction: Literal["max", "min"] = flag(
-        "max", "Whether more of it is better, or less.", "Measurement", advanced=True
-    )
+    fixed: dict[str, str] = flag({}, "Part that is not varied; repeatable.", "Measurement", "NAME=VALUE", advanced=True)
+    arg: dict[str, str] = flag({}, "Script's argument to vary, as dtype=fp32,bf16.", "Measurement", "NAME=VALUES")
+    keep_batch: str | None = flag(None, "Script's argument with a rank's batch, to fit ppn.", "Measurement", "NAME")
+    metric: str | None = flag(None, "Figure to compare (default: steps/s).", "Measurement", "NAME", advanced=True)
+    direction: Literal["max", "min"] = flag("max", "Whether more or less is better.", "Measurement", advanced=True)
     seed: int = flag(0, "Seed of the search.", "Measurement", ge=0, advanced=True)
     into: str = flag("tuned.yaml", "Local playbook to write what is recommended.", "Output", "PATH")
 

@@ -1,24 +1,24 @@
 """``ipexctl bench bert``: BERT in fp32 and bf16, by stock torch, torch.compile and IPEX, as one study."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
-from ipexctl.model.events import Answer, Ended, Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.answers.tune import TuneAnswer
+from ipexctl.model.events import Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Bench, Run, Tune
 from ipexctl.model.text import pluralize
-from ipexctl.show.page.study import draw_plot
+from ipexctl.show.page.study import draw_bars
 from ipexctl.verbs.common.pages import check_destination, write_page
 from ipexctl.verbs.run.request import read_request
 from ipexctl.verbs.run.run import prepare_run
 from ipexctl.verbs.tune import HostStudy, run_study
 
 _PACKAGES = {"torch": "torch", "IPEX": "intel-extension-for-pytorch"}
-_FORMS = ("stock-fp32", "stock-bf16", "compile-fp32", "compile-bf16", "ipex-fp32", "ipex-bf16")  # the first: default
+_FORMS = ("stock-bf16", "compile-fp32", "compile-bf16", "ipex-fp32", "ipex-bf16")  # beside the default, stock-fp32
 
 
 class FormStudy(HostStudy):
@@ -27,8 +27,7 @@ class FormStudy(HostStudy):
     def search(self) -> Workflow[None]:
         for form in self.started.knobs["--form"]:
             if self.count_left() > 0:
-                yield from self.keep_turn()
-                yield from self.try_launch("search", {"--form": str(form)})
+                yield from self.try_launch({"--form": form})
         if self.count_left() > 0:
             yield from self.try_default()  # which shows the noise
 
@@ -40,9 +39,8 @@ def bench(
     task: Bench, inventory: Inventory, context: Context, environ: Mapping[str, str], *, dry: bool = False
 ) -> Workflow[None]:
     """Measures each form that the hosts can compute, in turn with stock torch in fp32, and yields a `TuneAnswer`."""
-    plot = Path(task.plot) if task.plot else None
-    if plot:
-        check_destination(plot)
+    if task.plot:
+        check_destination(Path(task.plot))
     words = ["--mode", task.mode, "--size", task.size, "--batch", str(task.batch), "--steps", str(task.steps)]
     base = Run(
         script=str(find_bundled_file("examples", "bench/bert.py")),
@@ -58,25 +56,20 @@ def bench(
     if prepared is None:
         return
     settings = Tune(script=base.script, metric="samples_s", steps=task.steps, budget=f"{task.time_limit:g}s")
-    study = FormStudy(settings, prepared, context, {"--form": _select_forms(task, prepared.facts)[1:]})
-    answer = yield from run_study("bench", study, dry=dry)
-    if answer is None:
-        return
+    installed = [fact.installed.packages if fact.installed else {} for fact in prepared.facts.values()]
+    with_ipex = all(_PACKAGES["IPEX"] in packages for packages in installed)
+    skipped = [*([] if with_ipex else ["ipex"]), *([] if task.compile else ["compile"])]
+    forms = [form for form in _FORMS if form.partition("-")[0] not in skipped]
+    study = FormStudy(settings, prepared, context, {"--form": forms})
     size = f"{pluralize(task.batch, 'sample')} a step on each of {pluralize(len(prepared.facts), 'host')}"
     title = f"BERT {task.size}, {'training' if task.mode == 'train' else 'inference'}, {size}"
-    installed = prepared.facts[inventory.head.name].installed  # that of all hosts
-    versions = {name: installed.packages.get(package) for name, package in _PACKAGES.items()} if installed else {}
+    versions = {name: installed[0].get(package) for name, package in _PACKAGES.items()}  # those of all hosts
     title += "".join(f", {name} {version}" for name, version in versions.items() if version)
-    rows = tuple(replace(row, name=str(row.values.get("--form", _FORMS[0]))) for row in answer.launches)
-    if plot:
-        ordered = sorted(rows, key=lambda row: _FORMS.index(row.name))
-        write_page(plot, draw_plot(title, answer.metric, ordered), 0o644)
-    yield Answer(replace(answer, script=title, launches=rows))
-    yield Ended("bench", study.exit)
 
+    def finish(answer: TuneAnswer) -> TuneAnswer:
+        rows = tuple(replace(row, name=str(row.values.get("--form", "stock-fp32"))) for row in answer.launches)
+        if task.plot:
+            write_page(Path(task.plot), draw_bars(title, answer.metric, rows), 0o644)
+        return replace(answer, script=title, launches=rows)
 
-def _select_forms(task: Bench, facts: Mapping[str, Facts]) -> Sequence[str]:
-    """The forms that the environment of all hosts has."""
-    with_ipex = all(fact.installed and _PACKAGES["IPEX"] in fact.installed.packages for fact in facts.values())
-    skipped = [*([] if with_ipex else ["ipex"]), *([] if task.compile else ["compile"])]
-    return [form for form in _FORMS if form.partition("-")[0] not in skipped]
+    yield from run_study("bench", study, finish, dry=dry)

@@ -1,40 +1,32 @@
 """``ipexctl tune``: short runs of a script, each started in another way, in turn with the default; the best is then set
 against the default once more. Each is an ordinary run, ended once it was measured or is out of the race."""
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import fields, replace
-from math import prod
 from pathlib import Path
-from time import localtime, strftime
 from typing import Any, Literal
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input, read_script
 from ipexctl.data import read_data
-from ipexctl.decide.launch import instances
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
 from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.decide.tune import knobs as k
-from ipexctl.decide.tune.ranking import RATES
-from ipexctl.decide.tune.rates import RateReader
-from ipexctl.decide.tune.search import import_optuna
-from ipexctl.decide.tune.study import DefaultFailed, Study
-from ipexctl.decide.tune.summary import PAIRS, is_tuned_playbook, write_playbook
-from ipexctl.decide.tune.wins import read_wins
+from ipexctl.decide.tune.ranking import RATES, RateReader
+from ipexctl.decide.tune.study import PAIRS, DefaultFailed, Study, import_optuna
 from ipexctl.model import events as e
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError
-from ipexctl.model.events import CandidateTried, Event, Purpose, Value, Values, describe_values
+from ipexctl.model.events import CandidateTried, Event, Value, Values, describe_values
 from ipexctl.model.hints import Hint, advise, complete_hint
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.launch import Launch, Setting
-from ipexctl.model.run_state import Attempt
+from ipexctl.model.run_words import list_given, list_run_words
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import pluralize, printable
+from ipexctl.model.toml import parse_toml
 from ipexctl.protocol.messages import StopRun
 from ipexctl.store.record import read_name
 from ipexctl.verbs.common.nested import advise_without_share, run_nested
@@ -60,10 +52,12 @@ def tune(
     environ: Mapping[str, str],
     *,
     dry: bool = False,
-    earlier: tuple[CandidateTried, ...] = (),
+    resume: str | None = None,
 ) -> Generator[Event, None, None]:
-    """Tries launches and yields a `TuneAnswer`. ``earlier`` are those of a study that this one goes on with. Raises
-    `UsageError`, before the first event where this machine alone can tell."""
+    """Tries launches and yields a `TuneAnswer`; ``resume`` names a saved study to go on with. Raises `UsageError`."""
+    earlier: Sequence[CandidateTried] = ()
+    if resume is not None:
+        task, earlier = _read_study(context.state / "runs", resume, task)
     if not task.script:
         raise UsageError("tune needs a script to run", hint=advise("tune", "train.py"))
     base = Run(**{each.name: getattr(task, each.name) for each in fields(Run)})
@@ -73,57 +67,60 @@ def tune(
     if task.keep_batch:
         k.keep_batch(base, task.keep_batch, 1, 1)
     check_destination(into)
-    if into.exists() and not is_tuned_playbook(read_input(into).text):
+    if into.exists() and k.MARK not in read_input(into).text.splitlines():
         raise UsageError(f"--into {printable(str(into), 300)} would replace a file that tune did not write")
     import_optuna()
     request = read_request(base, environ, dry=dry, emit=None)
-    text = f"import {base.script}" if base.module else read_script(request.script)[0]
-    if not k.imports_accelerate(text) and not any("compile" in words for words in task.vary):
-        names = tuple(name for name in names if name != "compile")
+    text = base.script if base.module else read_script(request.script)[0]
     prepared = yield from prepare_run("tune", request, inventory, context)
     if prepared is None:
         return
-    knobs = {**k.list_knobs(base, make_attempt(prepared, context).launch, prepared.facts, names), **arguments}
-    if knobs.get("ppn") and not task.keep_batch and not any("ppn" in words for words in task.vary):
-        del knobs["ppn"]
-        text = "ranks per host are not varied, which would change the global batch; --keep-batch NAME keeps it"
-        yield e.Message(text, code="batch-kept")
-    study = HostStudy(task, prepared, context, knobs, earlier)
-    varied = study.started.knobs
-    wins = {name: value for win in read_wins(read_data("tuning.toml")) for name, value in win.values.items()}
-    wins = {name: value for name, value in wins.items() if value in varied.get(name, ())}
-    study.listed += [wins, *({name: value} for name, value in wins.items())]
-    answer = yield from run_study("tune", study, dry=dry)
-    if answer is None:
-        return
-    if answer.recommended and study.best is not None:
-        tuned = study.make_task(study.best.values)
-        day = strftime("%Y-%m-%d", localtime(context.clock()))
-        write_page(into, write_playbook(tuned, answer.verdict, day), 0o644)
-        command = complete_hint(Hint(k.list_run_words(tuned)), list_flags(inventory, task.venv))
-        answer = replace(answer, playbook=str(into), next=command)
-    elif answer.interrupted or (answer.best is not None and answer.pairs < PAIRS[0]):
-        words = ["tune", "--resume"] if answer.interrupted else ["tune", "--resume", "--budget", task.budget]
-        answer = replace(answer, next=complete_hint(Hint(words), list_flags(inventory, None)))
-    yield e.Answer(replace(answer, script=base.script))
-    yield e.Ended("tune", study.exit)
+    wasted = set() if task.vary or k.ACCELERATED.search(text) else {"compile"}
+    wasted |= set() if task.vary or task.keep_batch else {"ppn"}  # which would change the global batch
+    names = tuple(name for name in names if name not in wasted)
+    knobs = k.list_knobs(base, make_attempt(prepared, context).launch, prepared.facts, names)
+    study = HostStudy(task, prepared, context, {**knobs, **arguments}, earlier)
+    wins, varied = parse_toml(read_data("tuning.toml")), study.started.knobs
+    usual = {name: values[0] for name, values in varied.items() if name in wins}
+    study.listed += [usual, *({name: value} for name, value in usual.items())]
+
+    def finish(answer: TuneAnswer) -> TuneAnswer:
+        words, venv = [], None
+        if answer.recommended and study.best is not None:
+            tuned = study.make_task(study.best.values)
+            write_page(into, k.write_playbook(tuned, answer.verdict), 0o644)
+            answer, words, venv = replace(answer, playbook=str(into)), list_run_words(tuned), task.venv
+        elif answer.pairs < PAIRS[0]:
+            words = ["tune", "--resume", "--budget", task.budget]
+        if words:
+            answer = replace(answer, next=complete_hint(Hint(words), list_flags(inventory, venv)))
+        return replace(answer, script=base.script)
+
+    yield from run_study("tune", study, finish, dry=dry)
 
 
-def run_study(verb: str, study: "HostStudy", *, dry: bool) -> Generator[Event, None, TuneAnswer | None]:
-    """Performs a study and returns what it found; None where the command has ended: after a dry run, with nothing to
-    vary, and where the default launch has no rate."""
-    plan = study.describe_plan()
+def run_study(
+    verb: str, study: "HostStudy", finish: Callable[[TuneAnswer], TuneAnswer], *, dry: bool
+) -> Generator[Event, None, None]:
+    """Performs a study to the end of the command, which has no answer where the default launch has no rate."""
+    plan, exit_code = study.describe_plan(), Exit.OK
     yield e.Planned(verb, plan)
     if dry or not study.started.knobs:
         yield e.Answer(DryRun(plan))
         yield e.Ended(verb, Exit.OK)
-        return None
+        return
     yield study.started
-    yield from study.run()
-    if study.exit is Exit.OK and not any(each.outcome == "measured" for each in study.tried if not each.values):
-        yield e.Ended(verb, Exit.OK)  # a failure says why; a table without a rate says nothing
-        return None
-    return study.judge(interrupted=study.exit is not Exit.OK)
+    try:
+        yield from study.run()
+    except DefaultFailed:
+        pass
+    except Interrupted as interruption:
+        exit_code = interruption.exit
+    for attempt in study.unproved if exit_code is Exit.OK else ():  # a host that was lost may be back
+        yield from attempt.watcher.prove_ended()
+    if exit_code is not Exit.OK or any(each.rates for each in study.tried if not each.values):
+        yield e.Answer(finish(study.judge()))
+    yield e.Ended(verb, exit_code)
 
 
 class HostStudy(Study):
@@ -138,96 +135,61 @@ class HostStudy(Study):
         earlier: Sequence[CandidateTried] = (),
     ) -> None:
         self._task, self._prepared, self._context = task, prepared, context
-        self._launches: dict[str, Launch | None] = {}
-        self._unproved: list[LaunchAttempt] = []  # with hosts that could not be searched
-        self.exit = Exit.OK
+        self._messages: dict[str, LaunchAttempt] = {}  # with the launch that had each first
+        self.unproved: list[LaunchAttempt] = []  # with hosts that could not be searched
         self.default = make_attempt(prepared, context).launch
-        same = self.identify({})
         varied: dict[str, tuple[Value, ...]] = {}
         for name, values in knobs.items():
-            if kept := tuple(value for value in values if self.identify({name: value}) not in (None, same)):
+            others = (None, self.identify({}))
+            if kept := tuple(value for value in values if self.identify({name: value}) not in others):
                 varied[name] = kept
-        spent = max((each.at + each.seconds / 2 for each in earlier), default=0.0)
-        self._begun, budget = context.clock() - spent, spent + parse_span("--budget", task.budget)
-        given = {name: value for name, value in k.list_given(task).items() if name != "budget"}
-        minimize = task.direction == "min"
+        self._begun = context.clock() - max((each.at + each.seconds / 2 for each in earlier), default=0.0)
+        given, budget, minimize = list_given(task), parse_span("--budget", task.budget), task.direction == "min"
         started = e.StudyStarted(varied, given, task.metric or "", minimize, budget, task.seed, task.steps)
         super().__init__(started, earlier)
 
     def describe_plan(self) -> str:
         """Returns what is varied, as lines."""
-        knobs = self.started.knobs
-        count = pluralize(prod(len(values) + 1 for values in knobs.values()), "launch")
-        lines = [f"{self._task.script}: {pluralize(self.default.size, 'rank')} by default, {count} to choose from"]
-        for name, values in knobs.items():
+        ranks, steps = pluralize(self.default.size, "rank"), pluralize(self._task.steps, "step")
+        lines = [f"{self._task.script}: {ranks} by default; {steps} of each launch, within {self._task.budget}"]
+        for name, values in self.started.knobs.items():
             lines.append(f"  {name}: {', '.join('yes' if value is True else str(value) for value in values)}")
-        if not knobs:
+        if not self.started.knobs:
             lines.append("  nothing that could be varied would change the launch on these hosts")
-        return "\n".join([*lines, f"within {self._task.budget}, {pluralize(self._task.steps, 'step')} of each"])
+        return "\n".join(lines)
 
     def watch(self) -> float:
         return self._context.clock() - self._begun
 
+    def count_ranks(self, values: Values) -> int:
+        return int(values["ppn"]) * len(self.default.nodes) if "ppn" in values else self.default.size
+
     def make_task(self, values: Values) -> Run:
         """Returns the task with these values. Raises `UsageError` where it cannot keep the global batch."""
-        task, default, name = k.set_values(self._prepared.task, values), self.default, self._task.keep_batch
-        size = int(values["ppn"]) * len(default.nodes) if "ppn" in values else default.size
-        return k.keep_batch(task, name, default.size, size) if name else task
+        task, name = k.set_values(self._prepared.task, values), self._task.keep_batch
+        return k.keep_batch(task, name, self.default.size, self.count_ranks(values)) if name else task
 
     def prepare(self, values: Values, limit: float | None = None) -> Prepared:
-        """Returns what the launch with these values is computed from, which may take ``limit`` seconds. Raises
-        `UsageError`."""
-        task, request, starts = self.make_task(values), self._prepared.request, self._prepared.starts
+        """Returns what the launch with these values is computed from, ended after ``limit`` s. Raises `UsageError`."""
+        task, starts = self.make_task(values), self._prepared.starts
         task = replace(task, time_limit=limit, lease=task.lease or _LEASE, grace=min(task.grace, _GRACE))
-        instances.check_options(task)
-        settings = dict(request.settings)
-        if k.COMPILE in task.env:
-            settings.setdefault(k.COMPILE, Setting(task.env[k.COMPILE], "compile", by_user=True))
-        starts = tuple(replace(start, args=task.args) for start in starts) if len(starts) == 1 else starts
-        return replace(self._prepared, request=replace(request, task=task, settings=settings), starts=starts)
-
-    def find(self, values: Values) -> Launch | None:
-        """Returns the launch with these values; None where there is none."""
-        key = describe_values(values)
-        if key not in self._launches:
-            self._launches[key] = None
-            with suppress(UsageError):
-                self._launches[key] = make_attempt(self.prepare(values), self._context).launch
-        return self._launches[key]
+        request = read_request(task, self._prepared.request.environ, dry=False, emit=None)
+        starts = tuple(replace(start, args=task.args) for start in starts)
+        return replace(self._prepared, request=request, starts=starts)
 
     def identify(self, values: Values) -> str | None:
-        launch = self.find(values)
-        return k.identify_launch(launch) if launch else None
-
-    def scale(self, values: Values) -> float:
-        """Returns how many times as much as the default's a step does: where a rank keeps its batch, more ranks do
-        more."""
-        launch, kept = self.find(values), self._task.keep_batch or self._task.metric
-        return launch.size / self.default.size if launch and not kept else 1.0
-
-    def describe_changes(self, values: Values) -> str:
-        """Returns what of the mathematics these values change."""
-        scale = self.scale(values)
-        changes = [f"global batch x{scale:g}"] if scale != 1.0 else []
-        changes += ["arguments of the script"] if self._task.arg and any(name[:2] == "--" for name in values) else []
-        return ", ".join([*changes, *(["rounding"] if "compile" in values else [])])
-
-    def run(self) -> Generator[Event, None, None]:
-        """Tries launches until no more are worth it, the budget ends, the default fails, or the user interrupts it."""
         try:
-            yield from super().run()
-        except DefaultFailed:
-            pass
-        except Interrupted as interruption:
-            self.exit = interruption.exit
-            return
-        for attempt in self._unproved:  # a host that was lost may be back
-            yield from attempt.watcher.prove_ended()
+            return k.identify_launch(make_attempt(self.prepare(values), self._context).launch)
+        except UsageError:
+            return None
 
-    def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
+    def measure(self, values: Values) -> Generator[Event, None, CandidateTried]:
         prepared = self.prepare(values, self.choose_limit())
         attempt, begun = make_attempt(prepared, self._context), self.watch()
-        fold, reader = RunFold(every_line=True), RateReader(self.scale(values))
+        # Where a rank keeps its batch, a step of more ranks does more.
+        kept = self._task.keep_batch or self._task.metric
+        scale = 1.0 if kept else self.count_ranks(values) / self.default.size
+        fold, reader = RunFold(every_line=True), RateReader(scale)
         rungs = [self.started.steps // 4, self.started.steps // 2, self.started.steps]
         outcome: Literal["", "measured", "dropped"] = ""
 
@@ -235,70 +197,64 @@ class HostStudy(Study):
             nonlocal outcome
             fold.handle_event(e.Stamped(self._context.clock(), event))
             if isinstance(event, e.CleanupChecked) and event.unchecked:
-                self._unproved.append(attempt)
+                self.unproved.append(attempt)
             if isinstance(event, e.Output) and not outcome:
                 reader.read_state(fold.state, event.rank)
-                outcome = self._judge_progress(reader, rungs)
+                outcome = self._judge(values, reader, rungs)
                 if outcome:
                     attempt.watcher.pending_order, attempt.watcher.retry_at = StopRun(outcome), 0.0
-            return True
+            # A message of every launch comes once.
+            return not isinstance(event, e.Message) or self._messages.setdefault(event.text, attempt) is attempt
 
         title = f"{prepared.request.script.name or prepared.task.script}: {describe_values(values)}"
         yield make_started("run", title, prepared.inventory, prepared.task.venv)
         yield e.Planned("run", str(attempt.launch), attempt.launch.public())
-        detached = yield from run_nested(attempt.execute(), take, advise_without_share)
+        yield from run_nested(attempt.execute(), take, advise_without_share)
         if attempt.watcher.interrupted:
             raise attempt.watcher.interrupted
-        report = make_report(fold.state)
-        ended_well = report.run is not None and report.run.good
+        report, last = make_report(fold.state), fold.state.last_attempt
+        if last and last.backend not in ("", attempt.launch.backend) and not self._task.backend_override:
+            # The script itself chooses its backend, whatever is planned.
+            self.started = replace(self.started, knobs={**self.started.knobs, "backend": ()})
         metric = self.ranking.metric or next((name for name in RATES if name in reader.rates), "")
-        yield from self._note_backend(fold.state.last_attempt, attempt.launch)
         why = ""
-        if metric not in reader.rates or not (outcome or ended_well):
-            why = "nobody watches it any more" if detached else describe_cause(report)
-            why = why or f"it printed no {metric or 'step and no rate'}"
-        elif self.own_backend and "backend" in values:
-            why = f"the script itself chooses {self.own_backend}"
+        if metric not in reader.rates or not (outcome or (report.run and report.run.good)):
+            why = describe_cause(report) or f"it printed no {metric or 'step and no rate'}"
         if self.tried or not why:
             yield e.FailuresIgnored(title)
         elif not report.failures:  # which say why the study ends
             yield e.HostFailed(Failure("", Kind.STEP, f"the default launch has no rate: {why}", code="no-rate"))
+        changes = ["rounding"] if "compile" in values else []
+        changes += [f"global batch x{scale:g}"] if scale != 1.0 else []
+        changes += ["arguments of the script"] if self._task.arg and any(name[:2] == "--" for name in values) else []
         return CandidateTried(
-            purpose, values, "failed" if why else outcome or "measured", (begun + self.watch()) / 2,
-            self.watch() - begun, reader.rates, why, self.describe_changes(values),
+            values, "failed" if why else outcome or "measured", (begun + self.watch()) / 2, self.watch() - begun,
+            {} if why else reader.rates, why, ", ".join(changes),
         )  # fmt: skip
 
-    def _note_backend(self, attempt: Attempt | None, launch: Launch) -> Generator[Event, None, None]:
-        """Notes whether the script has chosen another backend than the planned one."""
-        used = attempt.backend if attempt else ""
-        if self.own_backend or used in ("", launch.backend) or self._task.backend_override:
-            return
-        self.leave_backends_out(used)
-        if "backend" in self.started.knobs:
-            text = f"the backend is not varied: the script itself chooses {used}, whatever is planned"
-            yield e.Message(text, code="backend-kept")
-
-    def _judge_progress(self, reader: RateReader, rungs: list[int]) -> Literal["", "measured", "dropped"]:
+    def _judge(self, values: Values, reader: RateReader, rungs: list[int]) -> Literal["", "measured", "dropped"]:
         """Whether the launch that is being measured can be ended now; takes the ``rungs`` that it has passed."""
-        metric = self.ranking.metric
-        if metric and metric not in reader.rates:
+        wanted = [self.ranking.metric] if self.ranking.metric else RATES
+        if not any(name in reader.rates for name in wanted):
             return ""  # as one that a script prints at its end
-        passed = [rung for rung in rungs if rung <= reader.steps]
-        del rungs[: len(passed)]
-        if passed and self.is_out(reader.rates, self.watch(), passed[-1]):
-            return "dropped"
+        while rungs and rungs[0] <= reader.steps:
+            if self.is_out(values, reader.rates, self.watch(), rungs.pop(0)):
+                return "dropped"
         return "" if rungs else "measured"
 
     def choose_limit(self) -> float:
-        """Returns the seconds that a launch may take: much more than the default did, and not much more than the budget
-        has."""
+        """Returns the seconds that a launch may take: more than the default did, not much more than the budget has."""
         whole = [each.seconds for each in self.tried if not each.values and each.outcome == "measured"]
         left = max(self.started.budget - self.watch(), 0.0)
         return min(_PATIENCE * max(whole) + _MORE_PATIENCE, left + max(whole)) if whole else max(left, 60.0)
 
 
-def read_study(runs: Path, word: str) -> tuple[Tune, tuple[CandidateTried, ...]]:
-    """Returns the task of a saved study, with what is left of its budget, and what was tried. Raises `UsageError`."""
+def _read_study(runs: Path, word: str, task: Tune) -> tuple[Tune, Sequence[CandidateTried]]:
+    """Returns the task of a saved study, to whose budget that of ``task`` is added, and what was tried. Raises
+    `UsageError`, also for other options of ``task``."""
+    more = list_given(task)
+    if set(more) - {"budget"}:
+        raise UsageError("--resume takes --budget alone: the study has its own script and options")
     studies = select_saved_runs(runs, (), RunFilter("tune")) if word == "last" else ()
     directory = Path(studies[0].directory) if studies else find_saved_run(runs, word)
     events = [stamped.event for stamped in read_saved_run(directory)]
@@ -306,10 +262,9 @@ def read_study(runs: Path, word: str) -> tuple[Tune, tuple[CandidateTried, ...]]
     if started is None:
         what = f"{printable(read_name(directory))} is no study that can be resumed"
         raise UsageError(what, hint=advise("runs", "--verb", "tune"))
-    tried = tuple(event for event in events if isinstance(event, CandidateTried))
-    left = started.budget - max((each.at + each.seconds / 2 for each in tried), default=0.0)
-    if left <= 0:
-        left = started.budget
-    given: Any = dict(started.task)
-    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-    return Tune(**given, budget=f"{max(round(left), 1)}s"), tried
+    tried = [event for event in events if isinstance(event, CandidateTried)]
+    given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in started.task.items()}
+    if more:
+        spent = max((each.at + each.seconds / 2 for each in tried), default=0.0)
+        given["budget"] = f"{spent + parse_span('--budget', task.budget):.0f}s"
+    return Tune(**given), tried

@@ -13,9 +13,10 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.groups import memory
 from tests.e2e.workspace import LIGHT, QUICK, RANKS, Workspace, find_orphans
+from tests.stock import over
 
-PACED = RANKS / "paced.py"
-TUNE = ("tune", "--venv", LIGHT, "--limit", "node0,node1", "--vary", "hugepages", "--steps", "8")
+TUNE = ("tune", "--limit", "node0,node1", "--vary", "hugepages", "--steps", "8")
+PLAIN = ("--venv", LIGHT)
 
 
 @pytest.fixture
@@ -23,7 +24,8 @@ def script(workspace: Workspace) -> Path:
     """The script in a directory of its own, which is the project."""
     path = workspace.path / "job/paced.py"
     path.parent.mkdir()
-    path.write_bytes(PACED.read_bytes())
+    for name in ("paced.py", "meet.py"):
+        path.with_name(name).write_bytes((RANKS / name).read_bytes())
     return path
 
 
@@ -31,7 +33,7 @@ def test_a_launch_that_fails_costs_itself_and_the_faster_one_becomes_a_playbook(
     workspace: Workspace, hosts: Cluster, script: Path
 ) -> None:
     with memory(hosts, "node1", 512 << 20):
-        result = workspace(*TUNE, "--arg", "way=crash,eat", "--budget", "90s", "--json", script, timeout=300)
+        result = workspace(*TUNE, *PLAIN, "--arg", "way=crash,eat", "--budget", "90s", "--json", script, timeout=300)
     assert result.code == 0, result
     answer = result.answer
     assert (answer["best"], answer["recommended"]) == ("hugepages", True), result
@@ -58,7 +60,7 @@ def test_a_host_that_is_lost_costs_the_launch_that_had_it(
     workspace: Workspace, hosts: Cluster, script: Path, start: Callable[..., Any]
 ) -> None:
     words = ("--node-lease", "5", "--arg", "way=lose", "--budget", "90s", "--output", "plain")
-    command = start(*TUNE, *words, script, **QUICK)
+    command = start(*TUNE, *PLAIN, *words, script, **QUICK)
     command.until("this host will be lost", timeout=120.0)
     with hosts.cut("node1"):
         command.until("way lose: failed", timeout=120.0)
@@ -71,7 +73,7 @@ def test_a_host_that_is_lost_costs_the_launch_that_had_it(
 def test_ctrl_c_tells_the_best_so_far_and_the_study_goes_on(
     workspace: Workspace, hosts: Cluster, script: Path, start: Callable[..., Any]
 ) -> None:
-    command = start(*TUNE, "--budget", "10m", "--output", "plain", script)
+    command = start(*TUNE, *PLAIN, "--budget", "10m", "--output", "plain", script)
     command.until("launch 1, hugepages", timeout=120.0)
     command.process.send_signal(signal.SIGINT)
     result = command.end(60.0)
@@ -93,9 +95,16 @@ def test_a_playbook_tunes_and_what_it_writes_is_played(workspace: Workspace, hos
     assert not find_orphans(hosts)
 
 
-@pytest.mark.beyond_core
-def test_a_launch_that_hangs_is_ended_and_the_study_goes_on(workspace: Workspace, hosts: Cluster, script: Path) -> None:
-    result = workspace.succeed(*TUNE, "--arg", "way=hang", "--budget", "150s", "--json", script, timeout=400)
+@over()
+@pytest.mark.parametrize("way", ["crash", "hang", "eat"])
+def test_a_launch_that_goes_wrong_while_ranks_meet_costs_itself_alone(
+    workspace: Workspace, hosts: Cluster, script: Path, group: tuple[str, ...], way: str
+) -> None:
+    with memory(hosts, "node1", 1 << 30):
+        words = ("--arg", f"way={way}", "--budget", "150s", "--json", script)
+        result = workspace.succeed(*TUNE, *group, *words, timeout=500)
     assert result.answer["best"] == "hugepages", result
-    assert any(launch["why"] for launch in result.answer["launches"] if launch["ratio"] is None), result
+    whys = [launch["why"] for launch in result.answer["launches"] if launch["ratio"] is None]
+    assert whys, result
+    assert all({"crash": "cannot be", "hang": "limit", "eat": "memory"}[way] in why for why in whys), result
     assert not find_orphans(hosts)

@@ -5,14 +5,16 @@ Sources: the launcher of intel_extension_for_pytorch (ipexrun) and torch.backend
 variables; the dispatch code of IPEX 2.1 to 2.8 and oneDNN's CPU dispatcher for the names of instruction sets."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.facts.isa import ARM_LEVELS, LEVELS, get_order
+from ipexctl.model.events import Message
 from ipexctl.model.facts import Facts
 from ipexctl.model.launch import Preload, RankPlacement, Setting
 from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import join_names
+from ipexctl.model.toml import parse_toml
 
 _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:{thp}"  # run_cpu's, but for always
 
@@ -132,3 +134,17 @@ def supports_isa(facts: Facts, level: str) -> bool:
     if facts.flags:
         return set(_LEVELS[level]) <= facts.flags
     return order.index(facts.isa_level) <= order.index(level)
+
+
+def name_wins(table: str, facts: Mapping[str, Facts], task: Run) -> Iterator[Message]:
+    """Yields one message about those that can matter on these hosts and are not in use, if there are any."""
+    preloads = {library.name for fact in facts.values() for library in choose_preloads(task, fact, "")[0]}
+    missing = {
+        "allocator": not preloads & {"tcmalloc", "jemalloc"},
+        "omp": "iomp5" not in preloads,
+        "membind": any(len({core.numa for core in fact.cores or ()}) > 1 for fact in facts.values()),
+        "hugepages": any(fact.thp == "madvise" for fact in facts.values()),  # on request only
+    }
+    idle = {name for name, is_missing in missing.items() if is_missing and getattr(task, name) in ("auto", False)}
+    if titles := [title for name, title in parse_toml(table).items() if name in idle]:
+        yield Message(f"tuning usually wins on such hosts: {'; '.join(titles)}", code="tuning")

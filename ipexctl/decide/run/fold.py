@@ -107,8 +107,11 @@ class RunFold:
                 self._excuse_failures()
             case e.StudyStarted():
                 state.study = event
-            case e.CandidateTried():
-                self._add_candidate(event)
+            case e.CandidateTried() if state.study is not None:
+                from ipexctl.decide.tune.ranking import Ranking  # no other command needs it
+
+                state.candidates.append(event)
+                state.launches = Ranking(state.study, state.candidates).list_launches()
             case e.CaughtUp():
                 state.caught_up = True
             case e.Answer(value=value):
@@ -158,13 +161,6 @@ class RunFold:
                 if attempt.stall is not None:
                     attempt.stall.resumed = (event.at, at)
                 _place_ranks(attempt, ())
-
-    def _add_candidate(self, tried: e.CandidateTried) -> None:
-        from ipexctl.decide.tune.ranking import Ranking  # no other command needs it
-
-        self.state.candidates.append(tried)
-        if self.state.study is not None:
-            self.state.launches = Ranking(self.state.study, self.state.candidates).list_launches()
 
     # verbs and hosts -----------------------------------------------------------------------------------------------
 

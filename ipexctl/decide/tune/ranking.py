@@ -1,6 +1,7 @@
 """What launches are worth: their rates against the default's, which is measured in turn with them, so that a machine
 that changes its speed fools nobody."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import exp, log, sqrt
@@ -9,11 +10,50 @@ from statistics import fmean, linear_regression, median
 from ipexctl.model.answers.tune import TriedLaunch
 from ipexctl.model.events import CandidateTried, StudyStarted, describe_values
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.run_state import RunState
 
 # The first of them that is printed counts, unless the user names a figure.
 RATES = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}
 _NEAR = 6  # measurements of the default that a rate is compared with
 _LEAST_NOISE = 0.005
+WARM_UP = 3  # steps that do not count
+_LEAST_TIME = 2.0  # seconds from which steps say how many are done in a second
+
+
+class RateReader:
+    """Notes the steps and the figures of each rank as they come; one of its steps counts as ``scale``."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self._scale = scale
+        self._warm: dict[int, tuple[float, float]] = {}  # the steps and seconds of a rank's first ones
+        self._counted: dict[int, tuple[float, float]] = {}  # and of all after them
+        self._values: dict[tuple[str, int], list[float]] = defaultdict(list)  # of a figure on a rank
+
+    def read_state(self, state: RunState, rank: int) -> None:
+        """Reads what the last event, output of this rank, has brought."""
+        for each in state.values:
+            self._values[each.name, each.rank].append(each.value)
+        if rank < len(state.ranks) and state.ranks[rank].steps >= WARM_UP:
+            steps, seconds = state.ranks[rank].steps, state.ranks[rank].seconds
+            first = self._warm.setdefault(rank, (steps, seconds))
+            self._counted[rank] = (steps - first[0], seconds - first[1])
+
+    @property
+    def steps(self) -> int:
+        """Steps after the first ones, of the rank that is furthest; 0 while they took too little time to say a rate."""
+        if self._counted:
+            return int(max(steps if seconds >= _LEAST_TIME else 0 for steps, seconds in self._counted.values()))
+        return max((len(values) - WARM_UP for values in self._values.values()), default=0)
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Each figure, of all ranks the median; ``pace`` is counted where steps are printed."""
+        every: dict[str, list[float]] = defaultdict(list)
+        for (name, _), values in self._values.items():
+            every[name] += values[WARM_UP:] or values[-1:]
+        if counted := [steps / seconds for steps, seconds in self._counted.values() if steps and seconds]:
+            every["pace"] = counted
+        return {name: self._scale * median(values) for name, values in every.items()}
 
 
 class Ranking:
@@ -25,10 +65,6 @@ class Ranking:
         self.metric = started.metric or next((name for name in RATES if name in printed), "")
         defaults = ((each.at, self.read_rate(each.rates)) for each in tried if not each.values)
         self._defaults = [(at, rate) for at, rate in defaults if rate is not None]
-
-    @property
-    def unit(self) -> str:
-        return RATES.get(self.metric, self.metric)
 
     def read_rate(self, rates: Mapping[str, float]) -> float | None:
         """The logarithm of the figure that counts, the greater the better; None without it."""
@@ -49,10 +85,6 @@ class Ranking:
         times, values = [when - at for when, _ in near], [value for _, value in near]
         return rate - (linear_regression(times, values).intercept if len(near) > 1 else values[0])
 
-    def score(self, tried: CandidateTried) -> float | None:
-        """The same of a launch that was tried; None of one that failed."""
-        return None if tried.outcome == "failed" else self.compare(tried.rates, tried.at)
-
     def list_launches(self, least: int = 2) -> tuple[TriedLaunch, ...]:
         """Each launch with what is known of it, the best first. Bounds need ``least`` runs of it and of the default,
         since nothing but the scatter between runs says how far a rate is off."""
@@ -61,8 +93,8 @@ class Ranking:
         return tuple(sorted(rows, key=lambda row: (row.dropped, -(row.ratio or 0.0))))
 
     def _summarize(self, name: str, runs: Sequence[CandidateTried], least: int) -> TriedLaunch:
-        scores = [score for each in runs if (score := self.score(each)) is not None]
-        rates = [each.rates[self.metric] for each in runs if self.score(each) is not None]
+        scores = [score for each in runs if (score := self.compare(each.rates, each.at)) is not None]
+        rates = [each.rates[self.metric] for each in runs if self.read_rate(each.rates) is not None]
         mean, error = (fmean(scores), self.noise / sqrt(len(scores))) if scores else (None, 0.0)
         low, ratio, high = (None if mean is None else exp(mean + side * error) for side in (-1, 0, 1))
         if min(len(scores), len(self._defaults)) < least:

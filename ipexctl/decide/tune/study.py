@@ -1,23 +1,72 @@
-"""A study: launches in turn with the default one, and the best of them against the default once more."""
+"""A study: launches that Optuna proposes, in turn with the default one; then the best against the default once more."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
 from statistics import fmean
+from typing import Any
 
-from ipexctl.decide.tune.ranking import Ranking
-from ipexctl.decide.tune.search import OptunaSearch
-from ipexctl.decide.tune.summary import PAIRS, describe_verdict
+from ipexctl.decide.tune.ranking import RATES, Ranking
 from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
-from ipexctl.model.events import CandidateTried, Event, Purpose, StudyStarted, Values, describe_values
+from ipexctl.model.errors import UsageError
+from ipexctl.model.events import CandidateTried, Event, StudyStarted, Values, describe_values
+from ipexctl.model.text import pluralize
 
+PAIRS = 2, 6  # A B, at least and at most
 _BLOCK = 4  # launches between two measurements of the default
 _FINALS = 400, 40  # measurements of the best ones for a noise of 100 %, and at most
 _END = 2 + 2 * PAIRS[0]  # launches that the end needs room for, beside the finals
 _NOISE = 2.0  # times its own error that a gain must be
 _LEAST_GAIN = 0.01
+_RANDOM = 10  # launches before the sampler has a model
 _REPEATED = 50  # proposals in a row that were tried before: the space is exhausted
+
+
+class OptunaSearch:
+    """A seeded study of Optuna over the values of each knob, beside the default's. It proposes the ``listed`` launches
+    first; a value of them that is none of the knob's is left as in the default."""
+
+    def __init__(self, started: StudyStarted, listed: Sequence[Values]) -> None:
+        optuna = import_optuna()
+        sampler = optuna.samplers.TPESampler(seed=started.seed, multivariate=True, n_startup_trials=_RANDOM)
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=max(started.steps // 4, 1), reduction_factor=2)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
+        self._failed = optuna.trial.TrialState.FAIL
+        choices = {name: (None, *values) for name, values in started.knobs.items()}
+        self._space = {name: optuna.distributions.CategoricalDistribution(each) for name, each in choices.items()}
+        self._trial: Any = None  # the proposal that has no score yet
+        for values in listed:
+            known = {name: value for name, value in values.items() if value in choices.get(name, ())}
+            self._study.enqueue_trial({name: known.get(name) for name in choices})
+
+    def ask(self) -> Values:
+        """Returns the values of a launch, which `tell` takes the score of."""
+        self._trial = self._study.ask(self._space)
+        return {name: value for name, value in self._trial.params.items() if value is not None}
+
+    def is_out(self, score: float, step: int) -> bool:
+        """Returns whether others are better than the proposal, which has this score after so many steps."""
+        if self._trial is None:
+            return False
+        self._trial.report(score, step)
+        return bool(self._trial.should_prune())
+
+    def tell(self, score: float | None) -> None:
+        """Takes the score of the proposal; None where it has none."""
+        self._study.tell(self._trial, score, self._failed if score is None else None)
+        self._trial = None
+
+
+def import_optuna() -> Any:
+    """Returns Optuna, which prints nothing by itself. Raises `UsageError` where it is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        what = "tune searches with Optuna, which is not installed beside ipexctl"
+        raise UsageError(what, hint="pip install 'ipexctl[tune]', or uv tool install 'ipexctl[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
 
 
 class DefaultFailed(Exception):
@@ -29,14 +78,12 @@ class Study(ABC):
 
     def __init__(self, started: StudyStarted, earlier: Sequence[CandidateTried] = ()) -> None:
         self.started = started
-        self.own_backend = ""  # that the script itself chooses, whatever is planned
         self._asked: dict[str, Values] = {self.identify({}) or "": {}}  # how each launch was asked for first
-        known = [each for each in earlier if self._find_values(each.values) is not None]
-        self.tried = [replace(each, purpose="search" if each.values else "default") for each in known]
-        self.listed = [each.values for each in known]
+        self.tried = [each for each in earlier if self._find_values(each.values) is not None]
+        self.listed = [each.values for each in self.tried]
         self._search: OptunaSearch | None = None
-        self._exhausted = False  # no other launch is left to try
-        self._best: TriedLaunch | None = None  # that is set against the default
+        self._best: TriedLaunch | None = None  # that is set against the default,
+        self._gains: list[float] = []  # and what each pair of runs shows of it
 
     @abstractmethod
     def identify(self, values: Values) -> str | None:
@@ -47,7 +94,7 @@ class Study(ABC):
         """Returns the seconds since the study began."""
 
     @abstractmethod
-    def measure(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
+    def measure(self, values: Values) -> Generator[Event, None, CandidateTried]:
         """Tries the launch with these values; asks `is_out` meanwhile."""
 
     @property
@@ -67,15 +114,13 @@ class Study(ABC):
         """Tries what Optuna proposes, then the best ones again: the one that may be the fastest each time."""
         self._search = OptunaSearch(self.started, self.listed)
         room = self.count_left()
-        most = max(room / 2, _END - 1) if room > _END - 1 else room / 2
+        most = max(room / 2, min(room, _END) - 1)
         while self.count_left() > min(self._count_finals() * (1 + 1 / _BLOCK) + _END, most):
-            yield from self.keep_turn()
             values = self._propose(self._search)
             if values is None:
-                self._exhausted = True
                 break
-            tried = yield from self.try_launch("search", values)
-            self._search.tell(self.ranking.score(tried))
+            tried = yield from self.try_launch(values)
+            self._search.tell(self.ranking.compare(tried.rates, tried.at))
         if sum(not each.values for each in self.tried) < 2 and self.count_left() > _END:
             yield from self.try_default()  # which shows the noise
         for _ in range(self._count_finals()):
@@ -83,68 +128,62 @@ class Study(ABC):
             highs = [row.high or 0.0 for row in launches]
             if self.count_left() <= _END or not launches or (launches[0].low or 0.0) > max(highs[1:], default=0.0):
                 break  # no time, or the best one is clear
-            yield from self.keep_turn()
-            yield from self.try_launch("final", launches[highs.index(max(highs))].values)
+            yield from self.try_launch(launches[highs.index(max(highs))].values)
 
     def _propose(self, search: OptunaSearch) -> Values | None:
         """A launch that was not tried before; None where there are no more."""
-        launches = {row.name: row for row in self.ranking.list_launches()}
-        for _ in range(_REPEATED + len(launches)):
+        ratios = {row.name: row.ratio for row in self.ranking.list_launches()}
+        for _ in range(_REPEATED + len(ratios)):
             values = self._find_values(search.ask())
-            row = None if values is None else launches.get(describe_values(values))
-            if values and row is None:
+            if values and describe_values(values) not in ratios:
                 return values
-            search.tell(log(row.ratio) if row and row.ratio else None)
+            ratio = None if values is None else ratios[describe_values(values)]
+            search.tell(log(ratio) if ratio else None)
         return None
-
-    def keep_turn(self) -> Generator[Event, None, None]:
-        """Tries the default where the last `_BLOCK` launches were others."""
-        if all(each.values for each in self.tried[-_BLOCK:]):
-            yield from self.try_default()
 
     def try_default(self) -> Generator[Event, None, None]:
         """Tries the default, once more where it fails."""
         for _ in range(2 if self.tried else 1):
-            if (yield from self.try_launch("default", {})).outcome == "measured":
+            if (yield from self.try_launch({})).outcome == "measured":
                 return
         raise DefaultFailed
 
-    def try_launch(self, purpose: Purpose, values: Values) -> Generator[Event, None, CandidateTried]:
-        """Measures the launch with these values, and keeps what comes of it."""
-        tried = yield from self.measure(purpose, values)
+    def try_launch(self, values: Values) -> Generator[Event, None, CandidateTried]:
+        """Measures the launch with these values, after the default where the last `_BLOCK` launches were others."""
+        if values and all(each.values for each in self.tried[-_BLOCK:]):
+            yield from self.try_default()
+        tried = yield from self.measure(values)
         self.tried.append(tried)
         yield tried
         return tried
 
     def _find_values(self, values: Values) -> Values | None:
         """The values by which this launch was asked for first, none for the default; None where it cannot be."""
-        launch = None if self.own_backend and "backend" in values else self.identify(values)
+        launch = self.identify(values)
         return None if launch is None else self._asked.setdefault(launch, values)
-
-    def leave_backends_out(self, backend: str) -> None:
-        """Tries no backend any more, nor keeps what was tried: the script chooses its own, and each is the default."""
-        self.own_backend = backend
-        self.tried = [each for each in self.tried if "backend" not in each.values]
 
     def _confirm(self) -> Generator[Event, None, None]:
         """Sets the best launch against the default, in turn; of those that are as good the simplest."""
         launches = self._rank_launches()
-        if not launches or self.count_left() < 2:
-            return
         good = [row for row in launches if (row.low or 0.0) * (1 + _LEAST_GAIN) >= (launches[0].low or 0.0)]
-        self._best = min(good, key=lambda row: len(row.values))
-        while self.count_left() >= 2:
+        self._best = min(good, key=lambda row: len(row.values), default=None)
+        while self._best and self.count_left() >= 2 and len(self._gains) < PAIRS[1]:
+            pair = []
             for values in ({}, self._best.values):
-                if (yield from self.try_launch("confirm", values)).outcome == "failed":
+                tried = yield from self.try_launch(values)
+                rate = self.ranking.read_rate(tried.rates)
+                if rate is None:
+                    self._gains.clear()  # what fails now and then is not recommended
                     return
+                pair.append(rate)
+            self._gains.append(pair[1] - pair[0])
             known = self.judge()
-            clear = known.recommended or known.gain < -known.error
-            if known.pairs >= PAIRS[1] or (known.pairs >= PAIRS[0] and clear):
+            if known.pairs >= PAIRS[0] and (known.recommended or known.gain < -known.error):
                 return
 
-    def is_out(self, rates: Mapping[str, float], at: float, steps: int) -> bool:
-        """Whether the launch that is being measured is out of the race after so many steps."""
-        score = self.ranking.compare(rates, at)
+    def is_out(self, values: Values, rates: Mapping[str, float], at: float, steps: int) -> bool:
+        """Whether the launch that is being measured, with these values, is out of the race after so many steps."""
+        score = self.ranking.compare(rates, at) if values and self._search else None
         return self._search is not None and score is not None and self._search.is_out(score, steps)
 
     def count_left(self) -> float:
@@ -153,8 +192,7 @@ class Study(ABC):
         return (self.started.budget - self.watch()) / longest
 
     def _count_finals(self) -> int:
-        by_noise, most = _FINALS
-        return min(round(by_noise * self.ranking.noise), most)
+        return min(round(_FINALS[0] * self.ranking.noise), _FINALS[1])
 
     # judging -------------------------------------------------------------------------------------------------------
 
@@ -169,19 +207,32 @@ class Study(ABC):
         """The launch that was set against the default, or would be."""
         return self._best or next(iter(self._rank_launches()), None)
 
-    def judge(self, *, interrupted: bool = False) -> TuneAnswer:
+    def judge(self) -> TuneAnswer:
         """Returns what is known now."""
-        ranking, best = self.ranking, self.best
-        confirmed = [each for each in self.tried if each.purpose == "confirm"]
-        rates = [rate for each in confirmed if (rate := ranking.read_rate(each.rates)) is not None]
-        gains = [after - before for before, after in zip(rates[::2], rates[1::2], strict=False)]
-        gain, error, good = log(best.ratio) if best and best.ratio else 0.0, 0.0, False
+        ranking, best, gains = self.ranking, self.best, self._gains
+        gain, error = log(best.ratio) if best and best.ratio else 0.0, 0.0
         if gains:
-            gain, error = fmean(gains), _NOISE * ranking.noise * sqrt(2 / len(gains))
-            good = len(gains) >= PAIRS[0] and len(rates) == len(confirmed) and min(gains) > 0
-        good = good and gain > max(error, _LEAST_GAIN)
+            runs = sum(not each.values for each in self.tried)  # of the default: a few show too little of the noise
+            gain, error = fmean(gains), _NOISE * (1 + 2 / (runs - 1)) * ranking.noise * sqrt(2 / len(gains))
+        clear = gain > max(error, _LEAST_GAIN) and min(gains, default=0.0) > 0
+        unit = RATES.get(ranking.metric, ranking.metric)
         answer = TuneAnswer(
-            "", ranking.unit, ranking.list_launches(), best.name if best else None, len(gains), exp(gain) - 1, error,
-            good, "", len(self.tried), self.watch(), self.started.budget, interrupted,
+            "", unit, ranking.list_launches(), best.name if best else None, len(gains), exp(gain) - 1, error,
+            clear and len(gains) >= PAIRS[0], "", len(self.tried), self.watch(), self.started.budget,
         )  # fmt: skip
-        return replace(answer, verdict=describe_verdict(answer, exhausted=self._exhausted))
+        return replace(answer, verdict=describe_verdict(answer))
+
+
+def describe_verdict(answer: TuneAnswer) -> str:
+    """Returns the result of a study, as a sentence."""
+    if answer.best is None and len(answer.launches) > 1:
+        return "no launch was clearly faster than the default"
+    if answer.best is None:
+        return "no other launch was tried"
+    value, low, high = (f"{(1 + answer.gain) * exp(error):.3g}" for error in (0.0, -answer.error, answer.error))
+    gain = f"{value} times as fast ({low} to {high}) in {pluralize(answer.pairs, 'pair')} of runs in turn"
+    if answer.recommended:
+        return f"{answer.best}: {gain}"
+    if answer.pairs >= PAIRS[0]:
+        return f"the default is as good: the best other launch, {answer.best}, was {gain}"
+    return f"best so far: {answer.best}, {value} times as fast; too few pairs of runs in turn confirm it"

@@ -26,7 +26,7 @@ class TriedLaunch(JsonRecord):
 class TuneAnswer(AnyAnswer):
     """``tune``: the launches, the best one first. ``best`` was set against the default in turn, and its gain is
     ``gain`` (a share), within a factor of exp(``error``); ``recommended``: it is beyond the noise, and ``next`` starts
-    it. ``playbook`` is the file with it, ``interrupted`` says that the study was not ended."""
+    it, or goes on with a study that had too few pairs of runs. ``playbook`` is the file with it."""
 
     script: str
     metric: str
@@ -40,6 +40,5 @@ class TuneAnswer(AnyAnswer):
     tried: int
     seconds: float
     budget: float
-    interrupted: bool
     playbook: str | None = None
     next: str | None = None

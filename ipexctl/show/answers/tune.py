@@ -15,7 +15,6 @@ from ipexctl.show.typeset import BAD, GOOD, QUIET, AtWidth, Line, outcome, text
 
 _BAR = 24  # cells of the longest bar
 _MOST = 15  # launches that have a line in the end
-_FAILED = 3  # of them those that failed, where there is no room for all
 
 
 def format_answer(value: TuneAnswer) -> list[RenderableType]:
@@ -29,13 +28,10 @@ def format_answer(value: TuneAnswer) -> list[RenderableType]:
 
 
 def describe_candidate(tried: CandidateTried, state: RunState) -> str:
-    """``launch 7, ppn 2: 1.12 × the default, 12 s``."""
+    """``launch 7, ppn 2: 1.12 ×, 1 run``."""
     name = describe_values(tried.values)
     row = next(row for row in state.launches if row.name == name)
-    words = f"{row.ratio:.2f} × the default" if row.values and row.ratio else f"{row.rate or 0.0:.3g} a second"
-    if tried.outcome != "measured":
-        words = f"failed: {tried.why}" if tried.why else f"{words}, dropped"
-    return f"launch {len(state.candidates) - 1}, {name}: {words}, {phrases.format_duration(tried.seconds)}"
+    return f"launch {len(state.candidates) - 1}, {name}: {_describe(row)}"
 
 
 def draw_study(state: RunState, width: int, height: int, now: float) -> RenderableType:
@@ -43,46 +39,32 @@ def draw_study(state: RunState, width: int, height: int, now: float) -> Renderab
     assert state.study is not None
     spent = max((each.at + each.seconds / 2 for each in state.candidates), default=0.0) + now - state.verb_at
     left = f"{phrases.format_duration(max(state.study.budget - spent, 0.0))} left"
-    outcomes = [each.outcome for each in state.candidates]
-    counts = (
-        f"{pluralize(len(outcomes), 'run')}, {outcomes.count('dropped')} dropped, {outcomes.count('failed')} failed"
-    )
-    paces = [rank.pace for rank in state.ranks if rank.pace is not None]
-    pace = f", {paces[0]:.3g} steps/s" if paces else ""
-    return Group(
-        justify_ends(width, one_line(state.command.title if state.command else ""), left),
-        *draw_launches(width, state.launches, max(height - 5, 1)),
-        make_row((counts, QUIET)),
-        make_row("now: ", f"{one_line(state.title)}{pace}"),
-    )
+    title = one_line(state.command.title if state.command else "")
+    rows = draw_launches(width, state.launches, max(height - 4, 1))
+    return Group(justify_ends(width, title, left), *rows, make_row("now: ", one_line(state.title)))
 
 
 def draw_launches(width: int, launches: Sequence[TriedLaunch], most: int = _MOST) -> Iterator[RenderableType]:
-    """A line for each launch, the default first and the failed ones last: its ratio against the default, a bar of it,
-    and a remark; names give way."""
+    """A line for each launch, the default first and the failed ones last: a bar of its ratio against the default, and
+    what is known; names give way."""
     rows = sorted(launches, key=lambda row: (row.ratio is None, bool(row.values)))
-    if len(rows) > most:
-        failed = [row for row in rows if row.ratio is None][:_FAILED]
-        rows = [*rows[: max(most - len(failed), 1)], *failed]
     best = max([1.0, *(row.ratio for row in rows if row.ratio)])
-    remarks = max((len(_describe(row)) for row in rows if row.ratio is not None), default=0)
-    names = min(max((len(row.name) for row in rows), default=0), max(width - remarks - 20, 12))
-    room = min(_BAR, max(width - names - remarks - 14, 6))
-    for row in rows:
-        name = fill_cells(escape(row.name), names)
+    names = min(max((len(row.name) for row in rows), default=0), width // 3)
+    room = min(_BAR, width // 8)
+    for row in rows[:most]:
+        name, remark = fill_cells(escape(row.name), names), (one_line(_describe(row)), QUIET)
         if row.ratio is None:
-            yield make_row(("✗ ", BAD), name, (f"  {one_line(row.why)}", QUIET))
+            yield make_row(("✗ ", BAD), f"{name} ", remark)
             continue
         bar = "━" * max(round(room * row.ratio / best), 1)
-        style = GOOD if row.ratio > 1.0 else QUIET
-        cells = f"  {name} {row.ratio:>6.2f} × "
-        yield make_row(cells, (f"{bar:<{room}}", style), (f" {_describe(row)}", QUIET))
-    if more := len(launches) - len(rows):
+        yield make_row(f"  {name} ", (f"{bar:<{room}} ", GOOD if row.ratio > 1.0 else QUIET), remark)
+    if more := len(rows[most:]):
         yield make_row((f"  … and {more} more, on the page and in --json", QUIET))
 
 
 def _describe(row: TriedLaunch) -> str:
-    parts = [f"changes {row.changes}" if row.changes else ""]
+    if row.ratio is None:
+        return f"failed: {row.why}"
+    parts = [f"{row.ratio:.2f} ×", f"changes {row.changes}" if row.changes else "", "dropped" if row.dropped else ""]
     parts += [f"{row.low:.2f} to {row.high:.2f}" if row.low and row.high else pluralize(row.runs, "run")]
-    parts += ["dropped" if row.dropped else "", f"{row.rate:.3g} a second" if row.rate else ""]
-    return ", ".join(filter(None, parts))
+    return ", ".join(filter(None, [*parts, f"{row.rate:.3g} a second" if row.rate else ""]))

@@ -83,7 +83,7 @@ def _hash_source(text: str) -> str:
 
 def render_run(page: RunPage, *, renew: bool = False) -> str:
     """The page of a run. ``renew``: it asks for itself again."""
-    study = {}
+    study = []
     if page.study:
         from ipexctl.show.page.study import draw_study
 

@@ -21,7 +21,7 @@ from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.checks.system import LOOKED_UP
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
-from ipexctl.decide.tune.wins import name_wins
+from ipexctl.decide.launch.tuning import name_wins
 from ipexctl.model.answers import doctor as answers
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit, split_results
 from ipexctl.model.events import (

@@ -49,7 +49,7 @@ def prepare_run(verb: str, request: RunRequest, inventory: Inventory, context: C
     context.masker.add_words(task.args)
     started = make_started(verb, request.script.name or task.script, inventory, task.venv)
     if context.by_playbook:  # else the user's own words
-        from ipexctl.decide.tune.knobs import list_run_words
+        from ipexctl.model.run_words import list_run_words
 
         started = replace(started, words=tuple(list_run_words(task)))
     yield started
@@ -87,7 +87,7 @@ def _launch(prepared: "Prepared", context: Context) -> Workflow[None]:
     if request.task.keep and not request.dry:
         yield Message(_describe_keep(request), code="keep")
     if request.dry:
-        from ipexctl.decide.tune.wins import name_wins
+        from ipexctl.decide.launch.tuning import name_wins
 
         yield from name_wins(read_data("tuning.toml"), prepared.facts, request.task)
         yield Answer(RunPlanAnswer(str(launch), launch.public()))

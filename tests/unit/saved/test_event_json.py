@@ -31,7 +31,7 @@ EVERY += streams.stamp([
 ])  # fmt: skip
 EVERY += streams.stamp([
     e.StudyStarted({"ppn": (1, 2), "allocator": ("tcmalloc",)}, {"script": "a.py"}, "it/s", False, 900.0, 7, 20),
-    e.CandidateTried("search", {"ppn": 2}, "dropped", 12.5, 10.0, {"it/s": 1.5}, "too slow"),
+    e.CandidateTried({"ppn": 2}, "dropped", 12.5, 10.0, {"it/s": 1.5}, "too slow"),
 ])  # fmt: skip
 
 

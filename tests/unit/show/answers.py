@@ -153,7 +153,7 @@ ANSWERS: tuple[tuple[str, str, str, AnyAnswer], ...] = (
                         "")),
         "ppn 2, omp gnu", 4, 0.31, 0.03, True,
         "ppn 2, omp gnu: 1.31 times as fast (1.27 to 1.35) in 4 pairs of runs in turn", 13, 412.0, 900.0,
-        False, "tuned.yaml", "ipexctl run --ppn 2 --omp gnu train.py")),
+        "tuned.yaml", "ipexctl run --ppn 2 --omp gnu train.py")),
     ("hosts", "the hosts of a hostfile", "hosts", HostsAnswer("hosts", (), _HOSTS)),
     ("du", "what ipexctl takes, and old projects", "du", UsageAnswer(("node0", "node1"), (
         *(UsedPlace(name, "environment", "/home/me/ipexctl-env.d", 1203044352) for name in ("node0", "node1")),
