@@ -137,4 +137,17 @@ def test_ranks_in_different_collectives_are_told_so(run: Run, case: str) -> None
     """MPI goes on for ever, or fails with an error of its own: which, depends on the two collectives."""
     ended = run("faults", case, ranks=3)
     assert ended.code not in (0, 124)
-    assert re.search(r"the ranks called different collectives: (\w+ #\d on ranks? [\d, ]+){2}", ended.err), ended.err
+    assert re.search(
+        r"the ranks called different collectives: (\w+ #\d( of \d+ bytes)? on ranks? [\d, ]+){2}", ended.err
+    ), ended.err
+
+
+@pytest.mark.parametrize("steps", [5, 40])
+def test_different_collectives_that_mpi_takes_for_the_same_are_found(run: Run, steps: int) -> None:
+    """At the end of a short run; during a longer one."""
+    ended = run("faults", "mismatch_quiet", ranks=2, STEPS=steps)
+    assert ended.code
+    expected = (
+        "the ranks called different collectives: broadcast #5 of 12 bytes on rank 0, allreduce #5 of 12 bytes on rank 1"
+    )
+    assert expected in ended.err, ended.err

@@ -15,6 +15,7 @@ place there, and what was started later waits until it has returned.
 
 from __future__ import annotations
 
+import array
 import atexit
 import contextlib
 import ctypes
@@ -29,6 +30,7 @@ from typing import Any, Callable, Protocol
 import torch
 from torch.distributed import Work as TorchWork
 
+from ._calls import Calls, count_bytes, describe_difference
 from ._exits import Exits, leave
 from ._launch import ImpiError, mpi
 
@@ -72,6 +74,8 @@ class Group(Protocol):
     seq: int  # number of the last collective
     last: str  # its name
     queue: list[Work | Place]  # collectives that were started, in order, and places of others; the first is in flight
+    calls: Calls
+    label: str  # this rank in words
     done: Work  # what a collective returns that ended at once
 
     def complaint(self, work: Work, timeout: float) -> str:
@@ -241,6 +245,7 @@ class Engine:
         self.abandoned: list[Work] = []  # MPI may still write into their tensors: kept for ever
         self.kept: set[Work] = set()
         self.groups: list[Group] = []
+        self.world: Group | None = None
         self.pid = os.getpid()
         self._role = Role()
         self._waiters = 0
@@ -250,6 +255,7 @@ class Engine:
         self._busy = 0  # those that call what hangs on a future
         self._poll = 0.0  # seconds that a look takes which finds nothing, on average
         self._closing = False
+        self._differs = False  # the ranks have called different collectives
         self._watched = 0.0
         self._shared_until = 0.0
         self._moved = 0.0
@@ -292,6 +298,7 @@ class Engine:
         first = group.queue[0] if group.queue else None
         if not isinstance(first, Work) or first.started:
             return []
+        group.calls.note(first.name, count_bytes(first.name, first.results))
         return self._begin(first)
 
     def _begin(self, work: Work) -> list[Work]:
@@ -407,19 +414,25 @@ class Engine:
         return work.future
 
     def at_once(
-        self, group: Group, begin: Callable[..., Any], words: Sequence[Any], later: Callable[[Any], Work]
+        self,
+        group: Group,
+        begin: Callable[..., Any],
+        words: Sequence[Any],
+        size: int,
+        later: Callable[[Any], Work],
     ) -> Work | None:
         """Begin a short collective that the caller is going to wait for, and look at it for a while: mostly it is done
         by then (`group.done`). None, with nothing begun, where something else is in flight.
 
         Most of what an operation costs here otherwise is the machinery for those that take longer. `begin` with `words`
-        starts the request; `later` makes an operation of a request that takes longer.
+        starts the request for `size` bytes; `later` makes an operation of a request that takes longer.
         """
         with self.lock:
             if self.active or group.queue or group.error is not None or self.pid != os.getpid():
                 return None
             group.seq += 1
             group.last = "allreduce"  # the only one that is begun so
+            group.calls.note(group.last, size)
             try:
                 test = (request := begin(*words)).Test
                 for _ in range(SPIN):
@@ -559,6 +572,8 @@ class Engine:
     def fail(self, group: Group, error: BaseException) -> None:
         """End everything of `group` with `error`; it can do nothing more."""
         settled = []
+        if group is self.world:
+            self.world = None  # what ranks call after an error is their own affair
         with self.lock:
             group.error = group.error or error
             works = [work for work in self.active if work.group is group]
@@ -579,8 +594,9 @@ class Engine:
         """At the end of the script: MPI_Finalize when all ranks have come to theirs.
 
         A rank that is done says so (whoever still waits for it learns it within seconds) and waits quietly for the
-        others. A rank that failed must not wait, and the others cannot go on without it: it tells them why and leaves
-        without MPI_Finalize, with the exit status that Python gives it. The launcher ends the others.
+        others; it fails where they have called other collectives than it. A rank that failed must not wait, and the
+        others cannot go on without it: it tells them why and leaves without MPI_Finalize, with the exit status that
+        Python gives it. The launcher ends the others.
         """
         if self.pid != os.getpid():
             return
@@ -590,7 +606,12 @@ class Engine:
         ended = self._exits.ending()
         if ended is None and self._wait_for_others(MPI.COMM_WORLD):
             self._stop_threads()
+            different = self._compare_calls(MPI.COMM_WORLD) if self._differs else ""
             MPI.Finalize()
+            if different:
+                sys.stdout.flush()
+                print(f"impi: {different}", file=sys.stderr, flush=True)
+                os._exit(1)  # the script's own status is known by now, and nothing else changes it
             return
         self._stop_threads()
         if ended is not None:
@@ -605,11 +626,14 @@ class Engine:
         """Whether all ranks have come to the end of their scripts; not, as soon as one says that it failed."""
         for group in self.groups:
             group.say_left()
-        farewell = world.Ibarrier()
+        digest = self.world.calls.look().digest if self.world else 0
+        highest = array.array("q", [digest, -digest])
+        farewell = world.Iallreduce(array.array("q", highest), highest, mpi().MAX)
         patience, asked = 0.0001, time.monotonic()
         while True:
             with self.lock:
                 if farewell.Test():
+                    self._differs = highest[0] != -highest[1]
                     return True
             self.turn()
             now = time.monotonic()
@@ -620,6 +644,12 @@ class Engine:
                     return False
             time.sleep(patience)
             patience = min(patience * 1.5, 0.01)
+
+    def _compare_calls(self, world: Any) -> str:
+        """How this rank's collectives differ from those of the first rank, where they do. All ranks must call it."""
+        own = (self.world.label, self.world.calls.look()) if self.world else None
+        first = world.bcast(own)
+        return describe_difference(dict([first, own])) if own and first and own[0] != first[0] else ""
 
     def _stop_threads(self) -> None:
         self._closing = True

@@ -18,8 +18,9 @@ import torch
 from torch._C._distributed_c10d import Backend
 from torch.distributed import DistNetworkError, ProcessGroup, ReduceOp
 
-from . import _collectives, _dispatch, _engine, _launch
+from . import _calls, _collectives, _dispatch, _engine, _launch
 from . import _collectives as c
+from ._calls import Calls, describe_difference, read_snapshot, write_snapshot
 from ._dispatch import OwnClass, hide_modules, take_calls
 from ._engine import LINGER, Aborted, ImpiTimeout, Place, Work, engine, nothing
 from ._launch import ImpiError, check_launch, check_world, mpi
@@ -72,12 +73,16 @@ class ImpiProcessGroup(ProcessGroup):
         self.seq = 0
         self.queue: list[Work | Place] = []
         self.last = ""
+        self.calls = Calls()
+        self.label = self.called([rank])
         self._together: list[c.Operation] | None = None
         if not ranks:
             check_world(size, os.environ)
         self.channel = c.Channel(self._meet(), c.Sizes.of(os.environ))
         self.engine = engine()
         self.engine.groups.append(self)
+        if self._world:
+            self.engine.world = self
         self.done = Work(self, "done", nothing(), [], 0.0)  # for what is over before it is waited for
         self.done.done = True
 
@@ -152,6 +157,29 @@ class ImpiProcessGroup(ProcessGroup):
         if self.error is None or why:
             with contextlib.suppress(RuntimeError):
                 self.store.set(f"left/{self._rank}", f"{self.seq} {why}")
+
+    def _compare_calls(self) -> None:
+        """Compare what is due with what rank 0 of the group has called; what it has not called yet stays due.
+
+        Raises:
+            ImpiError: it has called other collectives. The group can do nothing more.
+        """
+        due, self.calls.due = self.calls.due, []
+        different = ""
+        with contextlib.suppress(RuntimeError):  # rank 0 has ended
+            for snapshot in due:
+                key = f"calls/{snapshot.number}"
+                if self._rank == 0:
+                    self.store.set(key, write_snapshot(snapshot))
+                elif self.store.check([key]):
+                    first = read_snapshot(self.store.get(key))
+                    different = different or describe_difference({self.called([0]): first, self.label: snapshot})
+                else:
+                    self.calls.due.append(snapshot)
+        if different:
+            error = ImpiError(f"impi: {different}")
+            self.engine.fail(self, error)
+            raise error
 
     def failed(self) -> bool:
         """Whether a member said that it failed."""
@@ -326,7 +354,10 @@ class ImpiProcessGroup(ProcessGroup):
             self._together.append(operation)
             return Work(self, name, nothing(), results, 0.0)
         background = getattr(options, "asyncOp", True)
-        return self.engine.start(Work(self, name, operation, results, self._limit(options, timeout), peer), background)
+        work = self.engine.start(Work(self, name, operation, results, self._limit(options, timeout), peer), background)
+        if self.calls.due:
+            self._compare_calls()
+        return work
 
     def _limit(self, options: Any, timeout: timedelta | None = None) -> float:
         """Seconds that an operation may take: its own, or the group's (torch says "not given" by a negative time)."""
@@ -383,7 +414,10 @@ class ImpiProcessGroup(ProcessGroup):
         def later(request: Any) -> Work:
             return Work(self, "allreduce", c.going_on(channel, request, tensor, how), [tensor], self._limit(opts))
 
-        work = self.engine.at_once(self, channel.comm.Iallreduce, (channel.MPI.IN_PLACE, data, operation), later)
+        given = (channel.MPI.IN_PLACE, data, operation)
+        work = self.engine.at_once(self, channel.comm.Iallreduce, given, nbytes, later)
+        if self.calls.due:
+            self._compare_calls()
         if work is self.done and op == c.AVG:
             how.after(tensor, self._size)
         return work
@@ -619,4 +653,4 @@ def clone_of(store: Any) -> Any:
         return store
 
 
-hide_modules(_collectives, _dispatch, _engine, _launch, sys.modules[__name__])
+hide_modules(_calls, _collectives, _dispatch, _engine, _launch, sys.modules[__name__])

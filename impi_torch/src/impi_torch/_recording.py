@@ -24,9 +24,9 @@ def record_works(record: Record) -> Callable[[], None]:
         note(work.name, work.begun)
         return finish(engine, work)
 
-    def noting_at_once(engine: Engine, group: Group, begin: Any, words: Any, later: Any) -> Work | None:
+    def noting_at_once(engine: Engine, group: Group, *given: Any) -> Work | None:
         begun = time.monotonic()
-        work = at_once(engine, group, begin, words, later)
+        work = at_once(engine, group, *given)
         if work is group.done:  # an all-reduce that ended before its caller had to wait
             note("allreduce", begun)
         return work
