@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -22,7 +23,7 @@ from typer.core import TyperCommand
 from ipexctl.cli.command_options import Option, find_model, read_options
 from ipexctl.cli.help_page import LONG_HELP, HelpPage
 from ipexctl.cli.plain_values import PlainValues, convert_plain_values
-from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, WrongWords
+from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, WrongWords, replace_word
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -54,7 +55,28 @@ class HostSelection:
         runs = get_state_directory() / "runs"
         inventory = select_hosts(**named, environ=os.environ, cwd=Path.cwd(), runs=runs, words=self.words)
         self.warnings = [*inventory.warnings]
-        return inventory
+        return self._advise_limit(inventory) if self.hosts is not None else inventory
+
+    def _advise_limit(self, inventory: Inventory) -> Inventory:
+        """Gives hosts that the hostfile in use describes otherwise than ``--hosts`` the hint to choose them there."""
+        from ipexctl.model.errors import UsageError
+        from ipexctl.verbs.common.select import select_hosts
+
+        try:
+            used = select_hosts(hostfile=None, hosts=None, limit=None, environ=os.environ, cwd=Path.cwd())
+        except UsageError:
+            return inventory
+        listed = {host.name: dataclasses.replace(host, origin=None) for host in used}
+        bare = {host.name: dataclasses.replace(host, origin=None) for host in inventory}
+        names = [name for name in bare if name in listed and listed[name] != bare[name]]
+        words, limit = replace_word(self.words, "--hosts", "--limit"), ",".join(names)
+        if not names or not words:
+            return inventory
+        if limit != self.hosts:
+            words = replace_word(words, self.hosts or "", limit) or words
+        hint = shlex.join(["ipexctl", *words])
+        hosts = [dataclasses.replace(host, hint=hint) if host.name in names else host for host in inventory]
+        return dataclasses.replace(inventory, hosts=tuple(hosts))
 
     def read_host(self, name: str) -> Host:
         """The one host of this name; where no hosts are given, a host that ssh knows. Raises `UsageError`."""

@@ -20,7 +20,7 @@ class HostFlags(Fields):
         None, "Hostfile or inventory (default: $IPEXCTL_HOSTFILE, else ./hostfile).", "Hosts", "PATH", names=("-f",)
     )
     hosts: str | None = flag(
-        None, "Names such as a,b,node[01-16], or slurm, pbs, lsf for the job's hosts.", "Hosts", "LIST"
+        None, "Names (a,b,node[01-16]) without a hostfile, or slurm, pbs, lsf for a job's hosts.", "Hosts", "LIST"
     )
     limit: str | None = flag(
         None,

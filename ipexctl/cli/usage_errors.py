@@ -116,7 +116,7 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     if isinstance(error, NoSuchCommand):
         sentence = f"{verb} has no command {error.word!r}"
         meant = _OTHER_NAMES.get(error.word) or _find_nearest(error.word, error.names, _NAME_LIKENESS)
-        better = _replace_word(words, error.word, meant if meant in error.names else None)
+        better = replace_word(words, error.word, meant if meant in error.names else None)
         if (command := _SECOND_WORDS.get(error.word)) in error.names:
             at = words.index(error.word)
             better = [*words[:at], command, *words[at:]]
@@ -139,7 +139,7 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         sentence = f"{verb} has no option {', '.join(foreign) or error.option_name}"
         if not foreign:
             nearest = _find_nearest(error.option_name, names, _NAME_LIKENESS)
-            better = _restore_value(error.ctx, words) or _replace_word(words, error.option_name, nearest)
+            better = _restore_value(error.ctx, words) or replace_word(words, error.option_name, nearest)
             if better is None and starts_script:
                 better = _move_behind_script(words, error.option_name)
                 reasons = ["options of the script stand after it"] if better else []
@@ -147,7 +147,7 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
         if param is None or param.is_flag or param.count:
             sentence = f"{error.option_name} takes no value"
-            better = _replace_word(words, error.option_name, error.option_name)
+            better = replace_word(words, error.option_name, error.option_name)
         else:
             sentence = f"{error.option_name} needs a value: {param.metavar}"
     elif hasattr(error, "param_type"):
@@ -158,7 +158,24 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     else:
         sentence = error.format_message()
         sentence = f"{verb}: {sentence[:1].lower()}{sentence[1:].rstrip('.')}"
+    if better and _find_value(words, ["--hosts"]) is None:
+        better = _prefer_limit(better)
     return UsageError(sentence, reasons=reasons, hint=shlex.join(["ipexctl", *better]) if better else f"{path} --help")
+
+
+def _prefer_limit(words: list[str]) -> list[str]:
+    """The command line with ``--limit`` in place of ``--hosts`` where a hostfile in use has all of these hosts."""
+    from ipexctl.model.errors import UsageError
+    from ipexctl.verbs.common.select import select_hosts
+
+    limit, hostfile = _find_value(words, ["--hosts"]), _find_value(words, ["-f", "--hostfile"])
+    if limit is None:
+        return words
+    try:
+        select_hosts(hostfile=hostfile, hosts=None, limit=limit, environ=os.environ, cwd=Path.cwd())
+    except UsageError:
+        return words
+    return replace_word(words, "--hosts", "--limit") or words
 
 
 def _translate_launch_options(words: Sequence[str], own: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
@@ -201,10 +218,10 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
         what = wrong
     elif option and value and (option.flag.ge is not None or option.flag.le is not None):
         better = _find_bound(value, option.flag.ge, option.flag.le)
-    line = _replace_word(words, value, better) if value and better else None
+    line = replace_word(words, value, better) if value and better else None
     line = _restore_value(error.ctx, words) or line
     if value is None and "-np" in words and "-n" in names:  # as mpirun spells it
-        return "run has no option -np", _replace_word(words, "-np", "-n")
+        return "run has no option -np", replace_word(words, "-np", "-n")
     return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line
 
 
@@ -287,7 +304,7 @@ def _find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENES
     return best if best is not None and compute_likeness(best)[0] >= least else None
 
 
-def _replace_word(words: Sequence[str], old: str, new: str | None) -> list[str] | None:
+def replace_word(words: Sequence[str], old: str, new: str | None) -> list[str] | None:
     """The command line with another word in place of the first that is ``old``, or the option or value ``old``."""
     if new is None:
         return None

@@ -20,6 +20,7 @@ class Host(Record):
     groups: tuple[str, ...] = ()
     vars: Mapping[str, str] = field(default_factory=dict)  # venv, workdir, python, iface, local … as written
     origin: Origin | None = None
+    hint: str | None = None  # what helps if it cannot be reached as written
 
     @property
     def is_local(self) -> bool:

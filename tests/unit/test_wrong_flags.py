@@ -75,6 +75,31 @@ def test_without_hosts_the_command_itself_is_advised_with_those_of_a_lab_that_is
     assert reported.output.splitlines()[-1].strip() == f"ipexctl run -f {lab} --ppn 2 train.py --lr 3"
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("run -H node0,node1 train.py", "run --limit node0,node1 train.py"),
+        ("run --host node0 train.py", "run --limit node0 train.py"),
+        ("run -f hosts -H node1 train.py", "run -f hosts --limit node1 train.py"),
+        ("run -H node0,other train.py", "run --hosts node0,other train.py"),
+        ("run --hosts node0.invalid,x.invalid --ppn 1 train.py", "run --limit node0.invalid --ppn 1 train.py"),
+        ("doctor --hosts=node0.invalid", "fix: ipexctl doctor --limit=node0.invalid"),
+        ("doctor --hosts x.invalid", "fix: ssh x.invalid true"),
+    ],
+)
+def test_hosts_of_the_hostfile_are_chosen_with_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, hint: str
+) -> None:
+    monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path / "state")
+    monkeypatch.chdir(tmp_path)
+    for name in ("hosts", "train.py"):
+        Path(name).touch()
+    Path("hosts").write_text("node0\nnode1\nnode0.invalid address=127.0.0.1 port=1\nx.invalid\n")
+    monkeypatch.setenv("IPEXCTL_HOSTFILE", "hosts")
+    reported = CliRunner().invoke(app, words.split(), env={"COLUMNS": "200"})
+    assert hint in reported.output, reported.output
+
+
 def test_a_comparison_is_a_report_of_two_runs() -> None:
     reported = CliRunner().invoke(app, ["compare", "1126-a", "1126-b"])
     assert reported.output.splitlines()[-1] == "  hint: ipexctl report 1126-a 1126-b"

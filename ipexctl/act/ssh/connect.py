@@ -85,7 +85,7 @@ class Dialler:
             attempt = _Attempt(settings, time.monotonic() + limit, limit, on_socket, notes)
             return self._connect(attempt), notes
         except ConnectError as error:
-            failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint, error.code)
+            failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint or host.hint, error.code)
             raise LinkError(failure) from None
 
     def close(self) -> None:
