@@ -7,8 +7,8 @@ from typing import TypeVar
 
 # Commands that take --hostfile, --hosts and --limit, and those that take --venv. A test holds both to the command line.
 WITH_VENV = frozenset(("bench", "doctor", "install", "run", "tune", "uninstall"))
-ON_HOSTS = WITH_VENV | {"attach", "du", "fetch", "logs", "ps", "stop", "sync", "watch"}
-_SCRIPTS = frozenset(("run", "tune"))  # commands whose last words are a script's
+ON_HOSTS = WITH_VENV | {"attach", "du", "exec", "fetch", "logs", "ps", "stop", "sync", "watch"}
+_SCRIPTS = frozenset(("exec", "run", "tune"))  # commands whose last words are a script's
 _KINDS = frozenset(("-m", "--module", "--program"))  # options that say what WHAT is
 _LIMITS = frozenset(("--limit", "-l"))
 _HOST_OPTIONS = _LIMITS | {"-f", "--hostfile", "--hosts"}

@@ -1,10 +1,10 @@
 # What ipexctl takes on this host: "KIND KIB" and a path, with a NUL behind each, for every place that exists; then "project" and
 # the path of each directory that may be a project's: those of ~/ipexctl, and WORKDIR ("": none). POSIX sh with du; run as:
 #   sh -c TEXT NAME STATE VENV WORKDIR
-# A file that several places share by hard links counts for the first of them.
+# A file that several places share by hard links counts for the first of them: an uninstall leaves what uv's cache has.
 case $2 in '~/'*) env=$HOME/${2#'~/'}.d ;; *) env=$2.d ;; esac
 uv=${XDG_CACHE_HOME:-$HOME/.cache}/uv
-du -sk "$env/wheels" "$env/cache" "$env" "$uv" "$HOME/$1" 2>/dev/null | while read -r size path; do
+du -sk "$env/wheels" "$env/cache" "$uv" "$env" "$HOME/$1" 2>/dev/null | while read -r size path; do
   case $path in
   "$env") kind=environment ;;
   "$HOME/$1") kind=runs ;;

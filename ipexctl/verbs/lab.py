@@ -68,7 +68,7 @@ def up(hosts: int, directory: Path) -> Workflow[Lab | None]:
 
 
 def down(directory: Path) -> Workflow[bool]:
-    """Ends every process of the lab; True when none remains. Homes and the environment stay."""
+    """Ends every process of the lab; True when none remains. Homes and the environment, if there is one, stay."""
     directory = directory.absolute()
     with act.lock_lab_directory(directory) if directory.exists() else nullcontext():
         lab = act.load_lab(directory)
@@ -83,7 +83,8 @@ def down(directory: Path) -> Workflow[bool]:
                 return False
             for name, count in counts.items():
                 yield StepEnded(name, "stop", "changed" if count else "ok", f"{pluralize(count, 'process')} ended")
-            text = f"the homes and the environment stay in {directory}; the next lab up takes them again"
+            kept = "the homes and the environment stay" if (directory / "env").exists() else "the homes stay"
+            text = f"{kept} in {directory}; the next lab up takes them again"
             yield Message(text, code="lab-stays")
         yield Answer(LabAnswer(False, str(directory), processes_left=0))
         yield Ended("lab down", Exit.OK)

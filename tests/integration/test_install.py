@@ -913,9 +913,12 @@ def test_hosts_that_share_a_file_system_are_rid_of_it_once_and_a_job_on_any_of_t
     assert busy.exit == Exit.BUSY
     assert set(busy.answer["failed"]) == set(bench.names)
     assert bench.works() == "2.8.0"
+    (bench.path / "home/.cache/uv").mkdir(parents=True, exist_ok=True)
+    (bench.path / "home/.cache/uv/wheel").write_bytes(bytes(3 << 20))
     gone = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
     assert gone.exit == Exit.OK, gone.failures()
     assert gone.answer == {"changed": list(bench.names), "failed": {}}
+    assert re.search(r"~/\.cache/uv stays \(\d+(\.\d)? MiB on .*exec 'rm -rf ~/\.cache/uv'", gone.output(), re.DOTALL)
     assert "shared file system: node0 removes for node1, node2, node3" in gone.output()
     assert [path.name for path in bench.venv.parent.iterdir()] == ["mine"]
     again = bench.tell(lambda hosts, context: uninstall(task, hosts, context))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ipexctl.act.lab import create_lab, find_openssh_tools, lock_lab_directory
 from ipexctl.act.packages.resolve import Tool, find_newest_versions, save_lock
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.root_home import switch_to_root_home
+from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.hostkeys import KnownHosts
 from ipexctl.act.transfer.receive import ResultsDir
 from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck
@@ -24,7 +26,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.tasks import Run
 from ipexctl.model.wheels import Lock
 from ipexctl.store.masking import Masker
-from ipexctl.store.private_files import write_private_file
+from ipexctl.store.private_files import measure_tree, write_private_file
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.run.prepare import find_start_notes
 
@@ -131,6 +133,23 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     write_private_file(tmp_path / "file", b"new", 0o700)
     assert (tmp_path / "file").read_bytes() == b"new"
     assert modes(tmp_path)["file"] == 0o700
+
+
+def test_a_file_of_the_cache_and_an_environment_counts_for_the_cache(tmp_path: Path) -> None:
+    cache, env = tmp_path / ".cache/uv", tmp_path / "env.d/torch"
+    for directory in (cache, env):
+        directory.mkdir(parents=True)
+    (cache / "wheel").write_bytes(bytes(1 << 20))
+    (env / "wheel").hardlink_to(cache / "wheel")
+    (env / "own").write_bytes(bytes(64 << 10))
+    counted = set[tuple[int, int]]()
+    assert [measure_tree(path, counted)[0] for path in (cache, tmp_path)] == [1 << 20, 64 << 10]
+    assert measure_tree(env)[0] == (1 << 20) + (64 << 10)
+    words = ("state", str(tmp_path / "env"), "")
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(["sh", "-c", read_script("list_usage.sh"), "x", *words], env=environ, capture_output=True)
+    sizes = {field.split()[0]: int(field.split()[1]) for field in done.stdout.decode().split("\0")[:-1:2]}
+    assert sizes["wheels"] >= 1024 > sizes["environment"] >= 64
 
 
 def test_under_sudo_nothing_is_kept_in_the_home_of_the_user(tmp_path: Path) -> None:

@@ -50,8 +50,11 @@ def show_usage(
     results = yield from run_on_hosts(context, inventory, "measure", measure)
     found, failures = split_results(results)
     places = [place for result in found.values() for place in result]
-    local = {"environment": context.state / "lab", "wheels": context.cache, "runs": context.state / "runs"}
-    places += [UsedPlace("", kind, str(path), measure_tree(path)[0]) for kind, path in local.items() if path.exists()]
+    lab, counted = context.state / "lab", set[tuple[int, int]]()
+    caches = [("wheels", path) for path in (context.cache, *lab.glob("*/home/.cache"))]  # before what has links to them
+    for kind, path in (*caches, ("environment", lab), ("runs", context.state / "runs")):
+        if path.exists():
+            places.append(UsedPlace("", kind, str(path), measure_tree(path, counted)[0]))
     removes = dry and any(place.removed for place in places)
     advice = advise("du", "--prune", "--older-than", older_than or "", "--yes")
     command = complete_hint(advice, list_flags(inventory, None)) if removes else None

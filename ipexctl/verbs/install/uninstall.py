@@ -5,22 +5,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
+from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepOutcome, Workflow
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hints import advise
-from ipexctl.model.hosts import Inventory
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.names import fold_names
 from ipexctl.model.tasks import Uninstall
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import format_size, parse_integer, pluralize, printable
 from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.install.install_sessions import InstallSessions
+
+_CACHE = "~/.cache/uv"  # of uv on a host
+_MEASURE_CACHE = Command(("sh",), f"du -sk {_CACHE} 2>/dev/null", timeout=600.0)
 
 
 def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: bool = False) -> Workflow[None]:
@@ -55,10 +59,27 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
             sessions.close()
     changed = tuple(name for name in places if name not in failed)
     if not dry and any(name not in failed for name in found):
-        yield Message(advise("du", text="uv's cache stays on the hosts, for the next install; what it takes:"))
+        yield from _report_cache(context, [host for host in inventory if host.name in found])
     done = UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()})
     yield Answer(DryRun(plan) if dry else done)
     yield Ended("uninstall", choose_exit([failure.kind.exit for failure in failed.values()]))
+
+
+def _report_cache(context: Context, hosts: Sequence[Host]) -> Workflow[None]:
+    """Says what uv's cache takes, which stays: the next install takes its wheels, and it may be the user's own."""
+
+    def measure(link: Link, _: Emit) -> int:
+        size = link.run(_MEASURE_CACHE).out.partition(b"\t")[0]
+        return (parse_integer(size.decode("ascii", "replace"), 1 << 50) or 0) << 10
+
+    measured = yield from run_on_hosts(context, hosts, "measure uv's cache", measure)
+    sizes = [(format_size(size), name) for name, size in split_results(measured)[0].items() if size]
+    each = ", ".join(f"{size} on {fold_names(names)}" for size, names in group_pairs(sizes).items())
+    if each:
+        text = (
+            f"~/.cache/uv stays ({each}): the next install takes its wheels, and your own uv may use it; to remove it:"
+        )
+        yield Message(advise("exec", f"rm -rf {_CACHE}", text=text))
 
 
 def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str]) -> Workflow[None]:
