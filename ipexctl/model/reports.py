@@ -102,7 +102,8 @@ class SeparateWorlds(JsonRecord):
 
 class LostLoss(JsonRecord):
     """The loss was ``value`` (NaN, inf) on ``ranks``, first at ``step``; before, at ``last_step``, it was ``last``.
-    What was not printed is null. ``text`` is the sentence, ``command`` the run that ends at such a loss."""
+    What was not printed is null. ``text`` is the sentence, ``command`` the run that ends at such a loss, ``later`` are
+    ranks that printed it at no step or a later one."""
 
     text: str
     ranks: tuple[int, ...]
@@ -111,6 +112,7 @@ class LostLoss(JsonRecord):
     last_step: int | None
     value: str = "NaN"
     command: str | None = None
+    later: Annotated[tuple[int, ...], UNWRITTEN] = ()
 
 
 class SlowHost(JsonRecord):
@@ -216,4 +218,4 @@ class CommandReport(JsonRecord):
     reasons: tuple[str, ...] | None = None
     hint: str | None = None
     refusal_code: Annotated[str, UNWRITTEN] = ""
-    without: Annotated[str | None, UNWRITTEN] = None  # the same run on the hosts that could be reached
+    without: Annotated[str | None, UNWRITTEN] = None  # the same run without hosts that are out of reach

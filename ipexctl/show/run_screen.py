@@ -177,7 +177,7 @@ def choose_next_step(run: RunOutcome) -> tuple[str, str]:
         return "a command or a library was not found", advise("doctor")
     if first:
         return f"all that rank {first.rank} wrote:", advise("logs", run.run, "--rank", str(first.rank))
-    if run.suspects:
+    if run.stall:
         what = "where the ranks stood:"
         if not run.stalled:
             what = f"--stall kill ends such a run by itself; {what}"

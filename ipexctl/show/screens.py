@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from ipexctl.model.answers import AnyAnswer, UnknownAnswer, get_answer_kind, get_next_command, is_dry
+from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.reports import Cleanup, CommandReport
 
 if TYPE_CHECKING:
@@ -97,5 +98,8 @@ def format_next_steps(
     elif command and not hints:
         items += typeset.format_next_step("", command)
     if without:
-        items += typeset.format_next_step("without the hosts that cannot be reached:", without)
+        words = "without the hosts that cannot be reached:"
+        if report and report.run and report.run.reason == "lost":
+            words = f"why they are lost: {complete_hint(advise('doctor'), place)}; the same run without them:"
+        return [*items, *typeset.format_next_step(words, without)]
     return [*items, *(format_next_step(report.run, place) if report and report.run and report.verb != "logs" else [])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+from dataclasses import replace
 
 from ipexctl.decide.page.build import build_page
 from ipexctl.decide.run.export import list_figures
@@ -146,10 +147,15 @@ def test_a_rank_that_ended_well_shows_its_last_line_of_stdout() -> None:
 
 def test_a_loss_that_is_no_number_is_told_alike_by_every_view() -> None:
     lines = [(0, b"step 29 loss 2.342\n"), (1, b"step 29 loss 2.3\n"), (0, b"step 30 loss nan grad_norm inf\n")]
-    both = [*lines, (1, b"step 31 loss inf\n"), (0, b"step 31 loss nan\n")]
+    both = [*lines, (1, b"step 30 loss inf\n"), (0, b"step 31 loss nan\n")]
+    later = [*lines, (1, b"step 31 loss inf\n")]
+    silent = [lines[0], lines[2], (1, b"done, loss nan\n")]
+    apart = "loss is NaN on rank 0 on a since step 30 (2.342 at step 29), later on rank 1"
     for outputs, text in (
         (lines, "loss is NaN on rank 0 on a since step 30 (2.342 at step 29)"),
         (both, "loss is inf on all 2 ranks since step 30 (2.342 at step 29)"),
+        (later, apart),
+        (silent, apart),
     ):
         stream = streams.stamp([RUN, *(e.Output(rank, "ab"[rank], "out", data) for rank, data in outputs)])
         state = fold_state(stream)
@@ -166,5 +172,8 @@ def test_a_loss_that_is_no_number_is_told_alike_by_every_view() -> None:
     ended = [*(e.RankEnded(rank, "ab"[rank], 0) for rank in (0, 1)), e.RunEnded("k7", "done")]
     run = make_report(fold_state(streams.stamp([started, RUN, e.Output(0, "a", "out", lines[2][1]), *ended]))).run
     assert choose_next_step(run)[1] == "ipexctl run --stop-on-nan --ppn 1 train.py --lr 9"  # type: ignore[arg-type]
+    started = replace(started, words=("run", "--stop-on-nan", "train.py"))
+    run = make_report(fold_state(streams.stamp([started, RUN, e.Output(0, "a", "out", lines[2][1]), *ended]))).run
+    assert run.lost_loss.command is None, "it is that run already"  # type: ignore[union-attr]
     again = fold_state(streams.stamp([RUN, *(e.Output(0, "a", "out", b"grad_norm inf\n") for _ in range(2)), RUN]))
     assert make_report(again).run.lost_loss is None  # type: ignore[union-attr]

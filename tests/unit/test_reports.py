@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome, StallPlace
 from ipexctl.show.next_commands import list_next_commands
 from ipexctl.show.run_screen import describe_rank_end, format_run_card
+from ipexctl.show.screens import format_next_steps
 from ipexctl.show.typeset import Line
 from tests.tables import read_table
 from tests.unit.show import streams
@@ -306,6 +308,38 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
     diagnosis = of_run(fold_with_catalogue([events[0], missing, *events[1:]])).diagnosis
     assert diagnosis
     assert diagnosis.command == "ipexctl install --with tabulate --with pillow -f lab/hosts --limit a,b"
+
+
+def test_a_process_without_a_rank_is_known_by_how_it_was_started() -> None:
+    error = "ValueError: Error initializing torch.distributed: environment variable RANK expected, but not set"
+    for words, option in ((("--per-host",), "--per-host"), (("--instances=2",), "--instances"), ((), "")):
+        started = replace(STARTED, words=("run", *words, "train.py", "--per-host"))
+        _, *failed = done(end(1, 1, error=error), reason="rank")
+        diagnosis = of_run(fold_with_catalogue([started, *failed])).diagnosis
+        assert diagnosis
+        assert diagnosis.why.startswith(f"{option} gives no RANK" if option else "The script")
+        assert diagnosis.fix.startswith(f"leave out {option}," if option else "pass the environment on")
+
+
+def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
+    started = replace(STARTED, words=("run", "--ppn", "2", "train.py"), selection_flags=("-f", "lab/hosts"))
+    ends = [end(0, None, cause="stopped"), end(1, None, cause="stopped")]
+    lost = e.HostFailed(Failure("b", Kind.LOST, "lost (no sign of life for 30 s)", code="lost"))
+    report = folded(started, RUN, lost, *ends, e.RunEnded("r1", "lost", "b is lost"))
+    command = ["ipexctl", "run", "-f", "lab/hosts", "--limit", "!b", "--ppn", "2", "train.py"]
+    assert list_next_commands(None, report) == [command, ["ipexctl", "doctor", "-f", "lab/hosts"]]
+    shown = [item.plain for item in format_next_steps(report) if isinstance(item, Line)]
+    assert shown == [
+        "hint       why they are lost: ipexctl doctor -f lab/hosts; the same run without them:",
+        shlex.join(command),
+    ]
+
+
+def test_a_stopped_stall_ends_with_the_command_that_prints_the_stacks() -> None:
+    stall = e.Stalled((0, 1), 20.0, "all", {})
+    compared = e.StallCompared((), "the ranks are in different collectives: …", ())
+    report = folded(STARTED, RUN, stall, compared, e.RunEnded("r1", "stopped", "Ctrl-C"))
+    assert list_next_commands(None, report) == [["ipexctl", "logs", "r1", "--stacks"]]
 
 
 def test_a_full_disk_under_torch_save_is_known_with_what_was_free_on_that_host() -> None:

@@ -39,7 +39,8 @@ def _format_ssh_command(host: Host) -> list[str]:
     port = ["-p", str(host.port)] if host.port else []
     key = ["-i", host.key] if host.key else []
     jump = ["-J", host.vars["jump"]] if "jump" in host.vars else []
-    return ["ssh", *port, *key, *jump, f"{host.user}@{host.address}" if host.user else host.address]
+    known = ["-o", f"UserKnownHostsFile={host.vars['known_hosts']}"] if "known_hosts" in host.vars else []
+    return ["ssh", *port, *key, *jump, *known, f"{host.user}@{host.address}" if host.user else host.address]
 
 
 def check_required_facts(cluster: Cluster) -> Iterator[CheckHit]:

@@ -14,7 +14,7 @@ from ipexctl.decide.run.unusual import UnusualReader
 from ipexctl.model import events as e
 from ipexctl.model.answers import get_answer_kind
 from ipexctl.model.errors import Kind
-from ipexctl.model.facts import format_cpus
+from ipexctl.model.facts import format_ranks
 from ipexctl.model.reports import HostStep, LostLoss, StallPlace
 from ipexctl.model.run_state import (
     Attempt,
@@ -418,8 +418,11 @@ class RunFold:
                 continue
             last_step, last = rank.loss or (None, None)
             lost = lost or LostLoss("", (), step, last, last_step)
-            shown = "NaN" if isnan(value) else str(value)
-            lost = replace(lost, ranks=tuple(sorted((*lost.ranks, rank.rank))), value=shown)
+            if lost.step is not None and (step is None or step > lost.step):
+                lost = replace(lost, later=tuple(sorted((*lost.later, rank.rank))))
+            else:
+                lost = replace(lost, value="NaN" if isnan(value) else str(value))
+            lost = replace(lost, ranks=tuple(sorted((*lost.ranks, rank.rank))))
             attempt.lost_loss = replace(lost, text=_describe_lost_loss(lost, attempt.ranks))
 
     def _add_to_series(self, name: str, rank: int, at: float, value: float) -> None:
@@ -531,15 +534,17 @@ def _is_inner_bar(known: Mapping[str, float], figures: Mapping[str, float]) -> b
 
 def _describe_lost_loss(lost: LostLoss, ranks: list[RankState]) -> str:
     """``loss is NaN on all 8 ranks since step 30 (2.342 at step 29)``."""
-    where = f" on ranks {format_cpus(lost.ranks)}"
-    if len(lost.ranks) == 1:
-        where = f" on rank {lost.ranks[0]} on {ranks[lost.ranks[0]].host}"
-    elif len(lost.ranks) == len(ranks):
+    first = [rank for rank in lost.ranks if rank not in lost.later]
+    where = f" on {format_ranks(first)}"
+    if len(first) == 1:
+        where += f" on {ranks[first[0]].host}"
+    elif len(first) == len(ranks):
         where = f" on all {len(ranks)} ranks"
+    later = f", later on {format_ranks(lost.later)}" if lost.later else ""
     since = "" if lost.step is None else f" since step {lost.step}"
     at = "" if lost.last_step is None else f" at step {lost.last_step}"
     before = "" if lost.last is None else f" ({lost.last:.4g}{at or ' before'})"
-    return f"loss is {lost.value}{where}{since}{before}"
+    return f"loss is {lost.value}{where}{since}{before}{later}"
 
 
 def _enter_stage(rank: RankState, stage: str, at: float) -> None:

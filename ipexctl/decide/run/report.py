@@ -50,14 +50,17 @@ def make_report(state: RunState, known: ReadErrors = tuple, *, lost: LostOutput 
         run=run if is_run and state.study is None else None,  # a study has many
         lost=lost,
         selection_flags=state.selection_flags,
-        without=_leave_out_unreachable(state),
+        without=_leave_out_hosts(state, run),
     )
 
 
-def _leave_out_unreachable(state: RunState) -> Hint | None:
-    """Returns the same run on the hosts that are left, where some could not be reached."""
-    failed = {failure.host: None for failure in state.failures if failure.kind is Kind.UNREACHABLE}
-    if not failed or not state.command or state.last_attempt or failed.keys() >= {*state.command.hosts}:
+def _leave_out_hosts(state: RunState, run: RunOutcome) -> Hint | None:
+    """Returns the same run on the hosts that are left, where some could not be reached or the run lost them."""
+    lost = run.reason == "lost" and not run.orphans
+    kind = Kind.LOST if lost else Kind.UNREACHABLE
+    failed = {failure.host: None for failure in state.failures if failure.kind is kind}
+    begun = state.last_attempt is not None and not lost
+    if not failed or not state.command or begun or failed.keys() >= {*state.command.hosts}:
         return None
     return make_command_without(state, *failed)
 
@@ -134,14 +137,23 @@ def _make_resume_command(state: RunState) -> Hint | None:
 
 
 def _make_command(state: RunState, option: str, *value: str, needs: str = "") -> Hint | None:
-    """Returns the same command line with an option, if it is one of `run` that has the option that this ``needs``."""
-    asked = state.run.asked or state.command or _NO_COMMAND
-    words = list(asked.words)
-    options = {word.partition("=")[0] for word in words[: find_script_word(asked.title, words)]}
-    if words[:1] != ["run"] or (needs and needs not in options):
+    """Returns the same command line with an option, if it is one of `run` that has the option that this ``needs``.
+    Without such a need, the option itself is to be new."""
+    words, options = list(_find_asked(state).words), _list_options(state)
+    if words[:1] != ["run"] or (needs not in options if needs else option in options):
         return None
     words[1:1] = [] if option in options else [option, *value]
     return complete_hint(Hint(words), state.selection_flags)
+
+
+def _find_asked(state: RunState) -> e.Started:
+    return state.run.asked or state.command or _NO_COMMAND
+
+
+def _list_options(state: RunState) -> set[str]:
+    """The options of ipexctl in the command line of the run."""
+    asked = _find_asked(state)
+    return {word.partition("=")[0] for word in asked.words[: find_script_word(asked.title, asked.words)]}
 
 
 def _find_end(state: RunState) -> e.RunEnded | None:
@@ -184,6 +196,10 @@ def _find_cause(
     run = attempt.started.run or (over.run if over else "")
     fix, command = diagnosis.fix, diagnosis.command
     hints = (warning for warning in state.warnings if isinstance(warning, Hint) and warning.words[0] == "install")
+    if diagnosis.code == "env-rendezvous" and (alone := _list_options(state) & {"--per-host", "--instances"}):
+        option = min(alone)
+        diagnosis = replace(diagnosis, why=f"{option} gives no RANK and no WORLD_SIZE to the processes that it starts.")
+        fix = f"leave out {option}, or give --engine torchrun, which starts the ranks; what each gets: run --dry-run"
     if diagnosis.code in ("package", "module") and (every := next(hints, None)) is not None:
         fix = command = Hint(every.words)  # the look before the start knows all that is missing
     texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (fix, command)]

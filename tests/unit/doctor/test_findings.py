@@ -469,6 +469,9 @@ def test_a_host_that_does_not_answer_is_tried_by_hand_where_we_went() -> None:
     failure = Failure("node3", Kind.UNREACHABLE, "connection refused", code="refused")
     findings = run_checks(Cluster(Inventory((host,)), {}, {"node3": failure}, TABLE), CATALOGUE)
     assert one("SSH001", findings).fix == "ssh -p 2222 -i '/home/me/my key' me@10.1.0.3 true"
+    host = replace(host, vars={"known_hosts": "/lab/known_hosts"})
+    findings = run_checks(Cluster(Inventory((host,)), {}, {"node3": failure}, TABLE), CATALOGUE)
+    assert "-o UserKnownHostsFile=/lab/known_hosts me@10.1.0.3 true" in one("SSH001", findings).fix
 
 
 def test_limits_that_are_just_enough_are_no_finding() -> None:
