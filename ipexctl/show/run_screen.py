@@ -1,8 +1,10 @@
 """What is shown of a run when it is over."""
 
+import re
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 
 from ipexctl.model.facts import format_ranks
 from ipexctl.model.grouping import group_pairs
@@ -33,7 +35,10 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     items += [labelled(f"  restart {number}", why) for number, why in enumerate(run.restarts, 1)]
     stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     if run.first is not None:
-        items += [*_first_failure(by[run.first], run), *_format_diagnosis(run), *stall]
+        below: list[RenderableType] = []
+        items += _first_failure(by[run.first], run, below)
+        before = len(items)
+        items += [*_format_diagnosis(run), *stall]
         items += [labelled("  then", f"failed too: {locate_ranks(run.followers, run)}")] if run.followers else []
         items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
     elif run.good:
@@ -52,7 +57,10 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     if run.backend != run.planned_backend:
         items.append(labelled("  backend", phrases.format_backend(run.backend, run.planned_backend)))
     items += [labelled("  resume", run.resume, copied=True)] if run.resume else []
-    return [*items, *format_cleanup_proof(run)]
+    items += format_cleanup_proof(run)
+    if run.first is not None:
+        below += [*items[before:], *format_next_step(run)]
+    return items
 
 
 _REASONS = {
@@ -83,13 +91,14 @@ def get_last_output(rank: RankOutcome) -> str:
     return strip_colours((rank.traceback or rank.tail).strip("\n") or rank.error)
 
 
-def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
+def _first_failure(rank: RankOutcome, run: RunOutcome, below: Sequence[RenderableType]) -> list[RenderableType]:
+    """The rank that failed first, and its last words, which leave room for what is ``below`` them."""
     after = f" after {phrases.format_duration(rank.at - run.started)}" if run.started else ""
     first = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
     who = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}"
     items: list[RenderableType] = [outcome(False, (who, STRONG), f"{after}{first}")]
     output = get_last_output(rank)
-    items += [_LastWords(escape_lines(output), "" if rank.where else rank.line)] if output else []
+    items += [_LastWords(escape_lines(output), "" if rank.where else rank.line, below)] if output else []
     if rank.where:
         items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
     words = dict.fromkeys(["" if rank.traceback else rank.error, run.diagnosis.evidence if run.diagnosis else ""])
@@ -100,33 +109,62 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
 
 
 LAST_WORDS = 30  # lines of a failed rank, where no screen bounds them
-_LEAST_WORDS, _REST = 6, 14  # rows of them at least; rows of a screen for all else of a card and a prompt
+_LEAST_WORDS = 3  # rows of them at least
+_REST = 7  # rows of a screen for who failed, options of the next command, where the run is saved, and a prompt
 _LINE_ROWS = 3  # rows of a line
 
 
 class _LastWords:
     """The end of what a failed rank wrote, so that who failed above it and what to do below stay on one screen: of a
     long line the middle gives way, of many lines those between the first and the last ones; then the line of its script
-    is named."""
+    is named. Of a traceback what marks a part of a line gives way first, then the calls in libraries."""
 
-    def __init__(self, lines: Sequence[str], line: str = "") -> None:
-        self._lines, self._line = lines, line
+    def __init__(self, lines: Sequence[str], line: str = "", below: Sequence[RenderableType] = ()) -> None:
+        self._lines, self._line, self._below = lines, line, below
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width = options.max_width - 2
-        most = max(console.height - _REST, _LEAST_WORDS) if console.is_terminal else LAST_WORDS * _LINE_ROWS
-        first, *lines = [_cut_line(line, _LINE_ROWS * width) for line in self._lines]
+        most, shown = LAST_WORDS * _LINE_ROWS, list(self._lines)
+        if console.is_terminal:
+            printed = Segment.split_lines(console.render(Group(*self._below), options))
+            below = sum(-(-max(Segment.get_line_length(row), 1) // options.max_width) for row in printed)
+            most = max(console.height - _REST - below, _LEAST_WORDS)
+        if _count_rows(shown, width) > most:
+            shown = [line for line in shown if not _MARKS.match(line)]
+        length = len(shown)
+        if _count_rows(shown, width) > most:
+            shown = _drop_library_calls(shown)
+        first, *lines = [_cut_line(line, _LINE_ROWS * width) for line in shown]
         lines = lines[1 - LAST_WORDS :]
-        rows = [-(-phrases.count_cells(line) // width) for line in [first, _CUT, *lines]]
-        while len(lines) > 1 and sum(rows) > most:
-            del lines[0], rows[2]
-        cut = len(lines) + 1 < len(self._lines)
+        while len(lines) > 1 and _count_rows([first, _CUT, *lines], width) > most:
+            del lines[0]
+        cut = len(lines) + 1 < length
         yield from (item for line in [first, *([_CUT] if cut else []), *lines] for item in whole(line, 2))
         if cut and self._line:
             yield labelled("  line", (self._line, STRONG))
 
 
 _CUT = "…"
+_MARKS = re.compile(r"\s*[~^]+$|Extension modules: ")
+_LIBRARY_CALL = re.compile(r'\s+File "(?:.*/(?:site-packages|dist-packages|lib/python3\.\d+)/|<frozen )')
+
+
+def _count_rows(lines: Sequence[str], width: int) -> int:
+    return sum(-(-max(phrases.count_cells(line), 1) // width) for line in lines)
+
+
+def _drop_library_calls(lines: Sequence[str]) -> list[str]:
+    """The lines of a traceback without the calls in libraries: their lines and the deeper ones below."""
+    kept: list[str] = []
+    depth = -1  # of the call that is left out
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if _LIBRARY_CALL.match(line):
+            depth = indent
+        elif not 0 <= depth < indent:
+            depth = -1
+            kept.append(line)
+    return kept or list(lines)
 
 
 def _cut_line(line: str, cells: int) -> str:

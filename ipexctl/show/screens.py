@@ -100,6 +100,6 @@ def format_next_steps(
     if without:
         words = "without the hosts that cannot be reached:"
         if report and report.run and report.run.reason == "lost":
-            words = f"why they are lost: {complete_hint(advise('doctor'), place)}; the same run without them:"
+            words = f"why they are lost: {complete_hint(advise('doctor'), place)}; without them:"
         return [*items, *typeset.format_next_step(words, without)]
     return [*items, *(format_next_step(report.run, place) if report and report.run and report.verb != "logs" else [])]

@@ -26,7 +26,7 @@ from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding
+from ipexctl.model.findings import Diagnosis, Finding
 from ipexctl.model.hints import advise
 from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
@@ -107,6 +107,36 @@ def test_the_first_failure_has_status_host_time_and_last_words() -> None:
     assert "  line 39\n" in text
     assert "line 19" not in text
     assert "failed too: rank 2 on b" in text
+
+
+@pytest.mark.parametrize("hint", ["a smaller batch", "a smaller batch, fewer ranks there " * 8])
+@pytest.mark.parametrize("calls", [4, 12])
+def test_who_failed_stays_on_a_screen_of_24_rows(hint: str, calls: int) -> None:
+    library = '  File "/opt/env/lib/python3.11/site-packages/torch/nn/module.py", line 1775, in _wrapped_call'
+    call = f"{library}\n    return self._call_impl(*args, **kwargs)\n           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+    own = '  File "/root/ipexctl/a-project-with-a-long-name-0a1b2c3d/train.py", line 63, in main\n    open(PATH)\n'
+    last = "OSError: " + "a sentence that does not end " * 3
+    traceback = (
+        f"Traceback (most recent call last):\n{own}    ^^^^\n{calls * call}Extension modules: {'torch, ' * 40}\n{last}"
+    )
+    failed = ended(1, 1, traceback=traceback, error=last)
+    story = [e.Started("run", "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun"), failed, *WELL[2:]]
+    report = fold(streams.stamp([*story, e.RunEnded("k7", "rank"), PROVED, e.Ended("run", Exit.RANK)], step=1.0))
+    assert report.run
+    known = Diagnosis("x", "a title of some length that says what it is known as", f"{'Why it is so. ' * 9}", hint)
+    report = replace(report, run=replace(report.run, diagnosis=known), saved="/home/me/.local/state/ipexctl/runs/k7")
+    place = replace(report, selection_flags=("-f", "/home/me/.local/state/ipexctl/lab/hostfile"))
+    items = [*screens.format_ending(place), *screens.format_saved_path(place), *screens.format_next_steps(place)]
+    out = io.StringIO()
+    console = Console(file=out, width=80, height=24, force_terminal=True, color_system=None, highlight=False)
+    for item in items:
+        console.print(item, crop=False)
+    lines = [part for line in out.getvalue().splitlines() for part in re.findall(".{1,80}", line.rstrip() or " ")]
+    assert "✗ rank 1 on a exited with code 1" in "\n".join(lines[-22:])
+    assert "OSError: a sentence" in out.getvalue()
+    if len(hint) < 40:
+        assert 'train.py", line 63, in main' in out.getvalue()
+        assert "site-packages" not in out.getvalue()
 
 
 @pytest.mark.parametrize(
