@@ -173,7 +173,7 @@ def test_a_part_killed_at_any_point_leaves_nothing(
 
 @pytest.mark.fault("F10")
 @pytest.mark.parametrize("again", ROUNDS)
-@pytest.mark.parametrize("point", POINTS if len(ROUNDS) > 1 else list(POINTS)[3::3])
+@pytest.mark.parametrize("point", POINTS if len(ROUNDS) > 1 else list(POINTS)[3::4])
 def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
     hosts: Cluster, tmp_path: Path, point: str, again: int
 ) -> None:
