@@ -6,16 +6,6 @@ from ipexctl.protocol.codec import Kinds
 from ipexctl.protocol.rank_records import RankEnded, RankNote, RankRendezvous, RankStack, RankStage, RankStarted
 
 
-class KeeperStarted(NamedTuple):
-    pid: int
-    at: float = 0.0
-
-
-class GuardJoined(NamedTuple):
-    host: str
-    at: float = 0.0
-
-
 class Launched(NamedTuple):
     """The launcher was started; the ranks meet at ``port`` of the head. ``placed`` are those of each host; what they
     write begins at the offset ``out`` of the output. ``restart`` counts the attempts before this one."""
@@ -103,18 +93,6 @@ class InquiryEnded(NamedTuple):
     """All stacks that will come have come; ``missing`` hosts did not report."""
 
     missing: List[str] = []
-    at: float = 0.0
-
-
-class Stopping(NamedTuple):
-    """``reason`` as in `RunEnd`."""
-
-    reason: str
-    detail: str
-    at: float = 0.0
-
-
-class Killing(NamedTuple):
     at: float = 0.0
 
 
@@ -220,15 +198,14 @@ class NoticeFailed(NamedTuple):
 
 
 class RunEnd(NamedTuple):
-    """The final record. ``reason`` is one of `Reason`. ``launcher`` is its exit status, ``unknown`` are hosts whose
-    guards did not report that nothing is left, ``unstored`` counts bytes of output."""
+    """The final record. ``reason`` is one of `Reason`. ``launcher`` is its exit status, ``unstored`` counts bytes of
+    output."""
 
     run: str
     reason: str
     detail: str = ""
     launcher: Optional[int] = None
     left: Dict[str, List[Tuple[int, str]]] = {}
-    unknown: List[str] = []
     lost: List[str] = []
     unstored: int = 0
     at: float = 0.0
@@ -247,10 +224,10 @@ class Reason:
 
 
 Record = Union[
-    KeeperStarted, GuardJoined, Launched, AttemptEnded, HostBack, RankStarted, RankStage, RankRendezvous, RankNote,
-    RankEnded, RankStack, SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Stopping, Killing,
-    Killed, HostLost, Unstored, Leftovers, Strays, MessageIgnored, CheckpointKept, CheckpointMissed, ResumeChosen,
-    Waiting, NoticeFailed, RunEnd,
+    Launched, AttemptEnded, HostBack, RankStarted, RankStage, RankRendezvous, RankNote, RankEnded, RankStack,
+    SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Killed, HostLost, Unstored,
+    Leftovers, Strays, MessageIgnored, CheckpointKept, CheckpointMissed, ResumeChosen, Waiting, NoticeFailed,
+    RunEnd,
 ]  # fmt: skip
 
 KINDS: "Kinds[Record]" = Kinds(Record)

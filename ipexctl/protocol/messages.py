@@ -64,34 +64,31 @@ ReportStacks = NamedTuple("ReportStacks", [])  # answered by a `RankStack` each 
 
 
 class Finish(NamedTuple):
-    """End what is left, report it (`Cleaned`) and end, or ``stay`` for another attempt. ``others`` may lead by now: who
-    finds them goes on with these."""
+    """End what is left, report it (`Cleaned`) and end, or ``stay`` for another attempt."""
 
     stay: bool = False
-    others: bool = False
 
 
-# Keeper to guard: take these ranks of another attempt; answered by `Begun`.
-Begin = NamedTuple("Begin", [("world", World)])
-# Keeper to guard: where hosts would listen that may take the head's place.
-Leaders = NamedTuple("Leaders", [("ports", Dict[str, int])])
-# Keeper to guard: it could not take the head's place, and no attempt of its own has begun.
-Release = NamedTuple("Release", [])
+Begin = NamedTuple("Begin", [("world", World)])  # take these ranks of an attempt; answered by `Begun`
+FindLeader = NamedTuple("FindLeader", [])  # go to a later host that leads by now; answered by `NoLeader` without one
+Leaders = NamedTuple("Leaders", [("ports", Dict[str, int])])  # where hosts would listen that may lead
+Release = NamedTuple("Release", [])  # this host could not take the head's place, and no attempt of its own has begun
 # Guard to keeper; beside these those of `rank_records`, and `HostSample`.
 
 
 class Joined(NamedTuple):
-    """The first word of a guard to each keeper, where hosts may take the head's place: the number of the last attempt
-    that it knows and the ``hosts`` that had ranks in it (none: all), how many seconds ago it heard the keeper on
-    ``leader`` last, how long ago the ranks of the first attempt were started, and the port where this host would
-    listen (0: it would not lead)."""
+    """The first word of a guard to each keeper: the number of the last attempt that it knows and the ``hosts`` that had
+    ranks in it (none: all), how many seconds ago it heard the keeper on ``leader`` last ("": there was none before),
+    how long ago the ranks of the first attempt were started, the port where this host would listen (0: it would not
+    lead), and processes that are ``left`` of its part of the attempt before."""
 
-    attempt: int
-    hosts: List[str]
-    leader: str
-    away: float
-    running: float
-    port: int
+    attempt: int = 0
+    hosts: List[str] = []
+    leader: str = ""
+    away: float = 0.0
+    running: float = 0.0
+    port: int = 0
+    left: List[Tuple[int, str]] = []
 
 
 class Pong(NamedTuple):
@@ -105,9 +102,10 @@ class Pong(NamedTuple):
 
 
 Begun = NamedTuple("Begun", [("number", int)])
+NoLeader = NamedTuple("NoLeader", [("refused", List[str])])  # later hosts that were reached: no keeper is there
 RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  # CPU seconds so far, kernel state
 StacksReported = NamedTuple("StacksReported", [])
-ProxyEnded = NamedTuple("ProxyEnded", [("at", float), ("why", str)])
+ProxyEnded = NamedTuple("ProxyEnded", [("why", str)])
 ProcessesKilled = NamedTuple("ProcessesKilled", [("processes", int)])
 # Frames that ranks wrote, whole. No object: it travels as bytes (`rpc.Wire.send_output`).
 RanksOutput = NamedTuple("RanksOutput", [("data", bytes)])
@@ -294,6 +292,7 @@ Message = Union[
     RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, RunListing,
     RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound, TakeCheckpoint,
     CheckpointTaken, SendFile, FileBytes, FileSent, HostWaits, TakeHost, LeaveHost, Release, Joined, Leaders, Vote,
+    FindLeader, NoLeader,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

@@ -110,7 +110,7 @@ class RunSpec(NamedTuple):
     timings: Timings = Timings()
     restarts: int = 0  # how often the hosts may start the run again
     varying: Dict[str, str] = {}  # variables of ``env`` that another attempt changes → what they hold (`world`)
-    leaders: Dict[str, str] = {}  # the head and the hosts that may take its place, in order → their addresses; or none
+    leaders: Dict[str, str] = {}  # the head and the hosts that may take its place, in order → their addresses
     reserve: Optional[HeadSpec] = None  # of a host that may take the head's place: what it is then
 
     @property

@@ -44,16 +44,14 @@ def place_spec(base: "RunSpec", world: "World") -> "RunSpec":
     size = sum(map(len, world.ranks.values()))
     host_rank = hosts.index(base.host) if own else 0
     values = {"host_rank": str(host_rank), "hosts": str(len(hosts)), "restart": str(world.number)}
-    values["head"] = base.leaders.get(hosts[0], "")
+    values["head"] = base.leaders[hosts[0]]
     ranks = {}
     for rank, planned in zip(own, (base.ranks[before] for before in sorted(base.ranks))):
         filled = dict(planned.values)
         if filled:
             each = int(filled["ppn"]) if base.per_host else 1  # ranks for which a process stands
             numbers = {"rank": str(rank * each), "world_size": str(size * each)}
-            filled.update({"host_rank": values["host_rank"], "hosts": values["hosts"]}, **numbers)
-            if base.leaders:
-                filled["head"] = values["head"]
+            filled.update({name: values[name] for name in ("host_rank", "hosts", "head")}, **numbers)
         ranks[rank] = planned._replace(values=filled)
     values["world_size"] = str(size)
     env = dict(base.env, **{name: values[meaning] for name, meaning in base.varying.items()})

@@ -348,7 +348,7 @@ _RECORDS: SearchStrategy[str] = st.one_of(
         NAMES,
         st.integers(0, 255),
     ),
-    st.builds(lambda pid: decode(journal.encode_record(journal.KeeperStarted(pid))), st.integers(1, 1 << 22)),
+    st.builds(lambda host: decode(journal.encode_record(journal.HostBack(host))), NAMES),
     st.builds(
         lambda *parts: decode(journal.encode_record(rank_records.RankStage(*parts))), st.integers(0, 9), NAMES, NAMES
     ),

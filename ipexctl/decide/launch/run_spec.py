@@ -66,8 +66,8 @@ def build_run_specs(
         for node in launch.planned
         if node.host in leading
     }
-    leaders = {node.host: node.address for node in launch.planned if node.host in leading and len(leading) > 1}
-    varying = _VARYING | ({"MASTER_ADDR": "head"} if leaders else {})
+    leaders = {node.host: node.address for node in launch.planned if node.host in leading}
+    varying = _VARYING | ({"MASTER_ADDR": "head"} if len(leaders) > 1 else {})
     result = {}
     dialect = get_dialect(launch.dialect, launch.mpi_version)
     profile = format_profile_steps(task.profile) if task.profile else ""

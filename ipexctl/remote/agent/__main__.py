@@ -9,7 +9,7 @@ from typing import List
 from ipexctl.protocol.paths import Role
 
 PROGRAMS = {
-    Role.RANK: ("wrapper", "main"), Role.GUARD: ("guard", "main"), Role.KEEPER: ("head", "main"),
+    Role.RANK: ("wrapper", "main"), Role.GUARD: ("guard_start", "main"), Role.KEEPER: ("head", "main"),
     Role.WATCH: ("watcher", "watch"), Role.ORDER: ("client", "order"), Role.STACKS: ("client", "stacks"),
     Role.LIST: ("client", "list_runs"), Role.SHOW: ("client", "show"),
 }  # fmt: skip

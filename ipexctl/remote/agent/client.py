@@ -10,7 +10,7 @@ from ipexctl.protocol.messages import KINDS, Message
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, spool
-from ipexctl.remote.agent.keeper_state import RunPhase
+from ipexctl.remote.agent.keeper_state import BEFORE_THE_END, RunPhase
 from ipexctl.remote.agent.watcher import PIECE, JournalTail, check_if_run_over, connect
 
 ORDERS = (messages.StopRun, messages.KillRun, messages.Inspect, messages.RequestStacks, messages.Vote)
@@ -58,7 +58,7 @@ def list_runs(argv: "List[str]") -> int:
             lives = _has_guard(directory) or procs.find_marked(procs.format_node_mark(spec.run, spec.label))
             if not lives and not files.is_fresh(directory):
                 orphans.append(messages.OrphanDirectory(spec.run, directory))
-            if not lives or not spec.leaders:
+            if not lives or len(spec.leaders) < 2:
                 continue
             state, nodes = "leaderless", spec.reserve.hosts if spec.reserve else {}
         else:
@@ -132,8 +132,8 @@ def _read_last_output(directory: str, nonce: str) -> str:
 
 
 _STATES = {state.value: "stopping" for state in (RunPhase.STOPPING, RunPhase.KILLING, RunPhase.FINISHING)}
-_STATES.update({RunPhase.GATHERING.value: "starting", RunPhase.LAUNCHING.value: "starting"})
-_STATES.update({RunPhase.RESUMING.value: "starting", "waiting": "waiting"})
+_STATES.update({state.value: "starting" for state in BEFORE_THE_END if state is not RunPhase.RUNNING})
+_STATES["waiting"] = "waiting"
 _STATES[RunPhase.RESTING.value] = "restarting"
 
 

@@ -28,8 +28,8 @@ def main(argv: "List[str]") -> int:
     listener.close()
     if not both:
         return 0
-    from ipexctl.remote.agent import guard  # while the keeper begins its work
+    from ipexctl.remote.agent import guard_start  # while the keeper begins its work
 
     procs.rename_word(Role.KEEPER.encode(), Role.GUARD.encode())
     os.umask(umask)
-    return guard.main([directory, address, str(port)])
+    return guard_start.main([directory, address, str(port)])

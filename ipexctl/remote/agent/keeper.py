@@ -1,7 +1,7 @@
 """The keeper of a run, on node0: starts mpirun, stores what ranks write, watches the hosts, ends everything.
 
 A run ends when its script ends, on request, at a limit, or when a host is lost. A lost watcher ends nothing, unless the
-run was given a lease. What follows from what is decided in `keeper_state`; here are its clock, connections, processes
+run was given a lease. What follows from what is decided in `keeper_steps`; here are its clock, connections, processes
 and files. Everything that happens goes into the journal; watchers read the files, so a watcher that comes back goes on
 at the exact byte."""
 
@@ -9,26 +9,22 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from contextlib import suppress
-from typing import Dict, List, Optional, Set
+from typing import Dict, Optional, Set
 
 from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import encode
-from ipexctl.protocol.mpi_abort import find_aborts
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.remote.agent import files, keeper_state, procs, rpc, spool
-from ipexctl.remote.agent.keeper_state import Moment, RunPhase
-from ipexctl.remote.agent.launcher_pipes import LauncherPipes
+from ipexctl.remote.agent import files, keeper_state, keeper_steps, procs, rpc, spool
+from ipexctl.remote.agent.keeper_state import KeeperRun, Moment, RunPhase
+from ipexctl.remote.agent.launcher import Launcher
 from ipexctl.remote.agent.notices import NoticeQueue
 from ipexctl.remote.agent.progress_monitor import ProgressMonitor
 
 UNPROVED_LIMIT = 64  # waiting places for those who have not proved themselves, beside one for each host
 JOURNAL_BACKLOG = 1 << 16  # bytes of the journal that wait for space before the reserve is used
-READ_SIZE = 1 << 16  # bytes taken from a pipe at a time
-SEARCHED_TAIL = 1 << 13  # bytes of mpirun's output that are searched for the end of a rank
 WAKE_INTERVAL = 0.02  # seconds between two messages that wake watchers
 FAULT_LENGTH = 300  # letters of what a fault of a guard is called
 LEADING = "lead"  # what a keeper calls itself that has taken the place of another
@@ -60,17 +56,14 @@ class Keeper:
         self.selector = selectors.DefaultSelector()
         self.journal = open(os.path.join(directory, paths.JOURNAL), "wb" if takes_over else "ab", buffering=0)
         self.unwritten = b""  # of the journal
-        self.run = (keeper_state.take_over if takes_over else keeper_state.create_run)(spec, _read_clocks())
+        self.run = KeeperRun(spec, _read_clocks(), takes_over)
         self.wires: "Set[rpc.Wire]" = set()
         self.guards: "Dict[str, rpc.Wire]" = {}
         self.faults: "Dict[str, str]" = {}  # of guards
-        self.launcher: "Optional[subprocess.Popen[bytes]]" = None
-        self.pipes: "Optional[LauncherPipes]" = None
+        self.launcher: "Optional[Launcher]" = None
         cap, pattern = spec.head_spec.log_cap, frames.compile_frame_pattern(spec.nonce)
         self.output = spool.Spool(os.path.join(directory, paths.OUT), cap, pattern)  # the ranks'
         self.launcher_output = spool.Spool(os.path.join(directory, paths.ERR), cap)
-        self.launcher_pipes: "Set[int]" = set()  # mpirun's two outputs
-        self.launcher_tail = b""
         self.samples: "Optional[spool.Spool]" = None
         self.unstored = 0
         self.terminated = False  # by a signal
@@ -93,8 +86,7 @@ class Keeper:
         signal.signal(signal.SIGTERM, self.on_sigterm)
         self.listener.setblocking(False)
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
-        self.write_address([os.getpid()])
-        self.write_record(journal.KeeperStarted(os.getpid()))
+        self.write_address()
         lease, last = self.spec.timings.node_lease, time.monotonic()
         while self.run.state is not RunPhase.DONE:
             ready = self.selector.select(self.compute_pause())
@@ -104,8 +96,7 @@ class Keeper:
                     key.data(key.fileobj)
             now = time.monotonic()
             for host, guard in list(self.guards.items()):
-                # What arrives later may have been sent by a guard that has left us for another keeper since.
-                silent = now - (guard.asked if self.spec.leaders else guard.heard)
+                silent = now - guard.asked  # what arrives later may be of a guard that has left us for another keeper
                 if now - last > lease:  # frozen or suspended: the guards have ended their parts by now
                     why = "node0 stood still for %.0f s" % (now - last)
                     self.handle_input(keeper_state.GuardLost(host, why, silent=max(silent, now - last)))
@@ -118,7 +109,7 @@ class Keeper:
 
     @property
     def steady(self) -> bool:
-        return keeper_state.is_steady(self.run, _read_clocks())
+        return self.run.is_steady(_read_clocks())
 
     def compute_pause(self) -> float:
         """Returns seconds until something is due, if nothing arrives before."""
@@ -128,14 +119,10 @@ class Keeper:
         return min(until)
 
     def check_launcher_end(self) -> None:
-        awaited = self.run.launched and self.run.launcher_ended is None
-        if self.launcher and awaited and self.launcher.poll() is not None:
-            self.handle_input(keeper_state.LauncherEnded(self.launcher.returncode))
-
-    def close_end(self, end: int) -> None:
-        """mpirun has ended, which `check_launcher_end` notices."""
-        self.selector.unregister(end)
-        os.close(end)
+        if self.launcher and self.run.launched and self.run.launcher_ended is None:
+            status = self.launcher.find_status()
+            if status is not None:
+                self.handle_input(keeper_state.LauncherEnded(status))
 
     def on_sigterm(self, *_: object) -> None:
         self.terminated = True
@@ -181,8 +168,7 @@ class Keeper:
     # -- what the run's state asks for --------------------------------------------------------------------------------
 
     def handle_input(self, what: "keeper_state.Input") -> None:
-        self.run, actions = keeper_state.next_step(self.run, what, _read_clocks())
-        for action in actions:
+        for action in keeper_steps.next_step(self.run, what, _read_clocks()):
             if isinstance(action, keeper_state.Send):
                 self.send(action.host, action.message)
             elif isinstance(action, keeper_state.Note):
@@ -193,8 +179,8 @@ class Keeper:
             elif isinstance(action, keeper_state.Disconnect):
                 self.drop_connection(self.guards.pop(action.host))
             elif isinstance(action, keeper_state.ReleaseShims):
-                if self.pipes:
-                    self.pipes.release_shims(self.spec.head_spec.hosts[action.host].label)
+                if self.launcher and self.launcher.pipes:
+                    self.launcher.pipes.release_shims(self.spec.head_spec.hosts[action.host].label)
             elif isinstance(action, keeper_state.EndAttempt):
                 self.end_launcher()
                 self.write_record(action.record)
@@ -211,93 +197,33 @@ class Keeper:
                 guard.send(message)
 
     def start_launcher(self) -> "keeper_state.Input":
-        """Chooses a free port for the ranks, then starts mpirun: all hosts are ready."""
-        head = self.spec.head_spec
-        try:
-            port = self.find_free_port()
-        except OSError as error:
-            return keeper_state.LauncherFailed("no port for the rendezvous: %s" % error.strerror)
-        try:
-            self.pipes = LauncherPipes(self.directory, [node.label for node in head.hosts.values()])
-        except OSError as error:
-            return keeper_state.LauncherFailed("no pipes for the launcher: %s" % error.strerror)
-        self.selector.register(self.pipes.requests, selectors.EVENT_READ, self.take_proxy_requests)
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        try:
-            for name, text in head.files.items():
-                with open(os.path.join(self.directory, name), "w", encoding="utf-8") as file:
-                    file.write(text.replace("{port}", str(port)))
-            self.launcher = subprocess.Popen(
-                head.mpiexec,
-                env=head.mpiexec_env,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=out_write,
-                stderr=err_write,
-                start_new_session=True,
-                preexec_fn=self.prepare_launcher_process,
-            )
-        except OSError as error:
-            return keeper_state.LauncherFailed("cannot start %s: %s" % (head.mpiexec[0], error))
-        finally:
-            os.close(out_write)
-            os.close(err_write)
-        for fd in (out_read, err_read):
-            os.set_blocking(fd, False)
-            self.launcher_pipes.add(fd)
-            self.selector.register(fd, selectors.EVENT_READ, self.store_launcher_output)
-        end = procs.open_end(self.launcher.pid)
-        if end is not None:
-            self.selector.register(end, selectors.EVENT_READ, self.close_end)
-        self.write_address([os.getpid(), self.launcher.pid])
-        return keeper_state.LauncherStarted(self.launcher.pid, port, self.output.offset)
+        """All hosts are ready."""
+        calls = self.selector, self.store_launcher_output, self.take_proxy_requests
+        self.launcher = Launcher(self.directory, self.spec.head_spec, self.umask, *calls)
+        port, fault = self.launcher.start()
+        if fault or not self.launcher.process:
+            return keeper_state.LauncherFailed(fault)
+        self.write_address(self.launcher.process.pid)
+        return keeper_state.LauncherStarted(self.launcher.process.pid, port, self.output.offset)
 
-    def take_proxy_requests(self, _: int) -> None:
+    def take_proxy_requests(self, _: object) -> None:
         """Passes on what the launcher's shims ask for to the guards."""
-        assert self.pipes is not None
+        assert self.launcher
+        assert self.launcher.pipes
         hosts = {node.label: name for name, node in self.spec.head_spec.hosts.items()}
-        for label, words in self.pipes.take_requests():
+        for label, words in self.launcher.pipes.take_requests():
             if hosts[label] in self.guards:
                 self.send(hosts[label], messages.StartProxy(words))
             else:
-                self.pipes.release_shims(label, 1)
-
-    def prepare_launcher_process(self) -> None:
-        """In mpirun's process, before it is mpirun."""
-        procs.die_with_parent()
-        os.umask(self.umask)
-
-    def find_free_port(self) -> int:
-        head = self.spec.head_spec
-        with rpc.listen_on_free_port(head.address, [head.port] * 2 if head.port else head.ports) as probe:
-            return int(probe.getsockname()[1])
+                self.launcher.pipes.release_shims(label, 1)
 
     def end_launcher(self) -> "Optional[int]":
-        """The guards are done: ends mpirun itself and stores the rest of its output. Its exit status, if it was there.
-        What follows is another attempt, or nothing."""
-        if self.pipes:  # Open MPI does not wait for its shims, and they hold its outputs open
-            self.selector.unregister(self.pipes.requests)
-            self.pipes.close()
-        if self.launcher and self.launcher.poll() is None:
-            try:
-                self.launcher.wait(self.spec.timings.orderly)
-            except subprocess.TimeoutExpired:
-                self.launcher.kill()
-                self.launcher.wait()
-        until = time.monotonic() + self.spec.timings.last_wipe
-        while self.launcher_pipes and time.monotonic() < until:
-            for key, _ in self.selector.select(0.1):
-                if key.fd in self.launcher_pipes or key.data == self.close_end:
-                    key.data(key.fd)
-        for fd in list(self.launcher_pipes):
-            self.close_launcher_pipe(fd)
-        status = self.launcher.returncode if self.launcher else None
-        if self.pipes:
-            self.pipes.remove()
-        self.launcher, self.pipes, self.launcher_tail = None, None, b""
-        self.monitor = ProgressMonitor(frames.compile_frame_pattern(self.spec.nonce), self.spec.timings)
-        self.write_address([os.getpid()])
+        """The guards are done: ends mpirun itself. Its exit status, if it was there. What follows is another attempt,
+        or nothing."""
+        timings, launcher, self.launcher = self.spec.timings, self.launcher, None
+        status = launcher.end(timings.orderly, timings.last_wipe) if launcher else None
+        self.monitor = ProgressMonitor(frames.compile_frame_pattern(self.spec.nonce), timings)
+        self.write_address()
         return status
 
     def finish_run(self, end: "journal.RunEnd") -> None:
@@ -355,7 +281,7 @@ class Keeper:
             elif link.role == Role.ORDER:
                 if isinstance(message, (messages.StopRun, messages.KillRun, messages.RequestStacks, messages.Vote)):
                     self.handle_input(message)
-                state = "waiting" if keeper_state.is_waiting(self.run) else self.run.state.value
+                state = "waiting" if self.run.is_waiting() else self.run.state.value
                 link.send(messages.KeeperStatus(state, self.watchers, self.run.restart))
         if not link.open:
             self.drop_connection(link)
@@ -393,28 +319,18 @@ class Keeper:
     def store_sample(self, host: str, sample: "samples.HostSample") -> None:
         """Beside the journal, which must not lack space for it."""
         ranks = self.spec.head_spec.hosts[host].ranks
-        at = keeper_state.convert_to_head_time(self.run, host, sample.at)
+        at = self.run.convert_to_head_time(host, sample.at)
         sample = sample._replace(host=host, at=at, ranks=[use for use in sample.ranks if use.rank in ranks])
         self.grown = True
         if self.samples is None:
             self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.SIZE_LIMIT)
         self.samples.write(samples.encode_sample(sample))
 
-    def store_launcher_output(self, fd: int) -> None:
-        try:
-            piece = os.read(fd, READ_SIZE)
-        except BlockingIOError:
-            return
-        except OSError:
-            piece = b""
-        if piece:
-            self.store_output(self.launcher_output, piece)
-            self.launcher_tail = (self.launcher_tail + piece)[-SEARCHED_TAIL:]
-            for abort in find_aborts(self.launcher_tail):
-                if abort.called and abort.rank is not None:
-                    self.handle_input(keeper_state.RankAborted(abort.rank, abort.code))
-        else:
-            self.close_launcher_pipe(fd)
+    def store_launcher_output(self, piece: bytes) -> None:
+        self.store_output(self.launcher_output, piece)
+        for abort in self.launcher.find_aborts() if self.launcher else ():
+            if abort.called and abort.rank is not None:
+                self.handle_input(keeper_state.RankAborted(abort.rank, abort.code))
 
     def store_output(self, sink: "spool.Spool", data: bytes) -> None:
         missing = sink.write(data)
@@ -422,11 +338,6 @@ class Keeper:
         if missing and not self.unstored:
             self.write_record(journal.Unstored(self.directory, *sink.measure_free_space(missing)))
         self.unstored += missing
-
-    def close_launcher_pipe(self, fd: int) -> None:
-        self.selector.unregister(fd)
-        self.launcher_pipes.discard(fd)
-        os.close(fd)
 
     def drop_connection(self, link: "rpc.Wire") -> None:
         """A connection is over. Of a guard that means: its host, or at least its guard, is lost."""
@@ -456,8 +367,10 @@ class Keeper:
             if len(self.unwritten) > JOURNAL_BACKLOG:
                 files.release_space(self.directory)  # the next line is written there
 
-    def write_address(self, own: "List[int]") -> None:
+    def write_address(self, *launcher: int) -> None:
+        """``launcher``: its process, if it is there."""
         me = procs.find_process(os.getpid())
         address, port = self.spec.head_spec.address, self.listener.getsockname()[1]
+        own = [os.getpid(), *launcher]
         keeper = files.KeeperAddress(address, port, os.getpid(), me.start if me else 0, own)
         files.write_json(self.directory, paths.KEEPER, encode(keeper))

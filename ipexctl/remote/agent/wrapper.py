@@ -297,12 +297,10 @@ def _bind_to_cores(place: "RankSpec", notes: "Notes") -> None:
 
 
 def _end_without_guard(spec: "RunSpec") -> None:
-    """Ends the run's part on this host after its guard was killed: nobody else would. The others have the node lease
-    for that, unless another host may start the next attempt by then."""
+    """Ends the run's part on this host after its guard was killed: nobody else would, before others start again."""
     guard = procs.find_process(int(os.environ.get(paths.GUARD_ENV, os.getpid())))
     while guard and procs.is_still_alive(guard):
         time.sleep(1.0)
-    time.sleep(0.0 if spec.leaders else spec.timings.node_lease)
     procs.kill_marked(procs.format_node_mark(spec.run, spec.label), 0)
 
 

@@ -44,6 +44,7 @@ SPEC = RunSpec(
     head=HeadSpec("127.0.0.1", {"a": NodeSpec("h0.ipexctl", [0], "/none", sys.executable)}, ["/bin/sleep", "300"], {}),
     share=True,
     timings=TIMINGS,
+    leaders={"a": "127.0.0.1"},
 )
 PLAIN = {
     "PATH": os.environ["PATH"],

@@ -120,7 +120,9 @@ class PlayedGuard(Guard):
     def kill_all(self, patience: float, spare: Iterable[int] = ()) -> list[Process]:
         out = set(spare)
         if patience == self.spec.timings.wipe:
-            assert out >= {process.pid for process in self.alive.values()}, "wrappers end, and tell, by themselves"
+            assert out >= {process.pid for process in self.ranks.alive.values()}, (
+                "wrappers end, and tell, by themselves"
+            )
         self.cleanings += patience in (self.spec.timings.last_wipe, self.spec.timings.leave)
         for pid in [pid for pid in self.table.living if pid not in out]:
             self.table.end(pid)
@@ -326,7 +328,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
         for end in ends:
             recorded = end._replace(ending=False) == self.records.get(end.rank)
             assert end.lost or recorded, "an end that nobody recorded is a loss"
-            assert not end.ending or self.guard.ending_since is not None
+            assert not end.ending or self.guard.ranks.ending_since is not None
             assert end.rank not in self.records or not end.lost, "a recorded end is no loss"
         if cleaned:
             assert cleaned == self.result[-1:], "the last word, once"
@@ -355,9 +357,9 @@ def test_the_end_of_a_rank_says_whether_its_guard_had_begun_to_end_the_ranks() -
     host.say(messages.Terminate())
     host.deliver(1)
     host.look(0.2)  # the guard reads the order before the record
-    assert host.guard.ending_since is not None
+    assert host.guard.ranks.ending_since is not None
     for rank, seconds in ((1, -0.001), (2, 0.0)):
-        host.write(files.END, RankEnded(rank, "b", status=3, at=host.guard.ending_since + seconds))
+        host.write(files.END, RankEnded(rank, "b", status=3, at=host.guard.ranks.ending_since + seconds))
     host.look(0.2)
     assert {end.rank: end.ending for end in host.result if isinstance(end, RankEnded)} == {0: False, 1: False, 2: True}
     host.wire.close()

@@ -28,6 +28,7 @@ from ipexctl.remote.agent.keeper_state import (
     GuardConnected,
     GuardLost,
     Input,
+    KeeperRun,
     LauncherEnded,
     LauncherFailed,
     LauncherStarted,
@@ -36,9 +37,8 @@ from ipexctl.remote.agent.keeper_state import (
     RunPhase,
     Send,
     Tick,
-    create_run,
-    next_step,
 )
+from ipexctl.remote.agent.keeper_steps import next_step
 from tests.unit.agent.test_keeper_state import CLOCK, HOST_OF, NODES, TWO, check_states
 
 hosts = st.sampled_from(sorted(NODES))
@@ -55,7 +55,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.steady, self.skew = 0.0, 0.0
-        self.run = create_run(TWO, self.now)
+        self.run = KeeperRun(TWO, self.now)
         self.states, self.notes, self.closed = [self.run.state], [], []  # type: ignore[var-annotated]
         self.mail: list[FromGuard] = []
         self.alive: set[str] = set()  # hosts with a guard
@@ -68,7 +68,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
         return Moment(self.steady, CLOCK + self.steady + self.skew)
 
     def feed(self, what: Input) -> None:
-        self.run, actions = next_step(self.run, what, self.now)
+        actions = next_step(self.run, what, self.now)
         self.states.append(self.run.state)
         for action in actions:
             if isinstance(action, Note):
@@ -92,6 +92,8 @@ class KeeperAndHosts(RuleBasedStateMachine):
                     self.mail.append(FromGuard(host, RankEnded(rank, host, signal=9, at=self.now.clock)))
         elif isinstance(message, messages.Finish):
             self.mail.append(FromGuard(host, messages.Cleaned([])))
+        elif isinstance(message, messages.Begin):
+            self.mail.append(FromGuard(host, messages.Begun(message.world.number)))
         elif isinstance(message, messages.Ping):
             self.mail.append(FromGuard(host, messages.Pong(message.sent, self.now.clock)))
         elif isinstance(message, messages.ReportStacks):
@@ -108,6 +110,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
         if host not in self.run.lost and self.run.state is RunPhase.GATHERING:
             self.alive.add(host)
             self.feed(GuardConnected(host, self.now.clock))
+            self.mail.append(FromGuard(host, messages.Joined()))
 
     @rule(fails=st.booleans())
     @precondition(lambda self: self.run.state is RunPhase.LAUNCHING)
@@ -150,7 +153,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
     @rule(host=hosts)
     @precondition(lambda self: self.run.launched)
     def end_proxy(self, host: str) -> None:
-        self.mail.append(FromGuard(host, messages.ProxyEnded(self.now.clock, "")))
+        self.mail.append(FromGuard(host, messages.ProxyEnded("")))
 
     @rule(status=st.integers(-15, 255))
     @precondition(lambda self: self.run.launched)

@@ -13,6 +13,7 @@ import pytest
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import rpc
 from ipexctl.remote.agent.guard import Guard
+from ipexctl.remote.agent.keeper_search import KeeperSearch
 from tests.unit.agent.runs import SPEC
 
 LEADERS = {"a": "127.0.0.1", "b": "127.0.0.1", "c": "127.0.0.1", "d": "127.0.0.1"}
@@ -27,33 +28,55 @@ def closed() -> Iterator[int]:
         yield sock.getsockname()[1]
 
 
-def make_guard(directory: Path, port: int) -> Guard:
+def make_search(directory: Path, port: int, leaders: dict[str, str] = LEADERS) -> KeeperSearch:
     one, _ = socket.socketpair()
     wire = rpc.Wire(one)
     wire.peer = ("127.0.0.1", port)
-    more: dict[str, Any] = {"host": "b", "head": None, "restarts": 1, "leaders": LEADERS, "timings": TIMINGS}
+    more: dict[str, Any] = {"host": "b", "head": None, "restarts": 1, "leaders": leaders, "timings": TIMINGS}
     guard = Guard(str(directory), SPEC._replace(**more), wire, 0o022)
-    guard.leaders = dict.fromkeys("bcd", port)
-    return guard
+    guard.search.ports = dict.fromkeys("bcd", port)
+    return guard.search
 
 
-def test_it_looks_where_the_keeper_was_and_on_later_hosts_never_on_earlier_ones(tmp_path: Path, closed: int) -> None:
-    guard = make_guard(tmp_path, closed)
-    assert list(guard.list_keepers()) == ["a", "b", "c", "d"]
-    guard.leader = "c"
-    assert list(guard.list_keepers()) == ["c", "d"]
+def test_it_looks_on_later_hosts_never_on_earlier_ones(tmp_path: Path, closed: int) -> None:
+    search = make_search(tmp_path, closed)
+    assert list(search.list_later()) == ["b", "c", "d"]
+    search.leader = "c"
+    assert list(search.list_later()) == ["d"]
 
 
 def test_it_gives_up_soon_where_each_host_says_that_no_keeper_is_there(tmp_path: Path, closed: int) -> None:
     begun = time.monotonic()
-    assert not make_guard(tmp_path, closed).connect_again()
+    assert make_search(tmp_path, closed).await_keeper() is None
     assert time.monotonic() - begun >= TIMINGS.rejoin
 
 
-def test_tries_to_lead_do_not_begin_its_patience_anew(tmp_path: Path, closed: int) -> None:
-    guard = make_guard(tmp_path, closed)
-    guard.lost_at = time.monotonic() - TIMINGS.away
-    guard.silent_at = time.monotonic() - TIMINGS.rejoin
+def test_it_gives_up_at_once_where_no_other_host_may_lead(tmp_path: Path, closed: int) -> None:
     begun = time.monotonic()
-    assert not guard.connect_again()
+    assert make_search(tmp_path, closed, {"a": "127.0.0.1"}).await_keeper() is None
+    assert time.monotonic() - begun < TIMINGS.rejoin
+
+
+@pytest.mark.parametrize("leaders", [LEADERS, {"a": "127.0.0.1"}], ids=["many", "one"])
+def test_a_host_that_says_nothing_is_tried_for_long(tmp_path: Path, leaders: dict[str, str]) -> None:
+    """It was tried once, for 10 s, where no other host may lead."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()  # and never answers
+        begun = time.monotonic()
+        assert make_search(tmp_path, silent.getsockname()[1], leaders).await_keeper() is None
+        assert time.monotonic() - begun >= TIMINGS.away
+
+
+def test_a_host_that_refused_is_named_where_no_keeper_is_found(tmp_path: Path, closed: int) -> None:
+    search = make_search(tmp_path, closed)
+    assert search.connect(search.list_later()) == (None, ["b", "c", "d"])
+
+
+def test_tries_to_lead_do_not_begin_its_patience_anew(tmp_path: Path, closed: int) -> None:
+    search = make_search(tmp_path, closed)
+    search.lost_at = time.monotonic() - TIMINGS.away
+    search.silent_at = time.monotonic() - TIMINGS.rejoin
+    begun = time.monotonic()
+    assert search.await_keeper() is None
     assert time.monotonic() - begun < TIMINGS.rejoin

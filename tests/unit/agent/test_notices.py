@@ -59,7 +59,6 @@ def test_what_is_reported(record: Any, event: str, text: str, hosts: list[str]) 
         RankEnded(0, "a", 0),
         RankEnded(0, "a", None, signal.SIGTERM, by_us=True),
         journal.Stall([0], False, False, 20.0, {}, early=True),
-        journal.GuardJoined("a"),
     ],
 )
 def test_what_is_not(record: Any) -> None:

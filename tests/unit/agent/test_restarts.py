@@ -13,14 +13,13 @@ from ipexctl.remote.agent.keeper_state import (
     Close,
     EndAttempt,
     FromGuard,
-    GuardConnected,
     GuardLost,
     Input,
     LauncherEnded,
     RunPhase,
     StartLauncher,
 )
-from tests.unit.agent.test_keeper_state import CLOCK, NODES, TWO, History, check_states, steps
+from tests.unit.agent.test_keeper_state import NODES, TWO, History, check_states, join, steps
 
 WORDS = ["mpirun", *("-n", "2", "-host", "h0", "rank"), ":", *("-n", "2", "-host", "h1", "rank")]
 MAY = TWO._replace(restarts=2, head=TWO.head_spec._replace(min_hosts=1, mpiexec=WORDS))
@@ -28,7 +27,7 @@ TRACE = 'Traceback:\n  File "train.py", line 7, in <module>\n  File "data.py", l
 
 
 def cleaned(history: History) -> History:
-    return history.feed(*(FromGuard(host, messages.Cleaned([])) for host in sorted(history.run.guards)))
+    return history.feed(*(FromGuard(host, messages.Cleaned([])) for host in sorted(history.run.present)))
 
 
 def failed(history: History, rank: int = 2, **how: Any) -> History:
@@ -110,7 +109,7 @@ def test_no_attempt_begins_before_a_lost_host_has_ended_its_part() -> None:
     cleaned(history).after(31.0)
     assert history.at(RunPhase.RESTING), "its wrappers may take the node lease and a moment"
     history.after(3.0)
-    assert history.at(RunPhase.GATHERING)
+    assert history.at(RunPhase.PLACING)
     assert history.run.spec.size == 2
     history.feed(FromGuard("a", messages.Begun(1)))
     assert history.records(journal.Launched)[-1].placed == {"a": [0, 1]}
@@ -119,7 +118,7 @@ def test_no_attempt_begins_before_a_lost_host_has_ended_its_part() -> None:
 def test_a_lost_host_that_is_back_and_clean_takes_part_again_and_one_with_something_left_does_not() -> None:
     for left, size in ([], 4), ([(7, "D")], 2):
         history = History(MAY).started().after(5.0, GuardLost("b", "silent", silent=30.0)).feed(LauncherEnded(1))
-        history.after(0.2, GuardConnected("b", CLOCK), FromGuard("b", messages.Cleaned(left)))
+        history.after(0.2, *join("b", left=left))
         assert len(history.records(journal.HostBack)) == (not left)
         cleaned(history).after(40.0)
         assert history.run.spec.size == size
@@ -137,7 +136,7 @@ def test_too_few_hosts_are_waited_for_and_then_given_up() -> None:
 
 def test_a_host_lost_before_the_next_start_costs_no_restart() -> None:
     history = failed(History(MAY).started()).after(2.0)
-    assert (history.run.state, history.run.restart) == (RunPhase.GATHERING, 1)
+    assert (history.run.state, history.run.restart) == (RunPhase.PLACING, 1)
     history.feed(GuardLost("b", "its guard ended"))
     assert (history.run.state, history.run.restart) == (RunPhase.RESTING, 0)
     begun(history)

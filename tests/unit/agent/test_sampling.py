@@ -124,7 +124,7 @@ def test_samples_reach_the_watcher_and_the_last_one_at_the_end(tmp_path: Path) -
         bare = subprocess.run(
             remote("watch", str(kept.directory), *words), stdout=subprocess.PIPE, env=PLAIN, timeout=60, check=True
         )
-        assert b"GuardJoined" in bare.stdout
+        assert b"Launched" in bare.stdout
         assert b"HostSample" not in bare.stdout, "logs have no use for them"
         stop(kept)
         last = read_samples()[-1]

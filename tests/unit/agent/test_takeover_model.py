@@ -20,6 +20,7 @@ from ipexctl.protocol.run_spec import NodeSpec, RankSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.protocol.world import World
 from ipexctl.remote.agent import keeper_state as ks
+from ipexctl.remote.agent.keeper_steps import next_step
 from tests.unit.agent.runs import SPEC
 
 HOSTS = "abcde"
@@ -39,7 +40,9 @@ def make_spec(leader: str, used: int, leaders: str, hosts: str) -> Any:
     split = (size + 1) // 2 if hosts in SPLIT else 0
     head = SPEC.head_spec._replace(hosts=nodes, mpiexec=words, min_hosts=least, used=used, split_hosts=split)
     more: dict[str, Any] = {"size": used or size, "ranks": {0: RankSpec(0)}, "restarts": 99}
-    return SPEC._replace(host=leader, head=head, timings=TIMINGS, leaders=dict.fromkeys(leaders, "10.0.0.1"), **more)
+    return SPEC._replace(
+        host=leader, head=head, timings=TIMINGS, leaders=dict.fromkeys(leaders or "a", "10.0.0.1"), **more
+    )
 
 
 class Keeper:
@@ -71,7 +74,7 @@ class Cluster:
         self.cuts: set[tuple[str, str]] = set()  # from, to
         self.frozen: set[str] = set()
         self.mail: dict[tuple[Keeper, str, bool], list[tuple[float, Any]]] = {}  # (keeper, guard's host, to the guard)
-        self.keepers = {"a": Keeper("a", ks.create_run(self.make_spec("a"), self.clock), 0.0)}
+        self.keepers = {"a": Keeper("a", ks.KeeperRun(self.make_spec("a"), self.clock), 0.0)}
         self.closed: list[journal.RunEnd] = []
         self.votes: list[tuple[float, str]] = []  # on their way, with when they arrive at the earliest
         self.elected = ""  # the one host that has got any
@@ -113,19 +116,15 @@ class Cluster:
         guard.keeper, guard.heard, keeper.asked[guard.host] = keeper, self.now, self.now
         keeper.answers.pop(guard.host, None)
         self.feed(keeper, ks.GuardConnected(guard.host, 1e6))
-        if self.leaders:
-            self.post(keeper, guard.host, False, self.introduce(guard, lost))
+        self.post(keeper, guard.host, False, self.introduce(guard, lost))
         guard.word, guard.kill_at = self.now, float("inf")
-        if lost:
-            self.post(keeper, guard.host, False, messages.Cleaned([]))
 
     def introduce(self, guard: Guard, lost: str) -> messages.Joined:
         away, world = self.now - guard.word, guard.world
         return messages.Joined(world.number, list(world.ranks), lost, away, self.now, 4000)
 
     def feed(self, keeper: Keeper, what: ks.Input) -> None:
-        keeper.run, actions = ks.next_step(keeper.run, what, self.clock)
-        for action in actions:
+        for action in next_step(keeper.run, what, self.clock):
             if isinstance(action, ks.Send):
                 for host in list(keeper.asked) if not action.host else {action.host} & set(keeper.asked):
                     self.post(keeper, host, True, action.message)
@@ -209,7 +208,7 @@ class Cluster:
         own = self.keepers.get(guard.host)
         free = own is None or own.run.state is ks.RunPhase.DONE
         if guard.host in later and free and self.now - guard.left >= later.index(guard.host) * TIMINGS.turn:
-            run = ks.take_over(self.make_spec(guard.host), self.clock)
+            run = ks.KeeperRun(self.make_spec(guard.host), self.clock, takes_over=True)
             self.keepers[guard.host] = Keeper(guard.host, run, self.now)
 
     # -- the command that started the run, which reaches each host after some time ----------------------------------
@@ -266,8 +265,11 @@ class Cluster:
                     say(RankEnded(rank, guard.host, signal=9, stopped=True, at=1e6 + self.now))
             if isinstance(message, messages.Finish):
                 say(messages.Cleaned([]))
-                if message.others:
-                    self.join_one(guard, [host for host in self.leaders if host > guard.leader])
+        elif isinstance(message, messages.FindLeader):
+            later = [host for host in self.leaders if host > guard.leader]
+            if not self.join_one(guard, later):
+                reached = [host for host in later if self.reaches(guard.host, host)]
+                say(messages.NoLeader(reached))
 
     def fail(self, host: str) -> None:
         """A rank of this host fails."""
@@ -315,7 +317,7 @@ class Cluster:
         elif what == "orphan" and not self.guards[one].dead:
             guard = self.guards[one]
             self.lose_keeper(guard)
-            guard.dead, guard.kill_at = True, self.now + 1.5 + (0.0 if self.leaders else LEASE)
+            guard.dead, guard.kill_at = True, self.now + 1.5
         elif what in ("hang", "go on") and one in self.keepers:
             self.keepers[one].hangs = what == "hang"
         elif what == "crash" and one in self.keepers:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.protocol import messages
-from ipexctl.remote.agent import guard, tickets
+from ipexctl.remote.agent import host_lock
 from tests.unit.agent.runs import SPEC
 
 WAITING = SPEC._replace(share=False, wait=True)
@@ -17,28 +17,28 @@ WAITING = SPEC._replace(share=False, wait=True)
 def test_the_queue_has_an_order_and_forgets_who_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = str(tmp_path)
     for since, run in ((3.0, "r3"), (1.0, "r1"), (2.0, "r2")):
-        tickets.write_ticket(base, since, run, "ann")
-    tickets.remove_ticket(base, "r2")
-    assert [ticket.run for ticket in tickets.list_tickets(base)] == ["r1", "r3"]
-    monkeypatch.setattr(tickets, "LIFETIME", -1.0)
-    tickets.write_ticket(base, 1.0, "r1", "ann")
-    assert [ticket.run for ticket in tickets.list_tickets(base)] == ["r3"]
+        host_lock.write_ticket(base, since, run, "ann")
+    host_lock.remove_ticket(base, "r2")
+    assert [ticket.run for ticket in host_lock.list_tickets(base)] == ["r1", "r3"]
+    monkeypatch.setattr(host_lock, "LIFETIME", -1.0)
+    host_lock.write_ticket(base, 1.0, "r1", "ann")
+    assert [ticket.run for ticket in host_lock.list_tickets(base)] == ["r3"]
     (tmp_path / next(tmp_path.iterdir()).name).write_text("damaged")
-    assert tickets.list_tickets(base) == []
+    assert host_lock.list_tickets(base) == []
 
 
 def test_a_host_is_taken_by_the_first_in_its_queue(tmp_path: Path) -> None:
     base = str(tmp_path)
-    tickets.write_ticket(base, 1.0, "first", "ann")
-    tickets.write_ticket(base, 2.0, "second", "bob")
+    host_lock.write_ticket(base, 1.0, "first", "ann")
+    host_lock.write_ticket(base, 2.0, "second", "bob")
     for run in ("second", "of nobody"):  # also who does not wait comes after those who do
-        assert guard.take_host(base, WAITING._replace(run=run))[1] == messages.HostBusy("first", "ann", 1.0)
-    lock, holder = guard.take_host(base, WAITING._replace(run="first", owner="ann", started=1.0))
+        assert host_lock.take_host(base, WAITING._replace(run=run))[1] == messages.HostBusy("first", "ann", 1.0)
+    lock, holder = host_lock.take_host(base, WAITING._replace(run="first", owner="ann", started=1.0))
     assert lock >= 0
     assert holder is None
-    tickets.remove_ticket(base, "first")
-    assert guard.take_host(base, WAITING._replace(run="second"))[1] == messages.HostBusy("first", "ann", 1.0)
+    host_lock.remove_ticket(base, "first")
+    assert host_lock.take_host(base, WAITING._replace(run="second"))[1] == messages.HostBusy("first", "ann", 1.0)
     os.close(lock)
-    lock, holder = guard.take_host(base, WAITING._replace(run="second"))
+    lock, holder = host_lock.take_host(base, WAITING._replace(run="second"))
     assert holder is None
     os.close(lock)

@@ -13,8 +13,10 @@ from ipexctl.decide.launch.dialects.base import LaunchLine, MpiDialect
 from ipexctl.protocol.run_spec import NodeSpec, RankSpec
 from ipexctl.protocol.world import CHANGED_ENV, World, build_world, choose_hosts, place_spec, select_hosts
 from tests.tables import read_table
-from tests.unit.agent.runs import SPEC
+from tests.unit.agent import runs
 from tests.unit.launch.test_dialects import name_value
+
+SPEC = runs.SPEC._replace(leaders=dict.fromkeys(("n0", "n1", "n2", "n3"), "10.0.0.1"))
 
 COUNTS = [("h0.ipexctl", 2), ("h1.ipexctl", 1), ("h2.ipexctl", 2), ("h3.ipexctl", 1)]
 NODES = {f"n{at}": NodeSpec(label, [0] * count, "/d", "python") for at, (label, count) in enumerate(COUNTS)}
