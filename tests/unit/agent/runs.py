@@ -71,6 +71,13 @@ class Kept:
     def connect(self, role: str, name: str) -> rpc.Wire:
         return rpc.connect("127.0.0.1", self.port, TOKEN, role, name, 60.0)
 
+    def join(self, host: str = "a") -> rpc.Wire:
+        """A guard that has its ranks."""
+        guard = self.connect(paths.Role.GUARD, host)
+        for message in (messages.Joined(), messages.Begun(0)):
+            guard.send(message)
+        return guard
+
     def start(self, words: Sequence[str], **more: Any) -> subprocess.Popen[bytes]:
         """A process beside the keeper, which ends with the test."""
         self.started.append(subprocess.Popen(words, **{"env": PLAIN, "stdin": subprocess.PIPE, **more}))

@@ -24,7 +24,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.protocol import frames, journal, messages, rank_records
 from ipexctl.protocol.messages import RunListing, StopRun
-from ipexctl.protocol.paths import ERR, OUT, OWNER, ROLE, RUNS, Role
+from ipexctl.protocol.paths import ERR, OUT, OWNER, ROLE, RUNS
 from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.remote.agent import client
@@ -235,12 +235,12 @@ def test_stop_that_loses_the_run_says_that_it_may_be_running_only_where_it_may(
 
 def play_guard(kept: Kept, over: threading.Event) -> None:
     """The guard of host a: its rank stands in `STACK` whenever it is asked."""
-    guard = kept.connect(Role.GUARD, "a")
+    guard = kept.join()
     while not over.is_set():
         select.select([guard], [], [], 0.05)
         for message in guard.receive():
             if isinstance(message, messages.Ping):
-                guard.send(messages.Pong(message.sent, message.sent))
+                guard.send(messages.Pong(message.sent, message.sent, asked=message.steady))
             elif isinstance(message, messages.ReportStacks):
                 guard.send(rank_records.RankStack(0, "a", 7, "S", "do_wait", STACK, 1.0))
                 guard.send(messages.StacksReported())

@@ -33,10 +33,11 @@ def test_keepers_and_rendezvous_of_two_runs_take_the_last_free_ports(tmp_path: P
         keeping(tmp_path / "b", head={"ports": ports}) as second,
     ):
         assert [kept.port for kept in (first, second)] == [ports[1], ports[1] - 1]
-        second.connect("guard", "a")
+        guard = second.join()
         wait(lambda: b"Launched" in (second.directory / "journal.jsonl").read_bytes())
         records = map(journal.KINDS.read, (second.directory / "journal.jsonl").read_bytes().splitlines())
         assert [record.port for record in records if isinstance(record, journal.Launched)] == [ports[0] + 1]
+        guard.close()
 
 
 def test_a_range_without_a_free_port_says_so(ports: list[int]) -> None:

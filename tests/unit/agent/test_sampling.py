@@ -56,8 +56,10 @@ class Watched:
 
 
 @contextmanager
-def rank(kept: Kept) -> Iterator[tuple[int, int]]:
-    """A wrapper and its script, as the guard learns of them: their processes."""
+def rank(kept: Kept) -> Iterator[procs.Process]:
+    """A guard, and a wrapper and its script, as the guard learns of them."""
+    guard = start_guard(kept)
+    wait(lambda: b"Launched" in (kept.directory / paths.JOURNAL).read_bytes())
     program = (
         f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {BURN!r}]).pid, flush=True); input()"
     )
@@ -69,7 +71,7 @@ def rank(kept: Kept) -> Iterator[tuple[int, int]]:
         files.write_record(
             str(kept.directory), files.START, rank_records.RankStarted(0, "a", wrapper.pid, script, [], time.time())
         )
-        yield wrapper.pid, script
+        yield guard
     finally:
         os.kill(script, signal.SIGKILL)
 
@@ -104,9 +106,8 @@ def stop(kept: Kept) -> None:
 
 
 def test_samples_reach_the_watcher_and_the_last_one_at_the_end(tmp_path: Path) -> None:
-    with keeping(tmp_path, timings=QUICK) as kept, rank(kept):
+    with keeping(tmp_path, timings=QUICK) as kept, rank(kept) as guard:
         watched, events = Watched(kept), list[e.Event]()
-        guard = start_guard(kept)
         [sampler] = children(guard)
         wait(lambda: [each.pid for each in find("meter", kept)] == [sampler.pid])
         assert [each.pid for each in find("guard", kept)] == [guard.pid]
@@ -134,8 +135,7 @@ def test_samples_reach_the_watcher_and_the_last_one_at_the_end(tmp_path: Path) -
 
 
 def test_a_run_without_samples_has_no_sampler_and_no_file_of_them(tmp_path: Path) -> None:
-    with keeping(tmp_path, timings=QUICK._replace(sample=0.0)) as kept, rank(kept):
-        guard = start_guard(kept)
+    with keeping(tmp_path, timings=QUICK._replace(sample=0.0)) as kept, rank(kept) as guard:
         wait(lambda: "RankStarted" in (kept.directory / paths.JOURNAL).read_text())
         assert not children(guard)
         stop(kept)
@@ -145,8 +145,7 @@ def test_a_run_without_samples_has_no_sampler_and_no_file_of_them(tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_sampler_that_dies_or_stands_still_ends_nothing(tmp_path: Path, number: int) -> None:
-    with keeping(tmp_path, timings=QUICK._replace(last_sample=0.3)) as kept, rank(kept):
-        guard = start_guard(kept)
+    with keeping(tmp_path, timings=QUICK._replace(last_sample=0.3)) as kept, rank(kept) as guard:
         [sampler] = children(guard)
         os.kill(sampler.pid, number)
         time.sleep(0.5)
@@ -154,7 +153,6 @@ def test_a_sampler_that_dies_or_stands_still_ends_nothing(tmp_path: Path, number
         assert kept.state().state == "running"
         stop(kept)
         assert kept.end()["reason"] == "stopped"
-        assert kept.end()["unknown"] == []
         wait(lambda: not procs.is_still_alive(sampler) and not procs.is_still_alive(guard))
 
 
@@ -173,7 +171,7 @@ def test_the_keeper_stores_what_is_the_hosts_own_once_and_at_the_heads_time(
     monkeypatch.setattr("ipexctl.remote.agent.rpc.time.time", lambda: real() - 500)  # the clock of both hosts
     two = {"a": SPEC.head_spec.hosts["a"], "b": SPEC.head_spec.hosts["a"]._replace(ranks=[1])}
     with keeping(tmp_path, timings=QUICK._replace(clean=0.2), head={"hosts": two}, size=2) as kept:
-        links = {host: kept.connect(paths.Role.GUARD, host) for host in two}
+        links = {host: kept.join(host) for host in two}
         sent = HostSample("other", time.time(), 5.0, 1.0, 2, 3, 4, ranks=[RankSample(0, 1.0, 5), RankSample(1, 2.0, 6)])
         links["b"].send(sent)
         log = JournalReader("n0nce", Running("r1", "a", ("a", "b"), {}, "train.py"))

@@ -121,7 +121,7 @@ def test_a_watcher_sleeps_until_the_keeper_wakes_it(tmp_path: Path, context: Con
         try:
             wait(lambda: kept.state().watchers == 1)
             before = follower.offsets[0]
-            kept.connect(paths.Role.GUARD, "a")
+            kept.join()
             wait(lambda: follower.offsets[0] > before and follower.read_frame(0.0) is None)
             wait(lambda: follower.offsets[0] == (kept.directory / paths.JOURNAL).stat().st_size)
         finally:
@@ -177,7 +177,8 @@ def test_a_fault_of_a_guard_reaches_the_keeper(tmp_path: Path) -> None:
             FaultyGuard(str(tmp_path), SPEC._replace(head=None, wait=True), wire, 0o022).watch()
         os._exit(0)
     os.wait()
-    (message,) = keeper.receive()
+    joined, message = keeper.receive()
+    assert isinstance(joined, messages.Joined)
     assert isinstance(message, messages.AgentFailed)
     assert message.error.startswith("LookupError: planted, after ")
     wire.close()

@@ -21,6 +21,7 @@ from ipexctl.act.run_control import RunFollower
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.hosts import Host
+from ipexctl.protocol.journal import HostBack, encode_record
 from ipexctl.protocol.messages import FilesGrown
 from ipexctl.protocol.paths import AGENT, ERR, KEEPER, ROLE
 from ipexctl.protocol.rank_records import RankStarted
@@ -74,7 +75,14 @@ def watchers(kept: Kept) -> list[int]:
     return result
 
 
+def write_record(kept: Kept) -> None:
+    """The journal has something to watch."""
+    with (kept.directory / "journal.jsonl").open("ab") as journal:
+        journal.write(encode_record(HostBack("a")))
+
+
 def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(kept: Kept, context: Context) -> None:
+    write_record(kept)
     watch = RunFollower(context, at(kept), timings=Timings(quiet=3.0))
     try:
         wait(lambda: watch.offsets[0])  # of the journal
@@ -161,7 +169,7 @@ def test_what_is_written_wakes_who_watches(tmp_path: Path) -> None:
     speaks = ["/bin/sh", "-c", "read word; echo $word; exec sleep 300"]
     with keeping(tmp_path, head={"mpiexec": ["/bin/sh", "-c", f"{shlex.join(speaks)} < {tmp_path}/word"]}) as kept:
         os.mkfifo(tmp_path / "word")
-        guard, watcher = kept.connect("guard", "a"), kept.connect("watch", "test")
+        guard, watcher = kept.join(), kept.connect("watch", "test")
         wait(lambda: kept.state().state == "running")
         while watcher.wait(0.5):
             pass  # of the journal, which grows as the run begins
@@ -178,7 +186,7 @@ def test_a_lease_holds_although_the_last_watcher_vanished_without_a_word_in_the_
 ) -> None:
     loud = ["/bin/sh", "-c", "yes | head -c 3000000; exec sleep 300"]
     with keeping(tmp_path, timings=IMPATIENT._replace(lease=2.0), head={"mpiexec": loud}) as kept:
-        guard = kept.connect("guard", "a")
+        guard = kept.join()
         guard.send(RankStarted(0, "a", 1, 2, [], time.time()))
         process = alone(kept)
         beats(process, 3.0)  # longer than the lease; nobody reads what it says, so it waits in the middle of writing
@@ -209,6 +217,7 @@ def test_a_screen_that_stands_still_is_a_watcher_all_the_same(impatient: Kept, c
 
 @pytest.mark.fault("G5")
 def test_a_controller_that_stood_still_goes_on_where_it_was(impatient: Kept, context: Context) -> None:
+    write_record(impatient)
     timings = Timings(beat=5.0)  # too rare for this watcher: as if it were stopped in between
     watch = RunFollower(context, at(impatient), timings=timings)
     try:
