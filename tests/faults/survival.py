@@ -47,7 +47,8 @@ with open("{SIGHTINGS}", "a", buffering=1) as out:
 """
 DISK = 96  # MiB of each host's /root
 LEASE, GRACE = 5.0, 2.0
-OPTIONS = ("--spares", "1", "--restarts", "5", "--keep", "ckpt", "--node-lease", f"{LEASE:g}", "--grace", f"{GRACE:g}")
+OPTIONS = ("--restarts", "5", "--keep", "ckpt", "--node-lease", f"{LEASE:g}", "--grace", f"{GRACE:g}")
+SPLIT = ("--limit", "node0,node1", "--min-hosts", "1", "--on-split", "wait")
 WAYS = {
     "impi": ("--venv", stock.VENV, "--env", "MEET=1", "--backend", "impi"),
     "gloo": ("--venv", stock.VENV, "--env", "MEET=1", "--backend", "gloo"),
@@ -129,7 +130,11 @@ class Drill:
         self.harms = [self.random.choice(harms) for _ in range(self.random.choice([1, 1, 1, 2]))]
         self.targets = self.random.sample(HOSTS[:3], len(self.harms))
         self.watched, self.way = self.random.random() < 0.5, self.random.choice(list(WAYS))
+        self.hosts: tuple[str, ...] = ("--spares", "1")
         self.story = [f"point {self.point}", self.way, "watched" if self.watched else "detached"]
+        if self.watched and self.random.random() < 0.4:  # two hosts, of which the command votes for one
+            self.hosts, self.harms, self.targets = SPLIT, self.harms[:1], [self.random.choice(HOSTS[:2])]
+            self.story.append("two hosts")
 
     def find(self, text: str) -> None:
         self.findings.append(f"{self.seed} {' · '.join(self.story)}: {text}")
@@ -197,7 +202,16 @@ class Drill:
 
     def play(self) -> None:
         witness = ("--env", f"WITNESS={self.cluster.address(WITNESS)}:{PORT}")
-        words = ("run", *WAYS[self.way], *OPTIONS, *witness, "--workdir", "/root/drill", RANKS / "lasts.py")
+        words = (
+            "run",
+            *WAYS[self.way],
+            *OPTIONS,
+            *self.hosts,
+            *witness,
+            "--workdir",
+            "/root/drill",
+            RANKS / "lasts.py",
+        )
         detach = () if self.watched else ("--detach",)
         command = self.workspace.start(*words[:-1], *detach, words[-1], **QUICK)
         try:

@@ -24,7 +24,7 @@ from ipexctl.remote.agent import files, launcher_proxy, procs, rpc, spool, stack
 from ipexctl.remote.agent.helper import Helper, start_helper
 from ipexctl.remote.agent.host_lock import HostQueue
 from ipexctl.remote.agent.keeper_search import KeeperSearch
-from ipexctl.remote.agent.local_ranks import LocalRanks, Record
+from ipexctl.remote.agent.local_ranks import LocalRanks
 from ipexctl.remote.agent.output_pipe import OutputPipe
 from ipexctl.remote.agent.sampling import start_sampler
 
@@ -96,11 +96,9 @@ class Guard:
         if self.spec.keep:
             self.carrier = start_helper(self.directory, CARRIER, 19, KINDS, self.carry_checkpoints)
 
-    def end_helpers(self, patience: float = 0.0) -> None:
-        """Passes their last words on, for which they have so many seconds."""
+    def end_helpers(self) -> None:
         for helper in self.helpers:
-            for message in helper.finish(patience):
-                self.report(message)
+            list(helper.finish(0.0))
         self.sampler = self.carrier = None
 
     def carry_checkpoints(self) -> None:
@@ -333,9 +331,7 @@ class Guard:
 
     def report_records(self) -> None:
         """Passes on what the ranks' wrappers wrote, and notices wrappers that died without a record."""
-        self.report_ranks(self.ranks.take_records(self.last))
-
-    def report_ranks(self, records: "List[Record]") -> None:
+        records = self.ranks.take_records(self.last)
         if any(isinstance(record, rank_records.RankEnded) for record in records):
             self.pass_written_output_on()
         for record in records:
@@ -352,7 +348,10 @@ class Guard:
         own = self.list_launcher_processes() - self.proxies if self.spec.head else set()
         own |= {helper.process.pid for helper in self.helpers}  # the last sample comes when no rank lives any more
         left = self.kill_all(timings.last_wipe, own)
-        self.end_helpers(timings.last_sample)
+        for helper in self.helpers:
+            for message in helper.finish(timings.last_sample):
+                self.report(message)
+        self.sampler = self.carrier = None
         procs.remove_cgroup(self.group)
         self.report_records()
         self.pass_written_output_on()

@@ -9,22 +9,26 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import time
 from contextlib import suppress
-from typing import Dict, Optional, Set
+from typing import Dict, List, Optional, Set
 
 from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import encode
+from ipexctl.protocol.mpi_abort import find_aborts
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, keeper_state, keeper_steps, procs, rpc, spool
 from ipexctl.remote.agent.keeper_state import KeeperRun, Moment, RunPhase
-from ipexctl.remote.agent.launcher import Launcher
+from ipexctl.remote.agent.launcher_pipes import LauncherPipes
 from ipexctl.remote.agent.notices import NoticeQueue
 from ipexctl.remote.agent.progress_monitor import ProgressMonitor
 
 UNPROVED_LIMIT = 64  # waiting places for those who have not proved themselves, beside one for each host
 JOURNAL_BACKLOG = 1 << 16  # bytes of the journal that wait for space before the reserve is used
+READ_SIZE = 1 << 16  # bytes taken from a pipe at a time
+SEARCHED_TAIL = 1 << 13  # bytes of mpirun's output that are searched for the end of a rank
 WAKE_INTERVAL = 0.02  # seconds between two messages that wake watchers
 FAULT_LENGTH = 300  # letters of what a fault of a guard is called
 LEADING = "lead"  # what a keeper calls itself that has taken the place of another
@@ -60,10 +64,13 @@ class Keeper:
         self.wires: "Set[rpc.Wire]" = set()
         self.guards: "Dict[str, rpc.Wire]" = {}
         self.faults: "Dict[str, str]" = {}  # of guards
-        self.launcher: "Optional[Launcher]" = None
+        self.launcher: "Optional[subprocess.Popen[bytes]]" = None
+        self.pipes: "Optional[LauncherPipes]" = None
         cap, pattern = spec.head_spec.log_cap, frames.compile_frame_pattern(spec.nonce)
         self.output = spool.Spool(os.path.join(directory, paths.OUT), cap, pattern)  # the ranks'
         self.launcher_output = spool.Spool(os.path.join(directory, paths.ERR), cap)
+        self.launcher_pipes: "Set[int]" = set()  # mpirun's two outputs
+        self.launcher_tail = b""
         self.samples: "Optional[spool.Spool]" = None
         self.unstored = 0
         self.terminated = False  # by a signal
@@ -86,7 +93,7 @@ class Keeper:
         signal.signal(signal.SIGTERM, self.on_sigterm)
         self.listener.setblocking(False)
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
-        self.write_address()
+        self.write_address([os.getpid()])
         lease, last = self.spec.timings.node_lease, time.monotonic()
         while self.run.state is not RunPhase.DONE:
             ready = self.selector.select(self.compute_pause())
@@ -119,10 +126,14 @@ class Keeper:
         return min(until)
 
     def check_launcher_end(self) -> None:
-        if self.launcher and self.run.launched and self.run.launcher_ended is None:
-            status = self.launcher.find_status()
-            if status is not None:
-                self.handle_input(keeper_state.LauncherEnded(status))
+        awaited = self.run.launched and self.run.launcher_ended is None
+        if self.launcher and awaited and self.launcher.poll() is not None:
+            self.handle_input(keeper_state.LauncherEnded(self.launcher.returncode))
+
+    def close_end(self, end: int) -> None:
+        """mpirun has ended, which `check_launcher_end` notices."""
+        self.selector.unregister(end)
+        os.close(end)
 
     def on_sigterm(self, *_: object) -> None:
         self.terminated = True
@@ -179,8 +190,8 @@ class Keeper:
             elif isinstance(action, keeper_state.Disconnect):
                 self.drop_connection(self.guards.pop(action.host))
             elif isinstance(action, keeper_state.ReleaseShims):
-                if self.launcher and self.launcher.pipes:
-                    self.launcher.pipes.release_shims(self.spec.head_spec.hosts[action.host].label)
+                if self.pipes:
+                    self.pipes.release_shims(self.spec.head_spec.hosts[action.host].label)
             elif isinstance(action, keeper_state.EndAttempt):
                 self.end_launcher()
                 self.write_record(action.record)
@@ -197,33 +208,93 @@ class Keeper:
                 guard.send(message)
 
     def start_launcher(self) -> "keeper_state.Input":
-        """All hosts are ready."""
-        calls = self.selector, self.store_launcher_output, self.take_proxy_requests
-        self.launcher = Launcher(self.directory, self.spec.head_spec, self.umask, *calls)
-        port, fault = self.launcher.start()
-        if fault or not self.launcher.process:
-            return keeper_state.LauncherFailed(fault)
-        self.write_address(self.launcher.process.pid)
-        return keeper_state.LauncherStarted(self.launcher.process.pid, port, self.output.offset)
+        """Chooses a free port for the ranks, then starts mpirun: all hosts are ready."""
+        head = self.spec.head_spec
+        try:
+            port = self.find_free_port()
+        except OSError as error:
+            return keeper_state.LauncherFailed("no port for the rendezvous: %s" % error.strerror)
+        try:
+            self.pipes = LauncherPipes(self.directory, [node.label for node in head.hosts.values()])
+        except OSError as error:
+            return keeper_state.LauncherFailed("no pipes for the launcher: %s" % error.strerror)
+        self.selector.register(self.pipes.requests, selectors.EVENT_READ, self.take_proxy_requests)
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        try:
+            for name, text in head.files.items():
+                with open(os.path.join(self.directory, name), "w", encoding="utf-8") as file:
+                    file.write(text.replace("{port}", str(port)))
+            self.launcher = subprocess.Popen(
+                head.mpiexec,
+                env=head.mpiexec_env,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=out_write,
+                stderr=err_write,
+                start_new_session=True,
+                preexec_fn=self.prepare_launcher_process,
+            )
+        except OSError as error:
+            return keeper_state.LauncherFailed("cannot start %s: %s" % (head.mpiexec[0], error))
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+        for fd in (out_read, err_read):
+            os.set_blocking(fd, False)
+            self.launcher_pipes.add(fd)
+            self.selector.register(fd, selectors.EVENT_READ, self.store_launcher_output)
+        end = procs.open_end(self.launcher.pid)
+        if end is not None:
+            self.selector.register(end, selectors.EVENT_READ, self.close_end)
+        self.write_address([os.getpid(), self.launcher.pid])
+        return keeper_state.LauncherStarted(self.launcher.pid, port, self.output.offset)
 
-    def take_proxy_requests(self, _: object) -> None:
+    def take_proxy_requests(self, _: int) -> None:
         """Passes on what the launcher's shims ask for to the guards."""
-        assert self.launcher
-        assert self.launcher.pipes
+        assert self.pipes is not None
         hosts = {node.label: name for name, node in self.spec.head_spec.hosts.items()}
-        for label, words in self.launcher.pipes.take_requests():
+        for label, words in self.pipes.take_requests():
             if hosts[label] in self.guards:
                 self.send(hosts[label], messages.StartProxy(words))
             else:
-                self.launcher.pipes.release_shims(label, 1)
+                self.pipes.release_shims(label, 1)
+
+    def prepare_launcher_process(self) -> None:
+        """In mpirun's process, before it is mpirun."""
+        procs.die_with_parent()
+        os.umask(self.umask)
+
+    def find_free_port(self) -> int:
+        head = self.spec.head_spec
+        with rpc.listen_on_free_port(head.address, [head.port] * 2 if head.port else head.ports) as probe:
+            return int(probe.getsockname()[1])
 
     def end_launcher(self) -> "Optional[int]":
-        """The guards are done: ends mpirun itself. Its exit status, if it was there. What follows is another attempt,
-        or nothing."""
-        timings, launcher, self.launcher = self.spec.timings, self.launcher, None
-        status = launcher.end(timings.orderly, timings.last_wipe) if launcher else None
-        self.monitor = ProgressMonitor(frames.compile_frame_pattern(self.spec.nonce), timings)
-        self.write_address()
+        """The guards are done: ends mpirun itself and stores the rest of its output. Its exit status, if it was there.
+        What follows is another attempt, or nothing."""
+        if self.pipes:  # Open MPI does not wait for its shims, and they hold its outputs open
+            self.selector.unregister(self.pipes.requests)
+            self.pipes.close()
+        if self.launcher and self.launcher.poll() is None:
+            try:
+                self.launcher.wait(self.spec.timings.orderly)
+            except subprocess.TimeoutExpired:
+                self.launcher.kill()
+                self.launcher.wait()
+        until = time.monotonic() + self.spec.timings.last_wipe
+        while self.launcher_pipes and time.monotonic() < until:
+            for key, _ in self.selector.select(0.1):
+                if key.fd in self.launcher_pipes or key.data == self.close_end:
+                    key.data(key.fd)
+        for fd in list(self.launcher_pipes):
+            self.close_launcher_pipe(fd)
+        status = self.launcher.returncode if self.launcher else None
+        if self.pipes:
+            self.pipes.remove()
+        self.launcher, self.pipes, self.launcher_tail = None, None, b""
+        self.monitor = ProgressMonitor(frames.compile_frame_pattern(self.spec.nonce), self.spec.timings)
+        self.write_address([os.getpid()])
         return status
 
     def finish_run(self, end: "journal.RunEnd") -> None:
@@ -326,11 +397,21 @@ class Keeper:
             self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.SIZE_LIMIT)
         self.samples.write(samples.encode_sample(sample))
 
-    def store_launcher_output(self, piece: bytes) -> None:
-        self.store_output(self.launcher_output, piece)
-        for abort in self.launcher.find_aborts() if self.launcher else ():
-            if abort.called and abort.rank is not None:
-                self.handle_input(keeper_state.RankAborted(abort.rank, abort.code))
+    def store_launcher_output(self, fd: int) -> None:
+        try:
+            piece = os.read(fd, READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if piece:
+            self.store_output(self.launcher_output, piece)
+            self.launcher_tail = (self.launcher_tail + piece)[-SEARCHED_TAIL:]
+            for abort in find_aborts(self.launcher_tail):
+                if abort.called and abort.rank is not None:
+                    self.handle_input(keeper_state.RankAborted(abort.rank, abort.code))
+        else:
+            self.close_launcher_pipe(fd)
 
     def store_output(self, sink: "spool.Spool", data: bytes) -> None:
         missing = sink.write(data)
@@ -338,6 +419,11 @@ class Keeper:
         if missing and not self.unstored:
             self.write_record(journal.Unstored(self.directory, *sink.measure_free_space(missing)))
         self.unstored += missing
+
+    def close_launcher_pipe(self, fd: int) -> None:
+        self.selector.unregister(fd)
+        self.launcher_pipes.discard(fd)
+        os.close(fd)
 
     def drop_connection(self, link: "rpc.Wire") -> None:
         """A connection is over. Of a guard that means: its host, or at least its guard, is lost."""
@@ -367,10 +453,8 @@ class Keeper:
             if len(self.unwritten) > JOURNAL_BACKLOG:
                 files.release_space(self.directory)  # the next line is written there
 
-    def write_address(self, *launcher: int) -> None:
-        """``launcher``: its process, if it is there."""
+    def write_address(self, own: "List[int]") -> None:
         me = procs.find_process(os.getpid())
         address, port = self.spec.head_spec.address, self.listener.getsockname()[1]
-        own = [os.getpid(), *launcher]
         keeper = files.KeeperAddress(address, port, os.getpid(), me.start if me else 0, own)
         files.write_json(self.directory, paths.KEEPER, encode(keeper))

@@ -8,27 +8,11 @@ from ipexctl.protocol import journal, messages
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Reason
 from ipexctl.remote.agent import attempts, guard_messages, inquiries, keeping
-from ipexctl.remote.agent.keeper_state import (
-    Action,
-    Disconnect,
-    FromGuard,
-    GuardConnected,
-    GuardLost,
-    HostClock,
-    Input,
-    KeeperRun,
-    LauncherEnded,
-    LauncherFailed,
-    LauncherStarted,
-    Moment,
-    RankAborted,
-    RunPhase,
-    StartLauncher,
-    Tick,
-)
+from ipexctl.remote.agent import keeper_state as ks
+from ipexctl.remote.agent.keeper_state import KeeperRun, RunPhase
 
 
-def next_step(run: "KeeperRun", what: "Input", now: "Moment") -> "List[Action]":
+def next_step(run: "KeeperRun", what: "ks.Input", now: "ks.Moment") -> "List[ks.Action]":
     """What the state has no use for changes nothing."""
     run.now, run.actions = now, []
     if run.state is not RunPhase.DONE:
@@ -72,7 +56,7 @@ def _check_placing(run: "KeeperRun") -> None:
 
 def _launch(run: "KeeperRun") -> None:
     run.enter(RunPhase.LAUNCHING)
-    run.actions.append(StartLauncher())
+    run.actions.append(ks.StartLauncher())
 
 
 def _check_resuming(run: "KeeperRun") -> None:
@@ -171,14 +155,14 @@ _CHECKS: "Dict[RunPhase, Callable[[KeeperRun], None]]" = {
 # What happened.
 
 
-def _on_guard_connected(run: "KeeperRun", guard: "GuardConnected") -> None:
+def _on_guard_connected(run: "KeeperRun", guard: "ks.GuardConnected") -> None:
     """It tells next what it knows of the run, and what is left of its part (`Joined`)."""
     if guard.host in run.spec.head_spec.hosts:
-        run.clocks[guard.host] = HostClock(guard.clock - run.now.clock)
+        run.clocks[guard.host] = ks.HostClock(guard.clock - run.now.clock)
         run.send(messages.Ping(run.now.clock, steady=run.now.steady), guard.host)
 
 
-def _on_guard_lost(run: "KeeperRun", guard: "GuardLost") -> None:
+def _on_guard_lost(run: "KeeperRun", guard: "ks.GuardLost") -> None:
     host, timings = guard.host, run.spec.timings
     if host not in run.present or (host in run.cleaned and run.state is RunPhase.FINISHING and not run.again):
         return  # who has reported may go
@@ -187,7 +171,7 @@ def _on_guard_lost(run: "KeeperRun", guard: "GuardLost") -> None:
     run.lost.add(host)
     run.fences[host] = run.now.steady - guard.silent + timings.node_lease + timings.fence
     run.kept, _ = keeping.end_order(run.kept, host, messages.CheckpointTaken(0, "lost", 0, 0.0))
-    run.actions.append(Disconnect(host))
+    run.actions.append(ks.Disconnect(host))
     run.note(journal.HostLost(host, guard.why, guard.tampered))
     if run.restart and run.state in (RunPhase.PLACING, RunPhase.RESUMING):
         attempts.withdraw_attempt(run, "%s lost before the start" % host)
@@ -195,7 +179,7 @@ def _on_guard_lost(run: "KeeperRun", guard: "GuardLost") -> None:
         run.stop(Reason.LOST, "%s lost (%s)" % (host, guard.why))
 
 
-def _on_guard_message(run: "KeeperRun", sent: "FromGuard") -> None:
+def _on_guard_message(run: "KeeperRun", sent: "ks.FromGuard") -> None:
     message, host = sent.message, sent.host
     node = run.spec.head_spec.hosts.get(host)
     rank = getattr(message, "rank", None)
@@ -208,7 +192,7 @@ def _on_guard_message(run: "KeeperRun", sent: "FromGuard") -> None:
         handler(run, host, message)
 
 
-def _on_launcher_started(run: "KeeperRun", started: "LauncherStarted") -> None:
+def _on_launcher_started(run: "KeeperRun", started: "ks.LauncherStarted") -> None:
     if run.state is not RunPhase.LAUNCHING:
         return
     run.enter(RunPhase.RUNNING)
@@ -221,7 +205,7 @@ def _on_launcher_started(run: "KeeperRun", started: "LauncherStarted") -> None:
     run.note(journal.Launched(started.pid, started.port, placed=placed, out=started.out, restart=run.restart))
 
 
-def _on_launcher_ended(run: "KeeperRun", ended: "LauncherEnded") -> None:
+def _on_launcher_ended(run: "KeeperRun", ended: "ks.LauncherEnded") -> None:
     if not run.launched:
         return
     run.launcher_ended, run.launcher_status = run.now.steady, ended.status
@@ -232,7 +216,7 @@ def _on_launcher_ended(run: "KeeperRun", ended: "LauncherEnded") -> None:
         run.stop(Reason.LOST, "mpirun on %s was killed by %s" % (run.spec.host, name))
 
 
-def _on_rank_aborted(run: "KeeperRun", aborted: "RankAborted") -> None:
+def _on_rank_aborted(run: "KeeperRun", aborted: "ks.RankAborted") -> None:
     rank = aborted.rank
     hosts = [host for host, ranks in run.list_ranks().items() if rank in ranks]
     if run.state is RunPhase.RUNNING and rank not in run.ended and hosts:
@@ -249,7 +233,7 @@ def _on_stop_order(run: "KeeperRun", order: "Union[messages.StopRun, messages.Ki
         run.kill()
 
 
-def _on_tick(run: "KeeperRun", tick: "Tick") -> None:
+def _on_tick(run: "KeeperRun", tick: "ks.Tick") -> None:
     if tick.watched:
         run.watched = run.now.steady
 
@@ -264,14 +248,14 @@ def _on_resumed(run: "KeeperRun", resumed: "journal.Resumed") -> None:
 
 
 _HANDLERS: "Dict[Type[Any], Callable[[KeeperRun, Any], None]]" = {
-    GuardConnected: _on_guard_connected,
-    GuardLost: _on_guard_lost,
-    FromGuard: _on_guard_message,
-    LauncherStarted: _on_launcher_started,
-    LauncherFailed: lambda run, failed: run.stop(Reason.LAUNCH, failed.why),
-    LauncherEnded: _on_launcher_ended,
-    RankAborted: _on_rank_aborted,
-    Tick: _on_tick,
+    ks.GuardConnected: _on_guard_connected,
+    ks.GuardLost: _on_guard_lost,
+    ks.FromGuard: _on_guard_message,
+    ks.LauncherStarted: _on_launcher_started,
+    ks.LauncherFailed: lambda run, failed: run.stop(Reason.LAUNCH, failed.why),
+    ks.LauncherEnded: _on_launcher_ended,
+    ks.RankAborted: _on_rank_aborted,
+    ks.Tick: _on_tick,
     messages.StopRun: _on_stop_order,
     messages.KillRun: _on_stop_order,
     messages.RequestStacks: inquiries.on_stacks_request,
