@@ -39,9 +39,9 @@ class LocalRanks:
                 self.passed_on.add(name)
                 records += self._note_record(record, now)
         for rank, process in list(self.alive.items()):
-            now = self.find_process(process.pid)
+            living = self.find_process(process.pid)
             end = os.path.join(self.directory, files.build_record_path(rank, files.END))
-            if (not now or now.start != process.start) and not os.path.exists(end):
+            if (not living or living.start != process.start) and not os.path.exists(end):
                 records.append(self.end_unseen(rank))
         return records
 
