@@ -20,7 +20,11 @@ SPEC = runs.SPEC._replace(leaders=dict.fromkeys(("n0", "n1", "n2", "n3"), "10.0.
 
 COUNTS = [("h0.ipexctl", 2), ("h1.ipexctl", 1), ("h2.ipexctl", 2), ("h3.ipexctl", 1)]
 NODES = {f"n{at}": NodeSpec(label, [0] * count, "/d", "python") for at, (label, count) in enumerate(COUNTS)}
-RANKS = {2: RankSpec(0, values={"rank": "2", "hosts": "4", "host_rank": "1", "world_size": "6", "ppn": "1"})}
+RANKS = {
+    2: RankSpec(
+        0, values={"rank": "2", "hosts": "4", "host_rank": "1", "world_size": "6", "ppn": "1", "head": "10.0.0.1"}
+    )
+}
 VARYING = {"GROUP_RANK": "host_rank", "GROUP_WORLD_SIZE": "hosts", "IPEXCTL_RESTART": "restart"}
 
 
@@ -74,7 +78,7 @@ def test_a_hosts_specification_has_its_new_ranks_and_what_they_hold_of_the_other
     base = SPEC._replace(head=None, env={"GROUP_RANK": "1", "OMP": "4"}, **more)
     placed = place_spec(base, World(2, {"n1": [0], "n2": [1, 2]}))
     assert (placed.size, list(placed.ranks), placed.head) == (3, [0], None)
-    values = {"rank": "0", "hosts": "2", "host_rank": "0", "world_size": "3", "ppn": "1"}
+    values = {"rank": "0", "hosts": "2", "host_rank": "0", "world_size": "3", "ppn": "1", "head": "10.0.0.1"}
     assert placed.ranks[0].values == values
     expected = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2", "IPEXCTL_RESTART": "2", "OMP": "4", CHANGED_ENV: "6"}
     assert placed.env == expected
@@ -86,8 +90,8 @@ def test_a_hosts_specification_has_its_new_ranks_and_what_they_hold_of_the_other
 
 
 def test_a_process_that_stands_for_all_ranks_of_its_host_knows_their_numbers() -> None:
-    values = {"rank": "4", "hosts": "3", "host_rank": "2", "world_size": "6", "ppn": "2"}
+    values = {"rank": "4", "hosts": "3", "host_rank": "2", "world_size": "6", "ppn": "2", "head": "10.0.0.1"}
     base = SPEC._replace(host="n2", head=None, size=3, per_host=True, ranks={2: RankSpec(0, values=values)})
     placed = place_spec(base, World(1, {"n0": [0], "n2": [1]}))
-    expected = {"rank": "2", "hosts": "2", "host_rank": "1", "world_size": "4", "ppn": "2"}
+    expected = {"rank": "2", "hosts": "2", "host_rank": "1", "world_size": "4", "ppn": "2", "head": "10.0.0.1"}
     assert placed.ranks[1].values == expected
