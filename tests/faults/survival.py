@@ -202,18 +202,10 @@ class Drill:
 
     def play(self) -> None:
         witness = ("--env", f"WITNESS={self.cluster.address(WITNESS)}:{PORT}")
-        words = (
-            "run",
-            *WAYS[self.way],
-            *OPTIONS,
-            *self.hosts,
-            *witness,
-            "--workdir",
-            "/root/drill",
-            RANKS / "lasts.py",
-        )
-        detach = () if self.watched else ("--detach",)
-        command = self.workspace.start(*words[:-1], *detach, words[-1], **QUICK)
+        options = (*WAYS[self.way], *OPTIONS, *self.hosts, *witness)
+        words: list[str | Path] = ["run", *options, "--workdir", "/root/drill"]
+        words += [] if self.watched else ["--detach"]
+        command = self.workspace.start(*words, RANKS / "lasts.py", **QUICK)
         try:
             self.await_point(command)
             for harm, host in zip(self.harms, self.targets, strict=True):
