@@ -127,7 +127,7 @@ class HostQueue:
     def leave(self) -> None:
         remove_ticket(self.base, self.spec.run)
 
-    def _report(self, waits: "HostWaits") -> None:
+    def _report(self, waits: HostWaits) -> None:
         if waits != self.reported:
             self.reported = waits
             self.report(waits)
