@@ -134,6 +134,18 @@ def test_too_few_hosts_are_waited_for_and_then_given_up() -> None:
     assert cleaned(history).end().detail.endswith("b not back within 60 s")
 
 
+@pytest.mark.parametrize(("refused", "state"), [(["b"], RunPhase.FINISHING), ([], RunPhase.RESTING)])
+def test_a_host_that_was_started_anew_is_not_waited_for_long(refused: list[str], state: RunPhase) -> None:
+    """It answers, and has no guard that could come back: it was waited for for 15 minutes after a split."""
+    split = MAY._replace(head=MAY.head_spec._replace(min_hosts=2, split_hosts=1))
+    history = History(split).started().after(5.0, GuardLost("b", "silent", silent=30.0)).feed(LauncherEnded(1))
+    cleaned(history.after(0.2)).after(40.0)
+    assert messages.FindLeader() in history.sent()
+    history.feed(FromGuard("a", messages.NoLeader(refused))).after(59.0)
+    assert history.at(RunPhase.RESTING)
+    assert history.after(2.0).at(state)
+
+
 def test_a_host_lost_before_the_next_start_costs_no_restart() -> None:
     history = failed(History(MAY).started()).after(2.0)
     assert (history.run.state, history.run.restart) == (RunPhase.PLACING, 1)
