@@ -58,7 +58,8 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
         reason = _REASONS.get(error.errno or 0) or f"cannot be read: {(error.strerror or str(error)).lower()}"
         if error.errno != errno.ENOENT:
             raise UsageError(f"{shown} {reason}") from None
-        raise UsageError(f"{shown} {reason}{suggest_file(full, Path(path))}", hint=hint) from None
+        meant, question = suggest_file(full, Path(path))
+        raise UsageError(f"{shown} {reason}{question}", hint=hint, meant=meant) from None
     if isinstance(data, str):
         raise UsageError(f"{shown} {data}")
     if len(data) > limit:
@@ -66,17 +67,20 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
     return Input(full, _decode_utf8(data, shown), _warn_about_mode(full, mode, shown), mode)
 
 
-def suggest_file(full: Path, path: Path) -> str:
-    """Returns `` (did you mean …?)`` with the file beside a missing one that has the most similar name, written as
-    ``path`` is; empty where none is similar."""
+def suggest_file(full: Path, path: Path) -> tuple[tuple[str, str] | None, str]:
+    """Returns ``path``, of a missing file, with that of the file beside it that has the most similar name, and the
+    question `` (did you mean …?)``; None and an empty text where none is similar."""
     from difflib import get_close_matches
 
     try:
         names = [each.name for each in islice(full.parent.iterdir(), _COMPARED) if each.is_file()]
     except OSError:
-        return ""
+        return None, ""
     close = get_close_matches(path.name, names, n=1)
-    return f" (did you mean {printable(str(path.with_name(close[0])), 200)}?)" if close else ""
+    if not close:
+        return None, ""
+    similar = str(path.with_name(close[0]))
+    return (str(path), similar), f" (did you mean {printable(similar, 200)}?)"
 
 
 def expand_home(path: str, place: str = "") -> Path:

@@ -294,6 +294,8 @@ def _perform_command(
             yield from (Message(text, "warning", code="inventory") for text in hosts.warnings)
             return (yield from workflow)
         except UsageError as error:
+            if error.meant and (better := replace_word(words, *error.meant)):
+                error.hint = shlex.join(["ipexctl", *better])
             own = _get_own_words(words, values)
             error.hint = complete_hint(repeat_command(error.hint, own), place)
             raise

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import typer
 
 from ipexctl.cli.command import command, confirm
 from ipexctl.cli.command_options import read_options
+from ipexctl.cli.help_page import COMMANDS
+from ipexctl.cli.usage_errors import find_nearest
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -33,9 +36,15 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
     from ipexctl.decide.parsing.amounts import parse_span
     from ipexctl.decide.saved_runs import PrunePolicy, RunFilter
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.hints import advise
     from ipexctl.verbs.run.export_runs import export_runs
     from ipexctl.verbs.run.saved_runs import list_runs, prune_runs
 
+    names = ["demo", *chain(*COMMANDS.values())]
+    if flags.verb is not None and flags.verb not in names:
+        near = find_nearest(flags.verb, names)
+        hint = advise("runs", "--verb", near) if near else None
+        raise UsageError(f"--verb must be a command of ipexctl, not {flags.verb!r:.80}", hint=hint)
     chosen = RunFilter(flags.verb, flags.result)
     policy = PrunePolicy(
         parse_span("--older-than", flags.older_than) if flags.older_than is not None else None,

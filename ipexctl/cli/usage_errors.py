@@ -27,7 +27,10 @@ _WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
 _HELP_COLUMNS = 80  # columns of a help
 _VALUE_LIKENESS = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
 _SECOND_WORDS = {"lint": "play", "why": "stacks", "up": "lab", "down": "lab", "demo": "lab"}  # and what is before them
-_OTHER_NAMES = {"compare": "report", "diff": "report", "show": "report"}  # of commands, and what they are called here
+_OTHER_NAMES = {  # of commands, and what they are called here
+    "compare": "report", "diff": "report", "show": "report", "status": "ps", "kill": "stop", "sweep": "run",
+    "version": "--version",
+}  # fmt: skip
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
 _ARGUMENT_OPTIONS = {"install": "--with"}  # of commands without arguments: what takes those that they are given
 _LAUNCH_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "nodes": ""}  # by their meaning
@@ -115,8 +118,9 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     verb, reasons, better = path.partition(" ")[2] or "ipexctl", [], None
     if isinstance(error, NoSuchCommand):
         sentence = f"{verb} has no command {error.word!r}"
-        meant = _OTHER_NAMES.get(error.word) or _find_nearest(error.word, error.names, _NAME_LIKENESS)
-        better = replace_word(words, error.word, meant if meant in error.names else None)
+        meant = _OTHER_NAMES.get(error.word) or find_nearest(error.word, error.names, _NAME_LIKENESS)
+        is_own = meant in error.names or (meant == "--version" and verb == "ipexctl")
+        better = replace_word(words, error.word, meant if is_own else None)
         if (command := _SECOND_WORDS.get(error.word)) in error.names:
             at = words.index(error.word)
             better = [*words[:at], command, *words[at:]]
@@ -138,7 +142,7 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
             foreign, reasons, better = _translate_launch_options(words, own)
         sentence = f"{verb} has no option {', '.join(foreign) or error.option_name}"
         if not foreign:
-            nearest = _find_nearest(error.option_name, names, _NAME_LIKENESS)
+            nearest = find_nearest(error.option_name, names, _NAME_LIKENESS)
             better = _restore_value(error.ctx, words) or replace_word(words, error.option_name, nearest)
             if better is None and starts_script:
                 better = _move_behind_script(words, error.option_name)
@@ -213,7 +217,7 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
         *most, last = get_args(literal)
         what = f"must be {', '.join(most)} or {last}"
         meant = _OTHER_VALUES.get(value or "")
-        better = meant if meant in get_args(literal) else value and _find_nearest(value, get_args(literal))
+        better = meant if meant in get_args(literal) else value and find_nearest(value, get_args(literal))
     elif option and value and option.flag.is_span(option.type) and (wrong := _find_wrong_span(value)):
         what = wrong
     elif option and value and (option.flag.ge is not None or option.flag.le is not None):
@@ -283,7 +287,7 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
     return None
 
 
-def _find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
+def find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
     """The name that is most like the word: the same letters in another order, one letter less, one other letter, else
     those that most of it shares, from ``least`` of them on; of several the one that begins as it does."""
     from difflib import SequenceMatcher

@@ -60,7 +60,8 @@ class IpexctlError(Exception):
 
 class UsageError(IpexctlError):
     """Input that is wrong or cannot be satisfied: one sentence, reasons one per line, at most one hint. Raised before
-    anything is contacted unless ``exit`` says otherwise. Callers that decide by it read ``code``."""
+    anything is contacted unless ``exit`` says otherwise. Callers that decide by it read ``code``. ``meant`` is a word
+    of the command line and the one that it may stand for: the hint is the same command with that."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class UsageError(IpexctlError):
         hint: str | None = None,
         exit: Exit = Exit.INPUT,
         code: str = "usage",
+        meant: tuple[str, str] | None = None,
     ) -> None:
         super().__init__(sentence)
         self.sentence = sentence
@@ -77,6 +79,7 @@ class UsageError(IpexctlError):
         self.hint = hint
         self.exit = exit
         self.code = code
+        self.meant = meant
 
     def __str__(self) -> str:
         lines = [self.sentence, *(f"  {reason}" for reason in self.reasons)]

@@ -59,6 +59,11 @@ def test_what_is_no_script_is_reported_as_what_it_is(
     Path("train.py").touch()
     reported = CliRunner().invoke(app, ["run", "--hosts", "node0", script])
     assert (reported.exit_code, reported.output.splitlines()[0]) == (2, f"error: {output}")
+    if "did you mean" in output:
+        assert reported.output.splitlines()[1:] == ["  hint: ipexctl run --hosts node0 train.py"]
+        Path("nodes").touch()
+        reported = CliRunner().invoke(app, ["run", "-f", "node", "train.py"])
+        assert reported.output.splitlines()[1:] == ["  hint: ipexctl run -f nodes train.py"]
 
 
 def test_without_hosts_the_command_itself_is_advised_with_those_of_a_lab_that_is_up(

@@ -167,7 +167,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         hint = "give the path of a file on this machine; --program takes one of the hosts"
         if path.exists():
             raise UsageError(kind, hint=hint)
-        raise UsageError(f"the script {shown} does not exist{suggest_file(path, path)}", hint=hint)
+        meant, question = suggest_file(path, path)
+        raise UsageError(f"the script {shown} does not exist{question}", hint=hint, meant=meant)
     if path.suffix == ".ipynb":
         raise UsageError(f"{shown} is a notebook", hint=f"jupyter nbconvert --to python {shlex.quote(shown)}")
     try:
