@@ -66,7 +66,7 @@ def bench(
     versions = {name: installed[0].get(package) for name, package in _PACKAGES.items()}  # those of all hosts
     title += "".join(f", {name} {version}" for name, version in versions.items() if version)
 
-    def finish(answer: TuneAnswer) -> TuneAnswer:
+    def finish(answer: TuneAnswer, interrupted: bool) -> TuneAnswer:
         rows = tuple(replace(row, name=str(row.values.get("--form", "stock-fp32"))) for row in answer.launches)
         if task.plot:
             write_page(Path(task.plot), draw_bars(title, answer.metric, rows), 0o644)

@@ -84,13 +84,13 @@ def tune(
     usual = {name: values[0] for name, values in varied.items() if name in wins}
     study.listed += [usual, *({name: value} for name, value in usual.items())]
 
-    def finish(answer: TuneAnswer) -> TuneAnswer:
+    def finish(answer: TuneAnswer, interrupted: bool) -> TuneAnswer:
         words, venv = [], None
         if answer.recommended and study.best is not None:
             tuned = study.make_task(study.best.values)
             write_page(into, k.write_playbook(tuned, answer.verdict), 0o644)
             answer, words, venv = replace(answer, playbook=str(into)), list_run_words(tuned), task.venv
-        elif answer.pairs < PAIRS[0]:
+        elif interrupted or (answer.best is not None and answer.pairs < PAIRS[0]):
             words = ["tune", "--resume", "--budget", task.budget]
         if words:
             answer = replace(answer, next=complete_hint(Hint(words), list_flags(inventory, venv)))
@@ -100,7 +100,7 @@ def tune(
 
 
 def run_study(
-    verb: str, study: "HostStudy", finish: Callable[[TuneAnswer], TuneAnswer], *, dry: bool
+    verb: str, study: "HostStudy", finish: Callable[[TuneAnswer, bool], TuneAnswer], *, dry: bool
 ) -> Generator[Event, None, None]:
     """Performs a study to the end of the command, which has no answer where the default launch has no rate."""
     plan, exit_code = study.describe_plan(), Exit.OK
@@ -119,7 +119,7 @@ def run_study(
     for attempt in study.unproved if exit_code is Exit.OK else ():  # a host that was lost may be back
         yield from attempt.watcher.prove_ended()
     if exit_code is not Exit.OK or any(each.rates for each in study.tried if not each.values):
-        yield e.Answer(finish(study.judge()))
+        yield e.Answer(finish(study.judge(), exit_code is not Exit.OK))
     yield e.Ended(verb, exit_code)
 
 
