@@ -51,7 +51,10 @@ def select_hosts(
         inventory = _resolve_paths(_read_hosts(hosts, environ, cwd), cwd)
     elif hostfile is not None or variable:
         path = variable or "" if hostfile is None else hostfile
-        inventory = read_hostfile(path, cwd=cwd, hint="IPEXCTL_HOSTFILE names this file" if hostfile is None else None)
+        hint: str | None = "IPEXCTL_HOSTFILE names this file" if hostfile is None else None
+        if runs and runs.parent / LAB_HOSTFILE == cwd / path:
+            hint = advise("lab", "up")
+        inventory = read_hostfile(path, cwd=cwd, hint=hint)
     else:
         inventory = _read_default_hostfile(cwd, runs.parent / LAB_HOSTFILE if runs else None, words)
     _check_lab(inventory, runs)

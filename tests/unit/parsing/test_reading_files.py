@@ -153,6 +153,10 @@ def test_nothing_ever_falls_back_to_this_machine(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="the lab of this hostfile is down") as caught:
             select_hosts(**given, cwd=tmp_path, runs=tmp_path / "runs")
         assert caught.value.hint == "ipexctl lab up"
+    (tmp_path / "lab/hostfile").unlink()
+    with pytest.raises(UsageError, match="lab/hostfile does not exist") as caught:
+        select_hosts(**given, cwd=tmp_path, runs=tmp_path / "runs")
+    assert caught.value.hint == "ipexctl lab up"
     nowhere: tuple[dict[str, Any], ...] = ({"hostfile": "gone"}, {"hosts": ""}, {"hostfile": ""})
     for flags in nowhere:
         with pytest.raises(UsageError):
