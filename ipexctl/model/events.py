@@ -181,7 +181,8 @@ class WorldsCompared(Event):
 class Stalled(Event):
     """Ranks without progress for ``seconds``. ``states`` are the kernel's words for their processes (R, S, D, T).
     ``kind``: "all" no rank progresses, "some" these ranks do nothing while others progress, "stragglers" these run
-    although others are done. ``ends``: the run is ended for it. ``at`` is on the head's clock, 0 where not known."""
+    although others are done. ``ends``: the run is ended for it; ``limit``: it is after so many seconds of it, if not 0.
+    ``at`` is on the head's clock, 0 where not known."""
 
     ranks: tuple[int, ...]
     seconds: float
@@ -189,6 +190,7 @@ class Stalled(Event):
     states: Mapping[str, str]
     ends: bool = False
     at: float = 0.0
+    limit: float = 0.0
 
 
 class Resumed(Event):

@@ -208,6 +208,16 @@ class Stall:
         """All that is reported of it."""
         return (self.message, *self.comparison) if self.message else self.comparison
 
+    def measure_silence(self, now: float) -> float:
+        """Seconds since the last progress."""
+        return self.event.seconds + max(now - self.at, 0.0)
+
+    def list_lines(self, now: float) -> tuple[str, ...]:
+        """The same at this moment: its seconds count."""
+        seconds = f"{self.measure_silence(now):.0f} s"
+        message = self.message.replace(f"{self.event.seconds:.0f} s", seconds, 1)
+        return (message, *self.comparison) if message else self.comparison
+
 
 @dataclass(slots=True)
 class Slowdown:

@@ -51,7 +51,8 @@ class SeparateWorlds(NamedTuple):
 
 class Stall(NamedTuple):
     """Ranks without progress. ``grave``: none makes progress, or one is stopped or stuck; ``kill``: it ends the run;
-    ``early``: it is one only if the stacks, which follow, show ranks that can never go on."""
+    ``early``: it is one only if the stacks, which follow, show ranks that can never go on; ``limit``: after so many
+    seconds it ends the run (0: it does not)."""
 
     ranks: List[int]
     all: bool
@@ -61,6 +62,7 @@ class Stall(NamedTuple):
     kill: bool = False
     at: float = 0.0
     early: bool = False
+    limit: float = 0.0
 
 
 class Straggling(NamedTuple):

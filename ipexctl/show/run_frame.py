@@ -51,7 +51,7 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     state = view.state
     alone = view.full_screen or view.panel == "keys"
     unusual = [] if alone else _draw_unusual(state, width, min(max(height // 5, 2), 10))
-    verdict = [*_draw_restart(state, width, now), *_draw_verdict(state, width, max(height // 2, 1))]
+    verdict = [*_draw_restart(state, width, now), *_draw_verdict(state, width, max(height // 2, 1), now)]
     room = height - 2 - len(verdict) - len(unusual)
     rows = min(max(room // 2, 3), max(len(state.ranks), 1))
     grid = [] if alone else _draw_ranks(view, width, rows, now, headed=height >= 14)
@@ -87,25 +87,29 @@ def _draw_restart(state: RunState, width: int, now: float) -> list[Text]:
     return _make_verdict_rows([one_line(line) for line in lines], QUIET)
 
 
-def _draw_verdict(state: RunState, width: int, most: int) -> list[Text]:
+def _draw_verdict(state: RunState, width: int, most: int, now: float) -> list[Text]:
     """Why ranks stall, work apart or compute nothing, and how to end the run, from here and from elsewhere."""
     attempt = state.attempt
     if attempt is None:
         return []
     lost = (attempt.lost_loss.text,) if attempt.lost_loss else ()
     separate = (*lost, *((attempt.separate.text, *attempt.separate.causes) if attempt.separate else ()))
-    stall = attempt.stall.lines if attempt.stall else ()
+    stall = attempt.stall.list_lines(now) if attempt.stall else ()
+    end = "end it: Ctrl-C"
+    if attempt.stall and attempt.stall.event.limit:
+        left = max(attempt.stall.event.limit - attempt.stall.measure_silence(now), 0.0)
+        end = f"the run ends in {left:.0f} s; at once: Ctrl-C"
     slow = attempt.slowdown.verdict if attempt.slowdown else None
     reasons = [escape(line) for line in stall or (*separate, *(slow.lines if slow else ()))]
     run, room = attempt.started.run, width - 2
     lines = [part for line in reasons for part in _fold_reason(line, room)]
     stacks = f"stacks: {complete_hint(advise('logs', run, '--stacks'), state.selection_flags)}"
-    stop = f"end it: Ctrl-C here, or {complete_hint(advise('stop', run), state.selection_flags)}"
+    stop = f"{end} here, or {complete_hint(advise('stop', run), state.selection_flags)}"
     if not stall:
         lines += [one_line(stop)] if lost and cell_len(stop) <= room else []
         return _make_verdict_rows(lines[:most], WARN)
     steps = [one_line(words) for words in (stacks, stop) if cell_len(words) <= room]
-    steps = steps if len(steps) > 1 else [*steps, "end it: Ctrl-C"]
+    steps = steps if len(steps) > 1 else [*steps, end]
     least = max(most - len(steps), 1)
     if (
         len(lines) > least

@@ -35,6 +35,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     items += [labelled(f"  restart {number}", why) for number, why in enumerate(run.restarts, 1)]
     stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     if run.first is not None:
+        items += [labelled("  restart", run.detail)] if run.restarts and run.detail else []
         below: list[RenderableType] = []
         items += _first_failure(by[run.first], run, below)
         before = len(items)

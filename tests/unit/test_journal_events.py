@@ -302,6 +302,8 @@ def test_an_early_stall_is_one_where_a_rank_has_ended_that_others_wait_for_in_th
     ended = rank_records.RankEnded(1, "node1", 0)
     waits = rank_records.RankStage(0, "node0", hooks.RENDEZVOUS)
     events = read(ended, waits, early, stack, journal.InquiryEnded())
+    ends = read(ended, waits, early._replace(limit=120.0), stack, journal.InquiryEnded())
+    assert describe(ends[-1])[3].endswith("the stacks are saved; the run is ended after 120 s without progress")
     words = "rank 1 on node1 ended with code 0 without joining: rank 0 on node0 waits for it in the rendezvous"
     assert words in [event.text for event in events if isinstance(event, e.Message)]
     compared = next(event for event in events if isinstance(event, e.StallCompared))

@@ -198,7 +198,9 @@ class JournalReader:
             case journal.Stall():
                 kind: Literal["all", "some"] = "all" if record.all else "some"
                 states = {str(rank): state for rank, state in record.states.items()}
-                stall = e.Stalled(tuple(record.ranks), record.seconds, kind, states, record.kill, record.at)
+                stall = e.Stalled(
+                    tuple(record.ranks), record.seconds, kind, states, record.kill, record.at, record.limit
+                )
                 if record.early:
                     self._early, self._stacks = stall, self._stacks if self._requested else []
                 else:
@@ -307,7 +309,11 @@ class JournalReader:
         if self._alarmed or not self._requested:
             odd = self._find_missing(stalled) or find_odd_ranks(groups)
             yield e.StallCompared(odd, "\n".join(lines), places)
-            outlook = "ending the run" if self._stall is not None and self._stall.ends else "going on"
+            outlook = "going on"
+            if self._stall is not None and self._stall.ends:
+                outlook = "ending the run"
+            elif self._stall is not None and self._stall.limit:
+                outlook = f"the run is ended after {self._stall.limit:.0f} s without progress"
             yield e.Message("\n".join([*lines, f"the stacks are saved; {outlook}"]))
         else:
             yield e.Message("\n".join([*lines, "the stacks are saved, on request"]), code="stacks")

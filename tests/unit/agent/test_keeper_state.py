@@ -369,11 +369,14 @@ def test_a_run_is_steady_while_all_ranks_run_and_nothing_is_awaited(more: Input)
 
 
 def test_a_stall_is_inquired_and_ends_the_run_once_the_guards_have_reported() -> None:
-    spec = TWO._replace(head=TWO.head_spec._replace(stall_kill=True))
+    timings = TWO.timings._replace(stall_warn=60.0)
+    spec = TWO._replace(head=TWO.head_spec._replace(stall_kill=True), timings=timings)
     stall = journal.Stall([0, 1, 2, 3], True, True, 60.0, {0: "S"})
+    early = stall._replace(seconds=20.0, early=True)
+    assert History(spec).started().feed(early).records(journal.Stall) == [early._replace(limit=60.0)]
     history = History(spec).started().feed(stall)
     assert messages.ReportStacks() in history.sent()
-    assert history.records(journal.Stall) == [stall._replace(kill=True)]
+    assert history.records(journal.Stall) == [stall._replace(kill=True, limit=60.0)]
     history.feed(FromGuard("a", messages.StacksReported()))
     assert history.at(RunPhase.RUNNING)
     history.feed(FromGuard("b", messages.StacksReported()))

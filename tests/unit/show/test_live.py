@@ -284,8 +284,13 @@ STALLED: list[Event] = [
 def test_a_stall_stays_in_the_frame_and_its_rank_is_marked_until_progress_returns(width: int) -> None:
     noise = [e.Output(0, "a", "err", b"warning %d\n" % n) for n in range(100)]
     started = e.Started("run", "x.py", ("a", "b"), selection_flags=("-f", "h2"))
+    killed = [replace(each, limit=120.0) if isinstance(each, e.Stalled) else each for each in STALLED]
+    view = watch(streams.stamp([started, *killed]))
+    ends = drawn(view, width, now=view.state.attempt.stall.at + 10.0)  # type: ignore[union-attr]
+    assert ends[1] == "▌ no progress for 70 s: all 4 ranks on a, b are silent"
+    assert "▌ the run ends in 50 s; at once: Ctrl-C here, or ipexctl stop r -f h2" in ends
     lines = drawn(watch(streams.stamp([started, *STALLED, *noise])), width)
-    assert lines[1] == "▌ no progress for 60 s: all 4 ranks on a, b are silent"
+    assert lines[1] == "▌ no progress for 70 s: all 4 ranks on a, b are silent"
     assert lines[3] == "▌   rank 2  data.py:41 read_batch"
     assert lines[4] == "▌ stacks: ipexctl logs r --stacks -f h2"
     assert lines[5] == "▌ end it: Ctrl-C here, or ipexctl stop r -f h2"

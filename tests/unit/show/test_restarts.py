@@ -14,7 +14,9 @@ from ipexctl.protocol import frames, journal
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.rank_log import RankLogs
 from ipexctl.show.run_frame import draw_run
+from ipexctl.show.run_screen import format_run_card
 from ipexctl.show.sinks import Plain
+from ipexctl.show.typeset import Line
 from ipexctl.show.view import View
 from tests.unit.show.streams import feed, fold, fold_state, stamp
 
@@ -59,6 +61,16 @@ def test_plain_output_and_the_card_say_what_a_restart_lost_and_found(
     run = fold(stamped).run
     assert run
     assert run.restarts == (text,)
+
+
+def test_the_card_says_why_no_further_restart_came() -> None:
+    why = "rank 1 on node3 failed; not started again: the attempt before failed there too, t.py:5: ValueError: no"
+    ended = e.RankEnded(1, "node3", 1, error="ValueError: no")
+    run = fold(stamp([*list_events(FROM, lost=False), ended, e.RunEnded("r1", "rank", why)])).run
+    assert run
+    lines = [item.plain for item in format_run_card(run) if isinstance(item, Line)]
+    assert lines[1].startswith("  restart  ")
+    assert lines[1].endswith(why)
 
 
 def test_the_live_screen_says_how_long_ago_a_host_was_lost() -> None:
