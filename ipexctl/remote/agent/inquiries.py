@@ -10,8 +10,10 @@ TIMES = 16  # inquiries that one request may ask for
 def on_stall(run: "KeeperRun", stall: "journal.Stall") -> None:
     head = run.spec.head_spec
     ends = (head.stall_kill or head.stall_restart) and stall.grave
-    kill, limit = ends and not stall.early, run.spec.timings.stall_warn if ends else 0.0
-    _raise_alarm(run, stall._replace(kill=kill, limit=limit), "no progress for %.0f s" % stall.seconds if kill else "")
+    kill = ends and not stall.early
+    if ends:
+        stall = stall._replace(limit=run.spec.timings.stall_warn)
+    _raise_alarm(run, stall._replace(kill=kill), "no progress for %.0f s" % stall.seconds if kill else "")
 
 
 def on_straggling(run: "KeeperRun", few: "journal.Straggling") -> None:
