@@ -6,6 +6,7 @@ and files. Everything that happens goes into the journal; watchers read the file
 at the exact byte."""
 
 import os
+import random
 import selectors
 import signal
 import socket
@@ -27,6 +28,8 @@ from ipexctl.remote.agent.progress_monitor import ProgressMonitor
 
 UNPROVED_LIMIT = 64  # waiting places for those who have not proved themselves, beside one for each host
 JOURNAL_BACKLOG = 1 << 16  # bytes of the journal that wait for space before the reserve is used
+LOWEST_PORT = 20000  # of those that are tried for the rendezvous
+CONNECTION_PORT = 32768  # the first that Linux gives to connections (Documentation/networking/ip-sysctl.rst)
 READ_SIZE = 1 << 16  # bytes taken from a pipe at a time
 SEARCHED_TAIL = 1 << 13  # bytes of mpirun's output that are searched for the end of a rank
 WAKE_INTERVAL = 0.02  # seconds between two messages that wake watchers
@@ -266,8 +269,16 @@ class Keeper:
         os.umask(self.umask)
 
     def find_free_port(self) -> int:
+        """Returns a free port for the rendezvous. Where any may be taken, it is none of those that Linux gives to
+        connections: one could have it before rank 0 binds it."""
         head = self.spec.head_spec
-        with rpc.listen_on_free_port(head.address, [head.port] * 2 if head.port else head.ports) as probe:
+        if head.port:
+            ports = [head.port, head.port]
+        elif head.ports[1]:
+            ports = head.ports
+        else:
+            ports = [LOWEST_PORT, random.randrange(LOWEST_PORT, CONNECTION_PORT)]
+        with rpc.listen_on_free_port(head.address, ports) as probe:
             return int(probe.getsockname()[1])
 
     def end_launcher(self) -> "Optional[int]":

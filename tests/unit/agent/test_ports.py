@@ -40,6 +40,16 @@ def test_keepers_and_rendezvous_of_two_runs_take_the_last_free_ports(tmp_path: P
         guard.close()
 
 
+def test_the_rendezvous_has_no_port_that_a_connection_could_get_before_rank_0(tmp_path: Path) -> None:
+    """A run ended with EADDRINUSE: until rank 0 binds the port, it is anybody's."""
+    with keeping(tmp_path) as kept:
+        guard = kept.join()
+        wait(lambda: b"Launched" in (kept.directory / "journal.jsonl").read_bytes())
+        records = map(journal.KINDS.read, (kept.directory / "journal.jsonl").read_bytes().splitlines())
+        assert [20000 <= record.port < 32768 for record in records if isinstance(record, journal.Launched)] == [True]
+        guard.close()
+
+
 def test_a_range_without_a_free_port_says_so(ports: list[int]) -> None:
     with rpc.listen_on_free_port("127.0.0.1", [ports[0], ports[0]]), pytest.raises(OSError, match="all ports from"):
         rpc.listen_on_free_port("127.0.0.1", [ports[0], ports[0]])
