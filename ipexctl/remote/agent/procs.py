@@ -104,12 +104,12 @@ def has_mark(pid: int, mark: str) -> bool:
 
 
 def create_cgroup(run: str, label: str) -> str:
-    """Returns a new control group below this process's own, as a directory; empty where that is not allowed."""
+    """Returns a control group below this process's own, as a directory; empty where that is not allowed."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as text:
             own = [line[3:].strip("/") for line in text.read().splitlines() if line.startswith("0::")]
         path = os.path.join(_find_cgroup_root(), *own[:1], "%s%s-%s" % (paths.GROUP, run, label))
-        os.mkdir(path)
+        os.makedirs(path, exist_ok=True)  # each attempt asks for it
     except OSError:
         return ""
     return path
