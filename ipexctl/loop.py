@@ -478,8 +478,10 @@ def make_screen_sink(
 @cache
 def read_known_errors() -> KnownErrors:
     """The catalogue of errors of training scripts that comes with ipexctl."""
+    from ipexctl.decide.script_imports import parse_import_table  # only a failure needs it
+
     tables = [*(engine.errors for engine in read_engines().values()), parse_toml(read_data("errors.toml"))]
-    return parse_known_errors(tables, parse_toml(read_data("imports.toml"))["distributions"])
+    return parse_known_errors(tables, parse_import_table(parse_toml(read_data("imports.toml"))).distributions)
 
 
 def ask_passphrase(question: str, interrupts: Interrupts) -> str | None:

@@ -11,6 +11,7 @@ from ipexctl.model.hints import Hint
 from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
 from ipexctl.model.text import join_names, printable
+from ipexctl.model.toml import Table
 
 # What makes it uncertain whether a module is found.
 _FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\baddsitedir\b|\bpip\W.*\binstall\b")
@@ -32,6 +33,12 @@ class ImportTable(Record):
     options: Mapping[str, str]
     needs: Mapping[str, str]
     with_ipex: Mapping[str, str]
+
+
+def parse_import_table(table: Table) -> ImportTable:
+    """Returns the table of the program's own file."""
+    same = {name: name.replace("_", "-") for name in table["same"].split()}
+    return ImportTable(same | table["distributions"], table["options"], table["needs"], table["with_ipex"])
 
 
 def parse_script(text: str) -> ast.Module:

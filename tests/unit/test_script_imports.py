@@ -13,16 +13,16 @@ from ipexctl.act.inputs import read_script
 from ipexctl.data import read_data
 from ipexctl.decide.script_imports import (
     FIND_MISSING,
-    ImportTable,
     describe_emptiness,
     describe_local_modules,
     describe_missing_modules,
     find_doubtful_imports,
+    parse_import_table,
 )
 from ipexctl.model.toml import parse_toml
 from tests.tables import read_table
 
-TABLE = ImportTable(**parse_toml(read_data("imports.toml")))
+TABLE = parse_import_table(parse_toml(read_data("imports.toml")))
 PACKAGES = ("torch", "numpy", "intel-extension-for-pytorch", "pyyaml", "accelerate")
 
 

@@ -17,7 +17,7 @@ from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
-from ipexctl.decide.script_imports import ImportTable
+from ipexctl.decide.script_imports import parse_import_table
 from ipexctl.model.answers.play import InitAnswer
 from ipexctl.model.errors import Exit, UsageError, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, Message, Workflow
@@ -97,7 +97,7 @@ def init(
     path = Path(target.playbook.parent, answers.script or "")
     project = find_project(path, None)
     source, modules = read_script(path, *(project.root / name for name in project.list_import_paths()))
-    table = ImportTable(**parse_toml(read_data("imports.toml")))
+    table = parse_import_table(parse_toml(read_data("imports.toml")))
     script = planning.read_script(source, table, modules)
     for question in planning.list_questions(answers, inventory, facts, config, script):
         answers = _ask_question(answers, question, ask, whys, target.playbook.parent)

@@ -32,11 +32,11 @@ from ipexctl.decide.releases.resolve import require_one_architecture
 from ipexctl.decide.releases.runtime import build_runtime
 from ipexctl.decide.script_imports import (
     FIND_MISSING,
-    ImportTable,
     describe_emptiness,
     describe_local_modules,
     describe_missing_modules,
     find_doubtful_imports,
+    parse_import_table,
 )
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, split_results
@@ -244,7 +244,7 @@ def _check_imports(
     project, start = request.project, request.starts[0]
     paths = project.list_import_paths()
     text, own = read_script(script, *(project.root / path for path in paths))
-    installed, table = facts[head.name].installed, ImportTable(**parse_toml(read_data("imports.toml")))
+    installed, table = facts[head.name].installed, parse_import_table(parse_toml(read_data("imports.toml")))
     lines = find_doubtful_imports(text, own, installed.packages, table) if installed else {}
     if not lines or installed is None or installed.marker is None:
         return ()

@@ -28,7 +28,7 @@ from ipexctl.decide.planning.init import (
     suggest_script,
 )
 from ipexctl.decide.releases.resolve import resolve_stack
-from ipexctl.decide.script_imports import ImportTable
+from ipexctl.decide.script_imports import parse_import_table
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Core, Facts, Installed
 from ipexctl.model.hosts import Host, Inventory
@@ -40,7 +40,7 @@ from ipexctl.verbs.play.init import read_source
 from tests.tables import read_table
 
 HOSTS = parse_list("node[0-1]")
-TABLE = ImportTable(**parse_toml(read_data("imports.toml")))
+TABLE = parse_import_table(parse_toml(read_data("imports.toml")))
 
 
 def machine(level: str, nodes: int = 2, **more: Any) -> Facts:
