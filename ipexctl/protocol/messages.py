@@ -3,6 +3,7 @@
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds
+from ipexctl.protocol.rank_layout import RankLayout
 from ipexctl.protocol.rank_records import (
     RankAlone,
     RankBegun,
@@ -18,7 +19,6 @@ from ipexctl.protocol.rank_records import (
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.samples import HostSample
 from ipexctl.protocol.timings import Timings
-from ipexctl.protocol.world import World
 
 # The greeting of every connection to the keeper; `seal.Greeting` and `seal.compute_proof` say what is in it.
 Challenge = NamedTuple("Challenge", [("challenge", str)])
@@ -69,7 +69,7 @@ class Finish(NamedTuple):
     stay: bool = False
 
 
-Begin = NamedTuple("Begin", [("world", World)])  # take these ranks of an attempt; answered by `Begun`
+Begin = NamedTuple("Begin", [("layout", RankLayout)])  # take these ranks of an attempt; answered by `Begun`
 FindLeader = NamedTuple("FindLeader", [])  # go to a later host that leads by now; answered by `NoLeader` without one
 Leaders = NamedTuple("Leaders", [("ports", Dict[str, int])])  # where hosts would listen that may lead
 Release = NamedTuple("Release", [])  # this host could not take the head's place, and no attempt of its own has begun

@@ -16,7 +16,7 @@ from ipexctl.protocol import paths
 from ipexctl.protocol.run_spec import HeadSpec, KeepSpec, Library, NodeSpec, RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 
-# Variables of ours that another attempt changes → what they hold, as `protocol.world` calls it.
+# Variables of ours that another attempt changes → what they hold, as `protocol.rank_layout` calls it.
 _VARYING = {
     "IPEXCTL_RESTART": "restart",
     "TORCHELASTIC_RESTART_COUNT": "restart",

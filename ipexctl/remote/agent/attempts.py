@@ -5,7 +5,7 @@ from typing import List, Optional
 
 from ipexctl.protocol import journal, messages, rank_records
 from ipexctl.protocol.journal import Reason
-from ipexctl.protocol.world import build_world, choose_hosts, place_spec
+from ipexctl.protocol.rank_layout import build_rank_layout, choose_hosts, place_spec
 from ipexctl.remote.agent.keeper_state import Close, Dissolve, EndAttempt, KeeperRun, RankFailure, RunPhase, Takeover
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -38,14 +38,14 @@ def find_objection(run: "KeeperRun") -> "Optional[str]":
 
 def begin_attempt(run: "KeeperRun", number: int, hosts: "List[str]") -> None:
     """Tells all hosts that are there which ranks they have, if any."""
-    world = build_world(number, run.base.head_spec, hosts)
+    layout = build_rank_layout(number, run.base.head_spec, hosts)
     run.restart = number
     run.failure_before, run.failure = run.failure, RankFailure()
     run.unguarded.clear()
-    run.begin_attempt(place_spec(run.base, world)._replace(wait=False))
+    run.begin_attempt(place_spec(run.base, layout)._replace(wait=False))
     run.enter(RunPhase.PLACING, run.spec.timings.ready_timeout)
     for host in sorted(run.present):
-        run.send(messages.Begin(world), host)
+        run.send(messages.Begin(layout), host)
 
 
 def finish_attempt(run: "KeeperRun") -> None:

@@ -18,8 +18,8 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 from ipexctl.protocol import hooks, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.messages import KINDS
+from ipexctl.protocol.rank_layout import RankLayout, place_spec
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.protocol.world import World, place_spec
 from ipexctl.remote.agent import files, launcher_proxy, procs, rpc, spool, stack_traces
 from ipexctl.remote.agent.helper import Helper, start_helper
 from ipexctl.remote.agent.host_lock import HostQueue
@@ -52,7 +52,7 @@ class Guard:
         self.heard = self.last  # up to when the keeper has heard this host, as it says
         self.output = OutputPipe(spec.nonce)
         self.resting = 0.0  # until when output gathers in the pipe
-        self.world = World(0, {})  # of the last attempt
+        self.layout = RankLayout(0, {})  # of the last attempt
         self.launched = 0.0  # when the first attempt's ranks were started
         self.sampler: "Optional[Helper[samples.HostSample]]" = None
         self.carrier: "Optional[Helper[messages.Message]]" = None
@@ -87,8 +87,8 @@ class Guard:
     def join_keeper(self, joined: "messages.Joined" = messages.Joined()) -> None:
         """Sends the first word to a keeper; ``joined`` says what of the one before is known."""
         running = time.monotonic() - self.launched if self.launched else 0.0
-        hosts = list(self.world.ranks)
-        self.report(joined._replace(attempt=self.world.number, hosts=hosts, running=running, port=self.search.port))
+        hosts = list(self.layout.ranks)
+        self.report(joined._replace(attempt=self.layout.number, hosts=hosts, running=running, port=self.search.port))
 
     def start_helpers(self) -> None:
         """Starts what works beside the ranks."""
@@ -220,7 +220,7 @@ class Guard:
             self.search.go_back()
             self.keeper.close()
         elif isinstance(message, messages.Begin):
-            self.begin_attempt(message.world)
+            self.begin_attempt(message.layout)
         elif isinstance(message, messages.TakeHost):
             self.queue.take()
         elif isinstance(message, messages.LeaveHost):
@@ -252,21 +252,21 @@ class Guard:
         ranks.ending_since = ranks.ending_since or time.time()
         with suppress(OSError):  # only a wrapper that begins at this moment misses it: the hard stop is for that
             files.write_json(self.directory, paths.ENDING, {"at": ranks.ending_since})
-        found = self.find_rank_processes()
-        for process in found:
+        processes = self.find_rank_processes()
+        for process in processes:
             ranks.shared_memory |= procs.list_shared_memory(process.pid)
-        self.send_signal(found, signal.SIGTERM)
-        self.send_signal(found, signal.SIGCONT)
+        self.send_signal(processes, signal.SIGTERM)
+        self.send_signal(processes, signal.SIGCONT)
 
-    def begin_attempt(self, world: "World") -> None:
+    def begin_attempt(self, layout: "RankLayout") -> None:
         """Takes the ranks of an attempt: their specification, and no file of the ones before."""
         base = self.base
         if base.reserve is not None and self.search.leader == base.host:
             base = base._replace(head=base.reserve)
         self.end_helpers()
         self.search.end()
-        self.world = world
-        spec = place_spec(base, world)
+        self.layout = layout
+        spec = place_spec(base, layout)
         if spec != self.spec:
             files.write_json(self.directory, paths.SPEC, encode(spec))
             self.spec = spec
@@ -274,7 +274,7 @@ class Guard:
         if spec.profile:
             files.remove_directory(os.path.join(self.directory, hooks.PROFILE))
         self.forget_ranks()
-        self.report(messages.Begun(world.number))
+        self.report(messages.Begun(layout.number))
         self.start_helpers()
 
     def remove_files(self, *more: str) -> None:
@@ -416,9 +416,9 @@ class Guard:
         self.keeper.close()
         if self.base.restarts and not self.queue.waits:
             lost, heard = self.search.leader, self.keeper.heard
-            found = self.search.await_keeper()
-            if found:
-                self.come_back(found, lost, heard, left)
+            keeper = self.search.await_keeper()
+            if keeper:
+                self.come_back(keeper, lost, heard, left)
                 return True
         if self.has_output():
             return False
@@ -442,16 +442,16 @@ class Guard:
     def follow_another(self) -> bool:
         """Leaves a keeper that has too few hosts for one that leads the others by now, if there is any."""
         lost, before = self.search.leader, self.keeper
-        found, refused = self.search.connect(self.search.list_later())
+        keeper, refused = self.search.connect(self.search.list_later())
         self.last = time.monotonic()
-        if found is None:
+        if keeper is None:
             self.report(messages.NoLeader(refused))
             return False
         self.report(messages.Cleaned([]))
         self.flush_keeper()
         before.close()
         self.end_helpers()
-        self.come_back(found, lost, before.heard, [])
+        self.come_back(keeper, lost, before.heard, [])
         return True
 
     def become_keeper(self, listener: "socket.socket") -> None:

@@ -151,9 +151,9 @@ def _on_host_waits(run: "KeeperRun", host: str, waits: "messages.HostWaits") -> 
 # Checkpoints.
 
 
-def _on_checkpoints_found(run: "KeeperRun", host: str, found: "messages.CheckpointsFound") -> None:
-    parts = [each if each.owner else _convert_to_head_time(run, host, each) for each in found.parts]
-    run.kept = keeping.add_report(run.kept, host, found._replace(parts=parts))
+def _on_checkpoints_found(run: "KeeperRun", host: str, report: "messages.CheckpointsFound") -> None:
+    parts = [each if each.owner else _convert_to_head_time(run, host, each) for each in report.parts]
+    run.kept = keeping.add_report(run.kept, host, report._replace(parts=parts))
     _order_copies(run)
 
 

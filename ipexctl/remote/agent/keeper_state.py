@@ -168,7 +168,7 @@ class KeeperRun:
         self.voted = False  # for this host, by the command that started the run
         self.waits: "Dict[str, messages.HostWaits]" = {}  # of hosts that are not taken, if the run waits for them
         self.waiting = journal.Waiting({})  # as it was noted last
-        self.taking = False  # all were free, and were told to be taken
+        self.taking = False  # all were free, and the order to take them was sent
         self.takeover = Takeover() if takes_over else None  # until it has succeeded
         self.state = RunPhase.GATHERING
         self.begin_attempt(spec)

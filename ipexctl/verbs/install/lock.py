@@ -315,8 +315,8 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
         note = f"torch {torch} comes with CUDA's libraries, {size}{because}; "
         note += "for the CPU build: --extra-index-url MIRROR or --find-links DIRECTORY that has it"
         lock = replace(lock, notes=(*lock.notes, note))
-    found = {wheel.name: wheel.version for wheel in wheels if wheel.name == "torch" or not wheel.local}
-    other = load_torch_builds().find_other_builds(found, find_cpu_index(stack))
+    versions = {wheel.name: wheel.version for wheel in wheels if wheel.name == "torch" or not wheel.local}
+    other = load_torch_builds().find_other_builds(versions, find_cpu_index(stack))
     lock = replace(lock, notes=(*lock.notes, *(f"{misfit.why}: {misfit.fix}" for misfit in other)))
     packages.save_lock(cache, lock)
     yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {format_size(lock.size)}")
@@ -326,15 +326,15 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
 def _describe_old_releases(request: LockRequest, sources: Sources, wheels: Sequence[Wheel]) -> list[str]:
     """Describes packages asked for by name alone that are of an older major release than the newest, or pre-releases:
     what is newer has no wheel for the hosts, or needs what has none."""
-    stack, found = request.stack, {wheel.name: wheel.version for wheel in wheels}
+    stack, versions = request.stack, {wheel.name: wheel.version for wheel in wheels}
     names = [name for text in request.task.with_ if (name := read_package_name(text)) == canonicalize_name(text)]
-    names = [name for name in names if name in found and name not in sources.preferred]
+    names = [name for name in names if name in versions and name not in sources.preferred]
     if not names:
         return []
     newest = packages.find_newest_versions(packages.find_uv(), names, stack.python, stack.glibc, sources, stack.arch)
     notes = []
     for name in names:
-        taken, last = Version(found[name]), Version(newest.get(name, found[name]))
+        taken, last = Version(versions[name]), Version(newest.get(name, versions[name]))
         if taken.major < last.major:
             what = (
                 f"{name} {taken} is an old release: {last} needs what has no wheel here, or other releases than these"

@@ -43,9 +43,9 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
             yield HostFailed(failed[name])
             continue
         places[name] = (venv, python)
-    found = [name for name in places if (env := facts[name].installed) and (env.exists or env.beside)]
+    installed = [name for name in places if (env := facts[name].installed) and (env.exists or env.beside)]
     work = (
-        (f"remove {venv} and {venv}.d" if name in found else f"nothing to remove at {venv}", name)
+        (f"remove {venv} and {venv}.d" if name in installed else f"nothing to remove at {venv}", name)
         for name, (venv, _) in places.items()
     )
     plan = "\n".join(f"{fold_names(names)}  {what}" for what, names in group_pairs(work).items())
@@ -54,12 +54,12 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
         pythons = {name: python for name, (where, python) in places.items() if where == venv}
         sessions = InstallSessions(inventory, context, failed, venv, "")
         try:
-            yield from _remove_envs(sessions, pythons, found)
+            yield from _remove_envs(sessions, pythons, installed)
         finally:
             sessions.close()
     changed = tuple(name for name in places if name not in failed)
-    if not dry and any(name not in failed for name in found):
-        yield from _report_cache(context, [host for host in inventory if host.name in found])
+    if not dry and any(name not in failed for name in installed):
+        yield from _report_cache(context, [host for host in inventory if host.name in installed])
     done = UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()})
     yield Answer(DryRun(plan) if dry else done)
     yield Ended("uninstall", choose_exit([failure.kind.exit for failure in failed.values()]))

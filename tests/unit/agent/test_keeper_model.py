@@ -93,7 +93,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
         elif isinstance(message, messages.Finish):
             self.mail.append(FromGuard(host, messages.Cleaned([])))
         elif isinstance(message, messages.Begin):
-            self.mail.append(FromGuard(host, messages.Begun(message.world.number)))
+            self.mail.append(FromGuard(host, messages.Begun(message.layout.number)))
         elif isinstance(message, messages.Ping):
             self.mail.append(FromGuard(host, messages.Pong(message.sent, self.now.clock)))
         elif isinstance(message, messages.ReportStacks):

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.protocol import journal, messages
+from ipexctl.protocol.rank_layout import RankLayout
 from ipexctl.protocol.rank_records import RankEnded, RankStarted
 from ipexctl.protocol.run_spec import NodeSpec, RankSpec
 from ipexctl.protocol.timings import Timings
-from ipexctl.protocol.world import World
 from ipexctl.remote.agent import keeper_state as ks
 from ipexctl.remote.agent.keeper_steps import next_step
 from tests.unit.agent.runs import SPEC
@@ -62,7 +62,7 @@ class Guard:
         self.keeper: Keeper | None = None
         self.heard = self.word = self.left = self.last = 0.0  # ``word``: when the keeper's last one came
         self.dead = False  # the process alone: its wrappers end the ranks
-        self.world, self.kill_at = World(0, {}), float("inf")
+        self.layout, self.kill_at = RankLayout(0, {}), float("inf")
         self.computes: tuple[str, int] | None = None
 
 
@@ -120,8 +120,8 @@ class Cluster:
         guard.word, guard.kill_at = self.now, float("inf")
 
     def introduce(self, guard: Guard, lost: str) -> messages.Joined:
-        away, world = self.now - guard.word, guard.world
-        return messages.Joined(world.number, list(world.ranks), lost, away, self.now, 4000)
+        away, layout = self.now - guard.word, guard.layout
+        return messages.Joined(layout.number, list(layout.ranks), lost, away, self.now, 4000)
 
     def feed(self, keeper: Keeper, what: ks.Input) -> None:
         for action in next_step(keeper.run, what, self.clock):
@@ -251,10 +251,10 @@ class Cluster:
             guard.heard = max(guard.heard, message.heard)
             say(messages.Pong(message.sent, 1e6 + self.now, self.now, message.steady))
         elif isinstance(message, messages.Begin):
-            guard.world = message.world
-            say(messages.Begun(message.world.number))
+            guard.layout = message.layout
+            say(messages.Begun(message.layout.number))
         elif isinstance(message, messages.StartProxy):
-            guard.computes = (keeper.host, guard.world.number)
+            guard.computes = (keeper.host, guard.layout.number)
             self.worlds.append(guard.computes)
             for rank in keeper.run.spec.head_spec.hosts[guard.host].ranks:
                 say(RankStarted(rank, guard.host, 1, 2, [], 1e6 + self.now))

@@ -10,7 +10,7 @@ from ipexctl.protocol.run_spec import HeadSpec, RunSpec
 CHANGED_ENV = "IPEXCTL_WORLD_CHANGED"  # where an attempt has not as many ranks as the first one: how many that had
 
 
-class World(NamedTuple):
+class RankLayout(NamedTuple):
     """The ranks of each host of an attempt, in order; the first host is the head. ``number`` counts restarts."""
 
     number: int
@@ -28,22 +28,22 @@ def choose_hosts(head: "HeadSpec", present: "AbstractSet[str]", before: "Sequenc
     return [host for host in head.hosts if host in chosen]
 
 
-def build_world(number: int, head: "HeadSpec", hosts: "Sequence[str]") -> "World":
+def build_rank_layout(number: int, head: "HeadSpec", hosts: "Sequence[str]") -> "RankLayout":
     """Numbers the ranks of these hosts of a run, as many on each as were planned for it."""
     first, ranks = 0, {}
     for host in hosts:
         count = len(head.hosts[host].ranks)
         ranks[host] = list(range(first, first + count))
         first += count
-    return World(number, ranks)
+    return RankLayout(number, ranks)
 
 
-def place_spec(base: "RunSpec", world: "World") -> "RunSpec":
+def place_spec(base: "RunSpec", layout: "RankLayout") -> "RunSpec":
     """Returns a host's specification for an attempt; ``base`` is that of the first one."""
-    hosts, own = list(world.ranks), world.ranks.get(base.host, [])
-    size = sum(map(len, world.ranks.values()))
+    hosts, own = list(layout.ranks), layout.ranks.get(base.host, [])
+    size = sum(map(len, layout.ranks.values()))
     host_rank = hosts.index(base.host) if own else 0
-    values = {"host_rank": str(host_rank), "hosts": str(len(hosts)), "restart": str(world.number)}
+    values = {"host_rank": str(host_rank), "hosts": str(len(hosts)), "restart": str(layout.number)}
     values["head"] = base.leaders[hosts[0]]
     ranks = {}
     for rank, planned in zip(own, (base.ranks[before] for before in sorted(base.ranks))):
@@ -57,16 +57,16 @@ def place_spec(base: "RunSpec", world: "World") -> "RunSpec":
     env = dict(base.env, **{name: values[meaning] for name, meaning in base.varying.items()})
     if size != base.size:
         env[CHANGED_ENV] = str(base.size)
-    placed = base._replace(size=size, ranks=ranks, env=env, head=base.head and _place_head(base.head, world))
-    if not world.number:
+    placed = base._replace(size=size, ranks=ranks, env=env, head=base.head and _place_head(base.head, layout))
+    if not layout.number:
         return placed
     return placed._replace(wait=False, keep=base.keep and base.keep._replace(fresh=False))
 
 
-def _place_head(head: "HeadSpec", world: "World") -> "HeadSpec":
+def _place_head(head: "HeadSpec", layout: "RankLayout") -> "HeadSpec":
     counts = [(node.label, len(node.ranks)) for node in head.hosts.values()]
-    hosts = {host: node._replace(ranks=world.ranks.get(host, [])) for host, node in head.hosts.items()}
-    kept = [head.hosts[host].label for host in world.ranks]
+    hosts = {host: node._replace(ranks=layout.ranks.get(host, [])) for host, node in head.hosts.items()}
+    kept = [head.hosts[host].label for host in layout.ranks]
     return head._replace(hosts=hosts, mpiexec=select_hosts(head.mpiexec, counts, kept))
 
 
